@@ -1,0 +1,79 @@
+# Duetime's commands. `make run` needs Python 3.11+ and make; nothing else.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+ARGS ?=
+# The size of the heavy tests: 1 on a laptop, more in test-full.
+FULL_SCALE ?= 10
+# Processes that run tests side by side.
+JOBS ?= auto
+
+VENV := .venv
+BENCH_VENV := .venv-bench
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+# Another active environment must not leak into ours.
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
+
+.PHONY: help run setup setup-dev setup-bench test test-full check format bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+run: setup ## Start a server on this machine: make run ARGS="--port 8080"
+	@exec $(BIN)/duetime serve --dev $(ARGS)
+
+setup: $(VENV)/.stamp-run ## Create .venv with what the server needs
+
+setup-dev: $(VENV)/.stamp-dev ## Add the test, bench and Spark dependencies and the services the tests use
+	@tools/services
+
+setup-bench: $(BENCH_VENV)/.stamp ## Create .venv-bench with the peers of the benchmarks
+
+$(VENV)/.stamp-run: requirements/run.lock requirements/installer.lock pyproject.toml tools/venv
+	@tools/venv $(VENV) requirements/run.lock --editable
+	@touch $@
+
+# The dev lock holds every pin of the run lock, so it satisfies `make setup` as well.
+$(VENV)/.stamp-dev: requirements/dev.lock requirements/run.lock requirements/installer.lock pyproject.toml tools/venv
+	@tools/venv $(VENV) requirements/dev.lock --editable
+	@touch $(VENV)/.stamp-run $@
+
+$(BENCH_VENV)/.stamp: requirements/bench.lock requirements/installer.lock tools/venv
+	@tools/venv $(BENCH_VENV) requirements/bench.lock
+	@touch $@
+
+test: setup-dev ## Run every test: make test ARGS="-k reserve"
+	$(PYTEST) -n $(JOBS) $(ARGS)
+
+test-full: setup-dev ## Run every test at full size
+	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) -n $(JOBS) $(ARGS)
+
+check: $(VENV)/.stamp-dev ## Lint, types, import rules, unit and contract tests on memory and SQLite
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(PYTEST) -n $(JOBS) --stores memory,sqlite tests/unit tests/contract $(ARGS)
+
+format: $(VENV)/.stamp-dev ## Format the code and apply the safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup-dev ## Run a benchmark: make bench ARGS=sqlite
+	$(BIN)/python -m bench $(ARGS)
+
+# One resolution for Python 3.11 and newer, hashes of every file, and no address in the output.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+lock: $(VENV)/.stamp-dev ## Renew the lock files: make lock ARGS=--upgrade
+	$(COMPILE) $(ARGS) pyproject.toml --all-extras --group build -o requirements/dev.lock
+	$(COMPILE) $(ARGS) pyproject.toml --extra server --extra redis --group build -c requirements/dev.lock -o requirements/run.lock
+	$(COMPILE) $(ARGS) requirements/installer.in -c requirements/dev.lock -o requirements/installer.lock
+	$(COMPILE) $(ARGS) requirements/bench.in -o requirements/bench.lock
+
+clean: ## Remove environments, caches and builds (never data or journals)
+	rm -rf .venv .venv-bench build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
