@@ -1,0 +1,84 @@
+"""How long to wait before the next try.
+
+A policy is data with one function: `delay_ms(failures)` for the n-th failure (from 1). Policies are frozen, so they
+travel in settings and payloads. `parse` reads the text form that settings and the CLI use.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from duetime.clock import Duration, duration_ms
+from duetime.errors import InvalidRequest
+
+MINUTE_MS = 60_000
+
+
+class Backoff(Protocol):
+    def delay_ms(self, failures: int) -> int:
+        """The wait after the n-th failure, n >= 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same wait every time."""
+
+    wait_ms: int
+
+    def delay_ms(self, failures: int) -> int:
+        return self.wait_ms
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One wait per failure; the last one repeats."""
+
+    waits_ms: tuple[int, ...]
+
+    def delay_ms(self, failures: int) -> int:
+        return self.waits_ms[min(failures, len(self.waits_ms)) - 1]
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """base, base * factor, base * factor² ... up to a cap; `jitter` takes away up to that share at random."""
+
+    base_ms: int
+    factor: float = 2.0
+    cap_ms: int = 3_600_000
+    jitter: float = 0.5
+    chance: Callable[[], float] = random.random
+
+    def delay_ms(self, failures: int) -> int:
+        # 1023 doublings overflow a float; long before that the cap holds.
+        wait = min(self.base_ms * self.factor ** min(failures - 1, 500), self.cap_ms)
+        return round(wait * (1 - self.jitter * self.chance()))
+
+
+@dataclass(frozen=True)
+class OddMinutes:
+    """php-delayqueue's schedule: 1, 3, 5, 7 ... minutes."""
+
+    def delay_ms(self, failures: int) -> int:
+        return (2 * failures - 1) * MINUTE_MS
+
+
+def parse(text: Duration) -> Backoff:
+    """`10s` · `1s,5s,1m` · `exponential:1s` · `exponential:1s:1h` · `odd-minutes`."""
+    if not isinstance(text, str):
+        return Fixed(duration_ms(text))
+    kind, *rest = text.strip().split(":")
+    match kind, rest:
+        case "odd-minutes", []:
+            return OddMinutes()
+        case "exponential", [base]:
+            return Exponential(duration_ms(base))
+        case "exponential", [base, cap]:
+            return Exponential(duration_ms(base), cap_ms=duration_ms(cap))
+        case waits, []:
+            listed = tuple(duration_ms(wait) for wait in waits.split(","))
+            return Fixed(listed[0]) if len(listed) == 1 else Listed(listed)
+        case _:
+            raise InvalidRequest(f"not a backoff: {text!r}; write 10s, 1s,5s,1m, exponential:1s:1h or odd-minutes")

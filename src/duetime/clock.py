@@ -1,0 +1,145 @@
+"""Time: clocks, durations and instants.
+
+A clock tells two times. `now_ms` is the wall clock that stamps jobs; `monotonic` only ever moves forward and is
+what waiting is measured with. Tests turn a ManualClock by hand.
+`duration_ms` and `instant_ms` read what people write (`90`, `"10s"`, `timedelta`; an aware datetime, RFC 3339, epoch
+milliseconds) and refuse what is ambiguous: a naive datetime, a boolean, a number that is not finite.
+"""
+
+import math
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from duetime.errors import InvalidTime
+
+MAX_INSTANT = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+MAX_DURATION = 100 * 366 * 86_400_000
+"""A hundred years."""
+
+_UNITS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+|\d+(?:\.\d+)?", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw]|)", re.ASCII)
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Epoch milliseconds, UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The host's clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class ManualClock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self._start = self._now = now_ms
+
+    def now_ms(self) -> int:
+        return self._now
+
+    def monotonic(self) -> float:
+        return (self._now - self._start) / 1000
+
+    def advance(self, duration: "Duration") -> int:
+        """Move forward and return the new time."""
+        self._now += duration_ms(duration)
+        return self._now
+
+    def set(self, now_ms: int) -> None:
+        """Jump, also backwards, as a wall clock may."""
+        self._now = now_ms
+
+
+Duration = int | float | str | timedelta
+"""Seconds as a number, text with units (`"1h30m"`, `"250ms"`), or a timedelta."""
+Instant = int | str | datetime
+"""Epoch milliseconds, RFC 3339 text, or an aware datetime."""
+
+
+def duration_ms(value: Duration) -> int:
+    """Milliseconds; a fraction of one is rounded up, so that nothing is ever early."""
+    match value:
+        case bool():
+            raise InvalidTime(f"a duration is not a boolean: {value!r}")
+        case int() | float():
+            if not math.isfinite(value):
+                raise InvalidTime(f"a duration is finite: {value!r}")
+            ms = _ceil(value * 1000)
+        case timedelta():
+            ms = -(-value // timedelta(milliseconds=1)) if value >= timedelta(0) else -1
+        case str():
+            ms = _parse_duration(value)
+        case _:
+            raise InvalidTime(f"not a duration: {value!r}; write 90, '10s', '5m', '3d' or a timedelta")
+    if ms < 0:
+        raise InvalidTime(f"a duration is not negative: {value!r}")
+    if ms > MAX_DURATION:
+        raise InvalidTime(f"a duration is at most 100 years: {value!r}")
+    return ms
+
+
+def _parse_duration(text: str) -> int:
+    stripped = text.strip().lower()
+    if not _DURATION.fullmatch(stripped):
+        raise InvalidTime(f"not a duration: {text!r}; write 90, '10s', '5m', '3d' or '1h30m'")
+    return _ceil(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(stripped) if number))
+
+
+def _ceil(value: float) -> int:
+    # 0.07 s is 70 ms and not 71: forget the noise of binary fractions before rounding up.
+    return math.ceil(round(value, 6))
+
+
+def instant_ms(value: Instant) -> int:
+    """Epoch milliseconds; a fraction of one is rounded up, so that nothing is ever early."""
+    match value:
+        case bool():
+            raise InvalidTime(f"an instant is not a boolean: {value!r}")
+        case int():
+            ms = value
+        case datetime():
+            ms = _from_datetime(value)
+        case str():
+            ms = _parse_instant(value)
+        case _:
+            raise InvalidTime(f"not an instant: {value!r}; give an aware datetime, RFC 3339 text or epoch milliseconds")
+    if not 0 <= ms <= MAX_INSTANT:
+        raise InvalidTime(f"an instant lies between 1970 and 9999: {value!r}")
+    return ms
+
+
+def _parse_instant(text: str) -> int:
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit():
+        return int(stripped) if len(stripped) <= len(str(MAX_INSTANT)) else MAX_INSTANT + 1
+    try:
+        return _from_datetime(datetime.fromisoformat(stripped))
+    except ValueError:
+        raise InvalidTime(f"not an instant: {text!r}; write 2026-11-15T09:00:00Z or epoch milliseconds") from None
+
+
+def _from_datetime(value: datetime) -> int:
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidTime(f"a datetime needs a time zone: {value.isoformat()}")
+    return -(-(value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
+
+
+def rfc3339(at_ms: int) -> str:
+    """`2026-11-15T09:00:00.000Z`, for people and logs."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,231 @@
+"""Every error that Duetime raises, on both sides of every wire.
+
+    DuetimeError
+    ├── InvalidRequest          400  the caller's fault; nothing was changed
+    │   ├── InvalidName
+    │   ├── InvalidId
+    │   ├── InvalidTime
+    │   ├── ExpiresBeforeDue
+    │   └── BodyTooLarge        413
+    ├── Unauthorized            401
+    ├── Forbidden               403
+    ├── NotFound                404
+    │   ├── JobNotFound
+    │   └── PoolNotFound
+    ├── Conflict                409  the job or record is not where the caller thinks
+    │   ├── JobExists
+    │   ├── LeaseLost
+    │   ├── JobRunning
+    │   ├── JobDead
+    │   ├── VersionConflict
+    │   └── MarkMismatch        422
+    ├── QueueFull               429
+    ├── TooManyRequests         429
+    ├── StoreUnavailable        503  nothing was changed, or the outcome is the error's `unknown`
+    ├── StoreFull               507
+    ├── StoreDamaged            500
+    └── InvalidSettings         500
+
+`code` is the stable word on the wire; `fields` are what a program may want to read. A store answers
+with these as values where a call carries several requests, and raises them where it carries one.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+
+class DuetimeError(Exception):
+    """Something Duetime refused or could not do."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str = "", **fields: Any) -> None:
+        self.message = message or (type(self).__doc__ or "").split("\n", 1)[0].rstrip(".")
+        self.fields = fields
+        super().__init__(self.message)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, DuetimeError) and self.message == other.message
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.message))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.fields)
+
+
+def _rebuild(kind: type[DuetimeError], message: str, fields: dict[str, Any]) -> DuetimeError:
+    return kind(message, **fields)
+
+
+class InvalidRequest(DuetimeError):
+    """The request is not valid."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class InvalidName(InvalidRequest):
+    """A name may hold ASCII letters, digits, '-', '_' and '.', at most 255 of them."""
+
+    code = "invalid_name"
+
+
+class InvalidId(InvalidRequest):
+    """A job id is 1 to 128 printable characters."""
+
+    code = "invalid_id"
+
+
+class InvalidTime(InvalidRequest):
+    """Not a duration or an instant."""
+
+    code = "invalid_time"
+
+
+class ExpiresBeforeDue(InvalidRequest):
+    """The job would expire before it is due."""
+
+    code = "expires_before_due"
+
+
+class BodyTooLarge(InvalidRequest):
+    """The body is larger than allowed."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class Unauthorized(DuetimeError):
+    """No valid token was given."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(DuetimeError):
+    """The token does not allow this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(DuetimeError):
+    """There is no such thing."""
+
+    code = "not_found"
+    status = 404
+
+
+class JobNotFound(NotFound):
+    """There is no such job."""
+
+    code = "job_not_found"
+
+
+class PoolNotFound(NotFound):
+    """There is no such pool."""
+
+    code = "pool_not_found"
+
+
+class Conflict(DuetimeError):
+    """The request does not fit the present state."""
+
+    code = "conflict"
+    status = 409
+
+
+class JobExists(Conflict):
+    """A job with this id exists."""
+
+    code = "job_exists"
+
+
+class LeaseLost(Conflict):
+    """The lease is no longer held: it lapsed, or the job was ended or replaced."""
+
+    code = "lease_lost"
+
+
+class JobRunning(Conflict):
+    """The job is leased by a consumer."""
+
+    code = "job_running"
+
+
+class JobDead(Conflict):
+    """The job is among the dead letters; respawn it first."""
+
+    code = "job_dead"
+
+
+class VersionConflict(Conflict):
+    """The record was changed by somebody else."""
+
+    code = "version_conflict"
+
+
+class MarkMismatch(Conflict):
+    """The same mark was used for another request."""
+
+    code = "mark_mismatch"
+    status = 422
+
+
+class QueueFull(DuetimeError):
+    """The queue holds as many jobs as it may."""
+
+    code = "queue_full"
+    status = 429
+
+
+class TooManyRequests(DuetimeError):
+    """The limit of this token is reached."""
+
+    code = "too_many_requests"
+    status = 429
+
+
+class StoreUnavailable(DuetimeError):
+    """The store cannot be reached.
+
+    `unknown=True` in the fields says that the call may have taken effect.
+    """
+
+    code = "store_unavailable"
+    status = 503
+
+    @property
+    def outcome_unknown(self) -> bool:
+        return bool(self.fields.get("unknown"))
+
+
+class StoreFull(DuetimeError):
+    """The store has no room for more jobs; deliveries and acks go on."""
+
+    code = "store_full"
+    status = 507
+
+
+class StoreDamaged(DuetimeError):
+    """The store holds something that Duetime did not write."""
+
+    code = "store_damaged"
+
+
+class InvalidSettings(DuetimeError):
+    """The settings are not valid."""
+
+    code = "invalid_settings"
+
+
+def _tree(root: type[DuetimeError]) -> Iterator[type[DuetimeError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
+BY_CODE: dict[str, type[DuetimeError]] = {kind.code: kind for kind in _tree(DuetimeError)}
+"""Wire word to class, so that a client raises what the engine raised."""

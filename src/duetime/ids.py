@@ -1,0 +1,71 @@
+"""Job ids that we make: 26 characters, ordered by time, never twice.
+
+The layout is a ULID's: 48 bits of milliseconds, then 80 bits of chance, in Crockford's base 32. Within one
+millisecond a maker counts up instead of drawing again, so ids of one process rise in the order they
+were made. lmstfy's ids share the text form and put the delay in the last four bytes.
+"""
+
+import secrets
+from collections.abc import Callable
+
+from duetime.clock import Clock, SystemClock
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+LENGTH = 26
+
+_PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
+_VALUES = {char: value for value, char in enumerate(ALPHABET)}
+_SHIFTS = tuple(range(120, -1, -10))
+
+
+class IdMaker:
+    """Makes ids for one process. Not for several threads at once."""
+
+    def __init__(self, clock: Clock | None = None, random_bits: Callable[[int], int] = secrets.randbits) -> None:
+        self._now_ms = (clock or SystemClock()).now_ms
+        self._random_bits = random_bits
+        self._last_ms = -1
+        self._chance = 0
+
+    def make(self) -> str:
+        """A new id; greater than every earlier one of this maker, also when the clock steps back."""
+        now = self._now_ms()
+        if now > self._last_ms:
+            self._last_ms = now
+            # The top bit stays clear: room to count up within the millisecond without overflow.
+            self._chance = self._random_bits(79)
+        else:
+            self._chance += 1
+        return encode(self._last_ms << 80 | self._chance)
+
+    def make_with_delay(self, delay_s: int) -> str:
+        """An id in lmstfy's layout: its last four bytes are the delay in seconds, little-endian."""
+        number = decode(self.make()) >> 32 << 32
+        # 48 random bits remain; counting up must happen in them, not in the bytes that the delay takes.
+        self._chance += 1 << 32
+        return encode(number | int.from_bytes(delay_s.to_bytes(4, "little"), "big"))
+
+
+def encode(number: int) -> str:
+    """128 bits as 26 characters."""
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+
+
+def decode(text: str) -> int:
+    """The inverse of `encode`; raises ValueError for anything it cannot have made."""
+    if len(text) != LENGTH:
+        raise ValueError(f"an id of ours has {LENGTH} characters: {text!r}")
+    number = 0
+    for char in text:
+        value = _VALUES.get(char)
+        if value is None:
+            raise ValueError(f"{char!r} is not in the alphabet of ids: {text!r}")
+        number = number << 5 | value
+    if number >> 128:
+        raise ValueError(f"an id of ours has 128 bits: {text!r}")
+    return number
+
+
+def timestamp_ms(text: str) -> int:
+    """When the id was made, in epoch milliseconds."""
+    return decode(text) >> 80

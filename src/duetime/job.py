@@ -1,0 +1,191 @@
+"""The nouns: what a job is, where it can be, and what can happen to it.
+
+Frozen data without behaviour; the verbs live on the store and the engine. `stores/base.py` says what can be done to a
+job, this file what there is to know about one; nothing else defines a job's fields.
+
+Units are in the names: `*_at` is epoch milliseconds, `*_ms` a duration. Zero means "none" for `expires_at`, `ttl_ms`
+and `tries`, `lease_until` and `dead_at`.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+
+from msgspec import Struct, field
+
+from duetime.names import Queue
+
+MAX_BODY = 1_048_576
+MAX_ERROR = 4096
+MAX_TRIES = 65_535
+MAX_TTR_MS = 4_294_967_295_000
+DEFAULT_TRIES = 5
+DEFAULT_TTR_MS = 60_000
+
+STEP_JOBS = 500
+"""A call ends after this many jobs ..."""
+STEP_BYTES = 4 * 1_048_576
+"""... or this many bytes of bodies."""
+
+
+class State(StrEnum):
+    """Where a job is. Acked jobs are gone; delayed and ready are one place, told apart by the clock."""
+
+    DELAYED = "delayed"
+    READY = "ready"
+    LEASED = "leased"
+    DEAD = "dead"
+
+
+class Priority(IntEnum):
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+
+
+class Event(StrEnum):
+    """What happened to a job; the words of the journal."""
+
+    ACCEPTED = "accepted"
+    KEPT = "kept"
+    REPLACED = "replaced"
+    DELIVERED = "delivered"
+    GIVEN_BACK = "given_back"
+    ACKED = "acked"
+    RELEASED = "released"
+    LEASE_EXPIRED = "lease_expired"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    RESCHEDULED = "rescheduled"
+    EXPIRED = "expired"
+    PURGED = "purged"
+    DELETED = "deleted"
+    RESPAWNED = "respawned"
+
+
+class IfExists(StrEnum):
+    """What a push does when its id is taken."""
+
+    KEEP = "keep"
+    REPLACE = "replace"
+    ERROR = "error"
+
+
+class Reason(StrEnum):
+    """Why a job is dead."""
+
+    TRIES = "tries"
+    KILLED = "killed"
+    EXPIRED = "expired"
+
+
+class NewJob(Struct, frozen=True, gc=False):
+    """What a producer pushes. Due at `due_at` if given, else `delay_ms` from the store's now.
+
+    `born` and `attempt` are only for putting a known job back after a store was lost: the new incarnation carries
+    the old `born` and starts counting after `attempt`.
+    """
+
+    id: str
+    body: bytes
+    delay_ms: int = 0
+    due_at: int | None = None
+    ttl_ms: int = 0
+    tries: int = DEFAULT_TRIES
+    priority: Priority = Priority.NORMAL
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str])
+    born: int = 0
+    attempt: int = 0
+
+
+class Lease(Struct, frozen=True, gc=False):
+    """The fence: a verb on a lease works only while all four match."""
+
+    queue: Queue
+    id: str
+    born: int
+    attempt: int
+
+
+class Delivery(Struct, frozen=True):
+    """A job in a consumer's hands. `used` and `attempt` already count this delivery."""
+
+    lease: Lease
+    body: bytes
+    due_at: int
+    lease_until: int
+    priority: Priority
+    tries: int
+    used: int
+    expires_at: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str])
+    error: str = ""
+
+
+class Job(Struct, frozen=True):
+    """All there is to know about a job, for looking at it."""
+
+    queue: Queue
+    id: str
+    born: int
+    state: State
+    body: bytes
+    due_at: int
+    priority: Priority
+    tries: int
+    used: int = 0
+    attempt: int = 0
+    expires_at: int = 0
+    lease_until: int = 0
+    dead_at: int = 0
+    reason: str = ""
+    error: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Moved(Struct, frozen=True, gc=False):
+    """One thing that happened to one job, as a store tells it to the engine.
+
+    `due_at` is where the job waits now (0 if it does not). `reason`: why it is dead; for kept, where the kept job is
+    ("waiting", "leased", "dead"); for cancelled, "running" if a consumer held it; for accepted, "expired" if it took
+    the place of an expired job. `was` is the born of the incarnation that this one took the place of.
+    """
+
+    event: Event
+    id: str
+    born: int
+    attempt: int = 0
+    due_at: int = 0
+    reason: str = ""
+    was: int = 0
+
+
+class Counts(Struct, frozen=True):
+    """Exact at the instant `now`. `expired` is a running total."""
+
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    dead: int = 0
+    expired: int = 0
+    now: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.delayed + self.ready + self.leased + self.dead
+
+
+TRANSITIONS: Mapping[str, Mapping[str, str]] = {
+    "push keep": {"waiting": "kept", "leased": "kept", "dead": "kept", "absent": "created"},
+    "push replace": {"waiting": "replaced", "leased": "replaced", "dead": "replaced", "absent": "created"},
+    "push error": {"waiting": "job_exists", "leased": "job_exists", "dead": "job_exists", "absent": "created"},
+    "cancel": {"waiting": "removed", "leased": "removed", "dead": "removed", "absent": "not found"},
+    "reschedule": {"waiting": "moved", "leased": "job_running", "dead": "job_dead", "absent": "not found"},
+    "release": {"waiting": "lease_lost", "leased": "waits or dies", "dead": "lease_lost", "absent": "lease_lost"},
+    "give_back": {"waiting": "lease_lost", "leased": "waits", "dead": "lease_lost", "absent": "lease_lost"},
+    "kill": {"waiting": "lease_lost", "leased": "dies", "dead": "lease_lost", "absent": "lease_lost"},
+    "extend": {"waiting": "lease_lost", "leased": "leased", "dead": "lease_lost", "absent": "lease_lost"},
+    "ack": {"waiting": "lease_lost", "leased": "removed", "dead": "lease_lost", "absent": "gone"},
+    "respawn": {"waiting": "not found", "leased": "not found", "dead": "waits", "absent": "not found"},
+    "lease runs out": {"leased": "waits or dies"},
+}
+"""Verb x place -> what happens. "waiting" is delayed or ready; an expired job counts as absent."""

@@ -1,0 +1,72 @@
+"""What may be called what: namespaces, queues, job ids and attributes.
+
+Pure checks, called once at the door; everything behind the door takes names as valid. Each `check_*`
+returns its argument or raises the error that says what is wrong with it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from duetime.errors import InvalidId, InvalidName, InvalidRequest
+
+MAX_NAME = 255
+MAX_ID = 128
+MAX_ATTRIBUTES = 64
+MAX_ATTRIBUTE_KEY = 128
+MAX_ATTRIBUTE_VALUE = 4096
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}", re.ASCII)
+
+
+class Queue(NamedTuple):
+    """A queue's full name: unique in a store, comparable, usable as a key."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Queue":
+        """The inverse of str(); neither part can hold a slash."""
+        namespace, _, name = text.partition("/")
+        return cls(namespace, name)
+
+
+def check_namespace(name: str) -> str:
+    return _check_name(name, "namespace")
+
+
+def check_queue(namespace: str, name: str) -> Queue:
+    return Queue(_check_name(namespace, "namespace"), _check_name(name, "queue"))
+
+
+def _check_name(name: str, what: str) -> str:
+    if _NAME.fullmatch(name):
+        return name
+    if not name:
+        raise InvalidName(f"the {what} name is empty", what=what)
+    if len(name) > MAX_NAME:
+        raise InvalidName(f"the {what} name is longer than {MAX_NAME} characters", what=what)
+    raise InvalidName(f"the {what} name may hold ASCII letters, digits, '-', '_' and '.': {name!r}", what=what)
+
+
+def check_id(job_id: str) -> str:
+    if not 1 <= len(job_id) <= MAX_ID:
+        raise InvalidId(f"a job id is 1 to {MAX_ID} characters long, not {len(job_id)}")
+    if not job_id.isprintable():
+        raise InvalidId(f"a job id is made of printable characters: {job_id!r}")
+    return job_id
+
+
+def check_attributes(attributes: Mapping[str, str]) -> Mapping[str, str]:
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise InvalidRequest(f"a job has at most {MAX_ATTRIBUTES} attributes, not {len(attributes)}")
+    for key, value in attributes.items():
+        if not 1 <= len(key) <= MAX_ATTRIBUTE_KEY or not key.isprintable():
+            raise InvalidRequest(f"an attribute's name is 1 to {MAX_ATTRIBUTE_KEY} printable characters: {key!r}")
+        if len(value) > MAX_ATTRIBUTE_VALUE or "\0" in value:
+            raise InvalidRequest(f"the attribute {key!r} is longer than {MAX_ATTRIBUTE_VALUE} characters or holds NUL")
+    return attributes

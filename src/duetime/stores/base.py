@@ -1,0 +1,337 @@
+"""The store contract: everything that can be done to jobs, and nothing else.
+
+A store keeps jobs in places (waiting, leased, dead) and moves them in atomic steps. It validates nothing that the
+engine has validated at the door (names, ids, sizes); it decides only what must be decided in the same step:
+existence, the fence, time, the queue's own rules. The one test suite in tests/contract runs on every implementation.
+
+Said once for all verbs:
+
+- *Clock.* The store's own clock decides. Delays, ttl and ttr come in as durations and become instants there. A store
+  that was opened with a `clock` takes the time from that instead, which is how tests turn it.
+- *Expired* means now > expires_at while waiting. An expired job counts as absent for every verb that names an id and
+  is never delivered, whether or not the reaper has come by; whoever meets one ends it and reports it.
+- *Fence.* A verb on a lease works while queue, id, born and attempt match a leased job. A lease whose time ran out
+  is held until the reaper takes it back.
+- *born* is the store's now at a push, raised above the queue's floor: born = max(now, floor + 1). The floor rises to
+  a born that was set above now, to the born of an incarnation that ends while born >= now, and to now at a purge. So
+  no two incarnations of an id ever share a born, also within one millisecond. A replacement is born above what it
+  replaces.
+- *Ends.* When several ends fit, "tries" wins over "expired": a job out of tries is never dropped silently.
+- *Order.* Within a priority: due_at, then id (by code point).
+- *Wakes.* Every step that puts a job into waiting announces (queue, due_at) if it is now the queue's earliest; so
+  does a resume.
+- *Errors.* StoreUnavailable when the store cannot be reached (its `outcome_unknown` says whether the call may have
+  taken effect), StoreFull when only room is missing, StoreDamaged for foreign data under our keys. A call that
+  carries several requests answers each on its own, with an error as a value; one bad request never fails its
+  neighbours.
+- *Bounds.* A call ends at STEP_JOBS jobs or STEP_BYTES bytes of bodies; the answer says where to go on.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import UNSET, Struct, UnsetType
+
+from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost
+from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, State
+from duetime.names import Queue
+from duetime.stores.registry import Registry
+
+
+class Mark(Struct, frozen=True):
+    """Makes a push happen once: `name` is unique in the queue, `digest` tells requests apart, kept for `life_ms`."""
+
+    name: str
+    digest: bytes
+    life_ms: int
+
+
+class Push(Struct, frozen=True):
+    """One producer's request: all of its jobs or none."""
+
+    jobs: Sequence[NewJob]
+    if_exists: IfExists = IfExists.KEEP
+    mark: Mark | None = None
+
+
+class Pushed(Struct, frozen=True):
+    """One Moved per job, in order: accepted, kept or replaced. `repeated`: the mark was there, nothing was done
+    now.
+    """
+
+    jobs: Sequence[Moved]
+    now: int
+    repeated: bool = False
+
+
+class Ask(Struct, frozen=True):
+    """One consumer's request. `quotas` (high, normal, low) are taken in that order; the rest up to `limit` by
+    priority.
+    """
+
+    limit: int
+    ttr_ms: int
+    quotas: tuple[int, int, int] = (0, 0, 0)
+
+
+class Reserved(Struct, frozen=True):
+    """`deliveries` has one list per ask. `expired` is what was met and ended on the way.
+
+    `next_at` is the earliest due_at among the jobs still waiting (in the past if the call ended at a bound), None if
+    there are none or the queue is paused.
+    """
+
+    deliveries: Sequence[Sequence[Delivery]]
+    next_at: int | None
+    now: int
+    expired: Sequence[Moved] = ()
+    paused: bool = False
+
+
+class Reaped(Struct, frozen=True):
+    """`next_at` is a lower bound of the next lease end or expiry in the store; in the past if there is more to do
+    now.
+    """
+
+    moved: Mapping[Queue, Sequence[Moved]]
+    next_at: int | None
+    now: int
+
+
+class Page(Struct, frozen=True):
+    """`cursor` goes into the next call; None at the end."""
+
+    jobs: Sequence[Job]
+    cursor: str | None
+
+
+class Purged(Struct, frozen=True):
+    """`more`: the call ended at its bound; call again."""
+
+    removed: int
+    now: int
+    more: bool = False
+
+
+class QueueRules(Struct, frozen=True):
+    """What verbs must obey, kept with the queue and read in the same atomic step. Zero means no cap.
+
+    `strict` ignores quotas; `expired_to_dead` keeps expired jobs among the dead letters; `max_jobs` counts jobs in
+    any state, expired ones until they are ended.
+    """
+
+    paused: bool = False
+    strict: bool = False
+    expired_to_dead: bool = False
+    max_jobs: int = 0
+    max_body: int = 0
+
+
+class RulesChange(Struct, frozen=True):
+    """Only what is set changes."""
+
+    paused: bool | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+    expired_to_dead: bool | UnsetType = UNSET
+    max_jobs: int | UnsetType = UNSET
+    max_body: int | UnsetType = UNSET
+
+
+class StoreInfo(Struct, frozen=True):
+    """`epoch` is drawn once per data set: another epoch under the same URL means that the store was wiped."""
+
+    kind: str
+    version: str
+    epoch: str
+    now: int
+
+
+class Wake(Struct, frozen=True):
+    """A job waits in `queue` from `due_at` on. Without a queue: wakes may have been missed, look everywhere."""
+
+    queue: Queue | None = None
+    due_at: int = 0
+
+
+class Store(Protocol):
+    """See the module's docstring for what holds for every verb."""
+
+    registry: Registry
+
+    # --- the hot path
+
+    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        """Add jobs to a queue, creating the queue at need.
+
+        Atomic per request. Idempotent with if_exists=keep while the id lives, with a mark while the mark lives: the
+        mark is set in the same step, and a request whose mark exists does nothing and answers what it answered then.
+        Order of checks within a request: mark, then job by job (first refusal wins): max_body, expiry, if_exists,
+        max_jobs (only a job that adds to the number of jobs can be refused for it).
+        An id that stands twice in one request is its own conflict: its second place sees the first.
+        Cost O(log n) per job. Values: JobExists, ExpiresBeforeDue, BodyTooLarge, QueueFull, MarkMismatch, StoreFull.
+        """
+        ...
+
+    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        """Lease ready jobs to consumers, ask by ask, each delivery one attempt and one used try.
+
+        Atomic for the whole call. Not idempotent: a lost answer leaves leases that lapse. A paused queue gives none.
+        At most STEP_JOBS jobs are looked at, and at least one is given whatever its size. Cost O(log n) per job
+        looked at.
+        """
+        ...
+
+    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
+        """Finish jobs: they are gone. None where the job was gone already, so repeating an ack is no error.
+
+        Atomic per lease. Idempotent. Cost O(log n) per lease.
+        """
+        ...
+
+    async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
+        """Give a job back, due `delay_ms` from now: it waits again, or ends as dead ("tries") when used >= tries > 0.
+
+        If it would be due after expires_at, or has passed that, it ends as expired. `error` is kept with the job
+        unless empty. Atomic; not idempotent. Cost O(log n). Raises LeaseLost.
+        """
+        ...
+
+    async def give_back(self, lease: Lease) -> Moved:
+        """Undo a delivery that never reached its consumer: the old due_at, used - 1, attempt as it is.
+
+        Ends as expired if it has passed expires_at. Atomic; not idempotent. Cost O(log n). Raises LeaseLost.
+        """
+        ...
+
+    async def kill(self, lease: Lease, error: str = "") -> Moved:
+        """Send a job to the dead letters, reason "killed". Atomic; not idempotent. Cost O(log n). Raises
+        LeaseLost.
+        """
+        ...
+
+    async def extend(self, lease: Lease, ttr_ms: int) -> int:
+        """Renew a lease for `ttr_ms` from now; answers its new end. Atomic; idempotent. O(log n). Raises
+        LeaseLost.
+        """
+        ...
+
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+        """Remove jobs by id from wherever they are: cancelled (reason "running" if leased), deleted if dead.
+
+        Atomic per id. Idempotent: None where there is no such job. Cost O(log n) per id.
+        """
+        ...
+
+    async def reschedule(
+        self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
+    ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
+        """Change when waiting jobs are due. ExpiresBeforeDue where the job would expire first; None where there is
+        none.
+
+        Atomic per id. Idempotent with due_at. Cost O(log n) per id.
+        """
+        ...
+
+    async def reap(self, limit: int = 500) -> Reaped:
+        """Take back leases that ran out (as release with delay 0) and end expired jobs, in all queues, at most
+        `limit`.
+
+        Events: lease_expired, dead, expired. Atomic per queue. Safe to run in many processes. Earliest first within a
+        queue. Cost O(log n) per job moved, plus O(1) per idle call, whatever the number of queues.
+        """
+        ...
+
+    def wakeups(self) -> AsyncIterator[Wake]:
+        """Announcements from all processes on this store, our own included, for as long as it is iterated.
+
+        Yields Wake() after every (re)connect. A hint, not a log: wakes may be merged or doubled.
+        """
+        ...
+
+    # --- looking and administering
+
+    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+        """The earliest due_at per queue, None where nothing waits or the queue is paused; expired jobs show until
+        ended.
+
+        O(1) per queue, one round trip.
+        """
+        ...
+
+    async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
+        """Look at jobs in any state; None where there is none. A snapshot; moves nothing. Cost O(1) per id."""
+        ...
+
+    async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Page through one state: ready by (priority, due_at, id); delayed by (due_at, id); leased by (lease_until,
+        id); dead
+        by (dead_at, id).
+
+        A job that stays in the state throughout is seen exactly once. Moves nothing. Cost O(log n + limit).
+        """
+        ...
+
+    async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
+        """Exact counts at one instant per queue; expired jobs count as expired (or dead, if the queue keeps them).
+
+        Moves nothing. Zeros for unknown queues.
+        """
+        ...
+
+    async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
+        """Every queue that was pushed to or configured and not purged since, sorted."""
+        ...
+
+    async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
+        """How many jobs wait with edges[i] <= due_at < edges[i + 1]: one number less than edges. O(log n) per edge.
+
+        Expired jobs count until they are ended.
+        """
+        ...
+
+    async def respawn(
+        self,
+        queue: Queue,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = 1,
+        ttl_ms: int = 0,
+        tries: int | None = None,
+    ) -> Sequence[Moved]:
+        """Bring dead jobs back: ready now, used 0, attempt kept, a new ttl, new tries if given.
+
+        By ids, or the `limit` longest dead (at most STEP_JOBS a call). Ids that are not dead are passed over. Atomic
+        per call. The reason and last error go, the attributes stay. Cost O(log n) per job.
+        """
+        ...
+
+    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
+        """Remove jobs in the given states, oldest first within each; leased ones are fenced off.
+
+        With all four states and no limit the queue itself is forgotten with its running totals, unless it has rules,
+        which stay with it. Marks stay. Ends at its bound with `more`; atomic up to there. Expired jobs that are met
+        count as removed.
+        """
+        ...
+
+    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
+        """Change the queue's rules and answer them as they are now; without a change only answer. Atomic; idempotent.
+
+        A resume wakes waiting consumers everywhere. A change creates the queue.
+        """
+        ...
+
+    async def ping(self) -> StoreInfo:
+        """Prove that the store answers, and tell which one it is."""
+        ...
+
+    async def check(self) -> Sequence[str]:
+        """Walk everything and name each broken invariant: every id in exactly one place, counts equal to the walk.
+
+        For tests and `doctor --deep`; slow, and only meaningful while nothing else runs. Empty means sound.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections, threads and sockets. Idempotent."""
+        ...

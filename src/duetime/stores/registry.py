@@ -1,0 +1,78 @@
+"""The registry contract: what is not a job.
+
+Namespaces, tokens, limits, topics, users, alerts are records: a kind, a key, opaque bytes and the version of their
+last write. Each write bumps the registry's one version and announces it, so that a process follows all changes with
+`changes(since)`. Counters stand beside the records; they carry no version and announce nothing.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class Record(Struct, frozen=True):
+    kind: str
+    key: str
+    value: bytes
+    version: int
+
+
+class Changes(Struct, frozen=True):
+    """Everything written after `since`: the records as they are now, and the (kind, key) of those that are gone."""
+
+    version: int
+    records: Sequence[Record]
+    deleted: Sequence[tuple[str, str]]
+
+
+class Counter(Struct, frozen=True):
+    """`left_ms` is what remains of the counter's life, 0 if it lives for ever."""
+
+    value: int
+    left_ms: int = 0
+
+
+class Registry(Protocol):
+    async def get(self, kind: str, key: str) -> Record | None:
+        """One record."""
+        ...
+
+    async def put(self, kind: str, key: str, value: bytes, *, if_version: int | None = None) -> Record:
+        """Write a record. `if_version=0`: only if there is none; another number: only if that is its version.
+
+        Atomic; idempotent without if_version. Raises VersionConflict.
+        """
+        ...
+
+    async def delete(self, kind: str, key: str, *, if_version: int | None = None) -> bool:
+        """Remove a record; False if there was none (no new version then). Atomic; idempotent. Raises
+        VersionConflict.
+        """
+        ...
+
+    async def list_records(self, kind: str) -> Sequence[Record]:
+        """All records of a kind, sorted by key."""
+        ...
+
+    async def changes(self, since: int = 0) -> Changes:
+        """What changed after version `since`, and the version to ask from next time. Each key once."""
+        ...
+
+    def watch(self) -> AsyncIterator[int]:
+        """The registry's version, on the first step, on every reconnect and after writes by any process.
+
+        A hint: versions may be skipped. Ask `changes` for what it means.
+        """
+        ...
+
+    async def increment(self, name: str, by: int = 1, *, life_ms: int = 0) -> Counter:
+        """Add to a counter, creating it with the given life (0 = for ever). A counter past its life starts anew at 0.
+
+        by=0 reads without creating. Atomic; not idempotent.
+        """
+        ...
+
+    async def counters(self, prefix: str = "") -> Mapping[str, int]:
+        """All live counters whose name starts so."""
+        ...
