@@ -1,0 +1,175 @@
+"""Clocks, durations and instants."""
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duetime.clock import (
+    MAX_DURATION,
+    MAX_INSTANT,
+    Clock,
+    ManualClock,
+    SystemClock,
+    duration_ms,
+    instant_ms,
+    rfc3339,
+)
+from duetime.errors import InvalidTime
+
+
+def test_the_system_clock_tells_the_hosts_time() -> None:
+    clock: Clock = SystemClock()
+
+    before, told, after = time.time_ns() // 1_000_000, clock.now_ms(), time.time_ns() // 1_000_000
+    first, second = clock.monotonic(), clock.monotonic()
+
+    assert before <= told <= after
+    assert first <= second
+
+
+def test_a_manual_clock_stands_still_until_told() -> None:
+    clock = ManualClock(1000)
+
+    assert (clock.now_ms(), clock.now_ms(), clock.monotonic()) == (1000, 1000, 0.0)
+    assert clock.advance("1.5s") == 2500
+    assert (clock.now_ms(), clock.monotonic()) == (2500, 1.5)
+
+
+def test_a_manual_clock_can_step_back() -> None:
+    clock = ManualClock(1000)
+
+    clock.set(10)
+
+    assert clock.now_ms() == 10
+
+
+@pytest.mark.parametrize(
+    ("value", "ms"),
+    [
+        (0, 0),
+        (90, 90_000),
+        (1.5, 1500),
+        (0.07, 70),
+        (0.0001, 1),
+        (0.0015, 2),
+        ("90", 90_000),
+        ("0", 0),
+        ("1.5", 1500),
+        ("250ms", 250),
+        ("10s", 10_000),
+        ("5m", 300_000),
+        ("2h", 7_200_000),
+        ("3d", 259_200_000),
+        ("1w", 604_800_000),
+        ("1h30m", 5_400_000),
+        ("1m1ms", 60_001),
+        (" 10S ", 10_000),
+        ("0.5ms", 1),
+        (timedelta(0), 0),
+        (timedelta(days=1, microseconds=1), 86_400_001),
+        (timedelta(milliseconds=3), 3),
+        (MAX_DURATION // 1000, MAX_DURATION),
+    ],
+)
+def test_durations(value: Any, ms: int) -> None:
+    assert duration_ms(value) == ms
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (True, "not a boolean"),
+        (-1, "not negative"),
+        (-0.5, "not negative"),
+        (timedelta(microseconds=-1), "not negative"),
+        (float("nan"), "finite"),
+        (float("inf"), "finite"),
+        ("", "not a duration"),
+        ("s", "not a duration"),
+        ("10 s", "not a duration"),
+        ("10x", "not a duration"),
+        ("-5s", "not a duration"),
+        ("1h30", "not a duration"),
+        ("1e3", "not a duration"),
+        ("٣s", "not a duration"),
+        ("5s\n5s", "not a duration"),
+        (None, "not a duration"),
+        (b"5s", "not a duration"),
+        (MAX_DURATION // 1000 + 1, "at most 100 years"),
+        ("99999d", "at most 100 years"),
+    ],
+)
+def test_not_durations(value: Any, message: str) -> None:
+    with pytest.raises(InvalidTime, match=message):
+        duration_ms(value)
+
+
+@given(st.integers(0, MAX_DURATION))
+def test_a_duration_is_never_rounded_down(microseconds: int) -> None:
+    ms = duration_ms(timedelta(microseconds=microseconds))
+
+    assert microseconds <= ms * 1000 < microseconds + 1000
+
+
+@pytest.mark.parametrize(
+    ("value", "ms"),
+    [
+        (0, 0),
+        (1_800_000_000_000, 1_800_000_000_000),
+        (MAX_INSTANT, MAX_INSTANT),
+        ("1800000000000", 1_800_000_000_000),
+        ("1970-01-01T00:00:00Z", 0),
+        ("2027-01-15T08:00:00Z", 1_800_000_000_000),
+        ("2027-01-15T09:00:00+01:00", 1_800_000_000_000),
+        (" 2027-01-15T08:00:00.001Z ", 1_800_000_000_001),
+        ("2027-01-15T08:00:00.000001Z", 1_800_000_000_001),
+        ("2100-01-01T00:00:00Z", 4_102_444_800_000),
+        (datetime(2027, 1, 15, 8, tzinfo=UTC), 1_800_000_000_000),
+        (datetime(2027, 1, 15, 9, tzinfo=timezone(timedelta(hours=1))), 1_800_000_000_000),
+        (datetime(2027, 1, 15, 8, microsecond=1, tzinfo=UTC), 1_800_000_000_001),
+    ],
+)
+def test_instants(value: Any, ms: int) -> None:
+    assert instant_ms(value) == ms
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (False, "not a boolean"),
+        (-1, "between 1970 and 9999"),
+        (MAX_INSTANT + 1, "between 1970 and 9999"),
+        ("9" * 40, "between 1970 and 9999"),
+        (1.5, "not an instant"),
+        (None, "not an instant"),
+        ("tomorrow", "not an instant"),
+        ("", "not an instant"),
+        ("2027-01-15T08:00:00", "needs a time zone"),
+        (datetime(2027, 1, 15, 8), "needs a time zone: 2027-01-15T08:00:00"),
+        (datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), "between 1970 and 9999"),
+    ],
+)
+def test_not_instants(value: Any, message: str) -> None:
+    with pytest.raises(InvalidTime, match=message):
+        instant_ms(value)
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1_800_000_000_007, "2027-01-15T08:00:00.007Z"),
+        (MAX_INSTANT, "9999-12-31T23:59:59.999Z"),
+    ],
+)
+def test_rfc3339(at: int, text: str) -> None:
+    assert rfc3339(at) == text
+
+
+@given(st.integers(0, MAX_INSTANT))
+def test_rfc3339_reads_back(at: int) -> None:
+    assert instant_ms(rfc3339(at)) == at

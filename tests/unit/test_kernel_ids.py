@@ -1,0 +1,125 @@
+"""Ids that we make: shape, order, the clock stepping back, lmstfy's layout."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duetime.clock import ManualClock
+from duetime.ids import ALPHABET, LENGTH, IdMaker, decode, encode, timestamp_ms
+
+
+def test_an_id_has_26_characters_of_the_alphabet() -> None:
+    made = IdMaker().make()
+
+    assert len(made) == LENGTH == 26
+    assert set(made) <= set(ALPHABET)
+
+
+def test_the_layout_is_that_of_a_ulid() -> None:
+    # Given the example of the ULID specification: 01ARZ3NDEK is 1469922850259 ms
+    maker = IdMaker(ManualClock(1_469_922_850_259), random_bits=lambda bits: 0)
+
+    assert maker.make() == "01ARZ3NDEK" + "0" * 16
+
+
+def test_ids_rise_within_a_millisecond() -> None:
+    clock = ManualClock()
+    maker = IdMaker(clock)
+
+    made = [maker.make() for _ in range(1000)]
+
+    assert made == sorted(set(made))
+    assert {timestamp_ms(one) for one in made} == {clock.now_ms()}
+
+
+def test_counting_up_within_a_millisecond_never_overflows_into_the_time() -> None:
+    # Given the largest chance that can be drawn
+    clock = ManualClock()
+    maker = IdMaker(clock, random_bits=lambda bits: (1 << bits) - 1)
+
+    made = [maker.make() for _ in range(100)]
+
+    assert made == sorted(set(made))
+    assert {timestamp_ms(one) for one in made} == {clock.now_ms()}
+
+
+def test_ids_rise_with_the_clock() -> None:
+    clock = ManualClock()
+    maker = IdMaker(clock)
+
+    first = maker.make()
+    clock.advance("1ms")
+    second = maker.make()
+
+    assert first < second
+    assert timestamp_ms(second) == timestamp_ms(first) + 1
+
+
+def test_ids_rise_also_when_the_clock_steps_back() -> None:
+    clock = ManualClock(1_800_000_000_000)
+    maker = IdMaker(clock)
+
+    first = maker.make()
+    clock.set(1_700_000_000_000)
+    second = maker.make()
+
+    assert first < second
+    assert timestamp_ms(second) == 1_800_000_000_000
+
+
+def test_two_makers_do_not_collide() -> None:
+    clock = ManualClock()
+    one, other = IdMaker(clock), IdMaker(clock)
+
+    assert len({maker.make() for maker in (one, other) for _ in range(100)}) == 200
+
+
+@pytest.mark.parametrize("delay_s", [0, 1, 10, 86_400, 2**32 - 1])
+def test_lmstfys_layout_ends_in_the_delay(delay_s: int) -> None:
+    clock = ManualClock()
+
+    made = IdMaker(clock).make_with_delay(delay_s)
+
+    raw = decode(made).to_bytes(16, "big")
+    assert int.from_bytes(raw[12:], "little") == delay_s
+    assert timestamp_ms(made) == clock.now_ms()
+
+
+def test_lmstfys_layout_never_repeats_an_id() -> None:
+    maker = IdMaker(ManualClock())
+
+    made = [maker.make_with_delay(10) for _ in range(100)] + [maker.make() for _ in range(100)]
+
+    assert len(set(made)) == 200
+
+
+def test_a_delay_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(OverflowError):
+        IdMaker().make_with_delay(2**32)
+
+
+@given(st.integers(min_value=0, max_value=2**128 - 1))
+def test_decode_is_the_inverse_of_encode(number: int) -> None:
+    assert decode(encode(number)) == number
+
+
+@given(st.integers(0, 2**128 - 1), st.integers(0, 2**128 - 1))
+def test_text_order_is_number_order(one: int, other: int) -> None:
+    assert (encode(one) < encode(other)) == (one < other)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "26 characters"),
+        ("0" * 25, "26 characters"),
+        ("0" * 27, "26 characters"),
+        ("0" * 25 + "U", "alphabet"),
+        ("0" * 25 + "a", "alphabet"),
+        ("8" + "0" * 25, "128 bits"),
+        ("Z" * 26, "128 bits"),
+    ],
+)
+def test_decode_refuses_what_it_cannot_have_made(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode(text)

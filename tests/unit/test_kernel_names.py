@@ -1,0 +1,106 @@
+"""What may be called what."""
+
+import pytest
+
+from duetime.errors import InvalidId, InvalidName, InvalidRequest
+from duetime.names import Queue, check_attributes, check_id, check_namespace, check_queue
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_c.9", "0", "-", "_", ".", "x" * 255])
+def test_good_names(name: str) -> None:
+    assert check_namespace(name) == name
+    assert check_queue(name, name) == Queue(name, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "the namespace name is empty"),
+        ("x" * 256, "the namespace name is longer than 255 characters"),
+        ("a b", "the namespace name may hold ASCII letters, digits, '-', '_' and '.': 'a b'"),
+        ("a/b", "the namespace name may hold ASCII letters, digits, '-', '_' and '.': 'a/b'"),
+        ("a:b", "the namespace name may hold ASCII letters, digits, '-', '_' and '.': 'a:b'"),
+        ("a{b}", "the namespace name may hold ASCII letters, digits, '-', '_' and '.': 'a{b}'"),
+        ("naïve", "the namespace name may hold ASCII letters, digits, '-', '_' and '.': 'naïve'"),
+        ("٣", "the namespace name may hold ASCII letters, digits, '-', '_' and '.': '٣'"),
+        ("a\n", "the namespace name may hold ASCII letters, digits, '-', '_' and '.': 'a\\n'"),
+        ("a\0", "the namespace name may hold ASCII letters, digits, '-', '_' and '.': 'a\\x00'"),
+    ],
+)
+def test_bad_names(name: str, message: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        check_namespace(name)
+
+    assert caught.value.message == message
+    assert caught.value.fields == {"what": "namespace"}
+
+
+def test_a_bad_queue_name_says_which_part_is_bad() -> None:
+    with pytest.raises(InvalidName, match="the queue name is empty"):
+        check_queue("shop", "")
+    with pytest.raises(InvalidName, match="the namespace name is empty"):
+        check_queue("", "mail")
+
+
+def test_a_queue_is_written_with_a_slash_and_read_back() -> None:
+    queue = Queue("shop.eu", "mail-2")
+
+    assert str(queue) == "shop.eu/mail-2"
+    assert Queue.parse("shop.eu/mail-2") == queue
+
+
+def test_queues_compare_by_namespace_then_name() -> None:
+    assert sorted([Queue("b", "a"), Queue("a", "b"), Queue("a", "a")]) == [
+        Queue("a", "a"),
+        Queue("a", "b"),
+        Queue("b", "a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "job_id", ["1", "x" * 128, "a b", "日本語", "🙂", "é", "'; DROP TABLE jobs; --", "%d", "a/b:c"]
+)
+def test_good_ids(job_id: str) -> None:
+    assert check_id(job_id) == job_id
+
+
+@pytest.mark.parametrize(
+    ("job_id", "message"),
+    [
+        ("", "a job id is 1 to 128 characters long, not 0"),
+        ("x" * 129, "a job id is 1 to 128 characters long, not 129"),
+        ("a\nb", "a job id is made of printable characters: 'a\\nb'"),
+        ("a\0b", "a job id is made of printable characters: 'a\\x00b'"),
+        ("a\u200bb", "a job id is made of printable characters: 'a\\u200bb'"),
+        ("a\ud800b", "a job id is made of printable characters: 'a\\ud800b'"),
+    ],
+)
+def test_bad_ids(job_id: str, message: str) -> None:
+    with pytest.raises(InvalidId) as caught:
+        check_id(job_id)
+
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"trace": ""}, {"k" * 128: "v" * 4096}, {str(n): "x" for n in range(64)}, {"é": "a\nb"}],
+)
+def test_good_attributes(attributes: dict[str, str]) -> None:
+    assert check_attributes(attributes) is attributes
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({str(n): "x" for n in range(65)}, "at most 64 attributes, not 65"),
+        ({"": "x"}, "an attribute's name is 1 to 128 printable characters"),
+        ({"k" * 129: "x"}, "an attribute's name is 1 to 128 printable characters"),
+        ({"a\nb": "x"}, "an attribute's name is 1 to 128 printable characters"),
+        ({"a": "v" * 4097}, "the attribute 'a' is longer than 4096 characters or holds NUL"),
+        ({"a": "\0"}, "the attribute 'a' is longer than 4096 characters or holds NUL"),
+    ],
+)
+def test_bad_attributes(attributes: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        check_attributes(attributes)
