@@ -1,0 +1,55 @@
+"""A URL chooses the store.
+
+The only module that knows concrete stores. Drivers are optional: they are imported inside their branch, and a
+missing one is named together with the extra that brings it.
+
+    memory:                                          this process only
+    sqlite:///var/lib/duetime/jobs.db                one file, several processes
+    redis://[user:password@]host:6379/0              also rediss://, redis+sentinel://, redis+cluster://
+"""
+
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from duetime.clock import Clock
+from duetime.errors import InvalidSettings
+from duetime.stores.base import Store
+
+SCHEMES = ("memory", "sqlite", "redis", "rediss", "redis+sentinel", "redis+cluster")
+
+
+async def open_store(url: str, *, clock: Clock | None = None) -> Store:
+    """Connect, create or upgrade what is missing, and return the store. A `clock` replaces the store's own."""
+    scheme = url.partition(":")[0]
+    match scheme:
+        case "memory":
+            from duetime.stores.memory import MemoryStore
+
+            return MemoryStore(clock)
+        case "sqlite":
+            from duetime.stores.sql.sqlite import SqliteStore
+
+            path, options = _sqlite_path(url)
+            return await SqliteStore.open(path, clock=clock, **options)
+        case "redis" | "rediss" | "redis+sentinel" | "redis+cluster":
+            try:
+                from duetime.stores.redis.store import RedisStore
+            except ModuleNotFoundError as missing:
+                raise InvalidSettings(
+                    f"{scheme}:// needs the extra duetime[redis] ({missing.name} is missing)"
+                ) from None
+            return await RedisStore.open(url, clock=clock)
+        case _:
+            raise InvalidSettings(f"no store for {scheme!r}: a store URL starts with one of {', '.join(SCHEMES)}")
+
+
+def _sqlite_path(url: str) -> tuple[str, dict[str, str]]:
+    """`sqlite:///abs/path`, `sqlite:relative/path`; options in the query."""
+    parts = urlsplit(url)
+    if parts.netloc:
+        raise InvalidSettings(f"a SQLite URL has three slashes before an absolute path: {url!r}")
+    if not parts.path.strip("/"):
+        raise InvalidSettings(f"a SQLite URL names a file: sqlite:///path/to/jobs.db, not {url!r}")
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if unknown := set(options) - {"synchronous"}:
+        raise InvalidSettings(f"unknown options in {url!r}: {', '.join(sorted(unknown))}")
+    return unquote(parts.path), options
