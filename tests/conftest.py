@@ -1,0 +1,9 @@
+"""What every test can use. Each topic has its own module; read its docstring for the fixtures it brings."""
+
+# A module that another one imports comes first.
+pytest_plugins = [
+    "tests.plugins.ports",
+    "tests.plugins.redis_server",
+    "tests.plugins.scale",
+    "tests.plugins.store_counts",
+]

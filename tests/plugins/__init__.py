@@ -1,0 +1,1 @@
+"""Fixtures and reporting by topic, one module each; `tests/conftest.py` lists them."""

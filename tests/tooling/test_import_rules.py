@@ -1,0 +1,95 @@
+"""The import rules in pyproject.toml must refuse what they say they refuse, also for packages that come later."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FORBIDDEN = [
+    ("job", "stores.base"),
+    ("ids", "engine"),
+    ("stores.base", "engine"),
+    ("stores.base", "stores.memory"),
+    ("stores.memory", "stores.sql.sqlite"),
+    ("stores.redis", "stores.memory"),
+    ("stores.base", "stores.open"),
+    ("engine", "stores.open"),
+    ("engine", "stores.memory"),
+    ("engine", "api"),
+    ("console", "stores.open"),
+    ("worker", "stores.open"),
+    ("api", "stores.sql.sqlite"),
+    ("cli", "stores.memory"),
+    ("client", "worker"),
+    ("spark", "cli"),
+]
+ALLOWED = [
+    ("stores.base", "job"),
+    ("stores.sql.sqlite", "stores.base"),
+    ("stores.open", "stores.memory"),
+    ("stores.open", "stores.sql.sqlite"),
+    ("engine", "stores.base"),
+    ("api", "engine"),
+    ("api", "stores.open"),
+    ("client", "stores.open"),
+    ("spark.source", "stores.open"),
+    ("cli", "stores.open"),
+    ("worker", "client"),
+    ("console", "api"),
+    ("cli", "worker"),
+]
+KERNEL_MUST_NOT = ["asyncio", "sqlite3", "redis", "httpx"]
+
+
+def write_import(folder: Path, importer: str, imported: str) -> None:
+    parts = ["duetime", *importer.split(".")]
+    package = folder.joinpath(*parts)
+    package.mkdir(parents=True, exist_ok=True)
+    for depth in range(1, len(parts) + 1):
+        (folder.joinpath(*parts[:depth]) / "__init__.py").touch()
+    with (package / "__init__.py").open("a") as module:
+        module.write(f"import {imported}\n")
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    program = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run([program, "--no-cache"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def plant(folder: Path, pairs: list[tuple[str, str]]) -> None:
+    for importer, imported in pairs:
+        write_import(folder, imported, "os")
+        write_import(folder, importer, f"duetime.{imported}")
+
+
+def test_what_the_design_allows_is_allowed(tmp_path: Path) -> None:
+    plant(tmp_path, ALLOWED)
+
+    result = lint(tmp_path)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(("importer", "imported"), FORBIDDEN)
+def test_what_the_design_forbids_is_refused(tmp_path: Path, importer: str, imported: str) -> None:
+    plant(tmp_path, [*ALLOWED, (importer, imported)])
+
+    result = lint(tmp_path)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "BROKEN" in result.stdout
+
+
+@pytest.mark.parametrize("imported", KERNEL_MUST_NOT)
+def test_the_kernel_does_no_io(tmp_path: Path, imported: str) -> None:
+    write_import(tmp_path, "job", imported)
+
+    result = lint(tmp_path)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "BROKEN" in result.stdout
