@@ -5,13 +5,13 @@ SHELL := /bin/sh
 ARGS ?=
 # The size of the heavy tests: 1 on a laptop, more in test-full.
 FULL_SCALE ?= 10
-# Processes that run tests side by side.
+# Processes that run tests side by side; 0 runs them in one, for a debugger.
 JOBS ?= auto
 
 VENV := .venv
 BENCH_VENV := .venv-bench
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -45,23 +45,23 @@ $(BENCH_VENV)/.stamp: requirements/bench.lock requirements/installer.lock tools/
 	@touch $@
 
 test: setup-dev ## Run every test: make test ARGS="-k reserve"
-	$(PYTEST) -n $(JOBS) $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-full: setup-dev ## Run every test at full size
-	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) -n $(JOBS) $(ARGS)
+	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) --timeout 900 $(ARGS)
 
 check: $(VENV)/.stamp-dev ## Lint, types, import rules, unit and contract tests on memory and SQLite
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(PYTEST) -n $(JOBS) --stores memory,sqlite tests/unit tests/contract $(ARGS)
+	$(PYTEST) --stores memory,sqlite tests/unit tests/contract $(ARGS)
 
 format: $(VENV)/.stamp-dev ## Format the code and apply the safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup-dev ## Run a benchmark: make bench ARGS=sqlite
+bench: setup-dev setup-bench ## Run a benchmark: make bench ARGS=sqlite
 	$(BIN)/python -m bench $(ARGS)
 
 # One resolution for Python 3.11 and newer, hashes of every file, and no address in the output.
