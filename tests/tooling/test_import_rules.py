@@ -16,6 +16,8 @@ FORBIDDEN = [
     ("stores.base", "stores.memory"),
     ("stores.memory", "stores.sql.sqlite"),
     ("stores.redis", "stores.memory"),
+    ("stores.sql.sqlite", "stores.memory_line"),
+    ("engine", "stores.memory_line"),
     ("stores.base", "stores.open"),
     ("engine", "stores.open"),
     ("engine", "stores.memory"),
@@ -30,6 +32,7 @@ FORBIDDEN = [
 ALLOWED = [
     ("stores.base", "job"),
     ("stores.sql.sqlite", "stores.base"),
+    ("stores.memory", "stores.memory_line"),
     ("stores.open", "stores.memory"),
     ("stores.open", "stores.sql.sqlite"),
     ("engine", "stores.base"),
@@ -87,9 +90,20 @@ def test_what_the_design_forbids_is_refused(tmp_path: Path, importer: str, impor
 
 @pytest.mark.parametrize("imported", KERNEL_MUST_NOT)
 def test_the_kernel_does_no_io(tmp_path: Path, imported: str) -> None:
+    plant(tmp_path, ALLOWED)
     write_import(tmp_path, "job", imported)
 
     result = lint(tmp_path)
 
     assert result.returncode == 1, result.stdout + result.stderr
-    assert "BROKEN" in result.stdout
+    assert "no event loop BROKEN" in result.stdout
+
+
+@pytest.mark.parametrize("module", ["helpers", "stores.mongo"])
+def test_a_new_module_must_be_given_its_place(tmp_path: Path, module: str) -> None:
+    plant(tmp_path, [*ALLOWED, (module, "job")])
+
+    result = lint(tmp_path)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert module.rpartition(".")[2] in result.stdout
