@@ -1,0 +1,325 @@
+"""The engine: the verbs that every door calls.
+
+It adds to a store what no store should know: the check at the door, group commit, waiting, shares between priorities,
+and the duties that keep time (reaper, safety net, wake listener). Several engines on one store are safe: every state
+change is one atomic step in the store, and everything here can be rebuilt from it.
+
+    async with Engine(store) as engine:
+        await engine.push(queue, [NewJob(id, body, delay_ms=5000)])
+        [delivery] = await engine.reserve([queue], wait_ms=10_000)
+        await engine.ack([delivery.lease])
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from itertools import repeat
+from types import TracebackType
+from typing import Any
+
+from duetime.engine.admission import check_jobs
+from duetime.engine.batch import Batch
+from duetime.engine.loops import run_duty
+from duetime.engine.reaper import Reaper
+from duetime.engine.waiters import Waiter, WaitingRoom
+from duetime.engine.wheel import Wheel
+from duetime.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable
+from duetime.job import (
+    DEFAULT_TTR_MS,
+    MAX_BODY,
+    MAX_ERROR,
+    MAX_TTR_MS,
+    STEP_JOBS,
+    Delivery,
+    IfExists,
+    Lease,
+    Moved,
+    NewJob,
+    State,
+)
+from duetime.names import Queue
+from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, RulesChange, Store
+
+log = logging.getLogger("duetime.engine")
+
+MAX_WHEELS = 10_000
+
+
+class Engine:
+    """An async context manager: inside it the duties run; leaving it stops them and waits for calls under way."""
+
+    def __init__(self, store: Store, *, max_body: int = MAX_BODY) -> None:
+        self.store = store
+        self._max_body = max_body
+        self._tasks = asyncio.TaskGroup()
+        self._duties: list[asyncio.Task[None]] = []
+        self._wheels: dict[Queue, Wheel] = {}
+        self._pushes = Batch(store.push, self._spawn, max_weight=STEP_JOBS)
+        self._acks = Batch(self._call_ack, self._spawn, max_weight=STEP_JOBS)
+        self._cancels = Batch(self._call_cancel, self._spawn, max_weight=STEP_JOBS)
+        self._reserves = Batch(self._call_reserve, self._spawn, max_weight=STEP_JOBS, orphan=self._give_back_later)
+        self._reaper = Reaper(store, self._reaped)
+        self._room = WaitingRoom(store, self._spawn, reserve=self._call_reserve, give_back=self._give_back_later)
+
+    async def __aenter__(self) -> "Engine":
+        await self._tasks.__aenter__()
+        duties = [run_duty(self._reaper), run_duty(self._room), self._listen()]
+        self._duties = [self._tasks.create_task(duty) for duty in duties]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for duty in self._duties:
+            duty.cancel()
+        if kind is not None and not issubclass(kind, asyncio.CancelledError):
+            # The caller's own error is not the group's: let it pass as it is, after the calls under way.
+            kind = error = trace = None
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            self._tasks.create_task(work)
+        except RuntimeError as stopped:
+            work.close()
+            raise StoreUnavailable("the engine is not running") from stopped
+
+    # --- producers
+
+    async def push(
+        self,
+        queue: Queue,
+        jobs: Sequence[NewJob],
+        *,
+        if_exists: IfExists = IfExists.KEEP,
+        mark: Mark | None = None,
+    ) -> Pushed:
+        """Add jobs, all or none. Raises what the store answers for this request."""
+        check_jobs(jobs, max_body=self._max_body)
+        pushed = await self._pushes.submit(queue, Push(jobs, if_exists, mark), len(jobs))
+        if not pushed.repeated:
+            self._moved(queue, pushed.jobs)
+        return pushed
+
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+        """Remove jobs by id, wherever they are; None where there is none."""
+        return await self._cancels.submit(queue, ids, len(ids))
+
+    async def reschedule(
+        self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
+    ) -> Sequence[Moved | DuetimeError | None]:
+        """Change when waiting jobs are due."""
+        answers = await self.store.reschedule(queue, ids, delay_ms=delay_ms, due_at=due_at)
+        self._moved(queue, [moved for moved in answers if isinstance(moved, Moved)])
+        return answers
+
+    # --- consumers
+
+    async def reserve(
+        self, queues: Sequence[Queue], *, limit: int = 1, ttr_ms: int = DEFAULT_TTR_MS, wait_ms: int = 0
+    ) -> list[Delivery]:
+        """Lease up to `limit` jobs, queues in the given order; wait up to `wait_ms` for the first one.
+
+        Never answers empty before the wait is over. A cancelled call keeps no lease. While parked it survives an outage
+        of the store; it raises StoreUnavailable if it finds the store down at first, or still down at its end.
+        """
+        if not queues or not 1 <= limit <= STEP_JOBS:
+            raise InvalidRequest(f"reserve takes at least one queue and a limit of 1 to {STEP_JOBS}")
+        _check_ttr(ttr_ms)
+        if wait_ms <= 0:
+            return await self._look(queues, limit, ttr_ms)
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        waiter = Waiter(limit, ttr_ms)
+        return await self._room.wait(queues, waiter, deadline, first=lambda: self._look(queues, limit, ttr_ms))
+
+    async def _look(self, queues: Sequence[Queue], limit: int, ttr_ms: int) -> list[Delivery]:
+        """One call per queue until there is enough."""
+        found: list[Delivery] = []
+        try:
+            for queue in queues:
+                found += await self._reserves.submit(queue, (limit - len(found), ttr_ms), limit - len(found))
+                if len(found) == limit:
+                    break
+        except BaseException:
+            self._give_back_later(found)
+            raise
+        return found
+
+    async def ack(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
+        """Finish jobs, also of several queues; one answer per lease. None: it was gone already."""
+        by_queue: dict[Queue, list[int]] = {}
+        for place, lease in enumerate(leases):
+            by_queue.setdefault(lease.queue, []).append(place)
+        answers: list[Moved | LeaseLost | None] = [None] * len(leases)
+        for queue, places in by_queue.items():
+            found = await self._acks.submit(queue, [leases[place] for place in places], len(places))
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        return answers
+
+    async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
+        """Give a job back to be tried again after a delay."""
+        moved = await self.store.release(lease, delay_ms, _cut(error))
+        self._moved(lease.queue, [moved])
+        return moved
+
+    async def give_back(self, lease: Lease) -> Moved:
+        """Undo a delivery that did not reach its consumer."""
+        moved = await self.store.give_back(lease)
+        self._moved(lease.queue, [moved])
+        return moved
+
+    async def kill(self, lease: Lease, *, error: str = "") -> Moved:
+        """Send a job to the dead letters."""
+        return await self.store.kill(lease, _cut(error))
+
+    async def extend(self, lease: Lease, ttr_ms: int = DEFAULT_TTR_MS) -> int:
+        """Renew a lease; answers its new end."""
+        _check_ttr(ttr_ms)
+        until = await self.store.extend(lease, ttr_ms)
+        self._reaper.expect(ttr_ms / 1000)
+        return until
+
+    # --- administration
+
+    async def respawn(
+        self,
+        queue: Queue,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = 1,
+        ttl_ms: int = 0,
+        tries: int | None = None,
+    ) -> list[Moved]:
+        """Bring dead jobs back, by id or the longest dead first, in bounded steps."""
+        moved: list[Moved] = []
+        steps = _chunks(ids) if ids is not None else repeat(None, -(-limit // STEP_JOBS))
+        for chunk in steps:
+            want = min(limit - len(moved), STEP_JOBS) if chunk is None else len(chunk)
+            step = await self.store.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
+            self._moved(queue, step)
+            moved += step
+            if chunk is None and len(step) < want:
+                break
+        return moved
+
+    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> int:
+        """Remove jobs by state in bounded steps; answers how many."""
+        removed = 0
+        step = Purged(0, 0, more=True)
+        while step.more:
+            step = await self.store.purge(queue, states, limit=None if limit is None else limit - removed)
+            removed += step.removed
+        return removed
+
+    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
+        """Change or read the queue's rules."""
+        return await self.store.configure(queue, change)
+
+    # --- what the parts call
+
+    async def _call_reserve(self, queue: Queue, wants: Sequence[tuple[int, int]]) -> Sequence[list[Delivery]]:
+        """One store call for several consumers; neighbours with the same ttr share an ask."""
+        wheel = self._wheel(queue)
+        groups = _merge(wants)
+        asks = [Ask(sum(limits), ttr_ms, wheel.quotas(sum(limits))) for ttr_ms, limits in groups]
+        reserved = await self.store.reserve(queue, asks)
+        self._room.learn(queue, reserved)
+        shares: list[list[Delivery]] = []
+        for (ttr_ms, limits), deliveries in zip(groups, reserved.deliveries, strict=True):
+            if deliveries:
+                wheel.advance(len(deliveries))
+                self._reaper.expect(ttr_ms / 1000)
+            at = 0
+            for limit in limits:
+                shares.append(list(deliveries[at : at + limit]))
+                at += limit
+        return shares
+
+    def _wheel(self, queue: Queue) -> Wheel:
+        wheel = self._wheels.get(queue)
+        if wheel is None:
+            if len(self._wheels) >= MAX_WHEELS:
+                self._wheels.clear()
+            wheel = self._wheels[queue] = Wheel()
+        return wheel
+
+    async def _call_ack(
+        self, queue: Queue, requests: Sequence[Sequence[Lease]]
+    ) -> Sequence[Sequence[Moved | LeaseLost | None]]:
+        answers = await self.store.ack(queue, [lease for leases in requests for lease in leases])
+        return _split(answers, requests)
+
+    async def _call_cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
+        answers = await self.store.cancel(queue, [job_id for ids in requests for job_id in ids])
+        return _split(answers, requests)
+
+    def _moved(self, queue: Queue, moved: Sequence[Moved]) -> None:
+        """Jobs were put into waiting by this process: its own consumers need no wake from the store."""
+        if earliest := min((one.due_at for one in moved if one.due_at), default=0):
+            self._room.notice(queue, earliest)
+
+    def _reaped(self, moved: Mapping[Queue, Sequence[Moved]]) -> None:
+        for queue, happened in moved.items():
+            self._moved(queue, happened)
+
+    def _give_back_later(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._spawn(self._try_give_back(delivery.lease))
+
+    async def _try_give_back(self, lease: Lease) -> None:
+        try:
+            await self.give_back(lease)
+        except LeaseLost:
+            return
+        except StoreUnavailable as error:
+            # The lease lapses by itself and costs the job one try.
+            log.warning("give_back_failed", extra={"queue": str(lease.queue), "job": lease.id, "error": error.message})
+
+    async def _listen(self) -> None:
+        """Turn the store's wakes into noticed jobs, for as long as the engine lives."""
+        while True:
+            try:
+                async for wake in self.store.wakeups():
+                    if wake.queue is None:
+                        self._room.check_now()
+                    else:
+                        self._room.notice(wake.queue, wake.due_at)
+            except StoreUnavailable as error:
+                log.warning("wakeups_lost", extra={"error": error.message})
+            await asyncio.sleep(0.1)
+
+
+def _check_ttr(ttr_ms: int) -> None:
+    if not 0 <= ttr_ms <= MAX_TTR_MS:
+        raise InvalidRequest(f"a ttr lies between 0 and {MAX_TTR_MS} ms: {ttr_ms}")
+
+
+def _cut(error: str) -> str:
+    """At most MAX_ERROR bytes of UTF-8: the end of a traceback says more than its middle."""
+    raw = error.encode(errors="replace")
+    return error if len(raw) <= MAX_ERROR else raw[-MAX_ERROR:].decode(errors="ignore")
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[at : at + STEP_JOBS] for at in range(0, len(ids), STEP_JOBS))
+
+
+def _merge(wants: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:
+    """Neighbours with one ttr: (ttr_ms, their limits)."""
+    groups: list[tuple[int, list[int]]] = []
+    for limit, ttr_ms in wants:
+        if groups and groups[-1][0] == ttr_ms:
+            groups[-1][1].append(limit)
+        else:
+            groups.append((ttr_ms, [limit]))
+    return groups
+
+
+def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    shares: list[Sequence[Any]] = []
+    at = 0
+    for request in requests:
+        shares.append(answers[at : at + len(request)])
+        at += len(request)
+    return shares

@@ -1,0 +1,46 @@
+"""How the engine's duties run: for ever, with a pause that they choose, through outages of the store.
+
+A duty does one round in `run_once` and answers how long it may rest. An unreachable store makes it back off and come
+back by itself; any other error is a bug and ends the loop, which stops the engine instead of limping on.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from duetime.backoff import Exponential
+from duetime.errors import StoreUnavailable
+
+log = logging.getLogger("duetime.engine")
+
+OUTAGE = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
+
+
+class Duty(Protocol):
+    name: str
+
+    async def run_once(self) -> float:
+        """One round; answers the seconds to rest before the next."""
+        ...
+
+    async def rest(self, seconds: float) -> None:
+        """Sleep that long, or less if there is news."""
+        ...
+
+
+async def run_duty(duty: Duty) -> None:
+    failures = 0
+    while True:
+        try:
+            pause = await duty.run_once()
+        except StoreUnavailable as error:
+            failures += 1
+            pause = OUTAGE.delay_ms(failures) / 1000
+            if failures == 1:
+                log.warning("store_unavailable", extra={"duty": duty.name, "error": error.message})
+            await asyncio.sleep(pause)
+            continue
+        if failures:
+            log.info("store_back", extra={"duty": duty.name, "failures": failures})
+            failures = 0
+        await duty.rest(pause)

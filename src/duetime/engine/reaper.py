@@ -1,0 +1,58 @@
+"""The reaper: takes back leases that ran out and ends jobs past their ttl.
+
+One round is one bounded step over all queues. Between rounds it sleeps until the next lease end that it knows of: those
+that this process gave out are told to it, those of other processes it finds within a second.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from duetime.job import Moved
+from duetime.names import Queue
+from duetime.stores.base import Store
+
+LONGEST_REST_S = 1.0
+STEP = 500
+
+Report = Callable[[Mapping[Queue, Sequence[Moved]]], None]
+
+
+class Reaper:
+    name = "reaper"
+
+    def __init__(self, store: Store, report: Report) -> None:
+        self._store = store
+        self._report = report
+        self._news = asyncio.Event()
+        self._wake_at = float("inf")
+
+    def expect(self, in_s: float) -> None:
+        """A lease given out now ends in that many seconds."""
+        at = asyncio.get_running_loop().time() + in_s
+        if at < self._wake_at:
+            self._wake_at = at
+            self._news.set()
+
+    async def run_once(self) -> float:
+        self._wake_at = float("inf")
+        reaped = await self._store.reap(STEP)
+        if reaped.moved:
+            self._report(reaped.moved)
+        if reaped.next_at is None:
+            return LONGEST_REST_S
+        return min(max(reaped.next_at - reaped.now, 0) / 1000, LONGEST_REST_S)
+
+    async def rest(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if seconds >= LONGEST_REST_S:
+            # Many processes on one store need not all look in the same instant.
+            seconds *= random.uniform(0.9, 1.0)
+        self._wake_at = min(self._wake_at, loop.time() + seconds)
+        while (left := self._wake_at - loop.time()) > 0:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+            except TimeoutError:
+                return

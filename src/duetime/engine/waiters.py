@@ -1,0 +1,283 @@
+"""Waiting for jobs, without polling.
+
+Each queue with waiting consumers has a desk. A consumer parks at the desks of its queues *before* it looks for the
+first time, so no wake falls between looking and waiting. A desk makes one store call at a time for all who stand there,
+first come first served; a consumer is in at most one call at a time. The store answers when the next job falls due and
+the desk sets its timer to that; a push, a wake from another process and the safety net only ever bring it closer.
+
+What was leased for a consumer that has gone meanwhile is given back to its old place.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+
+from duetime.engine.batch import Spawn
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.job import STEP_JOBS, Delivery
+from duetime.names import Queue
+from duetime.stores.base import Reserved, Store
+
+CHECK_EVERY_S = 1.0
+JUMP_MS = 50
+SET_BACK_MS = 1000
+
+Wants = Sequence[tuple[int, int]]
+"""(limit, ttr_ms) per consumer."""
+Reserve = Callable[[Queue, Wants], Awaitable[Sequence[list[Delivery]]]]
+"""One store call; answers what each consumer gets. The call tells the room what it learned."""
+GiveBack = Callable[[Sequence[Delivery]], None]
+
+
+class StoreTime:
+    """The store's clock as this process knows it: its distance from the loop's own clock, which never jumps."""
+
+    def __init__(self) -> None:
+        self._offset_ms = 0.0
+
+    def learn(self, now_ms: int) -> bool:
+        """Take a reading; answers whether the store's clock jumped ahead of what was known.
+
+        A reading is old by its answer's way back, so of two the later offset is nearer the truth, unless the clock was
+        set back.
+        """
+        ahead = now_ms - asyncio.get_running_loop().time() * 1000 - self._offset_ms
+        if ahead > 0 or ahead < -SET_BACK_MS:
+            self._offset_ms += ahead
+        return ahead > JUMP_MS
+
+    def seconds_until(self, at_ms: int) -> float:
+        return (at_ms - self._offset_ms) / 1000 - asyncio.get_running_loop().time()
+
+
+class Waiter:
+    """A consumer that waits: what it wants, and what it gets."""
+
+    def __init__(self, limit: int, ttr_ms: int) -> None:
+        self.wants = (limit, ttr_ms)
+        self.answer: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
+        self.busy = True
+        self._missed: set[Desk] = set()
+
+    def miss(self, desk: "Desk") -> None:
+        """A desk had news while this consumer was in a call elsewhere."""
+        self._missed.add(desk)
+
+    def free(self) -> None:
+        """The call brought nothing: available again, and first of all for what was missed."""
+        self.busy = False
+        missed, self._missed = self._missed, set()
+        for desk in missed:
+            desk.signal()
+
+
+class Desk:
+    """Where the waiting consumers of one queue stand."""
+
+    def __init__(self, queue: Queue, room: "WaitingRoom") -> None:
+        self.queue = queue
+        self.parked: dict[Waiter, None] = {}
+        self.error: DuetimeError | None = None
+        self._room = room
+        self._next_at: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._calling = False
+        self._again = False
+
+    def signal(self) -> None:
+        """There may be a job: look, now or right after the call that is under way."""
+        if self._calling:
+            self._again = True
+        elif self.parked:
+            self._calling = True
+            self._room.spawn(self._serve())
+
+    def notice(self, due_at: int) -> None:
+        """A job waits here from `due_at` on."""
+        if self._next_at is None or due_at < self._next_at or self._timer is None:
+            self._next_at = due_at
+            self.clock_changed()
+
+    def learn(self, reserved: Reserved) -> None:
+        """What a reserve of this queue said about what is left, by the store's own clock."""
+        self._next_at = reserved.next_at
+        self._set_timer(0.0 if reserved.next_at is None else (reserved.next_at - reserved.now) / 1000)
+
+    def clock_changed(self) -> None:
+        """Set the timer by what is known of the store's clock. Too early costs a call that sets it right."""
+        self._set_timer(0.0 if self._next_at is None else self._room.time.seconds_until(self._next_at))
+
+    def _set_timer(self, seconds: float) -> None:
+        self.cancel_timer()
+        if self._next_at is None or not self.parked:
+            return
+        if seconds <= 0:
+            self.signal()
+        else:
+            # Some loops round timers to milliseconds: up is late by less than one, down would cost an idle call.
+            delay = math.ceil(seconds * 1000) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay, self._fire)
+
+    def cancel_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.signal()
+
+    async def _serve(self) -> None:
+        try:
+            self._again = True
+            while self._again:
+                self._again = False
+                await self._call_once()
+        finally:
+            self._calling = False
+
+    async def _call_once(self) -> None:
+        waiters = self._next_waiters()
+        if not waiters:
+            return
+        for waiter in waiters:
+            waiter.busy = True
+        try:
+            shares = await self._room.reserve(self.queue, [waiter.wants for waiter in waiters])
+        except Exception as error:  # whatever it is, it belongs to the consumers
+            self._failed(waiters, error)
+            return
+        self.error = None
+        for waiter, share in zip(waiters, shares, strict=True):
+            if waiter.answer.done():
+                self._room.give_back(share)
+            elif share:
+                waiter.answer.set_result(share)
+            else:
+                waiter.free()
+
+    def _next_waiters(self) -> list[Waiter]:
+        """Those who stand first, as many as one call can serve."""
+        chosen: list[Waiter] = []
+        wanted = 0
+        for waiter in self.parked:
+            if waiter.answer.done():
+                continue
+            if waiter.busy:
+                waiter.miss(self)
+                continue
+            wanted += waiter.wants[0]
+            if chosen and wanted > STEP_JOBS:
+                break
+            chosen.append(waiter)
+        return chosen
+
+    def _failed(self, waiters: Sequence[Waiter], error: Exception) -> None:
+        """Consumers sit out an outage until their deadline; the safety net looks again when the store is back."""
+        self.error = error if isinstance(error, DuetimeError) else None
+        for waiter in waiters:
+            waiter.busy = False
+            if not isinstance(error, StoreUnavailable) and not waiter.answer.done():
+                waiter.answer.set_exception(error)
+
+
+class WaitingRoom:
+    """All desks of an engine, and the duty that checks them every second in case a wake was lost."""
+
+    name = "safety net"
+
+    def __init__(self, store: Store, spawn: Spawn, *, reserve: Reserve, give_back: GiveBack) -> None:
+        self.spawn = spawn
+        self.reserve = reserve
+        self.give_back = give_back
+        self.time = StoreTime()
+        self._store = store
+        self._desks: dict[Queue, Desk] = {}
+        self._check_now = asyncio.Event()
+
+    @property
+    def parked(self) -> int:
+        return len({waiter for desk in self._desks.values() for waiter in desk.parked})
+
+    async def wait(
+        self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: "FirstLook"
+    ) -> list[Delivery]:
+        """Park, look once, then wait for a job until the loop's clock shows `deadline`; empty-handed only after it."""
+        desks = [self._park(queue, waiter) for queue in queues]
+        try:
+            found = await first()
+            if found:
+                return found
+            waiter.free()
+            loop = asyncio.get_running_loop()
+            while not waiter.answer.done() and (left := deadline - loop.time()) > 0:
+                await asyncio.wait([waiter.answer], timeout=left)
+            return self._outcome(desks, waiter)
+        except asyncio.CancelledError:
+            if waiter.answer.done() and not waiter.answer.cancelled() and waiter.answer.exception() is None:
+                self.give_back(waiter.answer.result())
+            raise
+        finally:
+            # A desk that is in a call for this consumer sees that it has gone.
+            waiter.answer.cancel()
+            for desk in desks:
+                self._leave(desk, waiter)
+
+    def _outcome(self, desks: Sequence[Desk], waiter: Waiter) -> list[Delivery]:
+        if waiter.answer.done():
+            return waiter.answer.result()
+        for desk in desks:
+            if desk.error:
+                raise desk.error
+        return []
+
+    def _park(self, queue: Queue, waiter: Waiter) -> Desk:
+        desk = self._desks.get(queue) or self._desks.setdefault(queue, Desk(queue, self))
+        desk.parked[waiter] = None
+        return desk
+
+    def _leave(self, desk: Desk, waiter: Waiter) -> None:
+        desk.parked.pop(waiter, None)
+        if not desk.parked and self._desks.get(desk.queue) is desk:
+            desk.cancel_timer()
+            del self._desks[desk.queue]
+
+    def notice(self, queue: Queue, due_at: int) -> None:
+        """A job waits in the queue from `due_at` on: known from a push here or a wake from elsewhere."""
+        if desk := self._desks.get(queue):
+            desk.notice(due_at)
+
+    def learn(self, queue: Queue, reserved: Reserved) -> None:
+        """What any reserve of this engine found out."""
+        self._learn_time(reserved.now)
+        if desk := self._desks.get(queue):
+            desk.learn(reserved)
+
+    def _learn_time(self, now_ms: int) -> None:
+        if self.time.learn(now_ms):
+            for desk in list(self._desks.values()):
+                desk.clock_changed()
+
+    def check_now(self) -> None:
+        """Wakes may have been missed: look everywhere."""
+        self._check_now.set()
+
+    async def run_once(self) -> float:
+        self._check_now.clear()
+        if queues := list(self._desks):
+            self._learn_time((await self._store.ping()).now)
+            for queue, head in zip(queues, await self._store.heads(queues), strict=True):
+                if head is not None:
+                    self.notice(queue, head)
+        return CHECK_EVERY_S
+
+    async def rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._check_now.wait()
+        except TimeoutError:
+            return
+
+
+FirstLook = Callable[[], Awaitable[list[Delivery]]]
+"""The consumer's own first try, queue by queue in its order."""

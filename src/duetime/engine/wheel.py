@@ -1,0 +1,39 @@
+"""Shares between priorities: 5 : 3 : 2 by default, spread evenly and remembered from call to call.
+
+Each queue has a wheel of turns. `quotas(limit)` says how many jobs of each priority the next `limit` turns are for, and
+`advance(n)` turns the wheel by what was really delivered, so that one-by-one consumers see the same shares as batches.
+"""
+
+from collections.abc import Sequence
+
+SHARES = (5, 3, 2)
+
+
+def turns(shares: Sequence[int]) -> tuple[int, ...]:
+    """One round of the wheel: each priority's index as often as its share, as evenly spread as can be."""
+    total = sum(shares)
+    credit = [0] * len(shares)
+    order: list[int] = []
+    for _ in range(total):
+        credit = [have + share for have, share in zip(credit, shares, strict=True)]
+        chosen = credit.index(max(credit))
+        credit[chosen] -= total
+        order.append(chosen)
+    return tuple(order)
+
+
+class Wheel:
+    def __init__(self, shares: tuple[int, int, int] = SHARES) -> None:
+        self._shares = shares
+        self._turns = turns(shares)
+        self._at = 0
+
+    def quotas(self, limit: int) -> tuple[int, int, int]:
+        rounds, rest = divmod(limit, len(self._turns))
+        counts = [share * rounds for share in self._shares]
+        for step in range(rest):
+            counts[self._turns[(self._at + step) % len(self._turns)]] += 1
+        return counts[0], counts[1], counts[2]
+
+    def advance(self, delivered: int) -> None:
+        self._at = (self._at + delivered) % len(self._turns)
