@@ -21,6 +21,7 @@ import redis
 
 from tests.plugins.ci import missing_service
 from tests.plugins.ports import find_free_port
+from tests.plugins.processes import guard, release
 
 START_DEADLINE_S = 20
 STOP_DEADLINE_S = 20
@@ -115,6 +116,7 @@ class RedisServer:
             self._process = subprocess.Popen(
                 [find_redis_program(), str(config_file)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+        guard(self._process.pid)
 
     def _answers(self) -> bool:
         """True once this very process answers PING, False when it ended; a stranger on the port does not count."""
@@ -141,6 +143,7 @@ class RedisServer:
     def _reap(self) -> None:
         if self._process is not None:
             self._process.wait()
+            release(self._process.pid)
             self._process = None
 
 
