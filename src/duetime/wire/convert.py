@@ -1,0 +1,279 @@
+"""Between messages and the kernel's nouns, in both directions."""
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from duetime.clock import duration_ms, instant_ms
+from duetime.errors import BY_CODE, DuetimeError, InvalidRequest
+from duetime.job import Counts, Delivery, Job, Lease, Moved, NewJob, Priority
+from duetime.names import Queue
+from duetime.stores.base import Mark, Page, Pushed
+from duetime.wire.messages import (
+    CountsOut,
+    DeliveryOut,
+    ErrorOut,
+    JobIn,
+    JobOut,
+    LeaseRef,
+    MarkIn,
+    MovedOut,
+    PageOut,
+    PushedOut,
+    ResultOut,
+)
+
+# --- to the wire
+
+
+def body_out(body: bytes) -> tuple[str | UnsetType, str | UnsetType]:
+    """(body, body_b64): one of the two."""
+    try:
+        return body.decode(), UNSET
+    except UnicodeDecodeError:
+        return UNSET, base64.b64encode(body).decode()
+
+
+def job_in(job: NewJob) -> JobIn:
+    text, b64 = body_out(job.body)
+    return JobIn(
+        body=Raw(msgspec.json.encode(text)) if isinstance(text, str) else UNSET,
+        body_b64=b64,
+        id=job.id,
+        delay=_ms(job.delay_ms) if job.delay_ms and job.due_at is None else UNSET,
+        due_at=UNSET if job.due_at is None else job.due_at,
+        ttl=_ms(job.ttl_ms) if job.ttl_ms else 0,
+        tries=job.tries,
+        priority=_priority_out(job.priority),
+        attributes=dict(job.attributes),
+        born=job.born,
+        attempt=job.attempt,
+    )
+
+
+def _ms(duration: int) -> str:
+    # Text, because a fraction of seconds would not come back to the millisecond.
+    return f"{duration}ms"
+
+
+def _priority_out(priority: Priority) -> Literal["high", "normal", "low"]:
+    match priority:
+        case Priority.HIGH:
+            return "high"
+        case Priority.NORMAL:
+            return "normal"
+        case Priority.LOW:
+            return "low"
+
+
+def lease_ref(lease: Lease) -> LeaseRef:
+    return LeaseRef(lease.id, lease.born, lease.attempt)
+
+
+def moved_out(moved: Moved) -> MovedOut:
+    return MovedOut(moved.event, moved.id, moved.born, moved.attempt, moved.due_at, moved.reason, moved.was)
+
+
+def result_out(answer: Moved | DuetimeError | None) -> ResultOut:
+    match answer:
+        case Moved():
+            return ResultOut(moved=moved_out(answer))
+        case DuetimeError():
+            return ResultOut(error=error_out(answer))
+        case None:
+            return ResultOut()
+
+
+def error_out(error: DuetimeError) -> ErrorOut:
+    fields = {name: Raw(msgspec.json.encode(value)) for name, value in error.fields.items()}
+    title = (type(error).__doc__ or "").split("\n", 1)[0]
+    return ErrorOut(error.code, title, error.status, detail=error.message, fields=fields)
+
+
+def pushed_out(pushed: Pushed) -> PushedOut:
+    return PushedOut([result_out(moved) for moved in pushed.jobs], pushed.now, pushed.repeated)
+
+
+def delivery_out(delivery: Delivery) -> DeliveryOut:
+    body, b64 = body_out(delivery.body)
+    return DeliveryOut(
+        queue=delivery.lease.queue.name,
+        lease=lease_ref(delivery.lease),
+        due_at=delivery.due_at,
+        lease_until=delivery.lease_until,
+        priority=_priority_out(delivery.priority),
+        tries=delivery.tries,
+        used=delivery.used,
+        body=body,
+        body_b64=b64,
+        expires_at=delivery.expires_at,
+        attributes=dict(delivery.attributes),
+        error=delivery.error,
+    )
+
+
+def job_out(job: Job) -> JobOut:
+    body, b64 = body_out(job.body)
+    return JobOut(
+        namespace=job.queue.namespace,
+        queue=job.queue.name,
+        id=job.id,
+        born=job.born,
+        state=job.state,
+        due_at=job.due_at,
+        priority=_priority_out(job.priority),
+        tries=job.tries,
+        body=body,
+        body_b64=b64,
+        used=job.used,
+        attempt=job.attempt,
+        expires_at=job.expires_at,
+        lease_until=job.lease_until,
+        dead_at=job.dead_at,
+        reason=job.reason,
+        error=job.error,
+        attributes=dict(job.attributes),
+    )
+
+
+def counts_out(counts: Counts) -> CountsOut:
+    return CountsOut(counts.delayed, counts.ready, counts.leased, counts.dead, counts.expired, counts.now)
+
+
+def page_out(page: Page) -> PageOut:
+    return PageOut([job_out(job) for job in page.jobs], page.cursor)
+
+
+# --- from the wire
+
+
+def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
+    """The kernel's job; raises InvalidRequest or InvalidTime for what does not fit together."""
+    if job.delay is not UNSET and job.due_at is not UNSET:
+        raise InvalidRequest("give delay or due_at, not both")
+    return NewJob(
+        id=make_id() if job.id is UNSET else job.id,
+        body=body_of(job),
+        delay_ms=0 if job.delay is UNSET else duration_ms(job.delay),
+        due_at=None if job.due_at is UNSET else instant_ms(job.due_at),
+        ttl_ms=duration_ms(job.ttl),
+        tries=job.tries,
+        priority=Priority[job.priority.upper()],
+        attributes=job.attributes,
+        born=job.born,
+        attempt=job.attempt,
+    )
+
+
+def body_of(message: JobIn) -> bytes:
+    if message.body is not UNSET and message.body_b64 is not UNSET:
+        raise InvalidRequest("give body or body_b64, not both")
+    if message.body_b64 is not UNSET:
+        return _unbase64(message.body_b64)
+    if message.body is UNSET:
+        return b""
+    raw = bytes(message.body)
+    if not raw.startswith(b'"'):
+        return raw
+    try:
+        return msgspec.json.decode(raw, type=str).encode()
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise InvalidRequest("the body is not valid text") from None
+
+
+def _unbase64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("body_b64 is not base64") from None
+
+
+def _bytes(body: str | UnsetType, b64: str | UnsetType) -> bytes:
+    if isinstance(b64, str):
+        return base64.b64decode(b64)
+    return body.encode() if isinstance(body, str) else b""
+
+
+def mark(message: MarkIn) -> Mark:
+    try:
+        digest = bytes.fromhex(message.digest)
+    except ValueError:
+        raise InvalidRequest("the digest of a mark is hex") from None
+    return Mark(message.name, digest, duration_ms(message.life))
+
+
+def lease(queue: Queue, message: LeaseRef) -> Lease:
+    return Lease(queue, message.id, message.born, message.attempt)
+
+
+def moved(message: MovedOut) -> Moved:
+    return Moved(message.event, message.id, message.born, message.attempt, message.due_at, message.reason, message.was)
+
+
+def error(message: ErrorOut) -> DuetimeError:
+    """What the engine raised, of the same class."""
+    fields = {name: msgspec.json.decode(value) for name, value in message.fields.items()}
+    return BY_CODE.get(message.code, DuetimeError)(message.detail or message.title, **fields)
+
+
+def result(message: ResultOut) -> Moved | DuetimeError | None:
+    if message.error:
+        return error(message.error)
+    return moved(message.moved) if message.moved else None
+
+
+def results(messages: Sequence[ResultOut]) -> list[Moved | DuetimeError | None]:
+    return [result(message) for message in messages]
+
+
+def delivery(namespace: str, message: DeliveryOut) -> Delivery:
+    return Delivery(
+        lease(Queue(namespace, message.queue), message.lease),
+        _bytes(message.body, message.body_b64),
+        due_at=message.due_at,
+        lease_until=message.lease_until,
+        priority=Priority[message.priority.upper()],
+        tries=message.tries,
+        used=message.used,
+        expires_at=message.expires_at,
+        attributes=message.attributes,
+        error=message.error,
+    )
+
+
+def job(message: JobOut) -> Job:
+    return Job(
+        queue=Queue(message.namespace, message.queue),
+        id=message.id,
+        born=message.born,
+        state=message.state,
+        body=_bytes(message.body, message.body_b64),
+        due_at=message.due_at,
+        priority=Priority[message.priority.upper()],
+        tries=message.tries,
+        used=message.used,
+        attempt=message.attempt,
+        expires_at=message.expires_at,
+        lease_until=message.lease_until,
+        dead_at=message.dead_at,
+        reason=message.reason,
+        error=message.error,
+        attributes=message.attributes,
+    )
+
+
+def counts(message: CountsOut) -> Counts:
+    return Counts(**msgspec.structs.asdict(message))
+
+
+def page(message: PageOut) -> Page:
+    return Page([job(one) for one in message.jobs], message.cursor)
+
+
+def parameters(**values: object) -> Mapping[str, str]:
+    """Query parameters without those that are None."""
+    return {name: str(value) for name, value in values.items() if value is not None}

@@ -1,0 +1,270 @@
+"""The types of every message.
+
+On the wire a body is `body` where it is text, else `body_b64`. A producer may write any JSON value as `body`: a
+string is its text, anything else is kept as the JSON text that was sent. Times go out as epoch milliseconds and come
+in as people write them (`duetime.clock`).
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, Event, IfExists, State
+from duetime.stores.base import QueueRules
+
+MAX_PUSH = 1000
+MAX_RESERVE = 500
+
+DurationIn = Annotated[int | float | str, Meta(description="seconds, or text with units: 90, '10s', '5m', '1h30m'")]
+InstantIn = Annotated[int | str, Meta(description="epoch milliseconds, or RFC 3339 with a time zone")]
+PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="who goes first among ready jobs")]
+
+
+class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A job to push. Due after `delay` or at `due_at`, at once if neither is given."""
+
+    body: Annotated[Raw, Meta(description="text, or any JSON value, kept as sent")] | UnsetType = UNSET
+    body_b64: Annotated[str, Meta(description="the body in base64, for bytes that are not text")] | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    delay: DurationIn | UnsetType = UNSET
+    due_at: InstantIn | UnsetType = UNSET
+    ttl: DurationIn = 0
+    tries: Annotated[int, Meta(ge=0, le=65535, description="deliveries allowed, 0 = unlimited")] = DEFAULT_TRIES
+    priority: PriorityIn = "normal"
+    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    born: Annotated[int, Meta(ge=0, description="only to put a lost job back")] = 0
+    attempt: Annotated[int, Meta(ge=0, description="only to put a lost job back")] = 0
+
+
+class PushIn(JobIn, omit_defaults=True):
+    """One job, and what to do if its id is taken."""
+
+    if_exists: IfExists = IfExists.KEEP
+
+
+class MarkIn(Struct, forbid_unknown_fields=True):
+    """Makes a push happen once: the same name and digest again does nothing and answers as before."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    digest: Annotated[str, Meta(description="hex", max_length=128)]
+    life: DurationIn
+
+
+class BatchIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Jobs for one queue. `atomic`: all or none; otherwise each has its own result."""
+
+    jobs: Annotated[list[JobIn], Meta(min_length=1, max_length=MAX_PUSH)]
+    if_exists: IfExists = IfExists.KEEP
+    atomic: bool = True
+    mark: MarkIn | None = None
+
+
+class ErrorOut(Struct, omit_defaults=True):
+    """problem+json (RFC 9457) with our stable code."""
+
+    code: str
+    title: str
+    status: int
+    type: str = "about:blank"
+    detail: str = ""
+    fields: dict[str, msgspec.Raw] = field(default_factory=dict[str, msgspec.Raw])
+
+
+class MovedOut(Struct, omit_defaults=True):
+    """What happened to one job. `reason` says where a kept job is, or why a dead one is dead."""
+
+    event: Event
+    id: str
+    born: int
+    attempt: int = 0
+    due_at: int = 0
+    reason: str = ""
+    was: int = 0
+
+
+class ResultOut(Struct, omit_defaults=True):
+    """One of many: `moved`, or `error`, or neither where there was nothing to do."""
+
+    moved: MovedOut | None = None
+    error: ErrorOut | None = None
+
+
+class PushedOut(Struct, omit_defaults=True):
+    """One result per job, in order. `repeated`: done by an earlier request with the same mark."""
+
+    results: list[ResultOut]
+    now: int = 0
+    repeated: bool = False
+
+
+class ReserveIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How many jobs, held for how long, waiting for how long."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_RESERVE)] = 1
+    ttr: DurationIn = DEFAULT_TTR_MS // 1000
+    wait: DurationIn = 0
+
+
+class ReserveManyIn(ReserveIn):
+    """From several queues of a namespace, in this order."""
+
+    queues: Annotated[list[str], Meta(min_length=1, max_length=1000)] = field(default_factory=list[str])
+
+
+class LeaseRef(Struct, forbid_unknown_fields=True):
+    """The fence of a delivery; the queue is in the path."""
+
+    id: str
+    born: int
+    attempt: int
+
+
+class DeliveryOut(Struct, omit_defaults=True):
+    """A job in your hands until `lease_until`."""
+
+    queue: str
+    lease: LeaseRef
+    due_at: int
+    lease_until: int
+    priority: PriorityIn
+    tries: int
+    used: int
+    body: str | UnsetType = UNSET
+    body_b64: str | UnsetType = UNSET
+    expires_at: int = 0
+    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    error: str = ""
+
+
+class DeliveriesOut(Struct):
+    deliveries: list[DeliveryOut]
+
+
+class AckIn(Struct, forbid_unknown_fields=True):
+    leases: Annotated[list[LeaseRef], Meta(min_length=1, max_length=MAX_PUSH)]
+
+
+class ResultsOut(Struct):
+    """One result per item, in order."""
+
+    results: list[ResultOut]
+
+
+class ReleaseIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    lease: LeaseRef
+    delay: DurationIn = 0
+    error: str = ""
+
+
+class KillIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    lease: LeaseRef
+    error: str = ""
+
+
+class GiveBackIn(Struct, forbid_unknown_fields=True):
+    lease: LeaseRef
+
+
+class ExtendIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    lease: LeaseRef
+    ttr: DurationIn = DEFAULT_TTR_MS // 1000
+
+
+class ExtendedOut(Struct):
+    lease_until: int
+
+
+class IdsIn(Struct, forbid_unknown_fields=True):
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_PUSH)]
+
+
+class RescheduleIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """By delay or due_at, not both."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_PUSH)]
+    delay: DurationIn | UnsetType = UNSET
+    due_at: InstantIn | UnsetType = UNSET
+
+
+class JobOut(Struct, omit_defaults=True):
+    """All there is to know about a job."""
+
+    namespace: str
+    queue: str
+    id: str
+    born: int
+    state: State
+    due_at: int
+    priority: PriorityIn
+    tries: int
+    body: str | UnsetType = UNSET
+    body_b64: str | UnsetType = UNSET
+    used: int = 0
+    attempt: int = 0
+    expires_at: int = 0
+    lease_until: int = 0
+    dead_at: int = 0
+    reason: str = ""
+    error: str = ""
+    attributes: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class JobsOut(Struct):
+    """In the order of the ids asked for; null where there is none."""
+
+    jobs: list[JobOut | None]
+
+
+class PageOut(Struct, omit_defaults=True):
+    jobs: list[JobOut]
+    cursor: str | None = None
+
+
+class CountsOut(Struct):
+    delayed: int
+    ready: int
+    leased: int
+    dead: int
+    expired: int
+    now: int
+
+
+class QueueOut(Struct):
+    namespace: str
+    queue: str
+    counts: CountsOut
+    rules: QueueRules
+
+
+class QueuesOut(Struct):
+    queues: list[QueueOut]
+
+
+class NamespacesOut(Struct):
+    namespaces: list[str]
+
+
+class HistogramOut(Struct):
+    """counts[i] jobs wait with edges[i] <= due_at < edges[i + 1]."""
+
+    edges: list[int]
+    counts: list[int]
+
+
+class RespawnIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """By ids, or the `limit` longest dead."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_PUSH)] | None = None
+    limit: Annotated[int, Meta(ge=1)] = 1
+    ttl: DurationIn = 0
+    tries: Annotated[int, Meta(ge=0, le=65535)] | None = None
+
+
+class PurgeIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    states: Annotated[list[State], Meta(min_length=1)]
+    limit: Annotated[int, Meta(ge=1)] | None = None
+
+
+class PurgedOut(Struct):
+    removed: int
