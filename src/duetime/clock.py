@@ -142,4 +142,5 @@ def _from_datetime(value: datetime) -> int:
 
 def rfc3339(at_ms: int) -> str:
     """`2026-11-15T09:00:00.000Z`, for people and logs."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,18 @@
+"""The SDK: `connect(url)` for ordinary code, `connect_async(url)` for asyncio."""
+
+from duetime.client.async_client import AsyncClient
+from duetime.client.client import Client
+
+__all__ = ["AsyncClient", "Client", "connect", "connect_async"]
+
+
+def connect(url: str, *, namespace: str = "default", token: str | None = None) -> Client:
+    """A client for blocking code. `http(s)://` talks to a server; a store URL runs the engine in a thread of this
+    process.
+    """
+    return Client(url, namespace=namespace, token=token)
+
+
+def connect_async(url: str, *, namespace: str = "default", token: str | None = None) -> AsyncClient:
+    """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop."""
+    return AsyncClient(url, namespace=namespace, token=token)

@@ -1,0 +1,213 @@
+"""The SDK for asyncio: the twins of `client.py`, with `await`."""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TypeVar, Unpack
+
+from duetime.client import calls
+from duetime.client.calls import Body, Call, JobFields, Leased, QueueStatus, Result
+from duetime.client.transport import AsyncEmbedded, AsyncHttp, AsyncTransport, is_http
+from duetime.clock import Duration, Instant
+from duetime.ids import IdMaker
+from duetime.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, State
+from duetime.names import Queue, check_namespace, check_queue
+from duetime.stores.base import Page, QueueRules, RulesChange
+
+Answer = TypeVar("Answer")
+TTR_S = DEFAULT_TTR_MS // 1000
+
+
+class AsyncClient:
+    """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine."""
+
+    def __init__(self, url: str, *, namespace: str = "default", token: str | None = None) -> None:
+        self.namespace = check_namespace(namespace)
+        self.make_id = IdMaker().make
+        self._transport: AsyncTransport = AsyncHttp(url, token) if is_http(url) else AsyncEmbedded(url)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def send(self, call: Call[Answer]) -> Answer:
+        """Do any Call of `duetime.client.calls`."""
+        return await self._transport.send(call)
+
+    def queue(self, name: str) -> "AsyncQueueClient":
+        """A queue of this namespace; it comes into being with the first push."""
+        return AsyncQueueClient(self, check_queue(self.namespace, name))
+
+    async def push_on(self, queue: str, body: Body, **options: Unpack[JobFields]) -> Moved:
+        return await self.queue(queue).push(body, **options)
+
+    async def later_on(self, queue: str, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
+        return await self.queue(queue).later(delay, body, **options)
+
+    async def reserve(
+        self, queues: Sequence[str], *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0
+    ) -> list[Delivery]:
+        """Lease up to `limit` jobs from the queues, in their order; wait for the first one."""
+        names = [check_queue(self.namespace, name) for name in queues]
+        return await self.send(calls.reserve(self.namespace, names, limit, ttr, wait))
+
+    async def ack(self, leased: Leased) -> None:
+        """Finish a job. Repeating it is no error; LeaseLost if somebody else has the job by now."""
+        calls.first(await self.send(calls.ack(calls.lease_of(leased).queue, [leased])))
+
+    async def release(self, leased: Leased, *, delay: Duration = 0, error: str = "") -> Moved:
+        """Give a job back, to be tried again after the delay."""
+        return await self.send(calls.release(leased, delay, error))
+
+    async def give_back(self, leased: Leased) -> Moved:
+        """As if it had never been delivered: its old place, its try restored."""
+        return await self.send(calls.give_back(leased))
+
+    async def kill(self, leased: Leased, *, error: str = "") -> Moved:
+        """Send a job to the dead letters."""
+        return await self.send(calls.kill(leased, error))
+
+    async def extend(self, leased: Leased, ttr: Duration = TTR_S) -> int:
+        """Renew a lease from now; answers its new end in epoch milliseconds."""
+        return await self.send(calls.extend(leased, ttr))
+
+    async def queues(self) -> list[QueueStatus]:
+        """Every queue of the namespace, with counts and rules."""
+        return await self.send(calls.statuses(self.namespace))
+
+
+class AsyncQueueClient:
+    """One queue."""
+
+    def __init__(self, client: AsyncClient, queue: Queue) -> None:
+        self.name = queue
+        self.dead = AsyncDeadLetters(client, queue)
+        self._client = client
+        self._send = client.send
+
+    async def push(self, body: Body, **options: Unpack[JobFields]) -> Moved:
+        """Add a job; if its id exists, that one is kept."""
+        return await self._send(calls.push_one(self.name, calls.new_job(body, options, self._client.make_id)))
+
+    async def push_raw(self, body: bytes, **options: Unpack[JobFields]) -> Moved:
+        """Add a job whose body is taken byte for byte."""
+        return await self.push(body, **options)
+
+    async def later(self, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
+        """Add a job that is due after a delay."""
+        return await self.push(body, **calls.delayed(options, delay))
+
+    async def bulk(
+        self, jobs: Iterable[Body | NewJob], *, if_exists: IfExists = IfExists.KEEP, **options: Unpack[JobFields]
+    ) -> list[Moved]:
+        """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
+        made = (calls.as_job(job, options, self._client.make_id) for job in jobs)
+        return [moved for call in calls.bulk(self.name, made, if_exists) for moved in (await self._send(call)).jobs]
+
+    async def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> Delivery | None:
+        """Lease the next job, or None if there is none in time."""
+        return next(iter(await self.reserve(ttr=ttr, wait=wait)), None)
+
+    async def reserve(self, *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0) -> list[Delivery]:
+        """Lease up to `limit` jobs; wait for the first one."""
+        return await self._send(calls.reserve(self.name.namespace, [self.name], limit, ttr, wait))
+
+    async def ack(self, leases: Sequence[Leased]) -> list[Result]:
+        """Finish many jobs; one answer each: what happened, LeaseLost, or None where it was gone already."""
+        return await self._send(calls.ack(self.name, leases))
+
+    async def cancel(self, job_id: str) -> Moved:
+        """Remove a job, wherever it is. Raises JobNotFound."""
+        return calls.found(job_id)(await self._send(calls.cancel(self.name, [job_id])))
+
+    async def reschedule(self, job_id: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Moved:
+        """Change when a waiting job is due. Raises JobNotFound, JobRunning, JobDead, ExpiresBeforeDue."""
+        return calls.found(job_id)(await self._send(calls.reschedule(self.name, [job_id], delay, due_at)))
+
+    async def get(self, job_id: str) -> Job:
+        """Look at a job in any state. Raises JobNotFound."""
+        return await self._send(calls.get_one(self.name, job_id))
+
+    async def list_jobs(self, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Page through the jobs in a state."""
+        return await self._send(calls.list_jobs(self.name, state, cursor, limit))
+
+    async def counts(self) -> Counts:
+        """Exact counts by state."""
+        return (await self.status()).counts
+
+    async def status(self) -> QueueStatus:
+        """Counts and rules."""
+        return await self._send(calls.status(self.name))
+
+    async def due_histogram(self, edges: Sequence[int]) -> list[int]:
+        """How many jobs fall due between each two of the given instants (epoch milliseconds)."""
+        return await self._send(calls.due_histogram(self.name, edges))
+
+    async def configure(self, change: RulesChange | None = None) -> QueueRules:
+        """Change or read what the queue obeys (paused, strict, caps)."""
+        return await self._send(calls.configure(self.name, change))
+
+    async def pause(self) -> QueueRules:
+        """Deliver nothing until resumed; pushes go on."""
+        return await self.configure(RulesChange(paused=True))
+
+    async def resume(self) -> QueueRules:
+        return await self.configure(RulesChange(paused=False))
+
+    async def size(self) -> int:
+        """Everything that waits or runs: ready + delayed + leased."""
+        return calls.size(await self.counts())
+
+    async def pending_size(self) -> int:
+        return (await self.counts()).ready
+
+    async def delayed_size(self) -> int:
+        return (await self.counts()).delayed
+
+    async def reserved_size(self) -> int:
+        return (await self.counts()).leased
+
+    async def oldest_pending(self) -> int | None:
+        """When the job that has been ready for longest fell due, in epoch milliseconds."""
+        return calls.oldest(await self.list_jobs(State.READY, limit=1))
+
+    async def clear(self) -> int:
+        """Remove everything that waits or runs; answers how many. Dead letters stay."""
+        return await self._send(calls.purge(self.name, calls.LIVE_STATES, None))
+
+    async def purge(self, states: Sequence[State] = tuple(State), *, limit: int | None = None) -> int:
+        """Remove jobs by state; answers how many."""
+        return await self._send(calls.purge(self.name, states, limit))
+
+
+class AsyncDeadLetters:
+    """The jobs of one queue that ran out of tries, were killed, or expired where the queue keeps those."""
+
+    def __init__(self, client: AsyncClient, queue: Queue) -> None:
+        self._queue = queue
+        self._send = client.send
+
+    async def list_jobs(self, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Longest dead first."""
+        return await self._send(calls.list_jobs(self._queue, State.DEAD, cursor, limit))
+
+    async def respawn(
+        self, ids: Sequence[str] | None = None, *, limit: int = 1, ttl: Duration = 0, tries: int | None = None
+    ) -> list[Moved]:
+        """Bring jobs back, by id or the longest dead first; used tries start again at 0."""
+        return await self._send(calls.respawn(self._queue, ids, limit, ttl, tries))
+
+    async def delete(self, ids: Sequence[str]) -> list[Result]:
+        """Remove some for good."""
+        return await self._send(calls.cancel(self._queue, ids))
+
+    async def clear(self, *, limit: int | None = None) -> int:
+        """Remove all, or the longest dead; answers how many."""
+        return await self._send(calls.purge(self._queue, [State.DEAD], limit))

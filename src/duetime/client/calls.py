@@ -1,0 +1,472 @@
+"""Every verb of the SDK, once, without any I/O.
+
+A Call knows how to be done in two ways: as an HTTP request and its answer, and as a coroutine on an embedded engine.
+Both clients, sync and async, only hand Calls to a transport, so all four combinations answer alike.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypedDict, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from duetime.clock import Duration, Instant, duration_ms, instant_ms
+from duetime.engine import Engine
+from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
+from duetime.job import (
+    DEFAULT_TRIES,
+    STEP_BYTES,
+    STEP_JOBS,
+    Counts,
+    Delivery,
+    IfExists,
+    Job,
+    Lease,
+    Moved,
+    NewJob,
+    Priority,
+    State,
+)
+from duetime.names import Queue
+from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange
+from duetime.wire import convert, messages
+
+Answer = TypeVar("Answer")
+Other = TypeVar("Other")
+Body = bytes | str | int | float | bool | None | Mapping[str, Any] | Sequence[Any]
+"""Bytes as they are, text as UTF-8, anything else as JSON."""
+Leased = Lease | Delivery
+Result = Moved | DuetimeError | None
+LIVE_STATES = (State.DELAYED, State.READY, State.LEASED)
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Call(Generic[Answer]):
+    """`repeatable`: doing it twice is as good as once, so a lost answer is asked for again."""
+
+    request: Callable[[], Request]
+    parse: Callable[[bytes], Answer]
+    run: Callable[[Engine], Awaitable[Answer]]
+    repeatable: bool = False
+    wait_ms: int = 0
+
+
+def encode_body(body: Body) -> bytes:
+    match body:
+        case bytes():
+            return body
+        case str():
+            return body.encode()
+        case _:
+            try:
+                return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            except (TypeError, ValueError) as error:
+                raise InvalidRequest(f"the body cannot be written as JSON: {error}") from None
+
+
+class JobFields(TypedDict, total=False):
+    """How a job is to be treated. Due after `delay` or at `due_at`, at once if neither is given; ttl 0 = for ever."""
+
+    id: str
+    delay: Duration
+    due_at: Instant
+    ttl: Duration
+    tries: int
+    priority: Priority
+    attributes: Mapping[str, str]
+
+
+def new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJob:
+    delay, due_at = options.get("delay"), options.get("due_at")
+    if delay is not None and due_at is not None:
+        raise InvalidRequest("give delay or due_at, not both")
+    return NewJob(
+        options.get("id") or make_id(),
+        encode_body(body),
+        delay_ms=0 if delay is None else duration_ms(delay),
+        due_at=None if due_at is None else instant_ms(due_at),
+        ttl_ms=duration_ms(options.get("ttl", 0)),
+        tries=options.get("tries", DEFAULT_TRIES),
+        priority=options.get("priority", Priority.NORMAL),
+        attributes=options.get("attributes", {}),
+    )
+
+
+def delayed(options: JobFields, delay: Duration) -> JobFields:
+    if "delay" in options or "due_at" in options:
+        raise InvalidRequest("the delay is given twice")
+    return {**options, "delay": delay}
+
+
+def as_job(job: Body | NewJob, options: JobFields, make_id: Callable[[], str]) -> NewJob:
+    return job if isinstance(job, NewJob) else new_job(job, options, make_id)
+
+
+# --- producers
+
+
+def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None = None) -> Call[Pushed]:
+    """All or none. Repeatable because the ids come along; a repeated keep finds its own jobs."""
+
+    def parse(reply: bytes) -> Pushed:
+        message = _decode(reply, messages.PushedOut)
+        moved = [one for one in convert.results(message.results) if isinstance(one, Moved)]
+        return Pushed(moved, message.now, message.repeated)
+
+    async def run(engine: Engine) -> Pushed:
+        return await engine.push(queue, jobs, if_exists=if_exists, mark=mark)
+
+    return Call(
+        lambda: _post(queue, "batch", _batch(jobs, if_exists, mark)), parse, run, if_exists is not IfExists.ERROR
+    )
+
+
+def push_one(queue: Queue, job: NewJob, if_exists: IfExists = IfExists.KEEP) -> Call[Moved]:
+    return then(push(queue, [job], if_exists), lambda pushed: pushed.jobs[0])
+
+
+def bulk(queue: Queue, jobs: Iterable[NewJob], if_exists: IfExists = IfExists.KEEP) -> Iterator[Call[Pushed]]:
+    """As many calls as it takes, each within the bounds of one."""
+    chunk: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if chunk and (len(chunk) == STEP_JOBS or size + len(job.body) > STEP_BYTES):
+            yield push(queue, chunk, if_exists)
+            chunk, size = [], 0
+        chunk.append(job)
+        size += len(job.body)
+    if chunk:
+        yield push(queue, chunk, if_exists)
+
+
+def push_each(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists) -> Call[list[Result]]:
+    """Each job on its own; one answer each."""
+
+    async def run(engine: Engine) -> list[Result]:
+        answers: list[Result] = []
+        for job in jobs:
+            try:
+                answers += (await engine.push(queue, [job], if_exists=if_exists)).jobs
+            except DuetimeError as error:
+                answers.append(error)
+        return answers
+
+    return Call(
+        lambda: _post(queue, "batch", _batch(jobs, if_exists, None, atomic=False)),
+        lambda reply: convert.results(_decode(reply, messages.PushedOut).results),
+        run,
+        if_exists is not IfExists.ERROR,
+    )
+
+
+def _batch(jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None, *, atomic: bool = True) -> messages.BatchIn:
+    marked = messages.MarkIn(mark.name, mark.digest.hex(), f"{mark.life_ms}ms") if mark else None
+    return messages.BatchIn([convert.job_in(job) for job in jobs], if_exists, atomic, marked)
+
+
+def cancel(queue: Queue, ids: Sequence[str]) -> Call[list[Result]]:
+    async def run(engine: Engine) -> list[Result]:
+        return list(await engine.cancel(queue, ids))
+
+    return Call(lambda: _post(queue, "cancel", messages.IdsIn(list(ids))), _results, run, repeatable=True)
+
+
+def reschedule(queue: Queue, ids: Sequence[str], delay: Duration | None, due_at: Instant | None) -> Call[list[Result]]:
+    if (delay is None) == (due_at is None):
+        raise InvalidRequest("give delay or due_at")
+    delay_ms = 0 if delay is None else duration_ms(delay)
+    at = None if due_at is None else instant_ms(due_at)
+
+    async def run(engine: Engine) -> list[Result]:
+        return list(await engine.reschedule(queue, ids, delay_ms=delay_ms, due_at=at))
+
+    def request() -> Request:
+        when = {"delay": f"{delay_ms}ms"} if at is None else {"due_at": at}
+        return _post(queue, "reschedule", messages.RescheduleIn(list(ids), **when))
+
+    return Call(request, _results, run, repeatable=at is not None)
+
+
+# --- consumers
+
+
+def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, wait: Duration) -> Call[list[Delivery]]:
+    ttr_ms, wait_ms = duration_ms(ttr), duration_ms(wait)
+
+    def request() -> Request:
+        message = messages.ReserveManyIn(
+            limit=limit, ttr=f"{ttr_ms}ms", wait=f"{wait_ms}ms", queues=[queue.name for queue in queues]
+        )
+        return Request("POST", f"/v1/namespaces/{quote(namespace, safe='')}/reserve", msgspec.json.encode(message))
+
+    def parse(reply: bytes) -> list[Delivery]:
+        return [convert.delivery(namespace, one) for one in _decode(reply, messages.DeliveriesOut).deliveries]
+
+    async def run(engine: Engine) -> list[Delivery]:
+        return await engine.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms)
+
+    return Call(request, parse, run, wait_ms=wait_ms)
+
+
+def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
+    """One answer per lease: what happened, LeaseLost, or None where the job was gone already."""
+    held = [lease_of(one) for one in leases]
+
+    async def run(engine: Engine) -> list[Result]:
+        return list(await engine.ack(held))
+
+    return Call(
+        lambda: _post(queue, "ack", messages.AckIn([convert.lease_ref(one) for one in held])),
+        _results,
+        run,
+        repeatable=True,
+    )
+
+
+def release(leased: Leased, delay: Duration, error: str) -> Call[Moved]:
+    lease, delay_ms = lease_of(leased), duration_ms(delay)
+
+    async def run(engine: Engine) -> Moved:
+        return await engine.release(lease, delay_ms=delay_ms, error=error)
+
+    message = messages.ReleaseIn(convert.lease_ref(lease), f"{delay_ms}ms", error)
+    return Call(lambda: _post(lease.queue, "release", message), _moved, run)
+
+
+def give_back(leased: Leased) -> Call[Moved]:
+    lease = lease_of(leased)
+
+    async def run(engine: Engine) -> Moved:
+        return await engine.give_back(lease)
+
+    message = messages.GiveBackIn(convert.lease_ref(lease))
+    return Call(lambda: _post(lease.queue, "give_back", message), _moved, run)
+
+
+def kill(leased: Leased, error: str) -> Call[Moved]:
+    lease = lease_of(leased)
+
+    async def run(engine: Engine) -> Moved:
+        return await engine.kill(lease, error=error)
+
+    return Call(lambda: _post(lease.queue, "kill", messages.KillIn(convert.lease_ref(lease), error)), _moved, run)
+
+
+def extend(leased: Leased, ttr: Duration) -> Call[int]:
+    lease, ttr_ms = lease_of(leased), duration_ms(ttr)
+
+    async def run(engine: Engine) -> int:
+        return await engine.extend(lease, ttr_ms)
+
+    return Call(
+        lambda: _post(lease.queue, "extend", messages.ExtendIn(convert.lease_ref(lease), f"{ttr_ms}ms")),
+        lambda reply: _decode(reply, messages.ExtendedOut).lease_until,
+        run,
+        repeatable=True,
+    )
+
+
+def lease_of(leased: Leased) -> Lease:
+    return leased.lease if isinstance(leased, Delivery) else leased
+
+
+# --- looking
+
+
+def get(queue: Queue, ids: Sequence[str]) -> Call[list[Job | None]]:
+    async def run(engine: Engine) -> list[Job | None]:
+        return list(await engine.store.get(queue, ids))
+
+    def parse(reply: bytes) -> list[Job | None]:
+        return [one and convert.job(one) for one in _decode(reply, messages.JobsOut).jobs]
+
+    return Call(lambda: _post(queue, "get", messages.IdsIn(list(ids))), parse, run, repeatable=True)
+
+
+def get_one(queue: Queue, job_id: str) -> Call[Job]:
+    """Raises JobNotFound."""
+
+    def only(found: Sequence[Job | None]) -> Job:
+        if found[0] is None:
+            raise JobNotFound(f"there is no job {job_id!r} in {queue}", id=job_id)
+        return found[0]
+
+    return then(get(queue, [job_id]), only)
+
+
+def list_jobs(queue: Queue, state: State, cursor: str | None, limit: int) -> Call[Page]:
+    async def run(engine: Engine) -> Page:
+        return await engine.store.list_jobs(queue, state, cursor=cursor, limit=limit)
+
+    return Call(
+        lambda: _get(_path(queue, "jobs"), state=state, cursor=cursor, limit=limit),
+        lambda reply: convert.page(_decode(reply, messages.PageOut)),
+        run,
+        repeatable=True,
+    )
+
+
+@dataclass(frozen=True)
+class QueueStatus:
+    """A queue with its counts and rules."""
+
+    queue: Queue
+    counts: Counts
+    rules: QueueRules
+
+
+def status(queue: Queue) -> Call[QueueStatus]:
+    async def run(engine: Engine) -> QueueStatus:
+        [counts] = await engine.store.counts([queue])
+        return QueueStatus(queue, counts, await engine.configure(queue))
+
+    return Call(
+        lambda: _get(_path(queue)), lambda reply: _status(_decode(reply, messages.QueueOut)), run, repeatable=True
+    )
+
+
+def statuses(namespace: str | None) -> Call[list[QueueStatus]]:
+    async def run(engine: Engine) -> list[QueueStatus]:
+        found = await engine.store.queues(namespace)
+        counted = zip(found, await engine.store.counts(found), strict=True)
+        return [QueueStatus(queue, counts, await engine.configure(queue)) for queue, counts in counted]
+
+    return Call(
+        lambda: _get("/v1/queues", namespace=namespace),
+        lambda reply: [_status(one) for one in _decode(reply, messages.QueuesOut).queues],
+        run,
+        repeatable=True,
+    )
+
+
+def _status(message: messages.QueueOut) -> QueueStatus:
+    return QueueStatus(Queue(message.namespace, message.queue), convert.counts(message.counts), message.rules)
+
+
+def due_histogram(queue: Queue, edges: Sequence[int]) -> Call[list[int]]:
+    async def run(engine: Engine) -> list[int]:
+        return list(await engine.store.due_histogram(queue, edges))
+
+    return Call(
+        lambda: _get(_path(queue, "due"), edges=",".join(map(str, edges))),
+        lambda reply: _decode(reply, messages.HistogramOut).counts,
+        run,
+        repeatable=True,
+    )
+
+
+def size(counts: Counts) -> int:
+    return counts.ready + counts.delayed + counts.leased
+
+
+def oldest(page: Page) -> int | None:
+    return page.jobs[0].due_at if page.jobs else None
+
+
+# --- administration
+
+
+def respawn(queue: Queue, ids: Sequence[str] | None, limit: int, ttl: Duration, tries: int | None) -> Call[list[Moved]]:
+    ttl_ms = duration_ms(ttl)
+
+    async def run(engine: Engine) -> list[Moved]:
+        return await engine.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries)
+
+    def request() -> Request:
+        chosen = None if ids is None else list(ids)
+        return _post(queue, "respawn", messages.RespawnIn(chosen, limit, f"{ttl_ms}ms", tries))
+
+    return Call(request, lambda reply: [one for one in _results(reply) if isinstance(one, Moved)], run)
+
+
+def purge(queue: Queue, states: Sequence[State], limit: int | None) -> Call[int]:
+    async def run(engine: Engine) -> int:
+        return await engine.purge(queue, states, limit=limit)
+
+    return Call(
+        lambda: _post(queue, "purge", messages.PurgeIn(list(states), limit)),
+        lambda reply: _decode(reply, messages.PurgedOut).removed,
+        run,
+        repeatable=limit is None,
+    )
+
+
+def configure(queue: Queue, change: RulesChange | None) -> Call[QueueRules]:
+    async def run(engine: Engine) -> QueueRules:
+        return await engine.configure(queue, change)
+
+    def request() -> Request:
+        if change is None:
+            return _get(_path(queue, "rules"))
+        return Request("PATCH", _path(queue, "rules"), msgspec.json.encode(change))
+
+    return Call(request, lambda reply: _decode(reply, QueueRules), run, repeatable=True)
+
+
+# --- parts
+
+
+def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
+    """The same call with its answer turned into something else."""
+
+    async def run(engine: Engine) -> Other:
+        return finish(await call.run(engine))
+
+    return Call(call.request, lambda reply: finish(call.parse(reply)), run, call.repeatable, call.wait_ms)
+
+
+def first(answers: Sequence[Result]) -> Moved | None:
+    """The one answer of a call that was about one job; raises it if it is an error."""
+    answer = answers[0]
+    if isinstance(answer, DuetimeError):
+        raise answer
+    return answer
+
+
+def found(job_id: str) -> Callable[[Sequence[Result]], Moved]:
+    """As `first`, and a job that is not there is an error."""
+
+    def check(answers: Sequence[Result]) -> Moved:
+        moved = first(answers)
+        if moved is None:
+            raise JobNotFound(f"there is no job {job_id!r}", id=job_id)
+        return moved
+
+    return check
+
+
+def _path(queue: Queue, *rest: str) -> str:
+    return "/".join(["/v1/queues", *(quote(part, safe="") for part in (*queue, *rest))])
+
+
+def _post(queue: Queue, verb: str, message: msgspec.Struct) -> Request:
+    return Request("POST", _path(queue, verb), msgspec.json.encode(message))
+
+
+def _get(path: str, **query: object) -> Request:
+    given = {name: value for name, value in query.items() if value is not None}
+    return Request("GET", f"{path}?{urlencode(given)}" if given else path)
+
+
+def _decode(reply: bytes, kind: type[Other]) -> Other:
+    return msgspec.json.decode(reply, type=kind)
+
+
+def _moved(reply: bytes) -> Moved:
+    moved = convert.result(_decode(reply, messages.ResultOut))
+    if not isinstance(moved, Moved):
+        raise DuetimeError("the server's answer lacks what happened to the job")
+    return moved
+
+
+def _results(reply: bytes) -> list[Result]:
+    return convert.results(_decode(reply, messages.ResultsOut).results)

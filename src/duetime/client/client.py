@@ -1,0 +1,218 @@
+"""The SDK for ordinary code: blocking calls.
+
+`Client` speaks for a namespace, `QueueClient` for one queue of it and `DeadLetters` for those of its jobs that died.
+Every method is one Call handed to the transport; the async twins in `async_client.py` differ in nothing but `await`,
+and a test compares their signatures.
+"""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TypeVar, Unpack
+
+from duetime.client import calls
+from duetime.client.calls import Body, Call, JobFields, Leased, QueueStatus, Result
+from duetime.client.transport import SyncEmbedded, SyncHttp, SyncTransport, is_http
+from duetime.clock import Duration, Instant
+from duetime.ids import IdMaker
+from duetime.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, State
+from duetime.names import Queue, check_namespace, check_queue
+from duetime.stores.base import Page, QueueRules, RulesChange
+
+Answer = TypeVar("Answer")
+TTR_S = DEFAULT_TTR_MS // 1000
+
+
+class Client:
+    """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine."""
+
+    def __init__(self, url: str, *, namespace: str = "default", token: str | None = None) -> None:
+        self.namespace = check_namespace(namespace)
+        self.make_id = IdMaker().make
+        self._transport: SyncTransport = SyncHttp(url, token) if is_http(url) else SyncEmbedded(url)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def send(self, call: Call[Answer]) -> Answer:
+        """Do any Call of `duetime.client.calls`."""
+        return self._transport.send(call)
+
+    def queue(self, name: str) -> "QueueClient":
+        """A queue of this namespace; it comes into being with the first push."""
+        return QueueClient(self, check_queue(self.namespace, name))
+
+    def push_on(self, queue: str, body: Body, **options: Unpack[JobFields]) -> Moved:
+        return self.queue(queue).push(body, **options)
+
+    def later_on(self, queue: str, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
+        return self.queue(queue).later(delay, body, **options)
+
+    def reserve(
+        self, queues: Sequence[str], *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0
+    ) -> list[Delivery]:
+        """Lease up to `limit` jobs from the queues, in their order; wait for the first one."""
+        names = [check_queue(self.namespace, name) for name in queues]
+        return self.send(calls.reserve(self.namespace, names, limit, ttr, wait))
+
+    def ack(self, leased: Leased) -> None:
+        """Finish a job. Repeating it is no error; LeaseLost if somebody else has the job by now."""
+        calls.first(self.send(calls.ack(calls.lease_of(leased).queue, [leased])))
+
+    def release(self, leased: Leased, *, delay: Duration = 0, error: str = "") -> Moved:
+        """Give a job back, to be tried again after the delay."""
+        return self.send(calls.release(leased, delay, error))
+
+    def give_back(self, leased: Leased) -> Moved:
+        """As if it had never been delivered: its old place, its try restored."""
+        return self.send(calls.give_back(leased))
+
+    def kill(self, leased: Leased, *, error: str = "") -> Moved:
+        """Send a job to the dead letters."""
+        return self.send(calls.kill(leased, error))
+
+    def extend(self, leased: Leased, ttr: Duration = TTR_S) -> int:
+        """Renew a lease from now; answers its new end in epoch milliseconds."""
+        return self.send(calls.extend(leased, ttr))
+
+    def queues(self) -> list[QueueStatus]:
+        """Every queue of the namespace, with counts and rules."""
+        return self.send(calls.statuses(self.namespace))
+
+
+class QueueClient:
+    """One queue."""
+
+    def __init__(self, client: Client, queue: Queue) -> None:
+        self.name = queue
+        self.dead = DeadLetters(client, queue)
+        self._client = client
+        self._send = client.send
+
+    def push(self, body: Body, **options: Unpack[JobFields]) -> Moved:
+        """Add a job; if its id exists, that one is kept."""
+        return self._send(calls.push_one(self.name, calls.new_job(body, options, self._client.make_id)))
+
+    def push_raw(self, body: bytes, **options: Unpack[JobFields]) -> Moved:
+        """Add a job whose body is taken byte for byte."""
+        return self.push(body, **options)
+
+    def later(self, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
+        """Add a job that is due after a delay."""
+        return self.push(body, **calls.delayed(options, delay))
+
+    def bulk(
+        self, jobs: Iterable[Body | NewJob], *, if_exists: IfExists = IfExists.KEEP, **options: Unpack[JobFields]
+    ) -> list[Moved]:
+        """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
+        made = (calls.as_job(job, options, self._client.make_id) for job in jobs)
+        return [moved for call in calls.bulk(self.name, made, if_exists) for moved in self._send(call).jobs]
+
+    def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> Delivery | None:
+        """Lease the next job, or None if there is none in time."""
+        return next(iter(self.reserve(ttr=ttr, wait=wait)), None)
+
+    def reserve(self, *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0) -> list[Delivery]:
+        """Lease up to `limit` jobs; wait for the first one."""
+        return self._send(calls.reserve(self.name.namespace, [self.name], limit, ttr, wait))
+
+    def ack(self, leases: Sequence[Leased]) -> list[Result]:
+        """Finish many jobs; one answer each: what happened, LeaseLost, or None where it was gone already."""
+        return self._send(calls.ack(self.name, leases))
+
+    def cancel(self, job_id: str) -> Moved:
+        """Remove a job, wherever it is. Raises JobNotFound."""
+        return calls.found(job_id)(self._send(calls.cancel(self.name, [job_id])))
+
+    def reschedule(self, job_id: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Moved:
+        """Change when a waiting job is due. Raises JobNotFound, JobRunning, JobDead, ExpiresBeforeDue."""
+        return calls.found(job_id)(self._send(calls.reschedule(self.name, [job_id], delay, due_at)))
+
+    def get(self, job_id: str) -> Job:
+        """Look at a job in any state. Raises JobNotFound."""
+        return self._send(calls.get_one(self.name, job_id))
+
+    def list_jobs(self, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Page through the jobs in a state."""
+        return self._send(calls.list_jobs(self.name, state, cursor, limit))
+
+    def counts(self) -> Counts:
+        """Exact counts by state."""
+        return self.status().counts
+
+    def status(self) -> QueueStatus:
+        """Counts and rules."""
+        return self._send(calls.status(self.name))
+
+    def due_histogram(self, edges: Sequence[int]) -> list[int]:
+        """How many jobs fall due between each two of the given instants (epoch milliseconds)."""
+        return self._send(calls.due_histogram(self.name, edges))
+
+    def configure(self, change: RulesChange | None = None) -> QueueRules:
+        """Change or read what the queue obeys (paused, strict, caps)."""
+        return self._send(calls.configure(self.name, change))
+
+    def pause(self) -> QueueRules:
+        """Deliver nothing until resumed; pushes go on."""
+        return self.configure(RulesChange(paused=True))
+
+    def resume(self) -> QueueRules:
+        return self.configure(RulesChange(paused=False))
+
+    def size(self) -> int:
+        """Everything that waits or runs: ready + delayed + leased."""
+        return calls.size(self.counts())
+
+    def pending_size(self) -> int:
+        return self.counts().ready
+
+    def delayed_size(self) -> int:
+        return self.counts().delayed
+
+    def reserved_size(self) -> int:
+        return self.counts().leased
+
+    def oldest_pending(self) -> int | None:
+        """When the job that has been ready for longest fell due, in epoch milliseconds."""
+        return calls.oldest(self.list_jobs(State.READY, limit=1))
+
+    def clear(self) -> int:
+        """Remove everything that waits or runs; answers how many. Dead letters stay."""
+        return self._send(calls.purge(self.name, calls.LIVE_STATES, None))
+
+    def purge(self, states: Sequence[State] = tuple(State), *, limit: int | None = None) -> int:
+        """Remove jobs by state; answers how many."""
+        return self._send(calls.purge(self.name, states, limit))
+
+
+class DeadLetters:
+    """The jobs of one queue that ran out of tries, were killed, or expired where the queue keeps those."""
+
+    def __init__(self, client: Client, queue: Queue) -> None:
+        self._queue = queue
+        self._send = client.send
+
+    def list_jobs(self, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Longest dead first."""
+        return self._send(calls.list_jobs(self._queue, State.DEAD, cursor, limit))
+
+    def respawn(
+        self, ids: Sequence[str] | None = None, *, limit: int = 1, ttl: Duration = 0, tries: int | None = None
+    ) -> list[Moved]:
+        """Bring jobs back, by id or the longest dead first; used tries start again at 0."""
+        return self._send(calls.respawn(self._queue, ids, limit, ttl, tries))
+
+    def delete(self, ids: Sequence[str]) -> list[Result]:
+        """Remove some for good."""
+        return self._send(calls.cancel(self._queue, ids))
+
+    def clear(self, *, limit: int | None = None) -> int:
+        """Remove all, or the longest dead; answers how many."""
+        return self._send(calls.purge(self._queue, [State.DEAD], limit))

@@ -1,0 +1,207 @@
+"""How Calls travel: over HTTP, or into an engine of this process.
+
+Retries are here, once: a call that certainly did not arrive is sent again, one whose answer was lost only if it is
+repeatable, and a server that asks for patience gets it.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+import httpx
+import msgspec
+
+from duetime.backoff import Exponential
+from duetime.client.calls import Call, Request
+from duetime.engine import Engine
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.stores.open import open_store
+from duetime.wire import convert, messages
+
+Answer = TypeVar("Answer")
+
+TRIES = 5
+PAUSE = Exponential(base_ms=50, cap_ms=2_000)
+CONNECT_S = 5.0
+REPLY_S = 30.0
+OK_BELOW = 400
+
+
+class AsyncTransport(Protocol):
+    async def send(self, call: Call[Answer]) -> Answer: ...
+
+    async def close(self) -> None: ...
+
+
+class SyncTransport(Protocol):
+    def send(self, call: Call[Answer]) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    headers = {"content-type": "application/json", "accept": "application/json"}
+    return headers | {"authorization": f"Bearer {token}"} if token else headers
+
+
+def _timeout(call: Call[Any]) -> httpx.Timeout:
+    return httpx.Timeout(REPLY_S + call.wait_ms / 1000, connect=CONNECT_S)
+
+
+class Attempts:
+    """What to do after each try of one call; the same for both colours."""
+
+    def __init__(self, call: Call[Any]) -> None:
+        self._call = call
+        self._failures = 0
+
+    def after_error(self, error: httpx.TransportError) -> float:
+        """The pause before the next try, or the error that ends it."""
+        unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+        if (unsent or self._call.repeatable) and (pause := self._pause()) is not None:
+            return pause
+        raise StoreUnavailable(f"the server cannot be reached: {error or type(error).__name__}", unknown=not unsent)
+
+    def after_refusal(self, error: DuetimeError) -> float:
+        """As `after_error`, for an answer that says no."""
+        passing = isinstance(error, StoreUnavailable) and (self._call.repeatable or not error.outcome_unknown)
+        if passing and (pause := self._pause()) is not None:
+            return pause
+        raise error
+
+    def _pause(self) -> float | None:
+        self._failures += 1
+        return PAUSE.delay_ms(self._failures) / 1000 if self._failures < TRIES else None
+
+
+def _refusal(reply: httpx.Response) -> DuetimeError:
+    try:
+        return convert.error(msgspec.json.decode(reply.content, type=messages.ErrorOut))
+    except msgspec.MsgspecError:
+        return DuetimeError(f"the server answered {reply.status_code}: {reply.text[:200]}", status=reply.status_code)
+
+
+class AsyncHttp:
+    def __init__(self, url: str, token: str | None) -> None:
+        self._client = httpx.AsyncClient(base_url=url, headers=_headers(token))
+
+    async def send(self, call: Call[Answer]) -> Answer:
+        request, attempts = call.request(), Attempts(call)
+        while True:
+            try:
+                reply = await self._client.request(
+                    request.method, request.path, content=request.body, timeout=_timeout(call)
+                )
+                if reply.status_code < OK_BELOW:
+                    return call.parse(reply.content)
+                pause = attempts.after_refusal(_refusal(reply))
+            except httpx.TransportError as error:
+                pause = attempts.after_error(error)
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class SyncHttp:
+    def __init__(self, url: str, token: str | None) -> None:
+        self._client = httpx.Client(base_url=url, headers=_headers(token))
+
+    def send(self, call: Call[Answer]) -> Answer:
+        request, attempts = call.request(), Attempts(call)
+        while True:
+            try:
+                reply = self._request(request, call)
+                if reply.status_code < OK_BELOW:
+                    return call.parse(reply.content)
+                pause = attempts.after_refusal(_refusal(reply))
+            except httpx.TransportError as error:
+                pause = attempts.after_error(error)
+            time.sleep(pause)
+
+    def _request(self, request: Request, call: Call[Any]) -> httpx.Response:
+        return self._client.request(request.method, request.path, content=request.body, timeout=_timeout(call))
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class AsyncEmbedded:
+    """An engine in this event loop, opened at the first call. It lives in a task of its own, so that it may be closed
+    from another task than the one that opened it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._engine: Engine | None = None
+        self._host: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._opening = asyncio.Lock()
+
+    async def send(self, call: Call[Answer]) -> Answer:
+        engine = self._engine
+        if engine is None:
+            engine = await self._open()
+        return await call.run(engine)
+
+    async def _open(self) -> Engine:
+        async with self._opening:
+            if self._engine is None:
+                store = await open_store(self._url)
+                ready: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
+
+                async def host() -> None:
+                    try:
+                        async with Engine(store) as engine:
+                            ready.set_result(engine)
+                            await self._stop.wait()
+                    finally:
+                        self._engine = None
+                        await store.close()
+
+                self._host = asyncio.create_task(host(), name="duetime engine")
+                self._engine = await ready
+            return self._engine
+
+    async def close(self) -> None:
+        self._stop.set()
+        if self._host:
+            await self._host
+
+
+class SyncEmbedded:
+    """An engine in a thread of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="duetime engine", daemon=True)
+        self._thread.start()
+        self._inner = self._run(self._make(url))
+
+    async def _make(self, url: str) -> AsyncEmbedded:
+        return AsyncEmbedded(url)
+
+    def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # A caller that is interrupted while it waits takes no job with it.
+            future.cancel()
+            raise
+
+    def send(self, call: Call[Answer]) -> Answer:
+        return self._run(self._inner.send(call))
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._run(self._inner.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+def is_http(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
