@@ -1,0 +1,155 @@
+"""give_back: a delivery that never reached its consumer is undone, except that its number stays used."""
+
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.errors import LeaseLost
+from duetime.job import Counts, Event, Job, Lease, Moved, Priority, State
+from duetime.stores.base import Store
+from tests.contract.vocabulary import (
+    LOW,
+    NOW,
+    QUEUE,
+    ack_one,
+    counts,
+    found,
+    get_one,
+    given_dead,
+    given_leased,
+    keep_expired,
+    push_one,
+    reserve_one,
+    reserved_ids,
+)
+
+
+async def test_it_restores_the_try_and_keeps_the_attempt(store: Store, clock: ManualClock) -> None:
+    lease = await given_leased(store, "a", body=b"body", priority=LOW, attributes={"trace": "1"})
+    clock.advance("5s")
+
+    moved = await store.give_back(lease)
+
+    assert moved == Moved(Event.GIVEN_BACK, "a", NOW, 1, NOW)
+    assert await counts(store) == Counts(ready=1)
+    assert await get_one(store, "a") == Job(
+        QUEUE,
+        "a",
+        NOW,
+        State.READY,
+        b"body",
+        NOW,
+        Priority.LOW,
+        tries=5,
+        used=0,
+        attempt=1,
+        attributes={"trace": "1"},
+    )
+    delivery = await reserve_one(store)
+    assert (delivery.lease.attempt, delivery.used) == (2, 1)
+
+
+async def test_it_keeps_its_place_in_the_line(store: Store, clock: ManualClock) -> None:
+    lease = await given_leased(store, "z", due_at=NOW - 5)
+    await push_one(store, "a")
+    clock.advance("1m")
+
+    await store.give_back(lease)
+
+    assert await reserved_ids(store) == ["z", "a"]
+
+
+async def test_it_keeps_the_place_of_its_last_release(store: Store, clock: ManualClock) -> None:
+    await store.release(await given_leased(store, "a"), 1000)
+    clock.advance("5s")
+    lease = (await reserve_one(store)).lease
+
+    assert await store.give_back(lease) == Moved(Event.GIVEN_BACK, "a", NOW, 2, NOW + 1000)
+    assert (await found(store, "a")).due_at == NOW + 1000
+
+
+async def test_it_never_kills(store: Store) -> None:
+    await push_one(store, "a", tries=1)
+
+    for attempt in range(1, 10):
+        delivery = await reserve_one(store)
+        assert (delivery.lease.attempt, delivery.used) == (attempt, 1)
+        assert (await store.give_back(delivery.lease)).event is Event.GIVEN_BACK
+
+    assert await counts(store) == Counts(ready=1)
+    moved = await store.release((await reserve_one(store)).lease, 0)
+    assert moved == Moved(Event.DEAD, "a", NOW, 10, reason="tries")
+
+
+async def test_the_lease_is_lost_with_it(store: Store) -> None:
+    lease = await given_leased(store, "a")
+    await store.give_back(lease)
+
+    with pytest.raises(LeaseLost) as caught:
+        await store.give_back(lease)
+    assert caught.value.fields["id"] == "a"
+    [answer] = await store.ack(QUEUE, [lease])
+    assert isinstance(answer, LeaseLost)
+
+    # Then also the next consumer's lease is another one
+    assert (await reserve_one(store)).lease == Lease(QUEUE, "a", NOW, 2)
+    with pytest.raises(LeaseLost):
+        await store.give_back(lease)
+    assert await counts(store) == Counts(leased=1)
+
+
+async def test_it_keeps_the_last_error(store: Store) -> None:
+    await store.release(await given_leased(store, "a"), 0, "it failed")
+
+    await store.give_back((await reserve_one(store)).lease)
+
+    job = await found(store, "a")
+    assert (job.error, job.used, job.attempt) == ("it failed", 1, 2)
+
+
+async def test_given_back_after_its_ttl_it_expires(store: Store, clock: ManualClock) -> None:
+    lease = await given_leased(store, "a", ttl="1s")
+    clock.advance("1001ms")
+
+    assert await store.give_back(lease) == Moved(Event.EXPIRED, "a", NOW, 1)
+    assert await counts(store) == Counts(expired=1)
+
+
+async def test_given_back_at_the_last_moment_of_its_ttl_it_waits(store: Store, clock: ManualClock) -> None:
+    lease = await given_leased(store, "a", ttl="1s")
+    clock.advance("1s")
+
+    assert await store.give_back(lease) == Moved(Event.GIVEN_BACK, "a", NOW, 1, NOW)
+    assert await counts(store) == Counts(ready=1)
+    clock.advance("1ms")
+    assert await counts(store) == Counts(expired=1)
+
+
+async def test_with_its_tries_used_up_it_still_expires(store: Store, clock: ManualClock) -> None:
+    # Given the only try, which giving back restores: so the job is not out of tries
+    lease = await given_leased(store, "a", ttl="1s", tries=1)
+    clock.advance("1001ms")
+
+    assert await store.give_back(lease) == Moved(Event.EXPIRED, "a", NOW, 1)
+
+
+async def test_an_expired_one_goes_to_the_dead_if_the_queue_says_so(store: Store, clock: ManualClock) -> None:
+    await keep_expired(store)
+    lease = await given_leased(store, "a", ttl="1s")
+    clock.advance("1001ms")
+
+    assert await store.give_back(lease) == Moved(Event.DEAD, "a", NOW, 1, reason="expired")
+    assert await counts(store) == Counts(dead=1, expired=1)
+    dead = await found(store, "a")
+    assert (dead.used, dead.attempt, dead.reason) == (0, 1, "expired")
+
+
+async def test_what_is_dead_or_gone_cannot_be_given_back(store: Store) -> None:
+    gone = await given_leased(store, "gone")
+    await ack_one(store, gone)
+    dead = await given_dead(store, "dead")
+
+    for lease in (gone, dead):
+        with pytest.raises(LeaseLost):
+            await store.give_back(lease)
+
+    assert await counts(store) == Counts(dead=1)

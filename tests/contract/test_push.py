@@ -1,0 +1,512 @@
+"""push: what is accepted, kept, replaced and refused, and that requests do not disturb each other."""
+
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.errors import BodyTooLarge, ExpiresBeforeDue, JobExists, QueueFull
+from duetime.job import MAX_BODY, Counts, Event, IfExists, Job, Moved, NewJob, Priority, State
+from duetime.stores.base import Push, Pushed, RulesChange, Store
+from tests.contract.vocabulary import (
+    HIGH,
+    LOW,
+    NOW,
+    ODD_IDS,
+    OTHER,
+    QUEUE,
+    YEAR_2100,
+    ack_one,
+    as_lists,
+    cancel_one,
+    counts,
+    found,
+    get_one,
+    given_dead,
+    given_expired,
+    given_leased,
+    job,
+    push,
+    push_one,
+    replace_one,
+    reserve_one,
+    reserve_some,
+    reserved_ids,
+    states,
+)
+
+
+async def test_a_job_without_delay_is_ready_at_once(store: Store) -> None:
+    pushed = await push(store, job("a", b"hello"))
+
+    assert pushed == Pushed([Moved(Event.ACCEPTED, "a", NOW, due_at=NOW)], NOW)
+    assert await counts(store) == Counts(ready=1)
+    assert await get_one(store, "a") == Job(QUEUE, "a", NOW, State.READY, b"hello", NOW, Priority.NORMAL, tries=5)
+
+
+async def test_a_job_with_a_delay_is_ready_when_that_is_over_and_not_before(store: Store, clock: ManualClock) -> None:
+    moved = await push_one(store, "a", delay="10s")
+    assert moved == Moved(Event.ACCEPTED, "a", NOW, due_at=NOW + 10_000)
+    assert await counts(store) == Counts(delayed=1)
+
+    clock.advance("9999ms")
+    assert await counts(store) == Counts(delayed=1)
+    assert await reserve_some(store) == []
+
+    clock.advance("1ms")
+    assert await counts(store) == Counts(ready=1)
+    assert (await reserve_one(store)).lease.id == "a"
+
+
+async def test_due_at_wins_over_delay(store: Store) -> None:
+    moved = await push_one(store, "a", delay="10s", due_at=NOW + 5)
+
+    assert moved == Moved(Event.ACCEPTED, "a", NOW, due_at=NOW + 5)
+
+
+@pytest.mark.parametrize("due_at", [0, 1, NOW - 86_400_000, NOW - 1, NOW])
+async def test_a_job_may_be_due_in_the_past(store: Store, due_at: int) -> None:
+    moved = await push_one(store, "a", due_at=due_at)
+
+    assert moved == Moved(Event.ACCEPTED, "a", NOW, due_at=due_at)
+    assert await counts(store) == Counts(ready=1)
+    assert (await reserve_one(store)).due_at == due_at
+
+
+async def test_a_job_may_be_due_in_2100(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a", due_at=YEAR_2100)
+    assert await counts(store) == Counts(delayed=1)
+
+    clock.set(YEAR_2100 - 1)
+    assert await reserved_ids(store) == []
+    clock.set(YEAR_2100)
+    assert await reserved_ids(store) == ["a"]
+
+
+async def test_everything_that_was_pushed_is_delivered(store: Store) -> None:
+    attributes = {"trace": "00-abc", "Ünïcode": "日本 🙂", "empty": "", "lines": "a\nb\tc", "quote": "\"'\\"}
+    await push_one(store, "a", b"body", ttl="1h", tries=7, priority=HIGH, attributes=attributes)
+
+    delivery = await reserve_one(store, ttr="30s")
+
+    assert (delivery.lease.queue, delivery.lease.id, delivery.lease.born, delivery.lease.attempt) == (
+        QUEUE,
+        "a",
+        NOW,
+        1,
+    )
+    assert (delivery.body, delivery.attributes, delivery.error) == (b"body", attributes, "")
+    assert (delivery.due_at, delivery.lease_until, delivery.expires_at) == (NOW, NOW + 30_000, NOW + 3_600_000)
+    assert (delivery.priority, delivery.tries, delivery.used) == (HIGH, 7, 1)
+
+
+async def test_many_attributes_are_kept(store: Store) -> None:
+    attributes = {f"key-{n}": "v" * 4096 for n in range(64)}
+
+    await push_one(store, "a", attributes=attributes)
+
+    assert (await found(store, "a")).attributes == attributes
+    assert (await reserve_one(store)).attributes == attributes
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0",
+        b"\0" * 1000,
+        bytes(range(256)) * 4,
+        b"\r\n",
+        b"\xff\xfe invalid utf-8 \xc3\x28",
+        "日本語".encode(),
+        b"12",
+        b"{}",
+    ],
+    ids=["empty", "nul", "nuls", "every byte", "newline", "not utf-8", "utf-8", "number", "json"],
+)
+async def test_a_body_comes_back_as_it_went_in(store: Store, body: bytes) -> None:
+    await push_one(store, "a", body)
+
+    assert (await found(store, "a")).body == body
+    assert (await reserve_one(store)).body == body
+
+
+async def test_a_body_of_a_mebibyte_comes_back_as_it_went_in(store: Store) -> None:
+    body = bytes(range(256)) * (MAX_BODY // 256)
+
+    await push_one(store, "a", body)
+
+    assert (await found(store, "a")).body == body
+    assert (await reserve_one(store)).body == body
+
+
+@pytest.mark.parametrize("job_id", ODD_IDS)
+async def test_ids_may_hold_any_printable_character(store: Store, job_id: str) -> None:
+    # Given another job, so that a verb that matches too much is seen
+    await push_one(store, "bystander", delay="1h")
+
+    # When an odd id goes through its life
+    assert (await push_one(store, job_id)).id == job_id
+    assert (await push_one(store, job_id)).event is Event.KEPT
+    assert (await replace_one(store, job_id)).event is Event.REPLACED
+    assert (await found(store, job_id)).id == job_id
+    assert await states(store) == {"bystander": "delayed", job_id: "ready"}
+    delivery = await reserve_one(store)
+    assert delivery.lease.id == job_id
+    assert (await store.release(delivery.lease, 0)).id == job_id
+    [rescheduled] = await store.reschedule(QUEUE, [job_id], delay_ms=5)
+    assert isinstance(rescheduled, Moved)
+    assert rescheduled.id == job_id
+    cancelled = await cancel_one(store, job_id)
+
+    # Then only this job was touched
+    assert cancelled is not None
+    assert cancelled.id == job_id
+    assert await states(store) == {"bystander": "delayed"}
+
+
+async def test_ids_that_look_alike_are_different(store: Store) -> None:
+    alike = ["a", "A", "a ", " a", "á", "a\u0301", "01", "1", "1.0", "+1"]
+
+    await push(store, *[job(job_id, job_id.encode()) for job_id in alike])
+
+    assert await counts(store) == Counts(ready=len(alike))
+    delivered = {delivery.lease.id: delivery.body for delivery in await reserve_some(store)}
+    assert delivered == {job_id: job_id.encode() for job_id in alike}
+
+
+async def test_the_same_id_in_another_queue_is_another_job(store: Store) -> None:
+    await push_one(store, "a", b"one")
+    await push_one(store, "a", b"other", queue=OTHER)
+
+    assert await counts(store) == await counts(store, OTHER) == Counts(ready=1)
+    assert (await reserve_one(store)).body == b"one"
+    assert (await reserve_one(store, queue=OTHER)).body == b"other"
+
+
+async def test_many_requests_in_one_call_are_answered_in_order(store: Store) -> None:
+    answers = as_lists(
+        await store.push(QUEUE, [Push([job("a")]), Push([job("b"), job("c", delay="1s")]), Push([job("a")])])
+    )
+
+    assert answers == [
+        Pushed([Moved(Event.ACCEPTED, "a", NOW, due_at=NOW)], NOW),
+        Pushed([Moved(Event.ACCEPTED, "b", NOW, due_at=NOW), Moved(Event.ACCEPTED, "c", NOW, due_at=NOW + 1000)], NOW),
+        Pushed([Moved(Event.KEPT, "a", NOW, due_at=NOW, reason="waiting")], NOW),
+    ]
+
+
+async def test_a_call_without_requests_answers_nothing(store: Store) -> None:
+    assert list(await store.push(QUEUE, [])) == []
+    assert await counts(store) == Counts()
+
+
+async def test_a_large_request_is_taken_as_a_whole(store: Store) -> None:
+    pushed = await push(store, *[job(f"{n:04}") for n in range(500)])
+
+    assert [moved.id for moved in pushed.jobs] == [f"{n:04}" for n in range(500)]
+    assert await counts(store) == Counts(ready=500)
+
+
+# --- keep
+
+
+async def test_keep_leaves_a_waiting_job_as_it_is(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a", b"old", delay="10s")
+    before = await found(store, "a")
+    clock.advance("1s")
+
+    moved = await push_one(store, "a", b"new", priority=HIGH, attributes={"new": "yes"})
+
+    assert moved == Moved(Event.KEPT, "a", NOW, due_at=NOW + 10_000, reason="waiting")
+    assert await found(store, "a") == before
+    assert await counts(store) == Counts(delayed=1)
+
+
+async def test_keep_leaves_a_leased_job_in_its_consumers_hands(store: Store) -> None:
+    lease = await given_leased(store, "a", body=b"old")
+
+    moved = await push_one(store, "a", b"new")
+
+    assert moved == Moved(Event.KEPT, "a", NOW, attempt=1, reason="leased")
+    assert (await found(store, "a")).body == b"old"
+    assert await ack_one(store, lease) == Moved(Event.ACKED, "a", NOW, 1)
+
+
+async def test_keep_leaves_a_dead_job_dead_and_says_so(store: Store) -> None:
+    await given_dead(store, "a")
+
+    moved = await push_one(store, "a")
+
+    assert moved == Moved(Event.KEPT, "a", NOW, attempt=1, reason="dead")
+    assert await counts(store) == Counts(dead=1)
+
+
+async def test_keep_takes_the_place_of_an_expired_job(store: Store, clock: ManualClock) -> None:
+    await given_expired(store, clock, "a")
+
+    moved = await push_one(store, "a", b"new")
+
+    assert moved == Moved(Event.ACCEPTED, "a", NOW + 1001, due_at=NOW + 1001, reason="expired", was=NOW)
+    assert (await found(store, "a")).body == b"new"
+    assert await counts(store) == Counts(ready=1, expired=1)
+
+
+# --- replace
+
+
+async def test_replace_of_nothing_is_an_ordinary_push(store: Store) -> None:
+    assert await replace_one(store, "a") == Moved(Event.ACCEPTED, "a", NOW, due_at=NOW)
+
+
+async def test_replace_forgets_everything_about_the_old_job(store: Store, clock: ManualClock) -> None:
+    # Given a job with all that a job can have
+    await push_one(store, "a", b"old", ttl="1h", tries=3, priority=LOW, attributes={"old": "yes"})
+    await store.release((await reserve_one(store)).lease, 5, "it failed")
+    clock.advance("1s")
+
+    moved = await replace_one(store, "a", b"new", delay="2s")
+
+    born = NOW + 1000
+    assert moved == Moved(Event.REPLACED, "a", born, due_at=NOW + 3000, was=NOW)
+    assert await get_one(store, "a") == Job(
+        QUEUE, "a", born, State.DELAYED, b"new", NOW + 3000, Priority.NORMAL, tries=5
+    )
+    assert await counts(store) == Counts(delayed=1)
+
+
+async def test_replace_in_the_same_millisecond_is_born_later(store: Store) -> None:
+    await push_one(store, "a")
+
+    assert await replace_one(store, "a") == Moved(Event.REPLACED, "a", NOW + 1, due_at=NOW, was=NOW)
+    assert await replace_one(store, "a") == Moved(Event.REPLACED, "a", NOW + 2, due_at=NOW, was=NOW + 1)
+
+
+async def test_replace_takes_a_job_out_of_its_consumers_hands(store: Store) -> None:
+    await given_leased(store, "a", body=b"old")
+
+    moved = await replace_one(store, "a", b"new")
+
+    assert moved == Moved(Event.REPLACED, "a", NOW + 1, due_at=NOW, was=NOW)
+    assert await counts(store) == Counts(ready=1)
+    delivery = await reserve_one(store)
+    assert (delivery.body, delivery.lease.attempt, delivery.used) == (b"new", 1, 1)
+
+
+async def test_replace_takes_a_job_from_the_dead(store: Store) -> None:
+    await given_dead(store, "a", error="it failed")
+
+    moved = await replace_one(store, "a", b"new")
+
+    assert moved == Moved(Event.REPLACED, "a", NOW + 1, due_at=NOW, was=NOW)
+    assert await counts(store) == Counts(ready=1)
+    assert (await found(store, "a")).error == ""
+
+
+async def test_replace_changes_the_priority(store: Store) -> None:
+    await push_one(store, "a", priority=LOW)
+    await push_one(store, "b")
+
+    await replace_one(store, "a", priority=HIGH)
+
+    assert await reserved_ids(store) == ["a", "b"]
+
+
+async def test_replace_of_an_expired_job_is_an_accepted_one(store: Store, clock: ManualClock) -> None:
+    await given_expired(store, clock, "a")
+
+    moved = await replace_one(store, "a")
+
+    assert moved == Moved(Event.ACCEPTED, "a", NOW + 1001, due_at=NOW + 1001, reason="expired", was=NOW)
+    assert await counts(store) == Counts(ready=1, expired=1)
+
+
+# --- error
+
+
+async def test_error_refuses_a_taken_id(store: Store) -> None:
+    await push_one(store, "a", b"old", if_exists=IfExists.ERROR)
+
+    with pytest.raises(JobExists) as caught:
+        await push_one(store, "a", b"new", if_exists=IfExists.ERROR)
+
+    assert caught.value.fields["id"] == "a"
+    assert (await found(store, "a")).body == b"old"
+
+
+async def test_error_does_not_see_an_expired_job(store: Store, clock: ManualClock) -> None:
+    await given_expired(store, clock, "a")
+
+    moved = await push_one(store, "a", if_exists=IfExists.ERROR)
+
+    assert (moved.event, moved.reason) == (Event.ACCEPTED, "expired")
+
+
+async def test_a_refused_request_changes_nothing_and_its_neighbours_go_on(store: Store) -> None:
+    await push_one(store, "taken")
+
+    answers = await store.push(
+        QUEUE,
+        [
+            Push([job("a")], IfExists.ERROR),
+            Push([job("b"), job("taken"), job("c")], IfExists.ERROR),
+            Push([job("d")], IfExists.ERROR),
+        ],
+    )
+
+    assert [type(answer) for answer in answers] == [Pushed, JobExists, Pushed]
+    assert await states(store) == {"taken": "ready", "a": "ready", "d": "ready"}
+
+
+# --- an id twice in one request
+
+
+async def test_keep_with_an_id_twice_keeps_the_first(store: Store) -> None:
+    pushed = await push(store, job("a", b"first"), job("a", b"second", delay="1s"))
+
+    assert pushed.jobs == [
+        Moved(Event.ACCEPTED, "a", NOW, due_at=NOW),
+        Moved(Event.KEPT, "a", NOW, due_at=NOW, reason="waiting"),
+    ]
+    assert (await found(store, "a")).body == b"first"
+    assert await counts(store) == Counts(ready=1)
+
+
+async def test_replace_with_an_id_twice_keeps_the_last(store: Store) -> None:
+    pushed = await push(store, job("a", b"first"), job("a", b"second", delay="1s"), if_exists=IfExists.REPLACE)
+
+    assert pushed.jobs == [
+        Moved(Event.ACCEPTED, "a", NOW, due_at=NOW),
+        Moved(Event.REPLACED, "a", NOW + 1, due_at=NOW + 1000, was=NOW),
+    ]
+    assert (await found(store, "a")).body == b"second"
+    assert await counts(store) == Counts(delayed=1)
+
+
+async def test_error_with_an_id_twice_refuses_the_request(store: Store) -> None:
+    with pytest.raises(JobExists):
+        await push(store, job("a"), job("b"), job("a"), if_exists=IfExists.ERROR)
+
+    assert await states(store) == {}
+
+
+# --- ttl
+
+
+async def test_a_ttl_as_long_as_the_delay_is_accepted(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a", delay="10s", ttl="10s")
+
+    clock.advance("10s")
+
+    assert await reserved_ids(store) == ["a"]
+
+
+async def test_a_ttl_shorter_than_the_delay_is_refused(store: Store) -> None:
+    with pytest.raises(ExpiresBeforeDue) as caught:
+        await push_one(store, "a", delay="10s", ttl="9999ms")
+
+    assert caught.value.fields["id"] == "a"
+    assert await counts(store) == Counts()
+
+
+async def test_a_due_at_past_the_ttl_is_refused(store: Store) -> None:
+    with pytest.raises(ExpiresBeforeDue):
+        await push_one(store, "a", due_at=NOW + 1001, ttl="1s")
+
+    await push_one(store, "a", due_at=NOW + 1000, ttl="1s")
+
+
+async def test_a_refused_ttl_does_not_fail_the_other_requests(store: Store) -> None:
+    answers = await store.push(QUEUE, [Push([job("a"), job("b", delay="2s", ttl="1s")]), Push([job("c")])])
+
+    assert [type(answer) for answer in answers] == [ExpiresBeforeDue, Pushed]
+    assert await states(store) == {"c": "ready"}
+
+
+async def test_a_job_lives_until_its_ttl_is_over(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a", ttl="1s")
+
+    clock.advance("1s")
+    assert await counts(store) == Counts(ready=1)
+    assert (await found(store, "a")).expires_at == NOW + 1000
+
+    clock.advance("1ms")
+    assert await counts(store) == Counts(expired=1)
+    assert await get_one(store, "a") is None
+    assert await states(store) == {}
+
+
+# --- the order of refusals
+
+
+async def test_the_first_refusal_wins(store: Store) -> None:
+    await push_one(store, "taken")
+    await store.configure(QUEUE, RulesChange(max_body=5, max_jobs=1))
+
+    async def refusal(*jobs: NewJob) -> type:
+        [answer] = await store.push(QUEUE, [Push(jobs, IfExists.ERROR)])
+        return type(answer)
+
+    assert await refusal(job("taken", b"123456", delay=2, ttl=1)) is BodyTooLarge
+    assert await refusal(job("taken", b"12345", delay=2, ttl=1)) is ExpiresBeforeDue
+    assert await refusal(job("taken", b"12345")) is JobExists
+    assert await refusal(job("new", b"12345")) is QueueFull
+    assert await refusal(job("new", b"12345"), job("taken", b"123456")) is QueueFull
+    assert await refusal(job("new", b"1", delay=2, ttl=1), job("taken", b"123456")) is ExpiresBeforeDue
+    assert await states(store) == {"taken": "ready"}
+
+
+# --- born
+
+
+async def test_jobs_pushed_in_one_millisecond_are_born_in_it(store: Store) -> None:
+    await push_one(store, "a")
+    await push_one(store, "b")
+
+    assert [(await found(store, job_id)).born for job_id in ("a", "b")] == [NOW, NOW]
+
+
+async def test_a_job_is_born_after_every_earlier_incarnation(store: Store) -> None:
+    borns = []
+    for _ in range(5):
+        borns.append((await push_one(store, "a")).born)
+        await cancel_one(store, "a")
+
+    assert borns == [NOW, NOW + 1, NOW + 2, NOW + 3, NOW + 4]
+
+
+async def test_an_end_long_after_the_birth_does_not_raise_the_next_born(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a")
+    clock.advance("1s")
+    await cancel_one(store, "a")
+
+    assert (await push_one(store, "a")).born == NOW + 1000
+    assert (await push_one(store, "b")).born == NOW + 1000
+
+
+async def test_a_job_put_back_carries_its_old_born_and_attempt(store: Store) -> None:
+    old = NOW - 86_400_000
+
+    moved = await push_one(store, "a", born=old, attempt=3, tries=5)
+
+    assert moved == Moved(Event.ACCEPTED, "a", old, attempt=3, due_at=NOW)
+    assert await get_one(store, "a") == Job(
+        QUEUE, "a", old, State.READY, b"hello", NOW, Priority.NORMAL, tries=5, used=0, attempt=3
+    )
+    delivery = await reserve_one(store)
+    assert (delivery.lease.born, delivery.lease.attempt, delivery.used) == (old, 4, 1)
+
+
+async def test_a_job_put_back_is_kept_when_it_is_still_there(store: Store) -> None:
+    await push_one(store, "a", b"here")
+
+    moved = await push_one(store, "a", b"put back", born=NOW - 5000, attempt=2)
+
+    assert moved == Moved(Event.KEPT, "a", NOW, due_at=NOW, reason="waiting")
+    assert (await found(store, "a")).body == b"here"
+
+
+@pytest.mark.parametrize("tries", [0, 1, 65_535])
+async def test_tries_are_kept(store: Store, tries: int) -> None:
+    await push_one(store, "a", tries=tries)
+
+    assert (await found(store, "a")).tries == tries
+    assert (await reserve_one(store)).tries == tries

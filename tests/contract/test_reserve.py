@@ -1,0 +1,480 @@
+"""reserve: order, quotas, bounds, what expires on the way, and what the answer says about the rest."""
+
+import itertools
+
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.job import (
+    MAX_BODY,
+    MAX_TTR_MS,
+    STEP_BYTES,
+    STEP_JOBS,
+    Counts,
+    Delivery,
+    Event,
+    Job,
+    Lease,
+    Moved,
+    Priority,
+    State,
+)
+from duetime.stores.base import Ask, Push, Reserved, RulesChange, Store
+from tests.contract.vocabulary import (
+    HIGH,
+    LOW,
+    NORMAL,
+    NOW,
+    OTHER,
+    QUEUE,
+    YEAR_2100,
+    ack_one,
+    counts,
+    found,
+    given_expired,
+    given_leased,
+    job,
+    keep_expired,
+    nothing_reserved,
+    pause,
+    push,
+    push_one,
+    reap,
+    reserve,
+    reserve_asks,
+    reserve_one,
+    reserve_some,
+    reserved_ids,
+    resume,
+    states,
+)
+
+QUOTAS = (5, 3, 2)
+
+
+async def test_an_empty_queue_gives_nothing_and_knows_no_next(store: Store) -> None:
+    assert await reserve(store) == nothing_reserved()
+    assert list(await store.queues()) == []
+
+
+async def test_a_delivery_is_one_attempt_and_one_try(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a", b"body")
+    clock.advance("5s")
+
+    reserved = await reserve(store, ttr="30s")
+
+    lease = Lease(QUEUE, "a", NOW, 1)
+    delivery = Delivery(lease, b"body", NOW, NOW + 35_000, Priority.NORMAL, tries=5, used=1)
+    assert reserved == Reserved([[delivery]], None, NOW + 5000, expired=[])
+    assert await counts(store) == Counts(leased=1)
+    assert await found(store, "a") == Job(
+        QUEUE,
+        "a",
+        NOW,
+        State.LEASED,
+        b"body",
+        NOW,
+        Priority.NORMAL,
+        tries=5,
+        used=1,
+        attempt=1,
+        lease_until=NOW + 35_000,
+    )
+
+
+async def test_a_leased_job_is_not_given_again(store: Store) -> None:
+    await push_one(store, "a")
+
+    assert await reserved_ids(store) == ["a"]
+    assert await reserved_ids(store) == []
+
+
+async def test_a_lease_may_be_as_long_as_it_gets(store: Store) -> None:
+    await push_one(store, "a")
+
+    [delivery] = (await store.reserve(QUEUE, [Ask(1, MAX_TTR_MS)])).deliveries[0]
+
+    assert delivery.lease_until == NOW + MAX_TTR_MS
+
+
+async def test_attempts_count_up_over_deliveries(store: Store) -> None:
+    await push_one(store, "a", tries=0)
+
+    seen = []
+    for _ in range(4):
+        delivery = await reserve_one(store)
+        seen.append((delivery.lease.attempt, delivery.used))
+        await store.release(delivery.lease, 0)
+
+    assert seen == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+async def test_unlimited_tries_never_run_out(store: Store) -> None:
+    await push_one(store, "a", tries=0)
+
+    for _ in range(300):
+        await store.release((await reserve_one(store)).lease, 0)
+
+    assert await counts(store) == Counts(ready=1)
+    assert (await found(store, "a")).attempt == 300
+
+
+# --- order
+
+
+async def test_priority_then_due_at_then_id(store: Store, clock: ManualClock) -> None:
+    # Given every mix of priority, due time and id, pushed in an order that helps nobody
+    mixes = list(itertools.product(Priority, [NOW - 5, NOW, NOW + 5], ["a", "b"]))
+    jobs = [
+        job(f"{job_id}-{priority}-{due_at}", due_at=due_at, priority=priority) for priority, due_at, job_id in mixes
+    ]
+    await push(store, *jobs[::-1][::2], *jobs[::2])
+    clock.advance("5ms")
+
+    expected = [f"{job_id}-{priority}-{due_at}" for priority, due_at, job_id in mixes]
+    assert await reserved_ids(store) == expected
+
+
+async def test_within_a_millisecond_ids_decide_by_code_point(store: Store) -> None:
+    ids = ["~", "a", "Z", "z", "é", "ÿ", "日", "\uffee", "🚀", "10", "9", "A", " b"]
+    await push(store, *[job(job_id) for job_id in ids])
+
+    assert await reserved_ids(store) == sorted(ids)
+
+
+async def test_a_job_due_long_ago_comes_before_one_due_now(store: Store) -> None:
+    await push_one(store, "now")
+    await push_one(store, "yesterday", due_at=NOW - 86_400_000)
+    await push_one(store, "1970", due_at=0)
+
+    assert await reserved_ids(store) == ["1970", "yesterday", "now"]
+
+
+async def test_a_job_due_in_2100_is_the_next(store: Store) -> None:
+    await push_one(store, "a", due_at=YEAR_2100)
+
+    assert await reserve(store) == nothing_reserved(YEAR_2100)
+
+
+async def test_a_released_job_goes_behind_those_that_are_due_before_it(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a")
+    await push_one(store, "b", delay="10ms")
+    delivery = await reserve_one(store)
+    clock.advance("5ms")
+
+    await store.release(delivery.lease, 10)
+    clock.advance("10ms")
+
+    assert await reserved_ids(store) == ["b", "a"]
+
+
+# --- next_at
+
+
+async def test_next_at_is_the_earliest_due_at_that_waits(store: Store) -> None:
+    await push_one(store, "a", delay="10s", priority=HIGH)
+    await push_one(store, "b", delay="5s", priority=LOW)
+
+    assert await reserve(store) == nothing_reserved(NOW + 5000)
+
+
+async def test_next_at_is_in_the_past_when_ready_jobs_are_left(store: Store) -> None:
+    await push_one(store, "a", due_at=NOW - 10)
+    await push_one(store, "b", due_at=NOW - 5)
+    await push_one(store, "c", delay="5s")
+
+    assert (await reserve(store)).next_at == NOW - 5
+    assert (await reserve(store)).next_at == NOW + 5000
+
+
+async def test_next_at_forgets_leased_and_dead_jobs(store: Store) -> None:
+    lease = await given_leased(store, "a")
+    assert (await reserve(store)).next_at is None
+
+    await store.kill(lease)
+    assert (await reserve(store)).next_at is None
+
+
+async def test_another_queue_does_not_show(store: Store) -> None:
+    await push_one(store, "a", queue=OTHER)
+
+    assert await reserve(store) == nothing_reserved()
+
+
+# --- limits, quotas and several asks
+
+
+async def test_a_limit_holds(store: Store) -> None:
+    await push(store, *[job(f"{n}") for n in range(5)])
+
+    assert await reserved_ids(store, 2) == ["0", "1"]
+    assert await reserved_ids(store, 2) == ["2", "3"]
+    assert await reserved_ids(store, 2) == ["4"]
+
+
+async def test_a_limit_of_nothing_gives_nothing(store: Store) -> None:
+    await push_one(store, "a")
+
+    assert await reserve(store, 0) == nothing_reserved(NOW)
+
+
+async def push_of_each(store: Store, count: int) -> None:
+    for priority in Priority:
+        await push(store, *[job(f"{priority.name[0]}{n:02}", priority=priority) for n in range(count)])
+
+
+async def shares(store: Store, limit: int, quotas: tuple[int, int, int]) -> str:
+    return "".join(job_id[0] for job_id in await reserved_ids(store, limit, quotas=quotas))
+
+
+async def test_quotas_are_taken_high_normal_low(store: Store) -> None:
+    await push_of_each(store, 20)
+
+    assert await shares(store, 10, QUOTAS) == "HHHHHNNNLL"
+    assert await shares(store, 10, QUOTAS) == "HHHHHNNNLL"
+
+
+async def test_what_quotas_leave_is_filled_by_priority(store: Store) -> None:
+    await push_of_each(store, 20)
+
+    assert await shares(store, 12, QUOTAS) == "HHHHHNNNLLHH"
+
+
+async def test_a_share_that_nobody_wants_goes_to_the_others(store: Store) -> None:
+    await push_of_each(store, 3)
+
+    # high has 3 for its 5, so that two places are left, and all that waits is one low job
+    assert await shares(store, 10, QUOTAS) == "HHHNNNLLL"
+
+
+async def test_left_over_places_go_to_the_highest_first(store: Store) -> None:
+    await push(store, *[job(f"N{n}", priority=NORMAL) for n in range(9)])
+    await push(store, *[job(f"L{n}", priority=LOW) for n in range(9)])
+
+    assert await shares(store, 10, QUOTAS) == "NNNLLNNNNN"
+
+
+async def test_quotas_beyond_the_limit_are_cut(store: Store) -> None:
+    await push_of_each(store, 9)
+
+    assert await shares(store, 6, QUOTAS) == "HHHHHN"
+    assert await shares(store, 2, (0, 0, 9)) == "LL"
+
+
+async def test_no_quotas_is_strict_priority(store: Store) -> None:
+    await push_of_each(store, 3)
+
+    assert await shares(store, 7, (0, 0, 0)) == "HHHNNNL"
+
+
+async def test_a_strict_queue_ignores_quotas(store: Store) -> None:
+    await push_of_each(store, 9)
+    await store.configure(QUEUE, RulesChange(strict=True))
+
+    assert await shares(store, 10, QUOTAS) == "HHHHHHHHHN"
+
+
+async def test_several_asks_are_served_one_after_the_other(store: Store) -> None:
+    await push_of_each(store, 3)
+
+    reserved = await reserve_asks(
+        store, Ask(2, 1000), Ask(0, 1000), Ask(3, 2000, (0, 1, 1)), Ask(500, 3000), Ask(1, 1000)
+    )
+
+    given = [[delivery.lease.id for delivery in deliveries] for deliveries in reserved.deliveries]
+    assert given == [["H00", "H01"], [], ["N00", "L00", "H02"], ["N01", "N02", "L01", "L02"], []]
+    ends = [{delivery.lease_until - NOW for delivery in deliveries} for deliveries in reserved.deliveries]
+    assert ends == [{1000}, set(), {2000}, {3000}, set()]
+    assert reserved.next_at is None
+    assert await counts(store) == Counts(leased=9)
+
+
+async def test_no_asks_give_nothing(store: Store) -> None:
+    await push_one(store, "a")
+
+    assert await reserve_asks(store) == nothing_reserved(NOW, asks=0)
+
+
+# --- bounds
+
+
+async def test_a_call_ends_at_its_bound_of_jobs(store: Store) -> None:
+    await push(store, *[job(f"{n:04}", due_at=NOW - 1) for n in range(STEP_JOBS)])
+    await push(store, *[job(f"{n:04}") for n in range(STEP_JOBS, STEP_JOBS + 10)])
+
+    reserved = await reserve_asks(store, Ask(STEP_JOBS - 1, 1000), Ask(STEP_JOBS, 1000))
+
+    assert [len(deliveries) for deliveries in reserved.deliveries] == [STEP_JOBS - 1, 1]
+    assert reserved.next_at == NOW
+    assert await counts(store) == Counts(ready=10, leased=STEP_JOBS)
+    assert await reserved_ids(store) == [f"{n:04}" for n in range(STEP_JOBS, STEP_JOBS + 10)]
+
+
+async def test_a_call_ends_at_its_bound_of_bytes(store: Store) -> None:
+    fitting = STEP_BYTES // MAX_BODY
+    await push(store, *[job(f"{n}", b"x" * MAX_BODY) for n in range(fitting + 2)])
+
+    assert await reserved_ids(store) == [f"{n}" for n in range(fitting)]
+    assert await counts(store) == Counts(ready=2, leased=fitting)
+    reserved = await reserve_asks(store, Ask(1, 1000), Ask(9, 1000))
+    assert [[d.lease.id for d in given] for given in reserved.deliveries] == [["4"], ["5"]]
+
+
+async def test_a_job_that_does_not_fit_in_the_step_waits_for_the_next(store: Store) -> None:
+    # Given a body that fits alone, one that fills the step to one byte too many, and a small one behind it
+    await push_one(store, "1", b"x" * MAX_BODY)
+    await push_one(store, "2", b"x" * (STEP_BYTES - MAX_BODY + 1))
+    await push_one(store, "3", b"small")
+
+    first = await reserve(store, 9)
+    assert [delivery.lease.id for delivery in first.deliveries[0]] == ["1"]
+    assert first.next_at == NOW
+    assert await reserved_ids(store) == ["2", "3"]
+
+
+async def test_at_least_one_job_is_given_whatever_its_size(store: Store) -> None:
+    await push_one(store, "a", b"x" * (STEP_BYTES + 1))
+    await push_one(store, "b", b"small")
+
+    assert await reserved_ids(store) == ["a"]
+    assert await reserved_ids(store) == ["b"]
+
+
+async def test_empty_bodies_do_not_count_against_the_bytes(store: Store) -> None:
+    await push(store, *[job(f"{n}", b"") for n in range(5)])
+    await push_one(store, "z", b"x" * (STEP_BYTES + 1))
+
+    assert await reserved_ids(store) == ["0", "1", "2", "3", "4", "z"]
+
+
+# --- ttl
+
+
+async def test_an_expired_job_is_never_delivered_and_is_reported(store: Store, clock: ManualClock) -> None:
+    await given_expired(store, clock, "a")
+    await push_one(store, "b")
+
+    reserved = await reserve(store, 5)
+
+    assert [delivery.lease.id for delivery in reserved.deliveries[0]] == ["b"]
+    assert reserved.expired == [Moved(Event.EXPIRED, "a", NOW)]
+    assert reserved.next_at is None
+    assert await counts(store) == Counts(leased=1, expired=1)
+    assert await reap(store) == []
+
+
+async def test_a_job_is_delivered_up_to_its_expiry(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a", ttl="1s")
+
+    clock.advance("1s")
+
+    delivery = await reserve_one(store)
+    assert delivery.expires_at == clock.now_ms()
+
+
+async def test_an_expired_job_that_is_met_goes_to_the_dead_if_the_queue_says_so(
+    store: Store, clock: ManualClock
+) -> None:
+    await keep_expired(store)
+    await given_expired(store, clock, "a")
+
+    reserved = await reserve(store)
+
+    assert reserved.deliveries == [[]]
+    assert reserved.expired == [Moved(Event.DEAD, "a", NOW, reason="expired")]
+    assert await counts(store) == Counts(dead=1, expired=1)
+    dead = await found(store, "a")
+    assert (dead.state, dead.reason, dead.dead_at, dead.expires_at) == (State.DEAD, "expired", NOW + 1001, 0)
+
+
+async def test_expired_jobs_count_against_the_jobs_looked_at(store: Store, clock: ManualClock) -> None:
+    await push(store, *[job(f"{n:04}", ttl="1ms") for n in range(STEP_JOBS + 1)])
+    await push_one(store, "zzz")
+    clock.advance("2ms")
+
+    first = await reserve(store, 9)
+    assert (first.deliveries, len(first.expired), first.next_at) == ([[]], STEP_JOBS, NOW)
+    assert await counts(store) == Counts(ready=1, expired=STEP_JOBS + 1)
+
+    second = await reserve(store, 9)
+    assert [delivery.lease.id for delivery in second.deliveries[0]] == ["zzz"]
+    assert second.expired == [Moved(Event.EXPIRED, f"{STEP_JOBS:04}", NOW)]
+    assert await counts(store) == Counts(leased=1, expired=STEP_JOBS + 1)
+
+
+# --- pause
+
+
+async def test_a_paused_queue_gives_none_and_says_so(store: Store) -> None:
+    await push_one(store, "a")
+    await pause(store)
+
+    assert await reserve_asks(store, Ask(1, 1000), Ask(1, 1000)) == nothing_reserved(asks=2, paused=True)
+    assert await counts(store) == Counts(ready=1)
+
+    await resume(store)
+    assert await reserved_ids(store) == ["a"]
+
+
+# --- ids, bodies and errors in one batch
+
+
+async def test_each_delivery_carries_its_own(store: Store) -> None:
+    await store.push(
+        QUEUE,
+        [
+            Push([job("a", b"one", attributes={"n": "1"})]),
+            Push([job("b", b"two", ttl="1h", priority=LOW)]),
+            Push([job("c", b"", tries=0, priority=HIGH)]),
+        ],
+    )
+
+    deliveries = await reserve_some(store)
+
+    assert deliveries == [
+        Delivery(Lease(QUEUE, "c", NOW, 1), b"", NOW, NOW + 60_000, HIGH, tries=0, used=1),
+        Delivery(Lease(QUEUE, "a", NOW, 1), b"one", NOW, NOW + 60_000, NORMAL, 5, 1, attributes={"n": "1"}),
+        Delivery(Lease(QUEUE, "b", NOW, 1), b"two", NOW, NOW + 60_000, LOW, 5, 1, expires_at=NOW + 3_600_000),
+    ]
+
+
+async def test_the_last_error_comes_with_the_next_delivery(store: Store) -> None:
+    lease = await given_leased(store, "a")
+    await store.release(lease, 0, "timeout")
+
+    delivery = await reserve_one(store)
+
+    assert delivery.error == "timeout"
+
+
+async def test_exact_counts_through_a_life(store: Store, clock: ManualClock) -> None:
+    assert await counts(store) == Counts()
+    await push_one(store, "a", delay="1s")
+    assert await counts(store) == Counts(delayed=1)
+    clock.advance("1s")
+    assert await counts(store) == Counts(ready=1)
+    lease = (await reserve_one(store)).lease
+    assert await counts(store) == Counts(leased=1)
+    await store.release(lease, 1000)
+    assert await counts(store) == Counts(delayed=1)
+    clock.advance("1s")
+    lease = (await reserve_one(store)).lease
+    await store.kill(lease)
+    assert await counts(store) == Counts(dead=1)
+    await store.respawn(QUEUE, ids=["a"])
+    assert await counts(store) == Counts(ready=1)
+    lease = (await reserve_one(store)).lease
+    await ack_one(store, lease)
+    assert await counts(store) == Counts()
+    assert await states(store) == {}
+
+
+@pytest.mark.parametrize("count", [1, 2, 100, STEP_JOBS])
+async def test_a_batch_is_delivered_whole(store: Store, count: int) -> None:
+    await push(store, *[job(f"{n:04}", str(n).encode()) for n in range(count)])
+
+    deliveries = await reserve_some(store, count)
+
+    assert [(delivery.lease.id, delivery.body) for delivery in deliveries] == [
+        (f"{n:04}", str(n).encode()) for n in range(count)
+    ]

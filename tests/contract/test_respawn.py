@@ -1,0 +1,190 @@
+"""respawn: dead jobs come back with new tries and a new ttl, under the same born."""
+
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.errors import LeaseLost
+from duetime.job import STEP_JOBS, Counts, Event, Job, Moved, Priority, State
+from duetime.stores.base import Store
+from tests.contract.vocabulary import (
+    HIGH,
+    NOW,
+    QUEUE,
+    ack_one,
+    counts,
+    found,
+    get_one,
+    given_dead,
+    given_leased,
+    job,
+    pause,
+    push,
+    push_one,
+    reap,
+    reserve_one,
+    reserve_some,
+    reserved_ids,
+    states,
+)
+
+
+async def test_a_respawned_job_is_ready_now(store: Store, clock: ManualClock) -> None:
+    await given_dead(store, "a", body=b"body", priority=HIGH, attributes={"trace": "1"}, error="it failed", ttl="1s")
+    clock.advance("10s")
+
+    moved = list(await store.respawn(QUEUE, ids=["a"]))
+
+    now = NOW + 10_000
+    assert moved == [Moved(Event.RESPAWNED, "a", NOW, 1, due_at=now)]
+    assert await counts(store) == Counts(ready=1)
+    assert await get_one(store, "a") == Job(
+        QUEUE,
+        "a",
+        NOW,
+        State.READY,
+        b"body",
+        now,
+        Priority.HIGH,
+        tries=5,
+        used=0,
+        attempt=1,
+        attributes={"trace": "1"},
+    )
+    delivery = await reserve_one(store)
+    assert (delivery.lease.attempt, delivery.used, delivery.error) == (2, 1, "")
+
+
+async def test_it_may_get_a_new_ttl_and_new_tries(store: Store, clock: ManualClock) -> None:
+    await given_dead(store, "a", ttl="1h", tries=1)
+    clock.advance("10s")
+
+    await store.respawn(QUEUE, ids=["a"], ttl_ms=500, tries=2)
+
+    job = await found(store, "a")
+    assert (job.expires_at, job.tries) == (NOW + 10_500, 2)
+    moved = await store.release((await reserve_one(store)).lease, 0)
+    assert moved.event is Event.RELEASED
+    clock.advance("501ms")
+    assert await counts(store) == Counts(expired=1)
+
+
+async def test_zero_tries_are_unlimited_ones(store: Store) -> None:
+    await given_dead(store, "a", tries=1)
+
+    await store.respawn(QUEUE, ids=["a"], tries=0)
+
+    assert (await found(store, "a")).tries == 0
+    assert (await store.release((await reserve_one(store)).lease, 0)).event is Event.RELEASED
+
+
+async def test_without_a_ttl_it_lives_for_ever(store: Store, clock: ManualClock) -> None:
+    await given_dead(store, "a", ttl="1s")
+    await store.respawn(QUEUE, ids=["a"])
+
+    clock.advance("1000d")
+
+    assert await reap(store) == []
+    assert await counts(store) == Counts(ready=1)
+
+
+async def test_its_tries_count_from_zero_and_it_can_die_again(store: Store) -> None:
+    await given_dead(store, "a", tries=2)
+    await store.respawn(QUEUE, ids=["a"])
+
+    first = await store.release((await reserve_one(store)).lease, 0)
+    second = await store.release((await reserve_one(store)).lease, 0)
+
+    assert first == Moved(Event.RELEASED, "a", NOW, 2, NOW)
+    assert second == Moved(Event.DEAD, "a", NOW, 3, reason="tries")
+
+
+async def test_ids_that_are_not_dead_are_passed_over(store: Store) -> None:
+    await given_dead(store, "dead")
+    await given_leased(store, "leased")
+    await push(store, job("ready"), job("delayed", delay="1h"))
+
+    moved = await store.respawn(QUEUE, ids=["ready", "none", "dead", "leased", "delayed", "dead"])
+
+    assert list(moved) == [Moved(Event.RESPAWNED, "dead", NOW, 1, due_at=NOW)]
+    assert await states(store) == {"dead": "ready", "leased": "leased", "ready": "ready", "delayed": "delayed"}
+
+
+async def test_ids_are_answered_in_their_order(store: Store) -> None:
+    for job_id in "abc":
+        await given_dead(store, job_id)
+
+    assert [moved.id for moved in await store.respawn(QUEUE, ids=["c", "a"])] == ["c", "a"]
+    assert await states(store) == {"a": "ready", "b": "dead", "c": "ready"}
+
+
+async def test_no_ids_are_none(store: Store) -> None:
+    await given_dead(store, "a")
+
+    assert list(await store.respawn(QUEUE, ids=[])) == []
+    assert await counts(store) == Counts(dead=1)
+
+
+async def test_the_longest_dead_come_first(store: Store, clock: ManualClock) -> None:
+    for job_id in ("z", "c", "b", "a"):
+        await given_dead(store, job_id)
+        if job_id == "z":
+            clock.advance("1s")
+
+    assert [moved.id for moved in await store.respawn(QUEUE)] == ["z"]
+    assert [moved.id for moved in await store.respawn(QUEUE, limit=2)] == ["a", "b"]
+    assert [moved.id for moved in await store.respawn(QUEUE, limit=100)] == ["c"]
+    assert list(await store.respawn(QUEUE, limit=100)) == []
+    assert await counts(store) == Counts(ready=4)
+
+
+async def test_a_limit_of_nothing(store: Store) -> None:
+    await given_dead(store, "a")
+
+    assert list(await store.respawn(QUEUE, limit=0)) == []
+
+
+async def test_a_call_ends_at_its_bound(store: Store) -> None:
+    for batch in ("a", "b"):
+        await push(store, *[job(f"{batch}{n:03}") for n in range(300)])
+        for delivery in await reserve_some(store):
+            await store.kill(delivery.lease)
+    ids = [f"{batch}{n:03}" for batch in ("a", "b") for n in range(300)]
+
+    first = [moved.id for moved in await store.respawn(QUEUE, limit=10_000)]
+    second = [moved.id for moved in await store.respawn(QUEUE, limit=10_000)]
+
+    assert (first, second) == (ids[:STEP_JOBS], ids[STEP_JOBS:])
+
+
+async def test_no_such_queue(store: Store) -> None:
+    assert list(await store.respawn(QUEUE, limit=5)) == []
+    assert list(await store.respawn(QUEUE, ids=["a"])) == []
+    assert list(await store.queues()) == []
+
+
+async def test_the_old_lease_stays_lost(store: Store) -> None:
+    old = await given_dead(store, "a")
+    await store.respawn(QUEUE, ids=["a"])
+    new = (await reserve_one(store)).lease
+
+    with pytest.raises(LeaseLost):
+        await store.extend(old, 1000)
+    assert await ack_one(store, new) == Moved(Event.ACKED, "a", NOW, 2)
+
+
+async def test_a_paused_queue_respawns(store: Store) -> None:
+    await given_dead(store, "a")
+    await pause(store)
+
+    assert len(await store.respawn(QUEUE, ids=["a"])) == 1
+    assert await counts(store) == Counts(ready=1)
+
+
+async def test_it_goes_behind_those_that_were_due_before(store: Store, clock: ManualClock) -> None:
+    await given_dead(store, "a")
+    await push_one(store, "z")
+    clock.advance("1ms")
+
+    await store.respawn(QUEUE, ids=["a"])
+
+    assert await reserved_ids(store) == ["z", "a"]
