@@ -1,0 +1,51 @@
+"""Named statements from the `.sql` files of a dialect.
+
+A file holds statements, each under its `-- name:` and `-- description:`; the loader knows nothing else about SQL.
+Scripts (schema, migrations) are plain files of statements that end with a semicolon at the end of a line.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+_HEADER = re.compile(r"^-- name: (\w+)\n-- description: .+\n", re.MULTILINE)
+_COMMENT = re.compile(r"--[^\n]*")
+
+
+def load_queries(dialect: str) -> Mapping[str, str]:
+    """Every named statement of a dialect. A name that stands twice is an error in our files."""
+    queries: dict[str, str] = {}
+    for file in _folder(dialect).iterdir():
+        if file.name.endswith(".sql"):
+            for name, statement in _parse(file.read_text(encoding="utf-8")):
+                if name in queries:
+                    raise ValueError(f"the query {name!r} stands twice in {dialect}/*.sql")
+                queries[name] = statement
+    return queries
+
+
+def load_migrations(dialect: str) -> Mapping[int, tuple[str, str]]:
+    """Number to (name, script), in the order in which they apply."""
+    found = sorted((file.name, file.read_text(encoding="utf-8")) for file in _folder(dialect, "migrations").iterdir())
+    return {int(name[:4]): (name.removesuffix(".sql"), script) for name, script in found if name.endswith(".sql")}
+
+
+def load_schema(dialect: str) -> str:
+    return (_folder(dialect) / "schema.sql").read_text(encoding="utf-8")
+
+
+def statements(script: str) -> list[str]:
+    """A script's statements, for drivers that run one at a time."""
+    bare = _COMMENT.sub("", script)
+    return [statement.strip() for statement in re.split(r";\s*\n", bare + "\n") if statement.strip()]
+
+
+def _folder(*parts: str) -> Traversable:
+    return files("duetime.stores.sql").joinpath(*parts)
+
+
+def _parse(text: str) -> Iterator[tuple[str, str]]:
+    _, *sections = _HEADER.split(text)
+    for name, statement in zip(sections[::2], sections[1::2], strict=True):
+        yield name, statement.strip().removesuffix(";")

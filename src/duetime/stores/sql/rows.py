@@ -1,0 +1,144 @@
+"""Rows as the rules see them, and how they become the contract's nouns.
+
+`QueueRow` and `JobRow` are one step's working copies: the rules change them, the dialect writes them back. Nothing here
+knows a database.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from duetime.job import Job, NewJob, Priority, State
+from duetime.names import Queue
+from duetime.stores.base import QueueRules
+
+WAITING, LEASED, DEAD, GONE = 0, 1, 2, -1
+"""Places in the column `place`; GONE is never stored, it tells the writer to delete the row."""
+PLACE_NAMES = ("waiting", "leased", "dead")
+PRIORITIES: tuple[Priority, ...] = tuple(Priority)
+
+_decode_attributes = msgspec.json.Decoder(dict[str, str]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class QueueRow(Struct):
+    """A queue in one step, in the order of the columns. `id` is 0 until the queue has a row."""
+
+    id: int = 0
+    known: int = 0
+    paused: int = 0
+    strict: int = 0
+    expired_to_dead: int = 0
+    max_jobs: int = 0
+    max_body: int = 0
+    floor: int = 0
+    expired: int = 0
+    jobs: int = 0
+    leased: int = 0
+    dead: int = 0
+    reap_at: int = 0
+
+    def rules(self) -> QueueRules:
+        return QueueRules(
+            paused=bool(self.paused),
+            strict=bool(self.strict),
+            expired_to_dead=bool(self.expired_to_dead),
+            max_jobs=self.max_jobs,
+            max_body=self.max_body,
+        )
+
+    def reap_by(self, at: int) -> None:
+        """The reaper is needed at `at`, if not before."""
+        if not 0 < self.reap_at <= at:
+            self.reap_at = at
+
+    def next_born(self, now: int, above: int) -> int:
+        born = max(now, self.floor + 1, above + 1)
+        if born > now:
+            self.floor = max(self.floor, born)
+        return born
+
+
+class JobRow(Struct):
+    """A job in one step: first what is read, in the order of the columns, then what only a move writes.
+
+    An `error` of None keeps the one that is stored.
+    """
+
+    id: str
+    born: int
+    place: int
+    priority: int
+    due_at: int
+    expires_at: int
+    tries: int
+    used: int
+    attempt: int
+    lease_until: int = 0
+    dead_at: int = 0
+    reason: str = ""
+    error: str | None = None
+
+    def expired(self, now: int) -> bool:
+        return self.place == WAITING and 0 < self.expires_at < now
+
+
+def insert_values(queue_id: int, job: JobRow, new: NewJob) -> tuple[object, ...]:
+    """The parameters of `insert_job`."""
+    return (
+        queue_id,
+        job.id,
+        job.born,
+        job.priority,
+        job.due_at,
+        job.expires_at,
+        job.tries,
+        job.attempt,
+        _encode(new.attributes) if new.attributes else None,
+        new.body,
+    )
+
+
+def attributes(stored: bytes | None) -> Mapping[str, str]:
+    return _decode_attributes(stored) if stored else {}
+
+
+def as_json(values: object) -> str:
+    """A list for `json_each`."""
+    return _encode(values).decode()
+
+
+def _state(place: int, due_at: int, now: int) -> State:
+    match place:
+        case 1:
+            return State.LEASED
+        case 2:
+            return State.DEAD
+        case _:
+            return State.DELAYED if due_at > now else State.READY
+
+
+def view(queue: Queue, row: tuple[Any, ...], now: int) -> Job:
+    """A row of `get_jobs`, for looking at it."""
+    job_id, born, place, priority, due_at, expires_at, lease_until, dead_at = row[:8]
+    tries, used, attempt, reason, error, stored, body = row[8:]
+    return Job(
+        queue=queue,
+        id=job_id,
+        born=born,
+        state=_state(place, due_at, now),
+        body=body,
+        due_at=due_at,
+        priority=Priority(priority),
+        tries=tries,
+        used=used,
+        attempt=attempt,
+        expires_at=expires_at,
+        lease_until=lease_until,
+        dead_at=dead_at,
+        reason=reason,
+        error=error,
+        attributes=attributes(stored),
+    )

@@ -1,0 +1,334 @@
+"""The rules by which jobs move, for every SQL dialect.
+
+Pure: they take a step's working copies of rows, change them and say what happened. The dialect reads the rows before
+and writes them back after, in the same transaction. `stores/base.py` is the contract they keep.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from duetime.errors import (
+    BodyTooLarge,
+    DuetimeError,
+    ExpiresBeforeDue,
+    JobDead,
+    JobExists,
+    JobRunning,
+    LeaseLost,
+    QueueFull,
+)
+from duetime.job import (
+    STEP_BYTES,
+    STEP_JOBS,
+    Delivery,
+    Event,
+    IfExists,
+    Lease,
+    Moved,
+    NewJob,
+    Priority,
+    Reason,
+)
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.sql.rows import (
+    DEAD,
+    GONE,
+    LEASED,
+    PLACE_NAMES,
+    PRIORITIES,
+    WAITING,
+    JobRow,
+    QueueRow,
+    attributes,
+    insert_values,
+)
+
+
+def lease_lost(lease: Lease) -> LeaseLost:
+    return LeaseLost(f"the lease on {lease.id!r} (attempt {lease.attempt}) is no longer held", id=lease.id)
+
+
+def holds(job: JobRow | None, lease: Lease) -> bool:
+    """The fence."""
+    return job is not None and job.place == LEASED and job.born == lease.born and job.attempt == lease.attempt
+
+
+# --- ways out of a place
+
+
+def leave(line: QueueRow, job: JobRow) -> None:
+    """Out of its place, to be put into another one or to end in the same step."""
+    if job.place == LEASED:
+        line.leased -= 1
+    elif job.place == DEAD:
+        line.dead -= 1
+    job.lease_until = job.dead_at = 0
+    job.reason = ""
+
+
+def end(line: QueueRow, job: JobRow, now: int) -> None:
+    leave(line, job)
+    line.jobs -= 1
+    job.place = GONE
+    if job.born >= now:
+        line.floor = max(line.floor, job.born)
+
+
+# --- ways into a place
+
+
+def wait(line: QueueRow, job: JobRow, due_at: int) -> None:
+    job.place, job.due_at = WAITING, due_at
+    if job.expires_at:
+        line.reap_by(job.expires_at + 1)
+
+
+def hold(line: QueueRow, job: JobRow, until: int) -> None:
+    job.place, job.lease_until = LEASED, until
+    line.leased += 1
+    line.reap_by(until)
+
+
+def die(line: QueueRow, job: JobRow, now: int, reason: Reason) -> Moved:
+    leave(line, job)
+    line.dead += 1
+    job.place, job.dead_at, job.reason, job.expires_at = DEAD, now, reason.value, 0
+    return Moved(Event.DEAD, job.id, job.born, job.attempt, reason=reason.value)
+
+
+def expire(line: QueueRow, job: JobRow, now: int) -> Moved:
+    """End a job by its ttl."""
+    line.expired += 1
+    if line.expired_to_dead:
+        return die(line, job, now, Reason.EXPIRED)
+    end(line, job, now)
+    return Moved(Event.EXPIRED, job.id, job.born, job.attempt)
+
+
+def wait_again(line: QueueRow, job: JobRow, now: int, due_at: int, event: Event) -> Moved:
+    """A leased job waits again, or ends: "tries" before "expired", and a job given back has its try returned."""
+    if event is Event.GIVEN_BACK:
+        job.used -= 1
+    elif 0 < job.tries <= job.used:
+        return die(line, job, now, Reason.TRIES)
+    if job.expires_at and max(now, due_at) > job.expires_at:
+        return expire(line, job, now)
+    leave(line, job)
+    wait(line, job, due_at)
+    return Moved(event, job.id, job.born, job.attempt, due_at)
+
+
+# --- ack
+
+
+def ack(line: QueueRow, job: JobRow | None, lease: Lease, now: int) -> Moved | LeaseLost | None:
+    if job is None or job.place == GONE or job.expired(now):
+        return None
+    if not holds(job, lease):
+        return lease_lost(lease)
+    end(line, job, now)
+    return Moved(Event.ACKED, job.id, job.born, job.attempt)
+
+
+def ack_held(line: QueueRow, leases: Sequence[Lease], now: int) -> list[Moved]:
+    """The same for different leases that are all known to be held."""
+    line.jobs -= len(leases)
+    line.leased -= len(leases)
+    last_born = max(lease.born for lease in leases)
+    if last_born >= now:
+        line.floor = max(line.floor, last_born)
+    return [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in leases]
+
+
+# --- verbs on ids
+
+
+def cancel(line: QueueRow, job: JobRow, now: int) -> Moved | None:
+    if job.place == GONE or job.expired(now):
+        return None
+    event = Event.DELETED if job.place == DEAD else Event.CANCELLED
+    reason = "running" if job.place == LEASED else ""
+    end(line, job, now)
+    return Moved(event, job.id, job.born, job.attempt, reason=reason)
+
+
+def reschedule(line: QueueRow, job: JobRow, now: int, due_at: int) -> Moved | DuetimeError | None:
+    if job.expired(now):
+        return None
+    if job.place == LEASED:
+        return JobRunning(f"the job {job.id!r} is leased", id=job.id)
+    if job.place == DEAD:
+        return JobDead(f"the job {job.id!r} is dead; respawn it first", id=job.id)
+    if job.expires_at and due_at > job.expires_at:
+        return ExpiresBeforeDue(f"the job {job.id!r} would expire before it is due", id=job.id)
+    wait(line, job, due_at)
+    return Moved(Event.RESCHEDULED, job.id, job.born, job.attempt, due_at)
+
+
+def respawn(line: QueueRow, job: JobRow, now: int, expires_at: int, tries: int | None) -> Moved:
+    leave(line, job)
+    job.used, job.error, job.expires_at = 0, "", expires_at
+    if tries is not None:
+        job.tries = tries
+    wait(line, job, now)
+    return Moved(Event.RESPAWNED, job.id, job.born, job.attempt, now)
+
+
+# --- push
+
+
+class PushPlan:
+    """What one call of pushes does, request by request; each sees what the ones before it did.
+
+    `jobs` starts as what is stored under the ids of the call. `removed` has left the store before `inserted` comes in.
+    """
+
+    def __init__(self, line: QueueRow, jobs: dict[str, JobRow], now: int) -> None:
+        self._line, self._jobs, self._now = line, jobs, now
+        self._stored = frozenset(jobs)
+        self._inserted: dict[str, tuple[object, ...]] = {}
+        self.earliest: int | None = None
+
+    @property
+    def inserted(self) -> Sequence[tuple[object, ...]]:
+        return list(self._inserted.values())
+
+    @property
+    def removed(self) -> Sequence[str]:
+        return [job_id for job_id in self._stored if job_id in self._inserted]
+
+    def decide(self, request: Push) -> Pushed | DuetimeError:
+        if refusal := self._refusal(request):
+            return refusal
+        self._line.known = 1
+        return Pushed([self._add(new, request.if_exists) for new in request.jobs], self._now)
+
+    def _refusal(self, request: Push) -> DuetimeError | None:
+        """Why the whole request is refused, if it is; nothing has been changed then."""
+        max_body, max_jobs, now = self._line.max_body, self._line.max_jobs, self._now
+        seen, held = set[str](), self._line.jobs
+        for new in request.jobs:
+            if max_body and len(new.body) > max_body:
+                return BodyTooLarge(f"the body has {len(new.body)} bytes; this queue takes {max_body}", id=new.id)
+            if new.ttl_ms and _due(new, now) > now + new.ttl_ms:
+                return ExpiresBeforeDue(f"the job {new.id!r} would expire before it is due", id=new.id)
+            old = self._jobs.get(new.id)
+            if request.if_exists is IfExists.ERROR and (new.id in seen or (old and not old.expired(now))):
+                return JobExists(f"a job with the id {new.id!r} exists", id=new.id)
+            if max_jobs and old is None and new.id not in seen:
+                held += 1
+                if held > max_jobs:
+                    return QueueFull(f"the queue holds its {max_jobs} jobs", max_jobs=max_jobs)
+            seen.add(new.id)
+        return None
+
+    def _add(self, new: NewJob, if_exists: IfExists) -> Moved:
+        old = self._jobs.get(new.id)
+        if old is None:
+            return self._accept(new, Event.ACCEPTED)
+        expired = old.expired(self._now)
+        if not expired and if_exists is not IfExists.REPLACE:
+            due_at = old.due_at if old.place == WAITING else 0
+            return Moved(Event.KEPT, old.id, old.born, old.attempt, due_at, reason=PLACE_NAMES[old.place])
+        end(self._line, old, self._now)
+        if expired:
+            self._line.expired += 1
+            return self._accept(new, Event.ACCEPTED, reason="expired", was=old.born)
+        return self._accept(new, Event.REPLACED, was=old.born)
+
+    def _accept(self, new: NewJob, event: Event, *, reason: str = "", was: int = 0) -> Moved:
+        line, now = self._line, self._now
+        born, due_at = new.born or line.next_born(now, was), _due(new, now)
+        expires_at = now + new.ttl_ms if new.ttl_ms else 0
+        job = JobRow(new.id, born, WAITING, int(new.priority), due_at, expires_at, new.tries, 0, new.attempt)
+        line.jobs += 1
+        if expires_at:
+            line.reap_by(expires_at + 1)
+        if self.earliest is None or due_at < self.earliest:
+            self.earliest = due_at
+        self._jobs[new.id] = job
+        self._inserted[new.id] = insert_values(line.id, job, new)
+        return Moved(event, new.id, born, new.attempt, due_at, reason, was)
+
+
+def _due(new: NewJob, now: int) -> int:
+    return now + new.delay_ms if new.due_at is None else new.due_at
+
+
+# --- reserve
+
+ReadySource = Callable[[Priority], Iterator[tuple[Any, ...]]]
+"""Opens a reading of `ready_jobs` for one priority."""
+
+
+class Picker:
+    """Serves the asks of one reserve call, within the bounds of a step.
+
+    Reads each priority once and in order, only as far as it is asked for. `leased` maps lease ends to ids; `expired`
+    are the jobs that were met and ended on the way, changed in place.
+    """
+
+    def __init__(self, queue: Queue, line: QueueRow, now: int, source: ReadySource) -> None:
+        self._queue, self._line, self._now, self._open = queue, line, now, source
+        self._sources: dict[Priority, Iterator[tuple[Any, ...]]] = {}
+        self._looks_left = STEP_JOBS
+        self._bytes = 0
+        self.leased: dict[int, list[str]] = {}
+        self.expired: list[JobRow] = []
+        self.ended: list[Moved] = []
+
+    def serve(self, ask: Ask) -> list[Delivery]:
+        taken: list[Delivery] = []
+        if not self._line.strict:
+            for priority, quota in zip(PRIORITIES, ask.quotas, strict=True):
+                self._take(priority, min(quota, ask.limit - len(taken)), ask.ttr_ms, taken)
+        for priority in PRIORITIES:
+            self._take(priority, ask.limit - len(taken), ask.ttr_ms, taken)
+        return taken
+
+    def _take(self, priority: Priority, wanted: int, ttr_ms: int, taken: list[Delivery]) -> None:
+        if wanted <= 0 or not self._looks_left:
+            return
+        source = self._sources.get(priority)
+        if source is None:
+            source = self._sources[priority] = self._open(priority)
+        while wanted > 0 and self._looks_left and (row := next(source, None)) is not None:
+            if delivery := self._look(row, priority, ttr_ms):
+                taken.append(delivery)
+                wanted -= 1
+
+    def _look(self, row: tuple[Any, ...], priority: Priority, ttr_ms: int) -> Delivery | None:
+        job_id, born, due_at, expires_at, tries, used, attempt, error, stored, body = row
+        if 0 < expires_at < self._now:
+            self._looks_left -= 1
+            job = JobRow(job_id, born, WAITING, priority, due_at, expires_at, tries, used, attempt)
+            self.ended.append(expire(self._line, job, self._now))
+            self.expired.append(job)
+            return None
+        if self._bytes and self._bytes + len(body) > STEP_BYTES:
+            self._looks_left = 0
+            return None
+        self._looks_left -= 1
+        self._bytes += len(body)
+        until = self._now + ttr_ms
+        self.leased.setdefault(until, []).append(job_id)
+        self._line.leased += 1
+        self._line.reap_by(until)
+        return Delivery(
+            Lease(self._queue, job_id, born, attempt + 1),
+            body,
+            due_at,
+            until,
+            priority,
+            tries,
+            used + 1,
+            expires_at,
+            attributes(stored),
+            error,
+        )
+
+
+def next_visit(next_lapse: int | None, next_expiry: int | None) -> int:
+    """When the reaper is next needed in a queue; 0 for never."""
+    return min((at for at in (next_lapse, next_expiry and next_expiry + 1) if at), default=0)

@@ -1,0 +1,61 @@
+-- What must always be true. Full walks, for tests and `doctor --deep`; each row found is a broken promise.
+
+-- name: check_file
+-- description: The file's own structure, and each index against its table.
+PRAGMA integrity_check(20);
+
+-- name: check_counts
+-- description: Queues whose counts differ from a walk over their jobs.
+SELECT
+    queues.namespace || '/' || queues.name,
+    queues.jobs,
+    queues.leased,
+    queues.dead,
+    count(jobs.id),
+    count(CASE WHEN jobs.place = 1 THEN 1 END),
+    count(CASE WHEN jobs.place = 2 THEN 1 END)
+FROM queues
+LEFT JOIN jobs ON jobs.queue = queues.id
+GROUP BY queues.id
+HAVING
+    queues.jobs <> count(jobs.id)
+    OR queues.leased <> count(CASE WHEN jobs.place = 1 THEN 1 END)
+    OR queues.dead <> count(CASE WHEN jobs.place = 2 THEN 1 END);
+
+-- name: check_places
+-- description: Jobs whose fields do not fit the place they are in.
+SELECT
+    queue,
+    id,
+    place
+FROM jobs
+WHERE
+    place NOT IN (0, 1, 2)
+    OR priority NOT IN (1, 2, 3)
+    OR (place = 1) <> (lease_until > 0)
+    OR (place = 2) <> (dead_at > 0)
+    OR (place = 2) <> (reason <> '')
+    OR (place = 2 AND expires_at > 0)
+    OR used < 0
+    OR used > attempt;
+
+-- name: check_owners
+-- description: Jobs that belong to no queue, not even to a purged one.
+SELECT
+    queue,
+    id
+FROM jobs
+WHERE queue NOT IN (SELECT id FROM queues) AND queue NOT IN (SELECT queue FROM discarded);
+
+-- name: check_agenda
+-- description: Queues that the reaper would visit too late, or never.
+SELECT
+    queues.namespace || '/' || queues.name,
+    queues.reap_at,
+    min(CASE WHEN jobs.place = 1 THEN jobs.lease_until ELSE jobs.expires_at + 1 END)
+FROM queues
+INNER JOIN jobs ON jobs.queue = queues.id AND (jobs.place = 1 OR (jobs.place = 0 AND jobs.expires_at > 0))
+GROUP BY queues.id
+HAVING
+    queues.reap_at = 0
+    OR queues.reap_at > min(CASE WHEN jobs.place = 1 THEN jobs.lease_until ELSE jobs.expires_at + 1 END);

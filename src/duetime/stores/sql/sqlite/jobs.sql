@@ -1,0 +1,232 @@
+-- What verbs do to jobs. Statements that run for many jobs at once take their ids as one JSON array.
+
+-- name: insert_job
+-- description: A new incarnation waits. Positional, because it runs for hundreds of jobs a call.
+INSERT INTO jobs (
+    queue,
+    id,
+    born,
+    place,
+    priority,
+    due_at,
+    expires_at,
+    lease_until,
+    dead_at,
+    tries,
+    used,
+    attempt,
+    reason,
+    error,
+    attributes,
+    body
+) VALUES (?, ?, ?, 0, ?, ?, ?, 0, 0, ?, 0, ?, '', '', ?, ?);
+
+-- name: find_jobs
+-- description: What the rules need to know about jobs by id; ids that are not there are passed over.
+SELECT
+    jobs.id,
+    jobs.born,
+    jobs.place,
+    jobs.priority,
+    jobs.due_at,
+    jobs.expires_at,
+    jobs.tries,
+    jobs.used,
+    jobs.attempt
+FROM json_each(:ids) AS wanted
+CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
+
+-- name: ready_jobs
+-- description: What a consumer may get from one priority, in order; the caller stops reading when it has enough.
+SELECT
+    id,
+    born,
+    due_at,
+    expires_at,
+    tries,
+    used,
+    attempt,
+    error,
+    attributes,
+    body
+FROM jobs
+WHERE queue = :queue AND place = 0 AND priority = :priority AND due_at <= :now
+ORDER BY due_at, id
+LIMIT :limit;
+
+-- name: lease_jobs
+-- description: waiting -> leased, one more delivery each.
+UPDATE jobs
+SET
+    place = 1,
+    lease_until = :lease_until,
+    used = used + 1,
+    attempt = attempt + 1
+WHERE queue = :queue AND id IN (SELECT value FROM json_each(:ids));
+
+-- name: count_held
+-- description: How many of these leases (id, born, attempt) are held.
+SELECT count(*)
+FROM json_each(:leases) AS lease
+CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = lease.value ->> 0
+WHERE jobs.place = 1 AND jobs.born = lease.value ->> 1 AND jobs.attempt = lease.value ->> 2;
+
+-- name: move_job
+-- description: Every other way from place to place. An error of null keeps the one that is there.
+UPDATE jobs
+SET
+    place = :place,
+    due_at = :due_at,
+    expires_at = :expires_at,
+    lease_until = :lease_until,
+    dead_at = :dead_at,
+    tries = :tries,
+    used = :used,
+    reason = :reason,
+    error = coalesce(:error, error)
+WHERE queue = :queue AND id = :id;
+
+-- name: delete_jobs
+-- description: The end of jobs in any place.
+DELETE FROM jobs
+WHERE queue = :queue AND id IN (SELECT value FROM json_each(:ids));
+
+-- name: lapsed_jobs
+-- description: Leases that ran out, earliest first.
+SELECT
+    id,
+    born,
+    place,
+    priority,
+    due_at,
+    expires_at,
+    tries,
+    used,
+    attempt
+FROM jobs
+WHERE queue = :queue AND place = 1 AND lease_until <= :now
+ORDER BY lease_until, id
+LIMIT :limit;
+
+-- name: expired_jobs
+-- description: Waiting jobs past their time, earliest first.
+SELECT
+    id,
+    born,
+    place,
+    priority,
+    due_at,
+    expires_at,
+    tries,
+    used,
+    attempt
+FROM jobs
+WHERE queue = :queue AND place = 0 AND expires_at > 0 AND expires_at < :now
+ORDER BY expires_at, id
+LIMIT :limit;
+
+-- name: longest_dead
+-- description: The next dead letters to respawn.
+SELECT
+    id,
+    born,
+    place,
+    priority,
+    due_at,
+    expires_at,
+    tries,
+    used,
+    attempt
+FROM jobs
+WHERE queue = :queue AND place = 2
+ORDER BY dead_at, id
+LIMIT :limit;
+
+-- name: next_lapse
+-- description: When the queue's next lease runs out.
+SELECT min(lease_until) FROM jobs WHERE queue = :queue AND place = 1;
+
+-- name: next_expiry
+-- description: When the queue's next waiting job expires.
+SELECT min(expires_at) FROM jobs WHERE queue = :queue AND place = 0 AND expires_at > 0;
+
+-- name: heads
+-- description: The earliest due_at per priority; three seeks instead of an index without the priority.
+SELECT
+    (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 1),
+    (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 2),
+    (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 3);
+
+-- name: get_jobs
+-- description: Jobs as they are, by id.
+SELECT
+    jobs.id,
+    jobs.born,
+    jobs.place,
+    jobs.priority,
+    jobs.due_at,
+    jobs.expires_at,
+    jobs.lease_until,
+    jobs.dead_at,
+    jobs.tries,
+    jobs.used,
+    jobs.attempt,
+    jobs.reason,
+    jobs.error,
+    jobs.attributes,
+    jobs.body
+FROM json_each(:ids) AS wanted
+CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
+
+-- name: list_waiting
+-- description: Keys of one priority's waiting jobs after (after_at, after_id), due by last and not expired at alive_at.
+SELECT
+    due_at,
+    id
+FROM jobs
+WHERE
+    queue = :queue
+    AND place = 0
+    AND priority = :priority
+    AND due_at <= :last
+    AND (due_at, id) > (:after_at, :after_id)
+    AND (expires_at = 0 OR expires_at >= :alive_at)
+ORDER BY due_at, id
+LIMIT :limit;
+
+-- name: list_leased
+-- description: Keys of leased jobs after (after_at, after_id).
+SELECT
+    lease_until,
+    id
+FROM jobs
+WHERE queue = :queue AND place = 1 AND (lease_until, id) > (:after_at, :after_id)
+ORDER BY lease_until, id
+LIMIT :limit;
+
+-- name: list_dead
+-- description: Keys of dead jobs after (after_at, after_id).
+SELECT
+    dead_at,
+    id
+FROM jobs
+WHERE queue = :queue AND place = 2 AND (dead_at, id) > (:after_at, :after_id)
+ORDER BY dead_at, id
+LIMIT :limit;
+
+-- name: count_waiting
+-- description: How many of one priority wait with first <= due_at < last.
+SELECT count(*) FROM jobs
+WHERE queue = :queue AND place = 0 AND priority = :priority AND due_at >= :first AND due_at < :last;
+
+-- name: count_expired
+-- description: How many wait past their time, because nobody has met them yet.
+SELECT count(*) FROM jobs WHERE queue = :queue AND place = 0 AND expires_at > 0 AND expires_at < :now;
+
+-- name: some_jobs
+-- description: Any jobs of a discarded queue.
+SELECT id FROM jobs WHERE queue = :queue LIMIT :limit;
+
+-- name: delete_queue_jobs
+-- description: All of a queue's jobs, where they are few.
+DELETE FROM jobs WHERE queue = :queue;

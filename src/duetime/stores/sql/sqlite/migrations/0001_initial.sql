@@ -1,0 +1,114 @@
+-- Everything that the first release needs.
+
+-- One row: what the whole file knows about itself.
+CREATE TABLE meta (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    epoch TEXT NOT NULL,                -- drawn once per file
+    wakes INTEGER NOT NULL,             -- transactions that announced something, so that a lost announcement shows
+    registry_version INTEGER NOT NULL
+);
+
+CREATE TABLE migrations (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    applied_at INTEGER NOT NULL
+);
+
+-- A queue's rules and what its verbs must know in the same step. The row outlives a purge for the sake of its floor.
+CREATE TABLE queues (
+    id INTEGER PRIMARY KEY,             -- under which its jobs are kept; a purge gives the queue a new one
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    known INTEGER NOT NULL,             -- pushed to or configured, and not purged since
+    paused INTEGER NOT NULL,
+    strict INTEGER NOT NULL,
+    expired_to_dead INTEGER NOT NULL,
+    max_jobs INTEGER NOT NULL,
+    max_body INTEGER NOT NULL,
+    floor INTEGER NOT NULL,             -- every later born is above it
+    expired INTEGER NOT NULL,           -- running total
+    jobs INTEGER NOT NULL,              -- rows in jobs, of which ...
+    leased INTEGER NOT NULL,            -- ... in place 1
+    dead INTEGER NOT NULL,              -- ... in place 2
+    reap_at INTEGER NOT NULL            -- a lower bound of when the reaper is next needed; 0 = never
+);
+
+-- serves load_queue, list_queues, list_namespace
+CREATE UNIQUE INDEX queues_name ON queues (namespace, name);
+
+-- serves queues_to_reap, next_reap
+CREATE INDEX queues_reap ON queues (reap_at) WHERE reap_at > 0;
+
+-- Ids that purged queues had: their jobs no longer count, and the reaper removes them bit by bit.
+CREATE TABLE discarded (
+    queue INTEGER PRIMARY KEY
+);
+
+CREATE TABLE jobs (
+    queue INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    born INTEGER NOT NULL,
+    place INTEGER NOT NULL,             -- 0 waiting -> 1 leased -> 0, 2 dead or gone; 2 -> 0 by respawn
+    priority INTEGER NOT NULL,          -- 1 high, 2 normal, 3 low
+    due_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    lease_until INTEGER NOT NULL,       -- in place 1 only
+    dead_at INTEGER NOT NULL,           -- in place 2 only
+    tries INTEGER NOT NULL,
+    used INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    error TEXT NOT NULL,
+    attributes BLOB,                    -- JSON; null for none
+    body BLOB NOT NULL,
+    PRIMARY KEY (queue, id)
+) WITHOUT ROWID;
+
+-- serves ready_jobs, heads, list_waiting, count_waiting
+CREATE INDEX jobs_waiting ON jobs (queue, priority, due_at, id) WHERE place = 0;
+
+-- serves expired_jobs, count_expired, next_expiry
+CREATE INDEX jobs_expiring ON jobs (queue, expires_at, id) WHERE place = 0 AND expires_at > 0;
+
+-- serves lapsed_jobs, next_lapse, list_leased
+CREATE INDEX jobs_leased ON jobs (queue, lease_until, id) WHERE place = 1;
+
+-- serves longest_dead, list_dead
+CREATE INDEX jobs_dead ON jobs (queue, dead_at, id) WHERE place = 2;
+
+-- Pushes that happen once. Kept by the queue's name: a purge does not touch them.
+CREATE TABLE marks (
+    namespace TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    expires_at INTEGER NOT NULL,
+    answer BLOB NOT NULL,               -- what was answered then, as msgpack
+    PRIMARY KEY (namespace, queue, name)
+) WITHOUT ROWID;
+
+-- serves delete_old_marks
+CREATE INDEX marks_old ON marks (expires_at);
+
+-- Records, and the tombstones of those that are gone.
+CREATE TABLE registry (
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value BLOB,                         -- null: deleted
+    version INTEGER NOT NULL,
+    PRIMARY KEY (kind, key)
+) WITHOUT ROWID;
+
+-- serves records_since
+CREATE UNIQUE INDEX registry_versions ON registry (version);
+
+CREATE TABLE counters (
+    name TEXT PRIMARY KEY,
+    value INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- serves delete_old_counters
+CREATE INDEX counters_old ON counters (expires_at) WHERE expires_at > 0;
+
+INSERT INTO meta (one, epoch, wakes, registry_version) VALUES (1, lower(hex(randomblob(8))), 0, 0);

@@ -1,0 +1,163 @@
+-- Queues, marks and what the file knows about itself.
+
+-- name: load_queue
+-- description: All that verbs must obey, read in their own step.
+SELECT
+    id,
+    known,
+    paused,
+    strict,
+    expired_to_dead,
+    max_jobs,
+    max_body,
+    floor,
+    expired,
+    jobs,
+    leased,
+    dead,
+    reap_at
+FROM queues
+WHERE namespace = :namespace AND name = :name;
+
+-- name: new_queue_id
+-- description: An id that no queue has or had while any job may still be kept under it.
+SELECT 1 + max(
+    coalesce((SELECT max(id) FROM queues), 0),
+    coalesce((SELECT max(queue) FROM discarded), 0)
+);
+
+-- name: insert_queue
+-- description: A queue that was not there; its fields follow by update_queue.
+INSERT INTO queues (
+    id,
+    namespace,
+    name,
+    known,
+    paused,
+    strict,
+    expired_to_dead,
+    max_jobs,
+    max_body,
+    floor,
+    expired,
+    jobs,
+    leased,
+    dead,
+    reap_at
+) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+
+-- name: update_queue
+-- description: Write back what a step changed. Positional, because it runs in almost every step.
+UPDATE queues
+SET
+    known = ?,
+    paused = ?,
+    strict = ?,
+    expired_to_dead = ?,
+    max_jobs = ?,
+    max_body = ?,
+    floor = ?,
+    expired = ?,
+    jobs = ?,
+    leased = ?,
+    dead = ?,
+    reap_at = ?
+WHERE id = ?;
+
+-- name: change_queue_id
+-- description: Leave all jobs behind in one step, however many.
+UPDATE queues SET id = :new WHERE id = :old;
+
+-- name: discard
+-- description: Hand a purged queue's jobs to the reaper.
+INSERT INTO discarded (queue) VALUES (:queue);
+
+-- name: some_discarded
+-- description: The next purged queue whose jobs are still to be removed.
+SELECT queue FROM discarded LIMIT 1;
+
+-- name: forget_discarded
+-- description: All of its jobs are gone.
+DELETE FROM discarded WHERE queue = :queue;
+
+-- name: list_queues
+-- description: Every known queue, in order.
+SELECT
+    namespace,
+    name
+FROM queues
+WHERE known = 1
+ORDER BY namespace, name;
+
+-- name: list_namespace
+-- description: The known queues of one namespace, in order.
+SELECT
+    namespace,
+    name
+FROM queues
+WHERE namespace = :namespace AND known = 1
+ORDER BY name;
+
+-- name: queues_to_reap
+-- description: The reaper's agenda.
+SELECT
+    namespace,
+    name
+FROM queues
+WHERE reap_at > 0 AND reap_at <= :now
+ORDER BY reap_at
+LIMIT :limit;
+
+-- name: next_reap
+-- description: When the reaper is next needed, at the earliest.
+SELECT min(reap_at) FROM queues WHERE reap_at > 0;
+
+-- name: get_mark
+-- description: What a push with this mark answered, while the mark lives.
+SELECT
+    digest,
+    answer
+FROM marks
+WHERE namespace = :namespace AND queue = :queue AND name = :name AND expires_at > :now;
+
+-- name: set_mark
+-- description: Also over one whose life has ended.
+INSERT OR REPLACE INTO marks (
+    namespace,
+    queue,
+    name,
+    digest,
+    expires_at,
+    answer
+) VALUES (:namespace, :queue, :name, :digest, :expires_at, :answer);
+
+-- name: delete_old_marks
+-- description: Bounded, because nobody waits for it.
+DELETE FROM marks
+WHERE (namespace, queue, name) IN (
+    SELECT
+        namespace,
+        queue,
+        name
+    FROM marks
+    WHERE expires_at <= :now
+    ORDER BY expires_at
+    LIMIT :limit
+);
+
+-- name: get_meta
+-- description: The file's one row.
+SELECT
+    epoch,
+    wakes,
+    registry_version
+FROM meta
+WHERE one = 1;
+
+-- name: count_wake
+-- description: Number the announcements of this transaction.
+UPDATE meta SET wakes = wakes + 1 WHERE one = 1 RETURNING wakes;
+
+-- name: data_version
+-- description: Changes when another connection has committed.
+PRAGMA data_version;

@@ -1,0 +1,79 @@
+-- Records and counters.
+
+-- name: get_record
+-- description: One record; a tombstone's value is null.
+SELECT
+    value,
+    version
+FROM registry
+WHERE kind = :kind AND key = :key;
+
+-- name: next_version
+-- description: Every write of a record has its own version.
+UPDATE meta SET registry_version = registry_version + 1 WHERE one = 1 RETURNING registry_version;
+
+-- name: put_record
+-- description: Write a record, or its tombstone with a value of null.
+INSERT OR REPLACE INTO registry (
+    kind,
+    key,
+    value,
+    version
+) VALUES (:kind, :key, :value, :version);
+
+-- name: list_records
+-- description: All of a kind, in order.
+SELECT
+    key,
+    value,
+    version
+FROM registry
+WHERE kind = :kind AND value IS NOT NULL
+ORDER BY key;
+
+-- name: records_since
+-- description: What was written after a version, oldest write first; tombstones with a value of null.
+SELECT
+    kind,
+    key,
+    value,
+    version
+FROM registry
+WHERE version > :since
+ORDER BY version;
+
+-- name: get_counter
+-- description: A counter, live or not.
+SELECT
+    value,
+    expires_at
+FROM counters
+WHERE name = :name;
+
+-- name: put_counter
+-- description: Write a counter.
+INSERT OR REPLACE INTO counters (
+    name,
+    value,
+    expires_at
+) VALUES (:name, :value, :expires_at);
+
+-- name: counters_from
+-- description: Live counters in order of their names; the caller stops where the prefix ends.
+SELECT
+    name,
+    value
+FROM counters
+WHERE name >= :prefix AND (expires_at = 0 OR expires_at > :now)
+ORDER BY name;
+
+-- name: delete_old_counters
+-- description: Bounded, because nobody waits for it.
+DELETE FROM counters
+WHERE name IN (
+    SELECT name
+    FROM counters
+    WHERE expires_at > 0 AND expires_at <= :now
+    ORDER BY expires_at
+    LIMIT :limit
+);

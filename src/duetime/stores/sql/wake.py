@@ -1,0 +1,259 @@
+"""How processes on one file wake each other.
+
+Each process that listens has a datagram socket in a folder beside the file; whoever commits something worth waking
+for sends it to all of them. Datagrams get lost (a full buffer, a process that cannot bind), so every announcing
+transaction carries the next number of a count kept in the file: a listener looks at that count every 50 ms, and a
+number that it has not heard means "look everywhere".
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from duetime.errors import DuetimeError
+from duetime.stores.base import Wake
+
+POLL_S = 0.05
+MAX_PENDING = 10_000
+MAX_WAKES = 64
+"""More in one transaction are announced as "look everywhere", so that a datagram stays small."""
+
+_SUFFIX = ".sock"
+_PROC = Path("/proc/self/fd")
+
+
+class News(Struct, frozen=True, array_like=True):
+    """What one transaction announces. `number` counts announcing transactions; a version of 0 means unchanged."""
+
+    number: int
+    registry_version: int
+    wakes: Sequence[Wake]
+
+
+def news_of(number: int, registry_version: int, wakes: Sequence[Wake]) -> News:
+    return News(number, registry_version, wakes if len(wakes) <= MAX_WAKES else [Wake()])
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(News).decode
+
+
+class Mailboxes:
+    """The folder with one socket per listening process. `send` is for the writer's thread, the rest for the loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._outgoing = _datagram_socket()
+        self.own: socket.socket | None = None
+        self._own_name = ""
+
+    def bind(self) -> socket.socket | None:
+        """This process's own mailbox; None where the system refuses one, and then only the poll wakes us."""
+        name = f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+        box = _datagram_socket()
+        try:
+            box.bind(self._address(name))
+        except OSError:
+            box.close()
+            return None
+        self.own, self._own_name = box, name
+        return box
+
+    def unbind(self) -> None:
+        if self.own is not None:
+            self.own.close()
+            self._remove(self._own_name)
+            self.own, self._own_name = None, ""
+
+    def send(self, news: News) -> None:
+        """To every other process that listens; whoever cannot take it finds out by the count in the file."""
+        names = [name for name in os.listdir(self._directory) if name.endswith(_SUFFIX) and name != self._own_name]
+        if not names:
+            return
+        payload = _encode(news)
+        for name in names:
+            try:
+                self._outgoing.sendto(payload, self._address(name))
+            except ConnectionRefusedError:
+                self._remove(name)  # its process is gone
+            except OSError:
+                continue
+
+    def close(self) -> None:
+        if self._directory >= 0:
+            self.unbind()
+            self._outgoing.close()
+            os.close(self._directory)
+            self._directory = -1
+
+    def _address(self, name: str) -> str:
+        # A socket's path has at most 108 bytes; the folder's may be longer, its number never is.
+        return f"{_PROC}/{self._directory}/{name}" if _PROC.exists() else str(self._folder / name)
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._directory)
+
+
+def _datagram_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
+
+
+class Meta(Struct, frozen=True):
+    """The counts in the file."""
+
+    wakes: int
+    registry_version: int
+
+
+class WakeHub:
+    """Hands news to everyone in this process who listens. Lives in one loop; idle while nobody listens.
+
+    `look` answers the counts if the file may have changed since it was last asked, else None.
+    """
+
+    def __init__(self, mailboxes: Mailboxes, look: Callable[[bool], Awaitable[Meta | None]]) -> None:
+        self._mailboxes, self._look = mailboxes, look
+        self._loop = asyncio.get_running_loop()
+        self._listeners: set[asyncio.Queue[Wake | None]] = set()
+        self._guests = 0
+        self._entrance = asyncio.Lock()
+        self._poller: asyncio.Task[None] | None = None
+        self._heard = 0
+        self._early: set[int] = set()
+        self._registry_version = 0
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    # --- for those who listen
+
+    async def wakes(self) -> AsyncIterator[Wake]:
+        async with self._listening():
+            listener: asyncio.Queue[Wake | None] = asyncio.Queue(MAX_PENDING)
+            self._listeners.add(listener)
+            try:
+                yield Wake()
+                while not self._closed and (wake := await listener.get()) is not None:
+                    yield wake
+            finally:
+                self._listeners.discard(listener)
+
+    async def registry_versions(self) -> AsyncIterator[int]:
+        async with self._listening():
+            seen = -1
+            while not self._closed:
+                changed = self._changed
+                if self._registry_version == seen:
+                    await changed.wait()
+                else:
+                    seen = self._registry_version
+                    yield seen
+
+    def close(self) -> None:
+        """Everyone who listens comes to an end."""
+        self._closed = True
+        for listener in self._listeners:
+            _offer(listener, None)
+        self._changed.set()
+        self._stop()
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncGenerator[None, None]:
+        self._guests += 1
+        try:
+            async with self._entrance:
+                if self._poller is None:
+                    self._start()
+                if (meta := await self._look(True)) is not None:
+                    self._catch_up(meta)
+            yield
+        finally:
+            self._guests -= 1
+            if self._guests == 0:
+                self._stop()
+
+    def _start(self) -> None:
+        if (box := self._mailboxes.bind()) is not None:
+            self._loop.add_reader(box, self._receive, box)
+        self._poller = self._loop.create_task(self._poll(), name="duetime-sqlite-wakes")
+
+    def _stop(self) -> None:
+        if self._poller is not None:
+            self._poller.cancel()
+            self._poller = None
+            if (box := self._mailboxes.own) is not None:
+                self._loop.remove_reader(box)
+            self._mailboxes.unbind()
+
+    # --- news
+
+    def announce(self, news: News) -> None:
+        """In the writer's thread: to the other processes, and to whoever listens in this one."""
+        if self._poller is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.hear, news)
+        self._mailboxes.send(news)
+
+    def hear(self, news: News) -> None:
+        """From a datagram, or from this process's own writer."""
+        self._count(news.number)
+        self._see_version(news.registry_version)
+        for wake in news.wakes:
+            self._deliver(wake)
+
+    def _receive(self, box: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                # Whatever else may write to our socket is not news; the count in the file tells what is missing.
+                with suppress(msgspec.MsgspecError):
+                    self.hear(_decode(box.recv(65_536)))
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            with suppress(DuetimeError):
+                if (meta := await self._look(False)) is not None:
+                    self._catch_up(meta)
+
+    def _catch_up(self, meta: Meta) -> None:
+        self._see_version(meta.registry_version)
+        if meta.wakes > self._heard:
+            self._heard = meta.wakes
+            self._early = {number for number in self._early if number > meta.wakes}
+            self._deliver(Wake())
+
+    def _count(self, number: int) -> None:
+        if number > self._heard:
+            self._early.add(number)
+        while self._heard + 1 in self._early:
+            self._heard += 1
+            self._early.discard(self._heard)
+
+    def _see_version(self, version: int) -> None:
+        if version > self._registry_version:
+            self._registry_version = version
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def _deliver(self, wake: Wake) -> None:
+        for listener in self._listeners:
+            _offer(listener, wake)
+
+
+def _offer(listener: "asyncio.Queue[Wake | None]", wake: Wake | None) -> None:
+    """A listener that does not keep up gets one "look everywhere" for all that it missed."""
+    if listener.full():
+        while not listener.empty():
+            listener.get_nowait()
+        wake = wake and Wake()
+    listener.put_nowait(wake)
