@@ -78,7 +78,7 @@ def duration_ms(value: Duration) -> int:
         case bool():
             raise InvalidTime(f"a duration is not a boolean: {value!r}")
         case int() | float():
-            if not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value):
                 raise InvalidTime(f"a duration is finite: {value!r}")
             ms = _ceil(value * 1000)
         case timedelta():
@@ -102,6 +102,11 @@ def _parse_duration(text: str) -> int:
 
 
 def _ceil(value: float) -> int:
+    # Out of bounds whatever it is exactly, and maybe infinite once the factor of a unit was applied.
+    if value < 0:
+        return -1
+    if value > MAX_DURATION:
+        return MAX_DURATION + 1
     # 0.07 s is 70 ms and not 71: forget the noise of binary fractions before rounding up.
     return math.ceil(round(value, 6))
 

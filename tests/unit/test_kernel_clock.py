@@ -101,6 +101,11 @@ def test_durations(value: Any, ms: int) -> None:
         (b"5s", "not a duration"),
         (MAX_DURATION // 1000 + 1, "at most 100 years"),
         ("99999d", "at most 100 years"),
+        (1e308, "at most 100 years"),
+        (-1e308, "not negative"),
+        (10**400, "at most 100 years"),
+        (-(10**400), "not negative"),
+        ("9" * 400 + "d", "at most 100 years"),
     ],
 )
 def test_not_durations(value: Any, message: str) -> None:
