@@ -12,6 +12,7 @@
     ├── NotFound                404
     │   ├── JobNotFound
     │   └── PoolNotFound
+    ├── MethodNotAllowed        405
     ├── Conflict                409  the job or record is not where the caller thinks
     │   ├── JobExists
     │   ├── LeaseLost
@@ -22,6 +23,7 @@
     ├── QueueFull               429
     ├── TooManyRequests         429
     ├── StoreUnavailable        503  nothing was changed, or the outcome is the error's `unknown`
+    ├── NoAnswer                504  the job stays and may be answered later
     ├── StoreFull               507
     ├── StoreDamaged            500
     └── InvalidSettings         500
@@ -130,6 +132,13 @@ class PoolNotFound(NotFound):
     code = "pool_not_found"
 
 
+class MethodNotAllowed(DuetimeError):
+    """This address does not take this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
 class Conflict(DuetimeError):
     """The request does not fit the present state."""
 
@@ -200,6 +209,13 @@ class StoreUnavailable(DuetimeError):
     @property
     def outcome_unknown(self) -> bool:
         return bool(self.fields.get("unknown"))
+
+
+class NoAnswer(DuetimeError):
+    """Nobody answered the call in time; the job stays."""
+
+    code = "no_answer"
+    status = 504
 
 
 class StoreFull(DuetimeError):

@@ -12,7 +12,7 @@ from duetime.clock import duration_ms, instant_ms
 from duetime.errors import BY_CODE, DuetimeError, InvalidRequest
 from duetime.job import Counts, Delivery, Job, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
-from duetime.stores.base import Mark, Page, Pushed
+from duetime.stores.base import Mark, Page, Pushed, RulesChange
 from duetime.wire.messages import (
     CountsOut,
     DeliveryOut,
@@ -25,6 +25,7 @@ from duetime.wire.messages import (
     PageOut,
     PushedOut,
     ResultOut,
+    RulesIn,
 )
 
 # --- to the wire
@@ -177,12 +178,14 @@ def body_of(message: JobIn) -> bytes:
     if message.body is UNSET:
         return b""
     raw = bytes(message.body)
-    if not raw.startswith(b'"'):
-        return raw
     try:
-        return msgspec.json.decode(raw, type=str).encode()
-    except (msgspec.DecodeError, UnicodeEncodeError):
+        if raw.startswith(b'"'):
+            return msgspec.json.decode(raw, type=str).encode()
+        # The decoder passes over a raw value without reading its strings; JSON is UTF-8 throughout.
+        raw.decode()
+    except (msgspec.DecodeError, UnicodeError):
         raise InvalidRequest("the body is not valid text") from None
+    return raw
 
 
 def _unbase64(text: str) -> bytes:
@@ -204,6 +207,10 @@ def mark(message: MarkIn) -> Mark:
     except ValueError:
         raise InvalidRequest("the digest of a mark is hex") from None
     return Mark(message.name, digest, duration_ms(message.life))
+
+
+def rules_change(message: RulesIn) -> RulesChange:
+    return RulesChange(**msgspec.structs.asdict(message))
 
 
 def lease(queue: Queue, message: LeaseRef) -> Lease:

@@ -10,15 +10,49 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from duetime.clock import MAX_DURATION, MAX_INSTANT
 from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, Event, IfExists, State
+from duetime.names import MAX_ID
 from duetime.stores.base import QueueRules
 
 MAX_PUSH = 1000
 MAX_RESERVE = 500
+MAX_LIST = 500
+MAX_RESPAWN = 10_000
+MAX_WAIT_MS = 3_600_000
+"""The longest that one request waits; a client that wants to wait longer asks again."""
+MAX_REQUEST = 8 * 1_048_576
+"""The largest request body in bytes."""
+MAX_ATTEMPT = 2**31 - 1
+MAX_CAP = 2**53 - 1
+"""The largest whole number that every JSON reader keeps exactly."""
 
-DurationIn = Annotated[int | float | str, Meta(description="seconds, or text with units: 90, '10s', '5m', '1h30m'")]
-InstantIn = Annotated[int | str, Meta(description="epoch milliseconds, or RFC 3339 with a time zone")]
+# `extra_json_schema` is for the OpenAPI document only: what it says is checked behind the decoder, by the kernel's own
+# rules, so that the answer has the right error code and a batch can refuse one job instead of all.
+DurationIn = Annotated[
+    int | float | str,
+    Meta(
+        description="seconds, or text with units: 90, '10s', '5m', '1h30m'",
+        extra_json_schema={
+            "minimum": 0,
+            "maximum": MAX_DURATION // 1000,
+            "pattern": r"^\s*((\d+(\.\d+)?([mM][sS]|[sSmMhHdDwW]))+|\d+(\.\d+)?)\s*$",
+        },
+    ),
+]
+InstantIn = Annotated[
+    int | str,
+    Meta(
+        description="epoch milliseconds, or RFC 3339 with a time zone",
+        extra_json_schema={"minimum": 0, "maximum": MAX_INSTANT, "format": "date-time"},
+    ),
+]
 PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="who goes first among ready jobs")]
+IdIn = Annotated[
+    str,
+    Meta(description="printable characters", extra_json_schema={"minLength": 1, "maxLength": MAX_ID}),
+]
+IdsList = Annotated[list[IdIn], Meta(min_length=1, max_length=MAX_PUSH)]
 
 
 class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -26,15 +60,15 @@ class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     body: Annotated[Raw, Meta(description="text, or any JSON value, kept as sent")] | UnsetType = UNSET
     body_b64: Annotated[str, Meta(description="the body in base64, for bytes that are not text")] | UnsetType = UNSET
-    id: str | UnsetType = UNSET
+    id: IdIn | UnsetType = UNSET
     delay: DurationIn | UnsetType = UNSET
     due_at: InstantIn | UnsetType = UNSET
     ttl: DurationIn = 0
     tries: Annotated[int, Meta(ge=0, le=65535, description="deliveries allowed, 0 = unlimited")] = DEFAULT_TRIES
     priority: PriorityIn = "normal"
     attributes: dict[str, str] = field(default_factory=dict[str, str])
-    born: Annotated[int, Meta(ge=0, description="only to put a lost job back")] = 0
-    attempt: Annotated[int, Meta(ge=0, description="only to put a lost job back")] = 0
+    born: Annotated[int, Meta(ge=0, le=MAX_INSTANT, description="only to put a lost job back")] = 0
+    attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPT, description="only to put a lost job back")] = 0
 
 
 class PushIn(JobIn, omit_defaults=True):
@@ -106,18 +140,18 @@ class ReserveIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     wait: DurationIn = 0
 
 
-class ReserveManyIn(ReserveIn):
+class ReserveManyIn(ReserveIn, kw_only=True):
     """From several queues of a namespace, in this order."""
 
-    queues: Annotated[list[str], Meta(min_length=1, max_length=1000)] = field(default_factory=list[str])
+    queues: Annotated[list[str], Meta(min_length=1, max_length=1000)]
 
 
 class LeaseRef(Struct, forbid_unknown_fields=True):
     """The fence of a delivery; the queue is in the path."""
 
-    id: str
-    born: int
-    attempt: int
+    id: IdIn
+    born: Annotated[int, Meta(ge=0, le=MAX_INSTANT)]
+    attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPT)]
 
 
 class DeliveryOut(Struct, omit_defaults=True):
@@ -176,13 +210,20 @@ class ExtendedOut(Struct):
 
 
 class IdsIn(Struct, forbid_unknown_fields=True):
-    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_PUSH)]
+    ids: IdsList
 
 
 class RescheduleIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """By delay or due_at, not both."""
 
-    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_PUSH)]
+    ids: IdsList
+    delay: DurationIn | UnsetType = UNSET
+    due_at: InstantIn | UnsetType = UNSET
+
+
+class WhenIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """When one job is to be due: by delay or due_at, not both."""
+
     delay: DurationIn | UnsetType = UNSET
     due_at: InstantIn | UnsetType = UNSET
 
@@ -255,16 +296,38 @@ class HistogramOut(Struct):
 class RespawnIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """By ids, or the `limit` longest dead."""
 
-    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_PUSH)] | None = None
-    limit: Annotated[int, Meta(ge=1)] = 1
+    ids: IdsList | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_RESPAWN)] = 1
     ttl: DurationIn = 0
     tries: Annotated[int, Meta(ge=0, le=65535)] | None = None
 
 
 class PurgeIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    states: Annotated[list[State], Meta(min_length=1)]
-    limit: Annotated[int, Meta(ge=1)] | None = None
+    """The states to empty; at most `limit` jobs if one is given."""
+
+    states: Annotated[list[State], Meta(min_length=1, max_length=len(State))]
+    limit: Annotated[int, Meta(ge=1, le=MAX_CAP)] | None = None
 
 
 class PurgedOut(Struct):
     removed: int
+
+
+class RulesIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The rules to change; what is left out stays. Zero means no cap."""
+
+    paused: bool | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+    expired_to_dead: bool | UnsetType = UNSET
+    max_jobs: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
+    max_body: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
+
+
+class AnswerOut(Struct, omit_defaults=True):
+    """What a worker answered to a call. `id` is the job that was called with, `answer_id` the one that came back."""
+
+    id: str
+    answer_id: str
+    body: str | UnsetType = UNSET
+    body_b64: str | UnsetType = UNSET
+    attributes: dict[str, str] = field(default_factory=dict[str, str])
