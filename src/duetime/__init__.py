@@ -1,3 +1,40 @@
-"""Duetime, a delayed job queue: push a job now, have it delivered when it is due, at least once, never early."""
+"""Duetime, a delayed job queue: push a job now, have it delivered when it is due, at least once, never early.
+
+    import duetime
+
+    with duetime.connect("sqlite:jobs.db") as client:
+        client.queue("mail").later("10m", {"to": "ann"})
+
+What is listed here is the public surface; everything else may change.
+"""
+
+from duetime.client import AsyncClient, Client, connect, connect_async
+from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
+from duetime.errors import DuetimeError
+from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
+from duetime.stores.base import QueueRules, RulesChange
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "BlockingQueue",
+    "Client",
+    "Counts",
+    "DelayedQueue",
+    "Delivery",
+    "DuetimeError",
+    "IfExists",
+    "Job",
+    "Lease",
+    "Moved",
+    "NewJob",
+    "Priority",
+    "QueueRules",
+    "RulesChange",
+    "State",
+    "Taken",
+    "__version__",
+    "connect",
+    "connect_async",
+]

@@ -37,6 +37,8 @@ class State(StrEnum):
 
 
 class Priority(IntEnum):
+    """Who goes first among ready jobs: in shares of 5 : 3 : 2, or strictly if the queue says so."""
+
     HIGH = 1
     NORMAL = 2
     LOW = 3

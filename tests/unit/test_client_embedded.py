@@ -1,0 +1,192 @@
+"""The SDK on an embedded engine: real stores, no server."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import duetime
+from duetime.errors import InvalidRequest, JobExists, JobNotFound, LeaseLost
+from duetime.job import Event, IfExists, NewJob, State
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def url(store_kind: str, tmp_path: Path) -> str:
+    return "memory:" if store_kind == "memory" else f"sqlite://{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[duetime.Client]:
+    with duetime.connect(url) as client:
+        yield client
+
+
+def test_a_delayed_job_arrives_when_due_and_not_before(client: duetime.Client) -> None:
+    queue = client.queue("mail")
+    moved = queue.later("200ms", {"to": "ann"})
+    assert queue.pop() is None
+    delivery = queue.pop(wait="5s")
+    assert delivery is not None
+    assert delivery.body == b'{"to":"ann"}'
+    assert delivery.due_at == moved.due_at
+    assert delivery.lease_until - 60_000 >= moved.due_at
+    client.ack(delivery)
+    client.ack(delivery)
+    assert queue.counts().total == 0
+
+
+def test_laravels_methods(client: duetime.Client) -> None:
+    queue = client.queue("default")
+    client.push_on("default", "ready")
+    client.later_on("default", "1h", "later")
+    queue.push_raw(b"\x00\xff", id="raw")
+    assert queue.get("raw").body == b"\x00\xff"
+    assert (queue.size(), queue.pending_size(), queue.delayed_size(), queue.reserved_size()) == (3, 2, 1, 0)
+    first = queue.pop()
+    assert first is not None
+    assert queue.reserved_size() == 1
+    assert queue.oldest_pending() is not None
+    assert queue.clear() == 3
+    assert queue.oldest_pending() is None
+
+
+def test_bulk_honours_each_jobs_own_options(client: duetime.Client) -> None:
+    queue = client.queue("bulk")
+    moved = queue.bulk([NewJob("own", b"1", delay_ms=60_000), *("x" for _ in range(1200))])
+    assert len(moved) == 1201
+    counts = queue.counts()
+    assert (counts.delayed, counts.ready) == (1, 1200)
+    with pytest.raises(JobExists):
+        queue.bulk([NewJob("own", b"2")], if_exists=IfExists.ERROR)
+
+
+def test_verbs_on_a_lease(client: duetime.Client) -> None:
+    queue = client.queue("work")
+    queue.push("a", id="a", tries=2)
+    [taken] = client.reserve(["none", "work"], ttr="10s")
+    assert client.extend(taken, "1h") > taken.lease_until
+    assert client.release(taken, delay=0, error="boom").event is Event.RELEASED
+    with pytest.raises(LeaseLost):
+        client.release(taken)
+    [again] = queue.reserve()
+    assert (again.error, again.lease.attempt, again.used) == ("boom", 2, 2)
+    assert client.give_back(again).event is Event.GIVEN_BACK
+    [third] = queue.reserve()
+    assert (third.lease.attempt, third.used) == (3, 2)
+    assert client.kill(third, error="no").event is Event.DEAD
+    assert [job.id for job in queue.dead.list_jobs().jobs] == ["a"]
+    assert [moved.id for moved in queue.dead.respawn(limit=10)] == ["a"]
+    [fourth] = queue.reserve()
+    assert isinstance(queue.ack([fourth])[0], duetime.Moved)
+    assert queue.ack([fourth]) == [None]
+
+
+def test_cancel_reschedule_and_what_is_not_there(client: duetime.Client) -> None:
+    queue = client.queue("plans")
+    queue.push("x", id="x", delay="1h")
+    assert queue.reschedule("x", delay="2h").event is Event.RESCHEDULED
+    assert queue.cancel("x").event is Event.CANCELLED
+    for call in (queue.cancel, queue.get, lambda job_id: queue.reschedule(job_id, delay=0)):
+        with pytest.raises(JobNotFound):
+            call("x")
+    with pytest.raises(InvalidRequest, match="delay or due_at"):
+        queue.push("x", delay=1, due_at="2030-01-01T00:00:00Z")
+
+
+def test_pause_and_resume(client: duetime.Client) -> None:
+    queue = client.queue("paused")
+    assert queue.pause().paused
+    queue.push("x")
+    assert queue.pop() is None
+    assert [status.rules.paused for status in client.queues()] == [True]
+    assert not queue.resume().paused
+    assert queue.pop() is not None
+
+
+async def test_the_async_client_closes_from_another_task(url: str) -> None:
+    client = duetime.connect_async(url)
+    await client.queue("a").push("x")
+    assert (await client.queue("a").counts()).ready == 1
+    await asyncio.create_task(client.close())
+
+
+def test_collections(client: duetime.Client) -> None:
+    delayed = duetime.DelayedQueue(client, "values")
+    ready = duetime.BlockingQueue(client, "values")
+    late = delayed.offer({"n": 1}, "1h", id="late")
+    assert (delayed.size(), ready.size(), ready.is_empty()) == (1, 0, True)
+    assert delayed.contains({"n": 1})
+    assert delayed.contains_id(late)
+    assert not ready.contains({"n": 1})
+    assert 3590 < delayed.get_delay(late) <= 3600
+    assert delayed.offer({"n": 2}, "1h", id="late") == "late"
+    assert delayed.read_all() == [{"n": 1}]
+    delayed.reschedule(late, 0)
+    with ready.take("5s") as taken:
+        assert taken.value == {"n": 1}
+    assert client.queue("values").counts().total == 0
+
+
+def test_a_consumer_that_fails_loses_nothing(client: duetime.Client) -> None:
+    ready = duetime.BlockingQueue(client, "values")
+    ready.offer([1, 2])
+
+    def consume() -> float:
+        with ready.take("5s") as taken:
+            return taken.value[0] / 0
+
+    with pytest.raises(ZeroDivisionError):
+        consume()
+    [job] = client.queue("values").list_jobs(State.READY).jobs
+    assert job.error.startswith("ZeroDivisionError")
+    assert ready.take(lease=False) == [1, 2]
+    with pytest.raises(TimeoutError):
+        ready.take("10ms")
+
+
+def test_collections_remove_drain_and_poll(client: duetime.Client) -> None:
+    delayed = duetime.DelayedQueue(client, "values")
+    ready = duetime.BlockingQueue(client, "values")
+    for value in ("b", "a"):
+        delayed.offer(value, "1h" if value == "b" else "1m")
+    assert delayed.peek() == "a"
+    assert [delayed.poll(), delayed.poll(), delayed.poll()] == ["b", "a", None]
+    for value in range(5):
+        ready.offer(value)
+    assert ready.peek() == 0
+    assert ready.remove(3)
+    assert not ready.remove(3)
+    target: list[object] = []
+    assert ready.drain_to(target, 2) == 2
+    assert ready.drain_to(target) == 2
+    assert target == [0, 1, 2, 4]
+    assert ready.poll() is None
+
+
+def test_a_subscription_acks_only_what_its_consumer_took(client: duetime.Client) -> None:
+    ready = duetime.BlockingQueue(client, "values")
+    seen: list[object] = []
+    tried = threading.Semaphore(0)
+
+    def consumer(value: object) -> None:
+        seen.append(value)
+        tried.release()
+        if seen.count(value) == 1 and value == "twice":
+            raise ValueError("not yet")
+
+    subscription = ready.subscribe(consumer)
+    subscription.RELEASE_DELAY = 0
+    ready.offer("twice")
+    ready.offer("once")
+    for _ in range(3):
+        assert tried.acquire(timeout=10)
+    subscription.close()
+    assert sorted(map(str, seen)) == ["once", "twice", "twice"]
+    assert client.queue("values").counts().total == 0

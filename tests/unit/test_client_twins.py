@@ -1,0 +1,45 @@
+"""The sync and the async SDK are one: same methods, same parameters, same documentation."""
+
+import inspect
+
+import pytest
+
+import duetime
+from duetime.client import async_client, client
+
+TWINS = [
+    (client.Client, async_client.AsyncClient),
+    (client.QueueClient, async_client.AsyncQueueClient),
+    (client.DeadLetters, async_client.AsyncDeadLetters),
+]
+
+
+def public(kind: type) -> dict[str, inspect.Signature]:
+    methods = inspect.getmembers(kind, inspect.isfunction)
+    return {name: inspect.signature(method) for name, method in methods if not name.startswith("_")}
+
+
+def parameters(signature: inspect.Signature) -> list[tuple[str, object, object, object]]:
+    return [(p.name, p.kind, p.default, str(p.annotation)) for p in signature.parameters.values()]
+
+
+@pytest.mark.parametrize(("sync", "twin"), TWINS)
+def test_methods_and_parameters_are_the_same(sync: type, twin: type) -> None:
+    assert {name: parameters(signature) for name, signature in public(sync).items()} == {
+        name: parameters(signature) for name, signature in public(twin).items()
+    }
+
+
+@pytest.mark.parametrize(("sync", "twin"), TWINS)
+def test_answers_and_documentation_are_the_same(sync: type, twin: type) -> None:
+    for name, signature in public(sync).items():
+        other = getattr(twin, name)
+        assert str(inspect.signature(other).return_annotation).replace("Async", "") == str(signature.return_annotation)
+        assert inspect.iscoroutinefunction(other) is (name != "queue")
+        assert other.__doc__ == getattr(sync, name).__doc__
+
+
+def test_everything_public_is_there_and_documented() -> None:
+    for name in duetime.__all__:
+        thing = getattr(duetime, name)
+        assert name == "__version__" or thing.__doc__, name
