@@ -1,0 +1,16 @@
+"""Wait for a condition that announces itself in no other way; the deadline only ever ends a failing test."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+DEADLINE_S = 20
+
+
+async def until(condition: Callable[[], object | Awaitable[object]], *, every_s: float = 0.002) -> None:
+    """Return as soon as the condition (or what it awaits) is true."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            answer = condition()
+            if await answer if isinstance(answer, Awaitable) else answer:
+                return
+            await asyncio.sleep(every_s)

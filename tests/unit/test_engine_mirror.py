@@ -1,0 +1,111 @@
+"""The local copy of the registry: complete, soon, and honest about its age."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+import pytest
+
+from duetime.clock import SystemClock
+from duetime.engine.mirror import Mirror
+from duetime.errors import StoreUnavailable
+from duetime.stores.memory_registry import MemoryRegistry
+from duetime.stores.registry import Changes
+from tests.plugins.until import until
+
+
+class Flaky(MemoryRegistry):
+    """A registry that can be switched off, and that counts looks."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.down = False
+        self.silent = False
+        self.looks = 0
+
+    async def changes(self, since: int = 0) -> Changes:
+        self.looks += 1
+        await asyncio.sleep(0)
+        if self.down:
+            raise StoreUnavailable
+        return await super().changes(since)
+
+    async def watch(self) -> AsyncIterator[int]:
+        if self.silent:
+            await asyncio.get_running_loop().create_future()
+        async for version in super().watch():
+            yield version
+
+
+async def test_it_starts_complete_and_follows_every_change() -> None:
+    registry = Flaky()
+    await registry.put("token", "b", b"2")
+    await registry.put("token", "a", b"1")
+    await registry.put("limit", "a", b"3")
+    async with Mirror(lambda: registry) as mirror:
+        assert [record.value for record in mirror.list_records("token")] == [b"1", b"2"]
+        assert mirror.age_s() < 10
+        await registry.put("token", "ba", b"4")
+        await registry.delete("token", "a")
+        await until(lambda: [r.key for r in mirror.list_records("token")] == ["b", "ba"])
+        assert [record.key for record in mirror.list_records("token", "ba")] == ["ba"]
+        assert mirror.get("token", "a") is None
+
+
+async def test_a_lost_announcement_is_made_good_within_a_second() -> None:
+    registry = Flaky()
+    registry.silent = True
+    async with Mirror(lambda: registry) as mirror:
+        await registry.put("token", "a", b"1")
+        async with asyncio.timeout(1.0):
+            await until(lambda: mirror.get("token", "a"))
+
+
+async def test_refresh_sees_what_was_written_before_it_and_many_share_one_look() -> None:
+    registry = Flaky()
+    registry.silent = True
+    async with Mirror(lambda: registry) as mirror:
+        await registry.put("token", "a", b"1")
+        before = registry.looks
+        await asyncio.gather(*(mirror.refresh() for _ in range(100)))
+        assert mirror.get("token", "a")
+        assert registry.looks - before <= 3
+
+
+async def test_it_outlives_an_outage_and_tells_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.engine.mirror.CHECK_EVERY_S", 0.01)
+    registry = Flaky()
+    registry.down = True
+    async with Mirror(lambda: registry) as mirror:
+        assert mirror.age_s() == math.inf
+        with pytest.raises(StoreUnavailable):
+            await mirror.refresh()
+        await registry.put("token", "a", b"1")
+        registry.down = False
+        await until(lambda: mirror.get("token", "a"))
+        assert mirror.age_s() < 10
+
+
+async def test_a_wiped_registry_leaves_nothing_behind() -> None:
+    registries = [Flaky(), Flaky()]
+    await registries[0].put("token", "a", b"1")
+    await registries[0].put("token", "b", b"1")
+    await registries[1].put("token", "c", b"1")
+    async with Mirror(lambda: registries[0]) as mirror:
+        registries.reverse()
+        await mirror.refresh()
+        assert [record.key for record in mirror.list_records("token")] == ["c"]
+
+
+async def test_a_cancelled_look_does_not_count_as_one() -> None:
+    registry = Flaky()
+    registry.silent = True
+    async with Mirror(lambda: registry) as mirror:
+        await until(lambda: registry.looks >= 2)
+        await registry.put("token", "a", b"1")
+        first = asyncio.create_task(mirror.refresh())
+        second = asyncio.create_task(mirror.refresh())
+        await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert mirror.get("token", "a")

@@ -1,0 +1,108 @@
+"""Pools: one that is down affects only itself, and comes back by itself."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from duetime.engine.pools import Pools
+from duetime.errors import InvalidSettings, PoolNotFound, StoreDamaged, StoreUnavailable
+from duetime.job import NewJob
+from duetime.names import Queue
+from duetime.stores.memory import MemoryStore
+from tests.plugins.until import until
+
+QUEUE = Queue("ns", "q")
+
+
+class Stores:
+    """Opens memory stores by URL; those in `down` refuse."""
+
+    def __init__(self) -> None:
+        self.down: set[str] = set()
+        self.opened: dict[str, list[MemoryStore]] = {}
+        self.refused = asyncio.Event()
+
+    async def __call__(self, url: str) -> MemoryStore:
+        if url in self.down:
+            self.refused.set()
+            raise StoreUnavailable(f"{url} is down")
+        store = MemoryStore()
+        self.opened.setdefault(url, []).append(store)
+        return store
+
+
+async def test_each_pool_has_its_own_store() -> None:
+    async with Pools({"default": "memory:a", "fast": "memory:b"}, open_store=Stores()) as pools:
+        await pools.engine("default").push(QUEUE, [NewJob("x", b"")])
+        assert await pools.engine("fast").store.get(QUEUE, ["x"]) == [None]
+        assert pools.names == ["default", "fast"]
+        assert "fast" in pools
+        assert "slow" not in pools
+        assert pools.errors() == {}
+        assert pools.registry is pools.engine("default").store.registry
+        with pytest.raises(PoolNotFound):
+            pools.engine("slow")
+
+
+async def test_an_unreachable_pool_affects_only_itself_and_is_opened_later() -> None:
+    stores = Stores()
+    stores.down = {"memory:b"}
+    async with Pools({"default": "memory:a", "fast": "memory:b"}, open_store=stores) as pools:
+        await pools.engine("default").push(QUEUE, [NewJob("x", b"")])
+        with pytest.raises(StoreUnavailable):
+            pools.engine("fast")
+        assert list(pools.errors()) == ["fast"]
+        stores.down.clear()
+        await until(lambda: not pools.errors())
+        await pools.engine("fast").push(QUEUE, [NewJob("x", b"")])
+
+
+async def test_a_broken_engine_is_replaced_and_its_neighbours_work_on() -> None:
+    stores = Stores()
+    async with Pools({"default": "memory:a", "fast": "memory:b"}, open_store=stores) as pools:
+        broken, neighbour = pools.engine("fast"), pools.engine("default")
+
+        async def damaged(limit: int = 0) -> None:
+            raise StoreDamaged
+
+        broken.store.reap = damaged  # type: ignore[method-assign, assignment]
+        await until(lambda: len(stores.opened["memory:b"]) == 2 and not pools.errors())
+        assert pools.engine("fast") is not broken
+        assert pools.engine("default") is neighbour
+
+
+async def test_wrong_settings_are_raised_at_the_start() -> None:
+    async def refuse(url: str) -> MemoryStore:
+        raise InvalidSettings("no such scheme")
+
+    with pytest.raises(InvalidSettings, match="no such scheme"):
+        async with Pools({"default": "nonsense:"}, open_store=refuse):
+            pass
+
+
+@pytest.mark.parametrize("urls", [{}, {"other": "memory:"}, {"default": "memory:", "a:b": "memory:"}])
+def test_names_are_checked(urls: dict[str, str]) -> None:
+    with pytest.raises(InvalidSettings):
+        Pools(urls, open_store=Stores())
+
+
+async def test_the_registry_can_be_a_store_of_its_own_or_one_of_the_pools() -> None:
+    urls = {"default": "memory:a", "fast": "memory:b"}
+    async with Pools(urls, open_store=Stores(), registry_url="memory:c") as pools:
+        assert pools.registry not in [pools.engine(name).store.registry for name in pools.names]
+        assert pools.names == ["default", "fast"]
+    async with Pools(urls, open_store=Stores(), registry_url="memory:b") as pools:
+        assert pools.registry is pools.engine("fast").store.registry
+
+
+async def test_leaving_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.engine.pools.FIRST_LOOK_S", 0.01)
+    stores = Stores()
+
+    def hang(url: str) -> Awaitable[MemoryStore]:
+        return asyncio.get_running_loop().create_future() if url == "memory:b" else stores(url)
+
+    async with asyncio.timeout(10), Pools({"default": "memory:a", "fast": "memory:b"}, open_store=hang) as pools:
+        with pytest.raises(StoreUnavailable):
+            pools.engine("fast")
