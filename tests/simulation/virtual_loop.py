@@ -1,0 +1,122 @@
+"""An event loop in which waiting costs nothing.
+
+Time stands still while anything can run and jumps to the next timer when nothing can. With a seed, what is ready runs
+in an order drawn by chance instead of first in, first out. `run_virtual` runs a test in it and fails the test for tasks
+left behind and for errors that nobody looked at; `virtual_time` does that to an async test function.
+"""
+
+import asyncio
+import functools
+import heapq
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+MAX_STEPS_AT_ONE_INSTANT = 200_000
+START_MS = 1_800_000_000_000
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """No sockets, no threads, no real time. `steps` counts the callbacks that have run."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        self.steps = 0
+        self._chance = None if seed is None else random.Random(seed)
+        self._now = 0.0
+        self._steps_at_last_jump = 0
+        self._planned: dict[int, Callable[[], object]] = {}
+
+    def time(self) -> float:
+        return self._now
+
+    def after_steps(self, steps: int, action: Callable[[], object]) -> None:
+        """Do something between two callbacks, that many callbacks from now."""
+        self._planned[self.steps + steps] = action
+
+    def _run_once(self) -> None:
+        if not self._ready and not self._stopping:
+            self._jump()
+        while self._scheduled and self._scheduled[0].when() <= self._now:
+            self._ready.append(self._pop_timer())
+        if not self._ready:
+            return
+        if self._chance:
+            self._ready.rotate(-self._chance.randrange(len(self._ready)))
+        handle = self._ready.popleft()
+        if handle.cancelled():
+            return
+        self.steps += 1
+        if self.steps - self._steps_at_last_jump > MAX_STEPS_AT_ONE_INSTANT:
+            raise RuntimeError("the loop turns without getting anywhere")
+        handle._run()
+        if action := self._planned.pop(self.steps, None):
+            action()
+
+    def _jump(self) -> None:
+        while self._scheduled and self._scheduled[0].cancelled():
+            self._pop_timer()
+        if not self._scheduled:
+            raise RuntimeError("everybody waits and nothing will ever happen")
+        if self._scheduled[0].when() > self._now:
+            self._now = self._scheduled[0].when()
+            self._steps_at_last_jump = self.steps
+
+    def _pop_timer(self) -> asyncio.TimerHandle:
+        timer = heapq.heappop(self._scheduled)
+        timer._scheduled = False
+        return timer
+
+    def _write_to_self(self) -> None:
+        """Nothing sleeps in a selector, so nothing has to be woken."""
+
+
+class LoopClock:
+    """The wall clock of stores in virtual time: the running loop's, and what it was turned by."""
+
+    def __init__(self) -> None:
+        self.offset_ms = 0
+
+    def now_ms(self) -> int:
+        # Forget the noise of binary fractions before cutting: 0.3 s is 300 ms and not 299.
+        return START_MS + self.offset_ms + int(round(self.monotonic() * 1000, 3))
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def run_virtual(main: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
+    loop = VirtualLoop(seed)
+    complaints: list[str] = []
+    loop.set_exception_handler(
+        lambda _, context: complaints.append(f"{context['message']}: {context.get('exception')!r}")
+    )
+    try:
+        result = loop.run_until_complete(main)
+        complaints += [f"left behind: {task!r}" for task in asyncio.all_tasks(loop)]
+    finally:
+        _stop(loop)
+    assert complaints == []
+    return result
+
+
+def _stop(loop: VirtualLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in virtual time, first in, first out."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
