@@ -6,7 +6,9 @@ reaches only its caller, a failed call reaches all who were in it.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from copy import copy
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from duetime.errors import DuetimeError, StoreUnavailable
@@ -15,7 +17,7 @@ from duetime.names import Queue
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
-Spawn = Callable[[Coroutine[Any, Any, None]], object]
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task that somebody keeps an eye on."""
 
 
@@ -43,20 +45,21 @@ class Batch(Generic[Request, Answer]):
         self._spawn = spawn
         self._max_weight = max_weight
         self._orphan = orphan
+        self._closed = False
         # A queue has an inbox while its runner lives.
-        self._inboxes: dict[Queue, list[Entry[Request, Answer]]] = {}
+        self._inboxes: dict[Queue, deque[Entry[Request, Answer]]] = {}
         self.calls = 0
         self.requests = 0
 
     async def submit(self, queue: Queue, request: Request, weight: int = 1) -> Answer:
         """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
-        entry = Entry(request, weight, asyncio.get_running_loop().create_future())
+        if self._closed:
+            raise StoreUnavailable("the engine is stopping")
         inbox = self._inboxes.get(queue)
         if inbox is None:
-            self._inboxes[queue] = [entry]
-            self._spawn(self._run(queue))
-        else:
-            inbox.append(entry)
+            inbox = self._start(queue)
+        entry = Entry(request, weight, asyncio.get_running_loop().create_future())
+        inbox.append(entry)
         try:
             return await entry.answer
         except asyncio.CancelledError:
@@ -65,40 +68,56 @@ class Batch(Generic[Request, Answer]):
                 self._orphan(entry.answer.result())
             raise
 
-    async def _run(self, queue: Queue) -> None:
-        try:
-            while self._inboxes[queue]:
-                if entries := self._take(queue):
-                    await self._serve(queue, entries)
-        finally:
-            for entry in self._inboxes.pop(queue):
+    def close(self) -> None:
+        """Take no more requests; those that are in are served."""
+        self._closed = True
+
+    def _start(self, queue: Queue) -> deque[Entry[Request, Answer]]:
+        inbox = deque[Entry[Request, Answer]]()
+        runner = self._spawn(self._run(queue, inbox))
+        self._inboxes[queue] = inbox
+        # A callback and not a `finally`: a task that is cancelled before its first step never gets to one.
+        runner.add_done_callback(lambda _: self._abandon(queue, inbox))
+        return inbox
+
+    async def _run(self, queue: Queue, inbox: deque[Entry[Request, Answer]]) -> None:
+        while inbox:
+            if entries := self._take(inbox):
+                await self._serve(queue, entries)
+        del self._inboxes[queue]
+
+    def _abandon(self, queue: Queue, inbox: deque[Entry[Request, Answer]]) -> None:
+        """The runner is gone, and so is the inbox if it came to its end; otherwise those who still wait are told."""
+        if self._inboxes.get(queue) is inbox:
+            del self._inboxes[queue]
+            for entry in inbox:
                 _fail(entry.answer, StoreUnavailable("the engine is stopping"))
 
-    def _take(self, queue: Queue) -> list[Entry[Request, Answer]]:
-        inbox = self._inboxes[queue]
-        weight, end = 0, 0
-        for entry in inbox:
-            weight += entry.weight
-            if end and weight > self._max_weight:
-                break
-            end += 1
-        self._inboxes[queue] = inbox[end:]
-        return [entry for entry in inbox[:end] if not entry.answer.done()]
+    def _take(self, inbox: deque[Entry[Request, Answer]]) -> list[Entry[Request, Answer]]:
+        entries: list[Entry[Request, Answer]] = []
+        weight = 0
+        while inbox and (not entries or weight + inbox[0].weight <= self._max_weight):
+            entry = inbox.popleft()
+            if not entry.answer.done():
+                entries.append(entry)
+                weight += entry.weight
+        return entries
 
     async def _serve(self, queue: Queue, entries: Sequence[Entry[Request, Answer]]) -> None:
         self.calls += 1
         self.requests += len(entries)
         try:
             answers = await self._call(queue, [entry.request for entry in entries])
+            pairs = list(zip(entries, answers, strict=True))
         except asyncio.CancelledError:
             for entry in entries:
                 _fail(entry.answer, StoreUnavailable("the engine stopped during the call", unknown=True))
             raise
         except Exception as error:  # whatever it is, it belongs to the callers
             for entry in entries:
-                _fail(entry.answer, error)
+                _fail(entry.answer, own_copy(error))
             return
-        for entry, answer in zip(entries, answers, strict=True):
+        for entry, answer in pairs:
             if isinstance(answer, DuetimeError):
                 _fail(entry.answer, answer)
             elif not entry.answer.done():
@@ -110,3 +129,12 @@ class Batch(Generic[Request, Answer]):
 def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)
+
+
+def own_copy(error: Exception) -> Exception:
+    """One for each caller to raise: a shared error would gather the tracebacks of all of them."""
+    if not isinstance(error, DuetimeError):
+        return error
+    own = copy(error)
+    own.__cause__ = error
+    return own

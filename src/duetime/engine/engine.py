@@ -77,9 +77,9 @@ class Engine:
             kind = error = trace = None
         await self._tasks.__aexit__(kind, error, trace)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         try:
-            self._tasks.create_task(work)
+            return self._tasks.create_task(work)
         except RuntimeError as stopped:
             work.close()
             raise StoreUnavailable("the engine is not running") from stopped

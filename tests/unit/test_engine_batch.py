@@ -1,0 +1,319 @@
+"""Group commit: who shares a call, who gets which answer, and what becomes of callers that go away."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from duetime.engine.batch import Batch
+from duetime.errors import DuetimeError, JobExists, StoreUnavailable
+from duetime.names import Queue
+from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
+
+QUEUE = Queue("shop", "mail")
+OTHER = Queue("shop", "sms")
+CALL_S = 1.0
+
+
+class Desk:
+    """Answers each request with itself in capitals, one second later, and remembers the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.under_way = 0
+        self.most_at_once = 0
+        self.error: Exception | None = None
+        self.orphans: list[str] = []
+
+    async def call(self, queue: Queue, requests: Sequence[str]) -> Sequence[str | DuetimeError]:
+        self.calls.append(list(requests))
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
+        await asyncio.sleep(CALL_S)
+        self.under_way -= 1
+        if self.error:
+            raise self.error
+        return [JobExists(request) if request.startswith("bad") else request.upper() for request in requests]
+
+    def batch(self, group: asyncio.TaskGroup, *, max_weight: int = 10) -> Batch[str, str]:
+        return Batch(self.call, group.create_task, max_weight=max_weight, orphan=self.orphans.append)
+
+
+async def settle() -> None:
+    """Let everything that can run now run."""
+    await asyncio.sleep(0.001)
+
+
+@virtual_time
+async def test_a_request_on_an_idle_queue_goes_out_at_once() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+        started = asyncio.get_running_loop().time()
+
+        assert await batch.submit(QUEUE, "a") == "A"
+        assert asyncio.get_running_loop().time() - started == CALL_S
+        assert desk.calls == [["a"]]
+
+
+@virtual_time
+async def test_requests_that_arrive_during_a_call_share_the_next_one() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+        first = group.create_task(batch.submit(QUEUE, "a"))
+        await settle()
+        later = [group.create_task(batch.submit(QUEUE, text)) for text in "bcd"]
+
+        assert [await task for task in [first, *later]] == ["A", "B", "C", "D"]
+        assert desk.calls == [["a"], ["b", "c", "d"]]
+        assert desk.most_at_once == 1
+        assert (batch.calls, batch.requests) == (2, 4)
+
+
+@virtual_time
+async def test_queues_do_not_wait_for_each_other() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+
+        await asyncio.gather(batch.submit(QUEUE, "a"), batch.submit(OTHER, "b"))
+        assert desk.most_at_once == 2
+
+
+@virtual_time
+async def test_an_error_value_reaches_only_its_own_caller() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+
+        answers = await asyncio.gather(
+            *(batch.submit(QUEUE, text) for text in ["a", "bad", "c"]), return_exceptions=True
+        )
+        assert answers == ["A", JobExists("bad"), "C"]
+        assert len(desk.calls) == 1
+
+
+@virtual_time
+async def test_a_failed_call_reaches_all_who_were_in_it_and_nobody_else() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+        desk.error = StoreUnavailable("gone", unknown=True)
+        failed = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "ab"]
+        await settle()
+        later = asyncio.ensure_future(batch.submit(QUEUE, "c"))
+        await asyncio.wait(failed)
+        desk.error = None
+
+        errors = [task.exception() for task in failed]
+        assert errors == [StoreUnavailable("gone")] * 2
+        assert all(isinstance(error, StoreUnavailable) and error.outcome_unknown for error in errors)
+        assert await later == "C"
+
+
+@virtual_time
+async def test_each_caller_raises_an_error_of_its_own() -> None:
+    """A shared one would gather the tracebacks of all who raise it."""
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+        desk.error = StoreUnavailable("gone")
+
+        first, second = await asyncio.gather(*(batch.submit(QUEUE, text) for text in "ab"), return_exceptions=True)
+        assert first == second
+        assert first is not second
+        assert first.__cause__ is desk.error
+
+
+@virtual_time
+async def test_a_store_that_answers_too_little_fails_its_callers_and_leaves_none_hanging() -> None:
+    async def call(queue: Queue, requests: Sequence[str]) -> Sequence[str]:
+        return []
+
+    async with asyncio.TaskGroup() as group:
+        batch = Batch(call, group.create_task, max_weight=10)
+        with pytest.raises(ValueError, match="shorter"):
+            await batch.submit(QUEUE, "a")
+
+
+@pytest.mark.parametrize(
+    ("weights", "calls"),
+    [
+        ([1] * 25, [10, 10, 5]),
+        ([4, 4, 4], [2, 1]),
+        ([10, 1], [1, 1]),
+        ([11, 11, 1], [1, 1, 1]),
+        ([1, 50, 1, 1], [1, 1, 2]),
+    ],
+    ids=str,
+)
+def test_weight_bounds_a_call_but_one_request_always_fits(weights: list[int], calls: list[int]) -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with asyncio.TaskGroup() as group:
+            batch = desk.batch(group, max_weight=10)
+            texts = [f"r{number}" for number in range(len(weights))]
+
+            await asyncio.gather(*(batch.submit(QUEUE, *one) for one in zip(texts, weights, strict=True)))
+            assert [len(call) for call in desk.calls] == calls
+            assert [*chain.from_iterable(desk.calls)] == texts, "first come, first served"
+
+    run_virtual(main())
+
+
+@virtual_time
+async def test_a_caller_that_goes_away_before_the_call_is_not_sent_and_weighs_nothing() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group, max_weight=2)
+        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abcde"]
+        await settle()
+        for task in tasks[2:4]:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+        assert desk.calls == [["a", "b"], ["e"]]
+        assert desk.orphans == []
+
+
+@virtual_time
+async def test_a_queue_whose_callers_all_went_away_makes_no_call() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+        task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await settle()
+
+        assert desk.calls == []
+        assert await batch.submit(QUEUE, "b") == "B"
+
+
+@virtual_time
+async def test_the_answer_of_a_caller_that_goes_away_during_the_call_is_an_orphan() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in ["a", "bad", "c"]]
+        await settle()
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+        assert await tasks[2] == "C"
+        assert desk.orphans == ["A"]
+
+
+@pytest.mark.parametrize("request_text", ["a", "bad"])
+def test_an_answer_in_the_instant_of_the_cancellation_is_an_orphan_or_taken(request_text: str) -> None:
+    """Cancelled after each number of steps: the answer goes to the caller or to the orphans, never to nobody."""
+    desk = Desk()
+
+    async def main(steps: int) -> bool:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        desk.orphans = []
+        async with asyncio.TaskGroup() as group:
+            batch = desk.batch(group)
+            task = asyncio.ensure_future(batch.submit(QUEUE, request_text))
+            loop.after_steps(steps, task.cancel)
+            await asyncio.wait([task])
+            answers = [] if task.cancelled() or task.exception() else [task.result()]
+            await asyncio.sleep(CALL_S * 2)
+            sent = desk.calls != []
+            assert answers + desk.orphans == (["A"] if sent and request_text == "a" else [])
+            desk.calls = []
+            return task.cancelled()
+
+    outcomes = [run_virtual(main(steps)) for steps in range(1, 20)]
+    assert set(outcomes) == {True, False}, "some were cancelled in time and some were not"
+
+
+@virtual_time
+async def test_a_verb_without_orphans_forgets_the_error_of_a_cancelled_caller() -> None:
+    """An error that came in the instant of the cancellation must not be reported as never retrieved."""
+    answered = asyncio.Event()
+
+    async def call(queue: Queue, requests: Sequence[str]) -> Sequence[str]:
+        answered.set()
+        raise StoreUnavailable("gone")
+
+    async with asyncio.TaskGroup() as group:
+        batch = Batch(call, group.create_task, max_weight=10)
+        task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        await answered.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+
+@virtual_time
+async def test_a_batch_that_cannot_start_says_so_every_time() -> None:
+    def refuse(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        work.close()
+        raise StoreUnavailable("not running")
+
+    batch = Batch(Desk().call, refuse, max_weight=10)
+    for _ in range(2):
+        async with asyncio.timeout(1):
+            with pytest.raises(StoreUnavailable, match="not running"):
+                await batch.submit(QUEUE, "a")
+
+
+@virtual_time
+async def test_a_closed_batch_serves_who_is_in_and_takes_nobody_else() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group, max_weight=1)
+        tasks = [group.create_task(batch.submit(QUEUE, text)) for text in "abc"]
+        await settle()
+        batch.close()
+
+        with pytest.raises(StoreUnavailable, match="stopping"):
+            await batch.submit(QUEUE, "d")
+        assert [await task for task in tasks] == ["A", "B", "C"]
+
+
+def cancelled_runner(after_s: float | None) -> Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]:
+    """Spawns runners that are cancelled: before their first step, or after a while."""
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        if after_s is None:
+            task.cancel()
+        else:
+            asyncio.get_running_loop().call_later(after_s, task.cancel)
+        return task
+
+    return spawn
+
+
+@pytest.mark.parametrize("after_s", [None, CALL_S / 2])
+def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | None) -> None:
+    async def main() -> None:
+        desk = Desk()
+        batch = Batch(desk.call, cancelled_runner(after_s), max_weight=1)
+        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "ab"]
+        async with asyncio.timeout(CALL_S):
+            await asyncio.wait(tasks)
+
+        errors = [task.exception() for task in tasks]
+        assert all(isinstance(error, StoreUnavailable) for error in errors)
+        assert [error.outcome_unknown for error in errors] == [after_s is not None, False]
+
+    run_virtual(main())
+
+
+@virtual_time
+async def test_nothing_is_kept_for_queues_that_are_idle() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group)
+        await asyncio.gather(*(batch.submit(Queue("shop", f"q{number}"), "a") for number in range(100)))
+
+        assert batch._inboxes == {}
