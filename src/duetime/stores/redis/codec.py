@@ -1,0 +1,154 @@
+"""The packed forms that scripts read and write, from Python's side. lua/prelude.lua is the other side.
+
+A *header* stands before each body, eight bytes for a job with common options. A *record* holds what deliveries
+change; where there is one it rules over the header. A *moved* is one thing that happened. An *info* is the last error
+and the attributes.
+"""
+
+from collections.abc import Iterator, Mapping
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+
+from duetime.job import Event, Job, Lease, Moved, NewJob, Priority, Reason, State
+from duetime.names import Queue
+
+RECORD = Struct(">BQIIHBQQ")
+MOVED = Struct(">BBQIQQ")
+FENCE = Struct(">BQI")
+HOW = Struct(">QHBIQ")
+U16 = Struct(">H")
+
+EVENTS: tuple[Event, ...] = tuple(Event)
+REASONS: tuple[str, ...] = ("", *Reason, "waiting", "leased", "dead", "running")
+PRIORITIES: tuple[Priority, ...] = (Priority.NORMAL, *Priority)
+"""By number."""
+
+WAITING, LEASED = 0, 1
+DEAD_REASONS = {2: Reason.TRIES, 3: Reason.KILLED, 4: Reason.EXPIRED}
+
+BORN_EPOCH = 1_577_836_800_000
+TRIES_BY_CODE = (5, 1, 0, 2, 3, 10, 25)
+_TRIES_FOLLOW = 7
+_TTL_BYTES = (0, 2, 2, 6)
+_TTL_UNIT_MS = (0, 1000, 60_000)
+
+HEADER_BYTES = tuple(
+    1 + (8 if flags & 128 else 5) + _TTL_BYTES[flags >> 2 & 3] + (2 if flags >> 4 & 7 == _TRIES_FOLLOW else 0)
+    for flags in range(256)
+)
+"""By the header's first byte."""
+
+_attributes = msgspec.msgpack.Decoder(dict[str, str])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+Record = tuple[int, int, int, int, int, int, int, int]
+"""state, born, attempt, used, tries, priority, due_at, expires_at."""
+
+
+class Header(NamedTuple):
+    born: int
+    expires_at: int
+    tries: int
+    priority: Priority
+
+
+def read_header(raw: bytes) -> Header:
+    flags = raw[0]
+    at = 9 if flags & 128 else 6
+    born = int.from_bytes(raw[1:at], "big") + (0 if flags & 128 else BORN_EPOCH)
+    form = flags >> 2 & 3
+    until = at + _TTL_BYTES[form]
+    span = int.from_bytes(raw[at:until], "big")
+    expires_at = span if form == 3 else born + span * _TTL_UNIT_MS[form] if form else 0
+    code = flags >> 4 & 7
+    tries = U16.unpack_from(raw, until)[0] if code == _TRIES_FOLLOW else TRIES_BY_CODE[code]
+    return Header(born, expires_at, tries, PRIORITIES[flags & 3])
+
+
+def pack_how(job: NewJob) -> bytes:
+    """All that a pushed job wants but its time."""
+    packed = HOW.pack(job.ttl_ms, job.tries, job.priority, job.attempt, job.born)
+    return packed + _encode(dict(job.attributes)) if job.attributes else packed
+
+
+def pack_fence(lease: Lease) -> bytes:
+    """The beginning of the record that a held lease has."""
+    return FENCE.pack(LEASED, lease.born, lease.attempt)
+
+
+def read_moved(job_id: str, packed: bytes) -> Moved:
+    fields: tuple[int, int, int, int, int, int] = MOVED.unpack(packed)
+    event, reason, born, attempt, due_at, was = fields
+    return Moved(EVENTS[event], job_id, born, attempt, due_at, REASONS[reason], was)
+
+
+def read_moves(pairs: list[bytes]) -> list[Moved]:
+    """From id, moved, id, moved ..."""
+    return [read_moved(pairs[i].decode(), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+
+
+def read_marked(packed: bytes) -> Iterator[Moved]:
+    """From what a marked push left: id length, id, moved for each job."""
+    at = 0
+    while at < len(packed):
+        begin = at + 2
+        end = begin + U16.unpack_from(packed, at)[0]
+        at = end + MOVED.size
+        yield read_moved(packed[begin:end].decode(), packed[end:at])
+
+
+def read_info(packed: bytes | None) -> tuple[str, Mapping[str, str]]:
+    """The last error and the attributes."""
+    if not packed:
+        return "", {}
+    end = 2 + U16.unpack_from(packed)[0]
+    return packed[2:end].decode(), _attributes.decode(packed[end:]) if len(packed) > end else {}
+
+
+class Entry(NamedTuple):
+    """A job as the scripts that look at jobs show it. `at` is its due_at, lease end or time of death."""
+
+    raw: bytes
+    record: bytes | None
+    at: bytes
+    info: bytes | None
+
+
+def read_job(queue: Queue, job_id: str, entry: Entry, now: int) -> Job:
+    at = int(entry.at)
+    header = read_header(entry.raw)
+    state, born, attempt, used, tries, priority, due_at, expires_at = _record_of(header, entry.record, at)
+    error, attributes = read_info(entry.info)
+    return Job(
+        queue=queue,
+        id=job_id,
+        born=born,
+        state=_state_of(state, at, now),
+        body=entry.raw[HEADER_BYTES[entry.raw[0]] :],
+        due_at=at if state == WAITING else due_at,
+        priority=PRIORITIES[priority],
+        tries=tries,
+        used=used,
+        attempt=attempt,
+        expires_at=expires_at,
+        lease_until=at if state == LEASED else 0,
+        dead_at=at if state in DEAD_REASONS else 0,
+        reason=DEAD_REASONS.get(state, ""),
+        error=error,
+        attributes=attributes,
+    )
+
+
+def _record_of(header: Header, record: bytes | None, due_at: int) -> Record:
+    if record:
+        return RECORD.unpack(record)
+    return WAITING, header.born, 0, 0, header.tries, header.priority, due_at, header.expires_at
+
+
+def _state_of(state: int, at: int, now: int) -> State:
+    if state == WAITING:
+        return State.DELAYED if at > now else State.READY
+    return State.LEASED if state == LEASED else State.DEAD

@@ -1,0 +1,293 @@
+"""From a URL to a link: one Redis, one behind Sentinels, or a Cluster.
+
+    redis://[user:password@]host[:6379][/db]
+    rediss://...                                             the same over TLS
+    redis+sentinel://[user:password@]host[:26379],.../service[/db]
+    redis+cluster://[user:password@]host[:6379],...
+
+Options in the query: `timeout` (seconds to wait for an answer, 5), `connections` (to one node, 32), `tls` (1 for
+Sentinel and Cluster over TLS), `ca`, `cert`, `key` (files), `sentinel_password`.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import MovedError, ResponseError
+
+from duetime.errors import InvalidSettings
+from duetime.stores.redis.link import Argument, Dial, Link, Lost, Node, Topology, Unsent, Wire, pack, target
+
+OPTIONS = {"timeout", "connections", "tls", "ca", "cert", "key", "sentinel_password"}
+RENEW_PAUSE_S = 0.1
+"""A topology that was just asked for is not asked for again."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """A store URL, taken apart."""
+
+    scheme: str
+    hosts: tuple[tuple[str, int], ...]
+    username: str | None = None
+    password: str | None = None
+    service: str = ""
+    db: int = 0
+    options: tuple[tuple[str, str], ...] = ()
+
+    def option(self, name: str, default: str = "") -> str:
+        return dict(self.options).get(name, default)
+
+    @property
+    def is_tls(self) -> bool:
+        return self.scheme == "rediss" or self.option("tls") in {"1", "true", "yes"}
+
+
+def parse_address(url: str) -> Address:
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    options = tuple(parse_qsl(parts.query))
+    if unknown := {name for name, _ in options} - OPTIONS:
+        raise InvalidSettings(f"unknown options in a Redis URL: {', '.join(sorted(unknown))}")
+    path = [unquote(part) for part in parts.path.split("/")[1:] if part]
+    service = path.pop(0) if parts.scheme == "redis+sentinel" and path else ""
+    if parts.scheme == "redis+sentinel" and not service:
+        raise InvalidSettings("a Sentinel URL names a service: redis+sentinel://host:26379/service")
+    if len(path) > 1 or (path and not path[0].isdecimal()) or (path != [] and parts.scheme == "redis+cluster"):
+        raise InvalidSettings(f"not the number of a database: {'/'.join(path)!r}")
+    default_port = 26379 if parts.scheme == "redis+sentinel" else 6379
+    return Address(
+        scheme=parts.scheme,
+        hosts=tuple(_parse_host(host, default_port) for host in hosts.split(",")),
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        service=service,
+        db=int(path[0]) if path else 0,
+        options=options,
+    )
+
+
+def _parse_host(text: str, default_port: int) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        host, port = text, str(default_port)
+    if not port.isdecimal():
+        raise InvalidSettings(f"not a host and a port: {text!r}")
+    return host.strip("[]") or "localhost", int(port)
+
+
+def connect(url: str) -> Link:
+    """No connection is made yet."""
+    address = parse_address(url)
+    try:
+        limit, timeout_s = int(address.option("connections", "32")), float(address.option("timeout", "5"))
+    except ValueError as error:
+        raise InvalidSettings(f"an option of the Redis URL is no number: {error}") from None
+    maker = _NodeMaker(_dialler(address), limit, timeout_s)
+    match address.scheme:
+        case "redis+cluster":
+            return Link(Cluster(address, maker))
+        case "redis+sentinel":
+            asker = _NodeMaker(_sentinel_dialler(address), limit, min(timeout_s, 1.0))
+            return Link(Sentinel(address, maker, asker))
+        case _:
+            return Link(Single(maker.make(*address.hosts[0])))
+
+
+def _dialler(address: Address) -> Dial:
+    extra: dict[str, Any] = {"username": address.username, "password": address.password, "db": address.db}
+    return _dial_with(address, extra)
+
+
+def _sentinel_dialler(address: Address) -> Dial:
+    return _dial_with(address, {"password": address.option("sentinel_password") or None})
+
+
+def _dial_with(address: Address, extra: dict[str, Any]) -> Dial:
+    kind = Connection
+    # One attempt and no deadline of the driver's own: the link repeats and watches the clock.
+    settings: dict[str, Any] = {
+        **extra,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": None,
+        "socket_connect_timeout": None,
+        "socket_keepalive": True,
+    }
+    if address.is_tls:
+        kind = SSLConnection
+        for option, setting in (("ca", "ssl_ca_certs"), ("cert", "ssl_certfile"), ("key", "ssl_keyfile")):
+            if value := address.option(option):
+                settings[setting] = value
+    return lambda host, port: cast(Wire, kind(host=host, port=port, **settings))
+
+
+@dataclass(frozen=True)
+class _NodeMaker:
+    dial: Dial
+    limit: int
+    timeout_s: float
+
+    def make(self, host: str, port: int) -> Node:
+        return Node(host, port, self.dial, limit=self.limit, timeout_s=self.timeout_s)
+
+
+class Single:
+    """One Redis."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def node(self, key: Argument) -> Node:
+        return self._node
+
+    async def any_node(self) -> Node:
+        return self._node
+
+    async def renew(self, failed: Node | None) -> None: ...
+
+    def moved(self, error: MovedError) -> None: ...
+
+    def at(self, host: str, port: int) -> Node:
+        return self._node
+
+    async def close(self) -> None:
+        await self._node.close()
+
+
+class _Renewing:
+    """A topology that has to be asked for. Askers at the same time share one answer."""
+
+    def __init__(self, maker: _NodeMaker) -> None:
+        self._maker = maker
+        self._nodes: dict[tuple[str, int], Node] = {}
+        self._lock = asyncio.Lock()
+        self._renewed_at = float("-inf")
+
+    def at(self, host: str, port: int) -> Node:
+        node = self._nodes.get((host, port))
+        if node is None:
+            node = self._nodes[host, port] = self._maker.make(host, port)
+        return node
+
+    async def renew(self, failed: Node | None) -> None:
+        asked_at = asyncio.get_running_loop().time()
+        async with self._lock:
+            if self._renewed_at < asked_at - RENEW_PAUSE_S:
+                await self._learn(failed)
+                self._renewed_at = asyncio.get_running_loop().time()
+
+    async def _learn(self, failed: Node | None) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        for node in self._nodes.values():
+            await node.close()
+
+
+class Sentinel(_Renewing):
+    """The primary that the Sentinels name."""
+
+    def __init__(self, address: Address, maker: _NodeMaker, asker: _NodeMaker) -> None:
+        super().__init__(maker)
+        self._service = address.service
+        self._sentinels = [asker.make(*host) for host in address.hosts]
+        self._primary: Node | None = None
+
+    async def node(self, key: Argument) -> Node:
+        return await self.any_node()
+
+    async def any_node(self) -> Node:
+        if self._primary is None:
+            await self.renew(None)
+        if self._primary is None:
+            raise Unsent(f"no Sentinel names a primary for {self._service!r}")
+        return self._primary
+
+    def moved(self, error: MovedError) -> None: ...
+
+    async def _learn(self, failed: Node | None) -> None:
+        question = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
+        problems: list[str] = []
+        for sentinel in list(self._sentinels):
+            try:
+                answer = (await sentinel.run(question))[0]
+            except (Unsent, Lost) as error:
+                problems.append(str(error))
+                continue
+            if isinstance(answer, list):
+                host, port = cast(list[bytes], answer)
+                self._primary = self.at(host.decode(), int(port))
+                # Ask this one first next time.
+                self._sentinels.remove(sentinel)
+                self._sentinels.insert(0, sentinel)
+                return
+            problems.append(f"{sentinel.host}:{sentinel.port} does not know it")
+        raise Unsent(f"no Sentinel names a primary for {self._service!r}: {'; '.join(problems)}")
+
+    async def close(self) -> None:
+        await super().close()
+        for sentinel in self._sentinels:
+            await sentinel.close()
+
+
+class Cluster(_Renewing):
+    """The nodes of a Redis Cluster, by slot."""
+
+    def __init__(self, address: Address, maker: _NodeMaker) -> None:
+        super().__init__(maker)
+        self._seeds = address.hosts
+        self._slots: dict[int, Node] = {}
+
+    async def node(self, key: Argument) -> Node:
+        if not self._slots:
+            await self.renew(None)
+        slot = key_slot(key if isinstance(key, bytes) else str(key).encode())
+        try:
+            return self._slots[slot]
+        except KeyError:
+            raise Unsent(f"no node of the Cluster has the slot {slot}") from None
+
+    async def any_node(self) -> Node:
+        if not self._slots:
+            await self.renew(None)
+        if not self._slots:
+            raise Unsent("no node of the Cluster is known")
+        return next(iter(self._slots.values()))
+
+    def moved(self, error: MovedError) -> None:
+        self._slots[error.slot_id] = self.at(*target(error))
+
+    async def _learn(self, failed: Node | None) -> None:
+        known = {(node.host, node.port) for node in self._slots.values()}
+        problems: list[str] = []
+        avoided = {(failed.host, failed.port)} if failed else set[tuple[str, int]]()
+        for host, port in sorted({*known, *self._seeds}, key=lambda address: address in avoided):
+            try:
+                answer = (await self.at(host, port).run(pack(("CLUSTER", "SLOTS"))))[0]
+            except (Unsent, Lost) as error:
+                problems.append(str(error))
+                continue
+            if isinstance(answer, ResponseError):
+                problems.append(f"{host}:{port}: {answer}")
+                continue
+            self._read_slots(cast(list[list[Any]], answer), host)
+            return
+        raise Unsent(f"no node of the Cluster answers: {'; '.join(problems)}")
+
+    def _read_slots(self, ranges: list[list[Any]], asked: str) -> None:
+        slots: dict[int, Node] = {}
+        for first, last, primary, *_ in ranges:
+            # A node that does not know its own name is the one that was asked.
+            node = self.at(primary[0].decode() if primary[0] else asked, int(primary[1]))
+            slots.update(dict.fromkeys(range(int(first), int(last) + 1), node))
+        self._slots = slots
+
+
+_topologies: tuple[type[Topology], ...] = (Single, Sentinel, Cluster)

@@ -1,0 +1,43 @@
+"""The names of all keys and channels. What a key holds stands at the head of lua/prelude.lua.
+
+A queue's keys share one hash tag and so one slot. There are 64 tags, fixed for ever: a reaper reads 64 agendas and not
+one per queue, and a Cluster spreads the tags over its nodes.
+"""
+
+from functools import lru_cache
+from zlib import crc32
+
+from duetime.names import Queue
+
+PARTITIONS = 64
+
+WAKE = "dt:wake"
+"""Channel: "namespace/queue due_at"."""
+REGISTRY_CHANGED = "dt:registry"
+"""Channel: the registry's new version."""
+EPOCH = "dt:epoch"
+"""String: drawn once per data set."""
+REGISTRY = "dt:{registry}"
+"""Prefix: `:version` string, `:records:<kind>` hash key -> version + value, `:changes` zset kind NUL key by version,
+`:counters` hash name -> value, `:lives` zset name by the end of its life.
+"""
+
+
+@lru_cache(maxsize=65_536)
+def prefix(queue: Queue) -> str:
+    """What all keys of a queue begin with; KEYS[1] of every queue script."""
+    name = str(queue)
+    return f"dt:{{{crc32(name.encode()) % PARTITIONS:02}}}:{name}"
+
+
+def agenda(partition: int) -> str:
+    """Zset: queue by a lower bound of its next lease end or expiry."""
+    return f"dt:{{{partition:02}}}:queues"
+
+
+AGENDAS = tuple(agenda(partition) for partition in range(PARTITIONS))
+
+
+def queue_of(prefix_of_queue: str) -> Queue:
+    """The inverse of `prefix`."""
+    return Queue.parse(prefix_of_queue.split(":", 2)[2])

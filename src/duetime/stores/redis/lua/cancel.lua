@@ -1,0 +1,29 @@
+-- Remove jobs by id from wherever they are.
+-- KEYS: 1 the queue's prefix
+-- ARGV: 1 now or '' · 2 bytes of values to read · 3.. ids
+-- Returns: packed Moved (cancelled, deleted) or false per id; fewer answers than ids when the bytes were read
+-- Touches: wait leases dead jobs tries info ttl meta
+
+local now, budget = clock(ARGV[1]), tonumber(ARGV[2])
+begin()
+local ids = { unpack(ARGV, 3) }
+local found, reached = find(ids, now, budget)
+local answers, done = {}, {}
+for i = 1, reached do
+  local id, job = ids[i], found[i]
+  answers[i] = false
+  if job and not done[id] then
+    local state, born, attempt, priority, expires = job[1], job[2], job[3], job[6], job[8]
+    if state == WAITING then
+      unstand(id, priority, expires)
+    else
+      zrem(state == LEASED and leases or dead, id)
+    end
+    forget(id, born, now)
+    local event = state > LEASED and DELETED or CANCELLED
+    answers[i] = pack(MOVED, event, state == LEASED and IS_RUNNING or NO_REASON, born, attempt, 0, 0)
+    done[id] = true
+  end
+end
+commit()
+return answers

@@ -1,0 +1,22 @@
+-- Count the jobs of a queue, each in its state.
+-- KEYS: 1 the queue's prefix
+-- ARGV: 1 now or '' · 2 jobs to sweep at most · 3 bytes of values to read at most
+-- Returns: { now, delayed, ready, leased, dead, expired } at one instant; { now } when the sweep has not caught up and
+--   expired jobs are not all known: call again
+-- Touches: ttl meta
+
+local now = clock(ARGV[1])
+begin()
+local caught_up = sweep(now, tonumber(ARGV[2]), tonumber(ARGV[3]))
+commit()
+if not caught_up then
+  return { now }
+end
+local text, due, waiting = string.format('%.0f', now), 0, 0
+for priority = 1, 3 do
+  due = due + call('ZCOUNT', wait[priority], '-inf', text)
+  waiting = waiting + call('ZCARD', wait[priority])
+end
+local gone, total = call('ZCOUNT', ttl, '-inf', '(' .. text), tonumber(call('HGET', meta, 'expired') or 0)
+local buried = call('ZCARD', dead) + (expired_to_dead and gone or 0)
+return { now, waiting - due, due - gone, call('ZCARD', leases), buried, total + gone }

@@ -1,0 +1,14 @@
+-- How many jobs wait before each edge.
+-- KEYS: 1 the queue's prefix
+-- ARGV: 1.. edges
+-- Returns: per edge the number of jobs with due_at < edge
+-- Touches: nothing
+
+local answers = {}
+for i = 1, #ARGV do
+  answers[i] = 0
+  for priority = 1, 3 do
+    answers[i] = answers[i] + call('ZCOUNT', wait[priority], '-inf', '(' .. ARGV[i])
+  end
+end
+return answers

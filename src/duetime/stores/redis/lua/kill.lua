@@ -1,0 +1,19 @@
+-- Send a leased job to the dead letters.
+-- KEYS: 1 the queue's prefix
+-- ARGV: 1 now or '' · 2 id · 3 fence · 4 error ('' keeps the last one)
+-- Returns: packed Moved (dead), false if the lease is lost
+-- Touches: leases dead tries info meta
+
+local now, id = clock(ARGV[1]), ARGV[2]
+begin()
+local job = leased(id, ARGV[3])
+if not job then
+  return false
+end
+zrem(leases, id)
+local moved = die(id, job, now, DEAD_KILLED)
+if ARGV[4] ~= '' then
+  set_error(id, ARGV[4])
+end
+commit()
+return moved

@@ -1,0 +1,22 @@
+-- Remove a record of the registry.
+-- KEYS: 1 the registry's prefix
+-- ARGV: 1 kind · 2 key · 3 the version it must have now ('' for any, 0 for none)
+-- Returns: { 1, new version }, { 1, 0 } when there was none, or { 0, present version } when that is another one
+-- Touches: records changes version
+
+local records, changes = KEYS[1] .. ':records:' .. ARGV[1], KEYS[1] .. ':changes'
+local present = redis.call('HGET', records, ARGV[2])
+local version = present and struct.unpack('>I8', present) or 0
+if ARGV[3] ~= '' and tonumber(ARGV[3]) ~= version then
+  return { 0, version }
+end
+if not present then
+  return { 1, 0 }
+end
+redis.call('ZCARD', changes)
+local new = tonumber(redis.call('GET', KEYS[1] .. ':version') or 0) + 1
+redis.call('HDEL', records, ARGV[2])
+redis.call('ZADD', changes, new, ARGV[1] .. '\0' .. ARGV[2])
+redis.call('SET', KEYS[1] .. ':version', new)
+redis.call('PUBLISH', 'dt:registry', new)
+return { 1, new }

@@ -1,0 +1,20 @@
+-- Give a leased job back: it waits again, or ends.
+-- KEYS: 1 the queue's prefix
+-- ARGV: 1 now or '' · 2 id · 3 fence · 4 delay_ms · 5 error ('' keeps the last one)
+-- Returns: packed Moved (released, dead or expired), false if the lease is lost
+-- Touches: leases wait tries jobs info dead ttl meta agenda
+
+local now, id = clock(ARGV[1]), ARGV[2]
+begin()
+local job, expires = leased(id, ARGV[3])
+if not job then
+  return false
+end
+local before = earliest()
+local moved = settle(id, job, expires, now, now + tonumber(ARGV[4]), RELEASED)
+if ARGV[5] ~= '' and not hdels[jobs] then
+  set_error(id, ARGV[5])
+end
+commit()
+announce(before)
+return moved

@@ -1,0 +1,31 @@
+-- Bring dead jobs back: ready now, with new tries and ttl.
+-- KEYS: 1 the queue's prefix
+-- ARGV: 1 now or '' · 2 ttl_ms · 3 tries ('' keeps each job's own) · 4 how many of the longest dead ('' for the ids
+--   that follow) · 5.. ids
+-- Returns: { id, packed Moved (respawned).. }
+-- Touches: dead wait tries info ttl meta agenda
+
+local now, age, allowed = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+begin()
+local before = earliest()
+local ids = ARGV[4] == '' and { unpack(ARGV, 5) } or call('ZRANGE', dead, 0, ARGV[4] - 1)
+local records, answer, done = fetch(tries, ids), {}, {}
+for i = 1, #ids do
+  local id, record = ids[i], records[i]
+  if record and byte(record) > LEASED and not done[id] then
+    local _, born, attempt, _, old_allowed, priority = unpack_struct(RECORD, record)
+    local expires = age > 0 and now + age or 0
+    done[id] = true
+    zrem(dead, id)
+    hset(tries, id, pack(RECORD, WAITING, born, attempt, 0, allowed or old_allowed, priority, now, expires))
+    if informed > 0 then
+      set_error(id, '')
+    end
+    stand(id, priority, now, expires)
+    answer[#answer + 1] = id
+    answer[#answer + 1] = pack(MOVED, RESPAWNED, NO_REASON, born, attempt, now, 0)
+  end
+end
+commit()
+announce(before)
+return answer

@@ -1,0 +1,153 @@
+"""The Redis store, looking and administering: what consoles, tools and tests call, off the hot path."""
+
+import secrets
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from duetime.clock import Clock
+from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Moved, State
+from duetime.names import Queue
+from duetime.stores.base import Page, Purged, QueueRules, RulesChange, StoreInfo
+from duetime.stores.redis import keys, walk
+from duetime.stores.redis.codec import Entry, read_job, read_moves
+from duetime.stores.redis.link import Argument, Link
+from duetime.stores.redis.registry import RedisRegistry
+from duetime.stores.redis.scripts import Scripts, checked
+
+COUNTING_STEPS = 100_000
+"""More than any sweep takes; only so that nothing loops for ever."""
+
+
+class RedisReads:
+    """The part of the contract under "looking and administering"."""
+
+    def __init__(self, link: Link, clock: Clock | None) -> None:
+        self._link, self._clock = link, clock
+        self._scripts = Scripts(link)
+        self._version = ""
+        self.registry = RedisRegistry(link, self._scripts, clock)
+
+    def _now(self) -> Argument:
+        """What scripts take as the time: the given clock's, or nothing, and then they ask Redis."""
+        return "" if self._clock is None else self._clock.now_ms()
+
+    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+        by_partition: dict[str, list[int]] = {}
+        prefixes = [keys.prefix(queue) for queue in queues]
+        for index, prefix in enumerate(prefixes):
+            by_partition.setdefault(prefix[:7], []).append(index)
+        groups = list(by_partition.values())
+        answers = await self._scripts.run_many("heads", [([prefixes[i] for i in group], ()) for group in groups])
+        heads: list[int | None] = [None] * len(queues)
+        for group, answer in zip(groups, answers, strict=True):
+            for index, head in zip(group, answer, strict=True):
+                heads[index] = head
+        return heads
+
+    async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
+        jobs: list[Job | None] = []
+        while len(jobs) < len(ids):
+            wanted = ids[len(jobs) : len(jobs) + STEP_JOBS]
+            now, *entries = await self._scripts.run(
+                "get", keys.prefix(queue), self._now(), STEP_BYTES, *wanted, again=True
+            )
+            found = zip(wanted, entries, strict=False)
+            jobs += [None if entry is None else read_job(queue, name, Entry(*entry), now) for name, entry in found]
+        return jobs
+
+    async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+        place = cursor.split(":", 2) if cursor else ("", "", "")
+        limit = min(limit, STEP_JOBS)
+        arguments = (STEP_BYTES, state, limit, limit + STEP_JOBS, *place)
+        now, more, priority, at, last, *flat = await self._scripts.run(
+            "list", keys.prefix(queue), self._now(), *arguments, again=True
+        )
+        jobs = [read_job(queue, flat[i].decode(), Entry(*flat[i + 1 : i + 5]), now) for i in range(0, len(flat), 5)]
+        return Page(jobs, f"{priority}:{at.decode()}:{last.decode()}" if more else None)
+
+    async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
+        counted: list[Counts] = [Counts()] * len(queues)
+        left = list(range(len(queues)))
+        for _ in range(COUNTING_STEPS):
+            runs = [([keys.prefix(queues[i])], (self._now(), STEP_JOBS, STEP_BYTES)) for i in left]
+            answers = await self._scripts.run_many("counts", runs)
+            behind: list[int] = []
+            for index, answer in zip(left, answers, strict=True):
+                if len(answer) == 1:
+                    behind.append(index)
+                else:
+                    now, delayed, ready, leased, dead, expired = answer
+                    counted[index] = Counts(delayed, ready, leased, dead, expired, now)
+            left = behind
+            if not left:
+                break
+        return counted
+
+    async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
+        members = checked(await self._link.many([(key, ("ZRANGE", key, 0, -1)) for key in keys.AGENDAS]))
+        known = (Queue.parse(name.decode()) for names in members for name in names)
+        return sorted(queue for queue in known if namespace in (None, queue.namespace))
+
+    async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
+        below = await self._scripts.run("histogram", keys.prefix(queue), *edges, again=True)
+        return [high - low for low, high in pairwise(below)]
+
+    async def respawn(
+        self,
+        queue: Queue,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = 1,
+        ttl_ms: int = 0,
+        tries: int | None = None,
+    ) -> Sequence[Moved]:
+        count = min(limit, STEP_JOBS) if ids is None else ""
+        if count == 0:
+            return []
+        chosen = ids[:STEP_JOBS] if ids is not None else ()
+        arguments = (ttl_ms, "" if tries is None else tries, count, *chosen)
+        return read_moves(await self._scripts.run("respawn", keys.prefix(queue), self._now(), *arguments))
+
+    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
+        everything = limit is None and set(states) == set(State)
+        step = "" if everything else STEP_JOBS if limit is None else min(limit, STEP_JOBS)
+        wanted = "" if limit is None else limit
+        now, removed, more = await self._scripts.run("purge", keys.prefix(queue), self._now(), step, wanted, *states)
+        return Purged(removed, now, more=bool(more))
+
+    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
+        pairs: list[Argument] = []
+        if change is not None:
+            for name, value in msgspec.structs.asdict(change).items():
+                if value is not msgspec.UNSET:
+                    pairs += (name, int(value))
+        changes = 0 if change is None else 1
+        paused, strict, expired_to_dead, max_jobs, max_body = await self._scripts.run(
+            "configure", keys.prefix(queue), changes, *pairs, again=True
+        )
+        return QueueRules(bool(paused), bool(strict), bool(expired_to_dead), max_jobs, max_body)
+
+    async def ping(self) -> StoreInfo:
+        commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH)
+        time, _, epoch = checked(await self._link.many([(keys.EPOCH, command) for command in commands]))
+        if not self._version:
+            self._version = await self._redis_version()
+        now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
+        return StoreInfo("redis", self._version, epoch.decode(), now)
+
+    async def _redis_version(self) -> str:
+        lines: Any = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]
+        fields = dict(line.partition(":")[::2] for line in lines.decode().splitlines())
+        return fields.get("redis_version", "")
+
+    async def check(self) -> Sequence[str]:
+        problems: list[str] = []
+        for queue in await self.queues():
+            problems += await walk.check_queue(self._link, queue, (await self.counts([queue]))[0])
+        return problems
+
+    async def close(self) -> None:
+        await self._link.close()

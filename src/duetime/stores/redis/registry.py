@@ -1,0 +1,98 @@
+"""The registry in Redis: records by kind, one version over all of them, and counters beside them."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+from duetime.clock import Clock
+from duetime.errors import StoreUnavailable, VersionConflict
+from duetime.stores.redis import keys
+from duetime.stores.redis.link import Link
+from duetime.stores.redis.scripts import Scripts, checked
+from duetime.stores.registry import Changes, Counter, Record
+
+PAGE = 500
+SWEEP = 20
+"""Counters past their life that an increment clears away."""
+
+_VERSION = Struct(">Q")
+
+
+class RedisRegistry:
+    """Keeps the contract of `stores.registry.Registry`."""
+
+    def __init__(self, link: Link, scripts: Scripts, clock: Clock | None) -> None:
+        self._link, self._scripts, self._clock = link, scripts, clock
+
+    async def get(self, kind: str, key: str) -> Record | None:
+        value = await self._read("HGET", f"{keys.REGISTRY}:records:{kind}", key)
+        return _record(kind, key, value) if value is not None else None
+
+    async def put(self, kind: str, key: str, value: bytes, *, if_version: int | None = None) -> Record:
+        expected = "" if if_version is None else if_version
+        done, version = await self._scripts.run("registry_put", keys.REGISTRY, kind, key, value, expected)
+        if not done:
+            raise _conflict(kind, key, version, if_version)
+        return Record(kind, key, value, version)
+
+    async def delete(self, kind: str, key: str, *, if_version: int | None = None) -> bool:
+        expected = "" if if_version is None else if_version
+        done, version = await self._scripts.run("registry_delete", keys.REGISTRY, kind, key, expected)
+        if not done:
+            raise _conflict(kind, key, version, if_version)
+        return version > 0
+
+    async def list_records(self, kind: str) -> Sequence[Record]:
+        flat = await self._read("HGETALL", f"{keys.REGISTRY}:records:{kind}")
+        found = [_record(kind, flat[i].decode(), flat[i + 1]) for i in range(0, len(flat), 2)]
+        return sorted(found, key=lambda record: record.key)
+
+    async def changes(self, since: int = 0) -> Changes:
+        records: dict[tuple[str, str], Record] = {}
+        deleted: dict[tuple[str, str], int] = {}
+        while True:
+            version, *flat = await self._scripts.run("registry_changes", keys.REGISTRY, since, PAGE, again=True)
+            for i in range(0, len(flat), 3):
+                kind, _, key = flat[i].decode().partition("\0")
+                since, value = flat[i + 1], flat[i + 2]
+                records.pop((kind, key), None)
+                deleted.pop((kind, key), None)
+                if value is None:
+                    deleted[kind, key] = since
+                else:
+                    records[kind, key] = _record(kind, key, value)
+            if len(flat) < 3 * PAGE:
+                return Changes(version, list(records.values()), list(deleted))
+
+    async def watch(self) -> AsyncIterator[int]:
+        async for message in self._link.subscribe(keys.REGISTRY_CHANGED):
+            try:
+                yield int(message or await self._read("GET", f"{keys.REGISTRY}:version") or 0)
+            except StoreUnavailable:
+                continue  # the subscription falls with the connection, and begins anew
+
+    async def increment(self, name: str, by: int = 1, *, life_ms: int = 0) -> Counter:
+        now = "" if self._clock is None else self._clock.now_ms()
+        value, left_ms = await self._scripts.run(
+            "registry_increment", keys.REGISTRY, now, name, by, life_ms, SWEEP, again=by == 0
+        )
+        return Counter(value, left_ms)
+
+    async def counters(self, prefix: str = "") -> Mapping[str, int]:
+        commands = ("HGETALL", f"{keys.REGISTRY}:counters"), ("ZRANGE", f"{keys.REGISTRY}:lives", 0, -1, "WITHSCORES")
+        flat, ends, time = checked(await self._link.many([(keys.REGISTRY, c) for c in (*commands, ("TIME",))]))
+        now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
+        over = {ends[i] for i in range(0, len(ends), 2) if int(ends[i + 1]) <= now}
+        live = ((flat[i].decode(), int(flat[i + 1])) for i in range(0, len(flat), 2) if flat[i] not in over)
+        return {name: value for name, value in live if name.startswith(prefix)}
+
+    async def _read(self, *command: str) -> Any:
+        return checked([await self._link.call(keys.REGISTRY, command, again=True)])[0]
+
+
+def _record(kind: str, key: str, value: bytes) -> Record:
+    return Record(kind, key, value[_VERSION.size :], _VERSION.unpack_from(value)[0])
+
+
+def _conflict(kind: str, key: str, present: int, expected: int | None) -> VersionConflict:
+    return VersionConflict(f"{kind} {key!r} is at version {present}, not {expected}", version=present)

@@ -1,0 +1,330 @@
+"""The Redis store: the hot path.
+
+Every verb is one run of one Lua script, so it is atomic by nature; the layout stands at the head of lua/prelude.lua.
+Jobs go in and come out as flat lists of bytes, which is what keeps a batch cheap on both sides.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from duetime.clock import Clock
+from duetime.errors import (
+    BodyTooLarge,
+    DuetimeError,
+    ExpiresBeforeDue,
+    JobDead,
+    JobExists,
+    JobRunning,
+    LeaseLost,
+    MarkMismatch,
+    QueueFull,
+    StoreFull,
+)
+from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push, Pushed, Reaped, Reserved, Wake
+from duetime.stores.redis import keys
+from duetime.stores.redis.codec import (
+    HEADER_BYTES,
+    PRIORITIES,
+    RECORD,
+    Record,
+    pack_fence,
+    pack_how,
+    read_info,
+    read_marked,
+    read_moved,
+    read_moves,
+)
+from duetime.stores.redis.connect import connect
+from duetime.stores.redis.link import Argument
+from duetime.stores.redis.reads import RedisReads
+from duetime.stores.redis.scripts import checked
+
+AGENDA_PAGE = 16
+"""Queues that are looked at per partition and round of reaping."""
+REAP_WAVE = 32
+"""Queues that are reaped in one round trip."""
+REAP_ROUNDS = 8
+
+_KINDS = {IfExists.KEEP: "k", IfExists.REPLACE: "r", IfExists.ERROR: "e"}
+
+
+class RedisStore(RedisReads):
+    """Keeps the contract of `stores.base.Store`."""
+
+    @classmethod
+    async def open(cls, url: str, *, clock: Clock | None = None) -> "RedisStore":
+        """Connect and draw the data set's epoch if it has none. A `clock` replaces Redis's own."""
+        store = cls(connect(url), clock)
+        try:
+            await store.ping()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        answers: list[Pushed | DuetimeError] = []
+        for batch in _batches(requests):
+            answers += await self._push(queue, batch)
+        return answers
+
+    async def _push(self, queue: Queue, requests: Sequence[Push]) -> list[Pushed | DuetimeError]:
+        arguments = _push_arguments(requests)
+        try:
+            now, *answers = await self._scripts.run("push", keys.prefix(queue), self._now(), STEP_BYTES, *arguments)
+        except StoreFull as full:
+            if len(requests) == 1:
+                return [full]
+            # One that needs room must not fail one that needs none.
+            return [answer for request in requests for answer in await self._push(queue, [request])]
+        return [_read_pushed(request, answer, now) for request, answer in zip(requests, answers, strict=True)]
+
+    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        wanted: list[Argument] = []
+        for ask in asks:
+            wanted += (ask.limit, ask.ttr_ms, *ask.quotas)
+        answer = await self._scripts.run("reserve", keys.prefix(queue), self._now(), STEP_JOBS, STEP_BYTES, *wanted)
+        now, next_at, paused, given, expired, infos = answer[:6]
+        if paused:
+            return Reserved([[] for _ in asks], None, now, paused=True)
+        deliveries: list[list[Delivery]] = []
+        done = 0
+        for ask, count in zip(asks, given, strict=True):
+            deliveries.append(_read_deliveries(queue, answer, range(done, done + count), now + ask.ttr_ms))
+            done += count
+        if infos:
+            deliveries = _with_infos(deliveries, infos)
+        return Reserved(deliveries, next_at, now, read_moves(expired))
+
+    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
+        answers: list[Moved | LeaseLost | None] = []
+        for first in range(0, len(leases), STEP_JOBS):
+            some = leases[first : first + STEP_JOBS]
+            pairs: list[Argument] = []
+            for lease in some:
+                pairs += (lease.id, pack_fence(lease))
+            letters = await self._scripts.run("ack", keys.prefix(queue), self._now(), STEP_BYTES, *pairs, again=True)
+            answers += [_read_ack(lease, letter) for lease, letter in zip(some, letters, strict=True)]
+        return answers
+
+    async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
+        return _held(lease, await self._on_lease("release", lease, delay_ms, error))
+
+    async def give_back(self, lease: Lease) -> Moved:
+        return _held(lease, await self._on_lease("give_back", lease))
+
+    async def kill(self, lease: Lease, error: str = "") -> Moved:
+        return _held(lease, await self._on_lease("kill", lease, error))
+
+    async def extend(self, lease: Lease, ttr_ms: int) -> int:
+        lease_end = await self._on_lease("extend", lease, ttr_ms, again=True)
+        if lease_end is None:
+            raise _lease_lost(lease)
+        return lease_end
+
+    async def _on_lease(self, verb: str, lease: Lease, *arguments: Argument, again: bool = False) -> Any:
+        return await self._scripts.run(
+            verb, keys.prefix(lease.queue), self._now(), lease.id, pack_fence(lease), *arguments, again=again
+        )
+
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+        answers: list[Moved | None] = []
+        while len(answers) < len(ids):
+            some = ids[len(answers) : len(answers) + STEP_JOBS]
+            packed = await self._scripts.run("cancel", keys.prefix(queue), self._now(), STEP_BYTES, *some)
+            answers += [moved and read_moved(name, moved) for name, moved in zip(some, packed, strict=False)]
+        return answers
+
+    async def reschedule(
+        self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
+    ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
+        answers: list[Moved | DuetimeError | None] = []
+        when = f"+{delay_ms}" if due_at is None else due_at
+        while len(answers) < len(ids):
+            some = ids[len(answers) : len(answers) + STEP_JOBS]
+            packed = await self._scripts.run(
+                "reschedule", keys.prefix(queue), self._now(), STEP_BYTES, when, *some, again=due_at is not None
+            )
+            answers += [_read_rescheduled(name, moved) for name, moved in zip(some, packed, strict=False)]
+        return answers
+
+    async def reap(self, limit: int = 500) -> Reaped:
+        moved: dict[Queue, list[Moved]] = {}
+        now, agenda = await self._agenda()
+        for _ in range(REAP_ROUNDS):
+            due = [queue for at, queue in agenda if at <= now]
+            if not due or limit <= 0:
+                break
+            for first in range(0, len(due), REAP_WAVE):
+                wave = due[first : first + min(REAP_WAVE, limit)]
+                limit -= await self._reap_wave(wave, max(1, limit // max(1, len(wave))), moved)
+                if limit <= 0:
+                    break
+            now, agenda = await self._agenda()
+        # `inf` is how the agenda says never.
+        next_at = min((at for at, _ in agenda), default=float("inf"))
+        return Reaped(moved, None if next_at == float("inf") else int(next_at), now)
+
+    async def _agenda(self) -> tuple[int, list[tuple[float, Queue]]]:
+        """The store's time, and the first queues of each partition with the time at which they want the reaper."""
+        heads = [(key, ("ZRANGE", key, 0, AGENDA_PAGE - 1, "WITHSCORES")) for key in keys.AGENDAS]
+        time, *pages = checked(await self._link.many([(keys.AGENDAS[0], ("TIME",)), *heads]))
+        now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
+        entries = [
+            (float(page[i + 1]), Queue.parse(page[i].decode())) for page in pages for i in range(0, len(page), 2)
+        ]
+        return now, sorted(entries)
+
+    async def _reap_wave(self, queues: Sequence[Queue], limit: int, moved: dict[Queue, list[Moved]]) -> int:
+        runs = [([keys.prefix(queue)], (self._now(), limit, STEP_BYTES)) for queue in queues]
+        total = 0
+        for queue, answer in zip(queues, await self._scripts.run_many("reap", runs, again=False), strict=True):
+            if happened := read_moves(answer[2:]):
+                moved.setdefault(queue, []).extend(happened)
+                total += len(happened)
+        return total
+
+    async def wakeups(self) -> AsyncIterator[Wake]:
+        async for message in self._link.subscribe(keys.WAKE):
+            if message is None:
+                yield Wake()
+            else:
+                name, _, due_at = message.decode().partition(" ")
+                yield Wake(Queue.parse(name), int(due_at))
+
+
+def _batches(requests: Sequence[Push]) -> Iterator[Sequence[Push]]:
+    """Requests in portions that keep one script short. A request is never split."""
+    batch: list[Push] = []
+    jobs = size = 0
+    for request in requests:
+        count, weight = len(request.jobs), sum([len(job.body) for job in request.jobs])
+        if batch and (jobs + count > STEP_JOBS or size + weight > STEP_BYTES):
+            yield batch
+            batch, jobs, size = [], 0, 0
+        batch.append(request)
+        jobs, size = jobs + count, size + weight
+    if batch:
+        yield batch
+
+
+def _push_arguments(requests: Sequence[Push]) -> list[Argument]:
+    arguments: list[Argument] = [len(requests)]
+    hows: dict[tuple[int, int, int], bytes] = {}
+    for request in requests:
+        mark = request.mark
+        arguments += (_KINDS[request.if_exists], len(request.jobs))
+        arguments += (mark.name, mark.digest, mark.life_ms) if mark else ("", "", "")
+        for job in request.jobs:
+            if job.attributes or job.born or job.attempt:
+                how = pack_how(job)
+            else:
+                alike = job.ttl_ms, job.tries, job.priority
+                how = hows.get(alike) or hows.setdefault(alike, pack_how(job))
+            when = f"+{job.delay_ms}" if job.due_at is None else job.due_at
+            arguments += (job.id, job.body, when, how)
+    return arguments
+
+
+def _read_pushed(request: Push, answer: Any, now: int) -> Pushed | DuetimeError:
+    if isinstance(answer, int):
+        return Pushed(
+            [
+                Moved(Event.ACCEPTED, job.id, answer, 0, now + job.delay_ms if job.due_at is None else job.due_at)
+                for job in request.jobs
+            ],
+            now,
+        )
+    if isinstance(answer, bytes):
+        return _read_refusal(request, answer.decode())
+    if answer and answer[0] == b"repeated":
+        return Pushed(list(read_marked(answer[1])), now, repeated=True)
+    return Pushed([read_moved(job.id, moved) for job, moved in zip(request.jobs, answer, strict=True)], now)
+
+
+def _read_refusal(request: Push, text: str) -> DuetimeError:
+    code, *numbers = text.split(" ")
+    if code == "m":
+        name = request.mark.name if request.mark else ""
+        return MarkMismatch(f"the mark {name!r} was used for another request", mark=name)
+    if code == "f":
+        return QueueFull(f"the queue holds its {numbers[0]} jobs", max_jobs=int(numbers[0]))
+    job = request.jobs[int(numbers[0]) - 1]
+    if code == "b":
+        return BodyTooLarge(f"the body has {len(job.body)} bytes; this queue takes {numbers[1]}", id=job.id)
+    if code == "l":
+        return _expires_before_due(job.id)
+    return JobExists(f"a job with the id {job.id!r} exists", id=job.id)
+
+
+def _read_deliveries(queue: Queue, flat: list[Any], places: range, lease_until: int) -> list[Delivery]:
+    """From id, header + body, record of each job, behind the six fields of a reserve's answer."""
+    deliveries: list[Delivery] = []
+    for at in range(6 + 3 * places.start, 6 + 3 * places.stop, 3):
+        raw = flat[at + 1]
+        record: Record = RECORD.unpack(flat[at + 2])
+        _, born, attempt, used, tries, priority, due_at, expires_at = record
+        deliveries.append(
+            Delivery(
+                Lease(queue, flat[at].decode(), born, attempt),
+                raw[HEADER_BYTES[raw[0]] :],
+                due_at,
+                lease_until,
+                PRIORITIES[priority],
+                tries,
+                used,
+                expires_at,
+                {},
+            )
+        )
+    return deliveries
+
+
+def _with_infos(deliveries: Iterable[list[Delivery]], infos: Iterable[bytes | None]) -> list[list[Delivery]]:
+    left = iter(infos)
+    return [[_with_info(delivery, next(left)) for delivery in some] for some in deliveries]
+
+
+def _with_info(delivery: Delivery, info: bytes | None) -> Delivery:
+    if info is None:
+        return delivery
+    error, attributes = read_info(info)
+    return msgspec.structs.replace(delivery, error=error, attributes=attributes)
+
+
+def _read_ack(lease: Lease, letter: int) -> Moved | LeaseLost | None:
+    if letter == ord("a"):
+        return Moved(Event.ACKED, lease.id, lease.born, lease.attempt)
+    return _lease_lost(lease) if letter == ord("l") else None
+
+
+def _held(lease: Lease, moved: bytes | None) -> Moved:
+    if moved is None:
+        raise _lease_lost(lease)
+    return read_moved(lease.id, moved)
+
+
+def _read_rescheduled(job_id: str, answer: bytes | None) -> Moved | DuetimeError | None:
+    match answer:
+        case None:
+            return None
+        case b"r":
+            return JobRunning(f"the job {job_id!r} is leased", id=job_id)
+        case b"d":
+            return JobDead(f"the job {job_id!r} is dead; respawn it first", id=job_id)
+        case b"l":
+            return _expires_before_due(job_id)
+        case _:
+            return read_moved(job_id, answer)
+
+
+def _lease_lost(lease: Lease) -> LeaseLost:
+    return LeaseLost(f"the lease on {lease.id!r} (attempt {lease.attempt}) is no longer held", id=lease.id)
+
+
+def _expires_before_due(job_id: str) -> ExpiresBeforeDue:
+    return ExpiresBeforeDue(f"the job {job_id!r} would expire before it is due", id=job_id)
