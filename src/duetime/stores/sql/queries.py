@@ -35,6 +35,12 @@ def load_schema(dialect: str) -> str:
     return (_folder(dialect) / "schema.sql").read_text(encoding="utf-8")
 
 
+def for_rows(insert: str, count: int) -> str:
+    """The same INSERT for several rows at once."""
+    head, values = insert.rsplit("VALUES", 1)
+    return f"{head}VALUES{','.join([values] * count)}"
+
+
 def statements(script: str) -> list[str]:
     """A script's statements, for drivers that run one at a time."""
     bare = _COMMENT.sub("", script)

@@ -34,6 +34,7 @@ class QueueRow(Struct):
     max_jobs: int = 0
     max_body: int = 0
     floor: int = 0
+    last_born: int = 0
     expired: int = 0
     jobs: int = 0
     leased: int = 0
@@ -85,6 +86,43 @@ class JobRow(Struct):
         return self.place == WAITING and 0 < self.expires_at < now
 
 
+class ReadyRow(Struct, frozen=True, array_like=True):
+    """A job that a consumer may get, without its body; in the order of `ready_jobs`."""
+
+    id: str
+    born: int
+    due_at: int
+    expires_at: int
+    tries: int
+    used: int
+    attempt: int
+    error: str
+    attributes: str | None
+    size: int
+
+    def as_job(self, priority: Priority) -> JobRow:
+        return JobRow(
+            id=self.id,
+            born=self.born,
+            place=WAITING,
+            priority=int(priority),
+            due_at=self.due_at,
+            expires_at=self.expires_at,
+            tries=self.tries,
+            used=self.used,
+            attempt=self.attempt,
+        )
+
+
+ready_rows = msgspec.json.Decoder(list[ReadyRow]).decode
+_hex_bodies = msgspec.json.Decoder(list[tuple[str, str]]).decode
+
+
+def bodies(answer: str) -> dict[str, bytes]:
+    """The answer of `get_bodies`, by id."""
+    return {job_id: bytes.fromhex(body) for job_id, body in _hex_bodies(answer)}
+
+
 def insert_values(queue_id: int, job: JobRow, new: NewJob) -> tuple[object, ...]:
     """The parameters of `insert_job`."""
     return (
@@ -96,12 +134,12 @@ def insert_values(queue_id: int, job: JobRow, new: NewJob) -> tuple[object, ...]
         job.expires_at,
         job.tries,
         job.attempt,
-        _encode(new.attributes) if new.attributes else None,
+        as_json(new.attributes) if new.attributes else None,
         new.body,
     )
 
 
-def attributes(stored: bytes | None) -> Mapping[str, str]:
+def attributes(stored: str | None) -> Mapping[str, str]:
     return _decode_attributes(stored) if stored else {}
 
 

@@ -4,8 +4,8 @@ Pure: they take a step's working copies of rows, change them and say what happen
 and writes them back after, in the same transaction. `stores/base.py` is the contract they keep.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from duetime.errors import (
     BodyTooLarge,
@@ -40,6 +40,7 @@ from duetime.stores.sql.rows import (
     WAITING,
     JobRow,
     QueueRow,
+    ReadyRow,
     attributes,
     insert_values,
 )
@@ -243,6 +244,7 @@ class PushPlan:
         expires_at = now + new.ttl_ms if new.ttl_ms else 0
         job = JobRow(new.id, born, WAITING, int(new.priority), due_at, expires_at, new.tries, 0, new.attempt)
         line.jobs += 1
+        line.last_born = max(line.last_born, born)
         if expires_at:
             line.reap_by(expires_at + 1)
         if self.earliest is None or due_at < self.earliest:
@@ -258,28 +260,51 @@ def _due(new: NewJob, now: int) -> int:
 
 # --- reserve
 
-ReadySource = Callable[[Priority], Iterator[tuple[Any, ...]]]
-"""Opens a reading of `ready_jobs` for one priority."""
+ReadReady = Callable[[Priority, tuple[int, str], int], Sequence[ReadyRow]]
+"""Reads at most that many ready jobs of a priority, in order, after the given (due_at, id)."""
+
+
+class Pick(NamedTuple):
+    """A job that is to be leased."""
+
+    row: ReadyRow
+    priority: Priority
+    lease_until: int
+
+    def delivery(self, queue: Queue, body: bytes) -> Delivery:
+        row = self.row
+        return Delivery(
+            Lease(queue, row.id, row.born, row.attempt + 1),
+            body,
+            due_at=row.due_at,
+            lease_until=self.lease_until,
+            priority=self.priority,
+            tries=row.tries,
+            used=row.used + 1,
+            expires_at=row.expires_at,
+            attributes=attributes(row.attributes),
+            error=row.error,
+        )
 
 
 class Picker:
-    """Serves the asks of one reserve call, within the bounds of a step.
+    """Chooses what the asks of one reserve call get, within the bounds of a step.
 
-    Reads each priority once and in order, only as far as it is asked for. `leased` maps lease ends to ids; `expired`
-    are the jobs that were met and ended on the way, changed in place.
+    Reads each priority in order and only as far as it is asked for. `expired` are the jobs that were met and ended on
+    the way, and `ended` tells of them.
     """
 
-    def __init__(self, queue: Queue, line: QueueRow, now: int, source: ReadySource) -> None:
-        self._queue, self._line, self._now, self._open = queue, line, now, source
-        self._sources: dict[Priority, Iterator[tuple[Any, ...]]] = {}
+    def __init__(self, line: QueueRow, now: int, read: ReadReady) -> None:
+        self._line, self._now, self._read = line, now, read
+        self._after: dict[Priority, tuple[int, str]] = {}
+        self._exhausted: set[Priority] = set()
         self._looks_left = STEP_JOBS
         self._bytes = 0
-        self.leased: dict[int, list[str]] = {}
         self.expired: list[JobRow] = []
         self.ended: list[Moved] = []
 
-    def serve(self, ask: Ask) -> list[Delivery]:
-        taken: list[Delivery] = []
+    def serve(self, ask: Ask) -> list[Pick]:
+        taken: list[Pick] = []
         if not self._line.strict:
             for priority, quota in zip(PRIORITIES, ask.quotas, strict=True):
                 self._take(priority, min(quota, ask.limit - len(taken)), ask.ttr_ms, taken)
@@ -287,46 +312,40 @@ class Picker:
             self._take(priority, ask.limit - len(taken), ask.ttr_ms, taken)
         return taken
 
-    def _take(self, priority: Priority, wanted: int, ttr_ms: int, taken: list[Delivery]) -> None:
-        if wanted <= 0 or not self._looks_left:
-            return
-        source = self._sources.get(priority)
-        if source is None:
-            source = self._sources[priority] = self._open(priority)
-        while wanted > 0 and self._looks_left and (row := next(source, None)) is not None:
-            if delivery := self._look(row, priority, ttr_ms):
-                taken.append(delivery)
-                wanted -= 1
+    def _take(self, priority: Priority, wanted: int, ttr_ms: int, taken: list[Pick]) -> None:
+        goal = len(taken) + wanted
+        while len(taken) < goal and self._looks_left and priority not in self._exhausted:
+            limit = min(goal - len(taken), self._looks_left)
+            rows = self._read(priority, self._after.get(priority, (-1, "")), limit)
+            if len(rows) < limit:
+                self._exhausted.add(priority)
+            for row in rows:
+                if self._look(row, priority):
+                    taken.append(self._pick(row, priority, self._now + ttr_ms))
+            if rows:
+                self._after[priority] = rows[-1].due_at, rows[-1].id
 
-    def _look(self, row: tuple[Any, ...], priority: Priority, ttr_ms: int) -> Delivery | None:
-        job_id, born, due_at, expires_at, tries, used, attempt, error, stored, body = row
-        if 0 < expires_at < self._now:
+    def _look(self, row: ReadyRow, priority: Priority) -> bool:
+        """Whether a consumer gets this job."""
+        if not self._looks_left:
+            return False
+        if 0 < row.expires_at < self._now:
             self._looks_left -= 1
-            job = JobRow(job_id, born, WAITING, priority, due_at, expires_at, tries, used, attempt)
+            job = row.as_job(priority)
             self.ended.append(expire(self._line, job, self._now))
             self.expired.append(job)
-            return None
-        if self._bytes and self._bytes + len(body) > STEP_BYTES:
+            return False
+        if self._bytes and self._bytes + row.size > STEP_BYTES:
             self._looks_left = 0
-            return None
+            return False
         self._looks_left -= 1
-        self._bytes += len(body)
-        until = self._now + ttr_ms
-        self.leased.setdefault(until, []).append(job_id)
+        self._bytes += row.size
+        return True
+
+    def _pick(self, row: ReadyRow, priority: Priority, lease_until: int) -> Pick:
         self._line.leased += 1
-        self._line.reap_by(until)
-        return Delivery(
-            Lease(self._queue, job_id, born, attempt + 1),
-            body,
-            due_at,
-            until,
-            priority,
-            tries,
-            used + 1,
-            expires_at,
-            attributes(stored),
-            error,
-        )
+        self._line.reap_by(lease_until)
+        return Pick(row, priority, lease_until)
 
 
 def next_visit(next_lapse: int | None, next_expiry: int | None) -> int:

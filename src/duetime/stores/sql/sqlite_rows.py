@@ -1,16 +1,20 @@
 """Reading and writing rows within one step; the words that the verbs and the views of the SQLite store are made of."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import msgspec
 
 from duetime.names import Queue
 from duetime.stores.base import Wake
+from duetime.stores.sql.queries import for_rows
 from duetime.stores.sql.rows import GONE, JobRow, QueueRow, as_json
 from duetime.stores.sql.sqlite_connection import QUERIES
 from duetime.stores.sql.sqlite_thread import Step
+
+_INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
 
 
 def fetch(step: Step, query: str, **parameters: object) -> list[tuple[Any, ...]]:
@@ -52,6 +56,15 @@ def find_jobs(step: Step, line: QueueRow, ids: Iterable[str]) -> dict[str, JobRo
 def job_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, JobRow]:
     """Rows of `find_jobs` and its like by id, in their order."""
     return {row[0]: JobRow(*row) for row in rows}
+
+
+def insert_jobs(step: Step, rows: Sequence[tuple[object, ...]]) -> None:
+    """In as few statements as fixed sizes allow, so that each of them stays prepared."""
+    start = 0
+    for size, insert in _INSERTS:
+        while len(rows) - start >= size:
+            step.connection.execute(insert, list(chain.from_iterable(rows[start : start + size])))
+            start += size
 
 
 def write_jobs(step: Step, line: QueueRow, jobs: Iterable[JobRow]) -> None:

@@ -4,9 +4,9 @@ Every one follows the same course: read the queue and the jobs, let `rules.py` d
 if a job became the queue's earliest. Called in the writer's thread, inside a transaction.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -15,8 +15,8 @@ from duetime.job import STEP_JOBS, Event, Lease, Moved, Priority, Reason, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange
 from duetime.stores.sql import rules
-from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, QueueRow, as_json
-from duetime.stores.sql.sqlite_connection import QUERIES
+from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, QueueRow, ReadyRow, as_json, ready_rows
+from duetime.stores.sql.rows import bodies as bodies_by_id
 from duetime.stores.sql.sqlite_rows import (
     announce,
     changing,
@@ -25,6 +25,7 @@ from duetime.stores.sql.sqlite_rows import (
     fetch,
     fetch_one,
     find_jobs,
+    insert_jobs,
     job_rows,
     write_jobs,
 )
@@ -48,7 +49,7 @@ def push(step: Step, queue: Queue, requests: Sequence[Push]) -> list[Pushed | Du
         answers = [_push_once(step, queue, plan, request) for request in requests]
         if plan.removed:
             execute(step, "delete_jobs", queue=line.id, ids=as_json(plan.removed))
-        step.connection.executemany(QUERIES["insert_job"], plan.inserted)
+        insert_jobs(step, plan.inserted)
         if not line.paused:
             announce(step, queue, head, plan.earliest)
     return answers
@@ -92,21 +93,36 @@ def _set_mark(step: Step, queue: Queue, mark: Mark, answer: Pushed) -> None:
 
 
 def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-    with changing(step, queue) as line, ExitStack() as readings:
+    with changing(step, queue) as line:
         if line.paused or not line.jobs:
             return Reserved([[] for _ in asks], None, step.now, paused=bool(line.paused))
-
-        def ready(priority: Priority) -> Iterator[tuple[Any, ...]]:
-            parameters = {"queue": line.id, "priority": int(priority), "now": step.now, "limit": STEP_JOBS}
-            return readings.enter_context(closing(step.connection.execute(QUERIES["ready_jobs"], parameters)))
-
-        picker = rules.Picker(queue, line, step.now, ready)
-        deliveries = [picker.serve(ask) for ask in asks]
-        readings.close()
-        for lease_until, ids in picker.leased.items():
-            execute(step, "lease_jobs", queue=line.id, lease_until=lease_until, ids=as_json(ids))
+        picker = rules.Picker(line, step.now, partial(_read_ready, step, line))
+        picked = [picker.serve(ask) for ask in asks]
+        bodies = _lease(step, line, [pick for picks in picked for pick in picks])
+        deliveries = [[pick.delivery(queue, bodies[pick.row.id]) for pick in picks] for picks in picked]
         write_jobs(step, line, picker.expired)
         return Reserved(deliveries, earliest(step, line), step.now, picker.ended)
+
+
+def _read_ready(
+    step: Step, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
+) -> Sequence[ReadyRow]:
+    place = {"queue": line.id, "priority": int(priority), "after_at": after[0], "after_id": after[1]}
+    (answer,) = fetch_one(step, "ready_jobs", **place, now=step.now, limit=limit)
+    return ready_rows(answer)
+
+
+def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str, bytes]:
+    """Write the leases, and read the bodies that go with them."""
+    if not picks:
+        return {}
+    by_end: dict[int, list[str]] = {}
+    for pick in picks:
+        by_end.setdefault(pick.lease_until, []).append(pick.row.id)
+    for lease_until, ids in by_end.items():
+        execute(step, "lease_jobs", queue=line.id, lease_until=lease_until, ids=as_json(ids))
+    (answer,) = fetch_one(step, "get_bodies", queue=line.id, ids=as_json([pick.row.id for pick in picks]))
+    return bodies_by_id(answer)
 
 
 def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
@@ -245,6 +261,10 @@ def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) 
 
 def _forget(step: Step, line: QueueRow) -> Purged:
     removed = line.jobs
+    if removed and line.last_born >= step.now:
+        # Rare: something was born in this millisecond, or the clock has stepped back.
+        (last_born,) = fetch_one(step, "last_born", queue=line.id)
+        line.floor = max(line.floor, last_born)
     if removed <= STEP_JOBS:
         execute(step, "delete_queue_jobs", queue=line.id)
     else:

@@ -1,4 +1,5 @@
--- What verbs do to jobs. Statements that run for many jobs at once take their ids as one JSON array.
+-- What verbs do to jobs. Hot statements take many ids, and answer many jobs, as one JSON array: the driver hands the
+-- interpreter to other threads at every row, and may wait for it each time.
 
 -- name: insert_job
 -- description: A new incarnation waits. Positional, because it runs for hundreds of jobs a call.
@@ -37,22 +38,38 @@ FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
 -- name: ready_jobs
--- description: What a consumer may get from one priority, in order; the caller stops reading when it has enough.
-SELECT
-    id,
-    born,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt,
-    error,
-    attributes,
-    body
-FROM jobs
-WHERE queue = :queue AND place = 0 AND priority = :priority AND due_at <= :now
-ORDER BY due_at, id
-LIMIT :limit;
+-- description: What a consumer may get from one priority after (after_at, after_id), in order, without the bodies.
+SELECT json_group_array(
+    json_array(id, born, due_at, expires_at, tries, used, attempt, error, attributes, length(body))
+)
+FROM (
+    SELECT
+        id,
+        born,
+        due_at,
+        expires_at,
+        tries,
+        used,
+        attempt,
+        error,
+        attributes,
+        body
+    FROM jobs
+    WHERE
+        queue = :queue
+        AND place = 0
+        AND priority = :priority
+        AND due_at <= :now
+        AND (due_at, id) > (:after_at, :after_id)
+    ORDER BY due_at, id
+    LIMIT :limit
+);
+
+-- name: get_bodies
+-- description: The bodies of jobs by id, in hexadecimal.
+SELECT json_group_array(json_array(jobs.id, hex(jobs.body)))
+FROM json_each(:ids) AS wanted
+CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
 -- name: lease_jobs
 -- description: waiting -> leased, one more delivery each.
@@ -230,3 +247,7 @@ SELECT id FROM jobs WHERE queue = :queue LIMIT :limit;
 -- name: delete_queue_jobs
 -- description: All of a queue's jobs, where they are few.
 DELETE FROM jobs WHERE queue = :queue;
+
+-- name: last_born
+-- description: The highest born among the jobs that a queue holds; looks at each.
+SELECT max(born) FROM jobs WHERE queue = :queue;

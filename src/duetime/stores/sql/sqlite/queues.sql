@@ -11,6 +11,7 @@ SELECT
     max_jobs,
     max_body,
     floor,
+    last_born,
     expired,
     jobs,
     leased,
@@ -39,12 +40,13 @@ INSERT INTO queues (
     max_jobs,
     max_body,
     floor,
+    last_born,
     expired,
     jobs,
     leased,
     dead,
     reap_at
-) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 
 -- name: update_queue
 -- description: Write back what a step changed. Positional, because it runs in almost every step.
@@ -57,6 +59,7 @@ SET
     max_jobs = ?,
     max_body = ?,
     floor = ?,
+    last_born = ?,
     expired = ?,
     jobs = ?,
     leased = ?,

@@ -27,6 +27,7 @@ CREATE TABLE queues (
     max_jobs INTEGER NOT NULL,
     max_body INTEGER NOT NULL,
     floor INTEGER NOT NULL,             -- every later born is above it
+    last_born INTEGER NOT NULL,         -- the highest born there has been; tells a purge when to look at each
     expired INTEGER NOT NULL,           -- running total
     jobs INTEGER NOT NULL,              -- rows in jobs, of which ...
     leased INTEGER NOT NULL,            -- ... in place 1
@@ -60,7 +61,7 @@ CREATE TABLE jobs (
     attempt INTEGER NOT NULL,
     reason TEXT NOT NULL,
     error TEXT NOT NULL,
-    attributes BLOB,                    -- JSON; null for none
+    attributes TEXT,                    -- JSON; null for none
     body BLOB NOT NULL,
     PRIMARY KEY (queue, id)
 ) WITHOUT ROWID;
