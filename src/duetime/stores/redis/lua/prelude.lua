@@ -9,7 +9,7 @@
 --   P:tries     hash  id -> delivery record, once a job was delivered or is dead; it then rules over the header
 --   P:ttl       zset  id by expires_at, for jobs with a ttl that wait and were due when the sweep came by
 --   P:info      hash  id -> last error and attributes, for jobs that have either
---   P:meta      hash  rules, floor, expired total, where the sweep stands, the largest value in P:jobs
+--   P:meta      hash  rules, floor, the latest born, expired total, where the sweep stands, the largest value so far
 --   P:mark:*    string  what a marked push answered
 --   dt:{NN}:queues  zset  queue by a lower bound of its next lease end or expiry: registry and reaper's agenda in one
 --
@@ -91,16 +91,16 @@ end
 
 -- The queue's rules and running values. Errors if a key holds a foreign type.
 local paused, strict, expired_to_dead, max_jobs, max_body
-local floor, swept, slack, sweeping, largest
+local floor, latest, swept, slack, sweeping, largest
 local held, recorded, informed, expiring
 
 local function survey()
   local m = call('HMGET', meta, 'paused', 'strict', 'expired_to_dead', 'max_jobs', 'max_body',
-    'floor', 'swept', 'slack', 'sweeping', 'largest')
+    'floor', 'swept', 'slack', 'sweeping', 'largest', 'latest')
   paused, strict, expired_to_dead = m[1] == '1', m[2] == '1', m[3] == '1'
   max_jobs, max_body = tonumber(m[4] or 0), tonumber(m[5] or 0)
   floor, swept, slack = tonumber(m[6] or 0), tonumber(m[7] or 0), tonumber(m[8] or huge)
-  sweeping, largest = m[9], tonumber(m[10] or 0)
+  sweeping, largest, latest = m[9], tonumber(m[10] or 0), tonumber(m[11] or 0)
   held, recorded, informed = call('HLEN', jobs), call('HLEN', tries), call('HLEN', info)
   expiring = call('ZCARD', ttl)
   call('ZCARD', leases)

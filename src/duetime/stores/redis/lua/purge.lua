@@ -5,14 +5,29 @@
 -- Returns: { now, number removed, 1 if more are wanted and there else 0 }
 -- Touches: jobs wait tries info leases dead ttl meta agenda
 
+local STEP = 500 -- ids to look at one by one
 local now = clock(ARGV[1])
 begin()
-local after = string.format('%.0f', math.max(floor, now))
+floor = math.max(floor, now)
+
+-- No born of a removed job may come again. Only a clock that was set back makes it worth a look.
+local function raise_floor(ids)
+  if latest > floor then
+    for _, job in ipairs((find(ids, 0, huge))) do
+      floor = math.max(floor, job and job[2] or 0)
+    end
+  end
+end
 
 if ARGV[2] == '' then
+  if held <= STEP then
+    raise_floor(call('HKEYS', jobs))
+  else
+    floor = math.max(floor, latest)
+  end
   call('UNLINK', jobs, tries, info, leases, dead, ttl, wait[1], wait[2], wait[3])
-  call('HDEL', meta, 'expired', 'swept', 'slack', 'sweeping', 'largest')
-  call('HSET', meta, 'floor', after)
+  call('HDEL', meta, 'expired', 'swept', 'slack', 'sweeping', 'largest', 'latest')
+  call('HSET', meta, 'floor', floor)
   if paused or strict or expired_to_dead or max_jobs > 0 or max_body > 0 then
     call('ZADD', agenda, '+inf', queue)
   else
@@ -29,6 +44,7 @@ local text = string.format('%.0f', now)
 
 local function remove(key, ids)
   left, removed = left - #ids, removed + #ids
+  raise_floor(ids)
   for i = 1, #ids do
     zrem(key, ids[i])
     hdel(jobs, ids[i])
@@ -81,7 +97,6 @@ for i = 4, #ARGV do
     end
   end
 end
-floor = math.max(floor, now)
 begin_with_removal()
 commit()
 return { now, removed, removed < math.min(found, tonumber(ARGV[3]) or huge) and 1 or 0 }

@@ -85,7 +85,7 @@ local function write_header(o, born)
 end
 
 -- Jobs that are planned and not yet written. An id that comes back is written first, so that it can be found.
-local values, scores, fresh, top = {}, { {}, {}, {} }, {}, largest
+local values, scores, fresh, top, last_born = {}, { {}, {}, {} }, {}, largest, latest
 
 local function flush()
   if #values > 0 then
@@ -192,6 +192,9 @@ local function add(id, body, when, o, above)
   if #value + #o.attributes > top then
     top = #value + #o.attributes
   end
+  if born > last_born then
+    last_born = born
+  end
   fresh[id], taken[id] = true, true
   held = held + 1
   return born
@@ -254,8 +257,8 @@ end
 
 if any then
   flush()
-  if top > largest then
-    call('HSET', meta, 'largest', top)
+  if top > largest or last_born > latest then
+    call('HSET', meta, 'largest', top, 'latest', last_born)
   end
   if not known then
     call('ZADD', agenda, 'LT', '+inf', queue)
