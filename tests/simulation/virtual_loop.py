@@ -104,12 +104,14 @@ def run_virtual(main: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
 
 def _stop(loop: VirtualLoop) -> None:
     tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.wait(tasks))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
+    try:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
 
 
 def virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from duetime.engine.admission import check_jobs
 from duetime.engine.batch import Batch
-from duetime.engine.loops import run_duty
+from duetime.engine.loops import OUTAGE, run_duty
 from duetime.engine.reaper import Reaper
 from duetime.engine.waiters import Waiter, WaitingRoom
 from duetime.engine.wheel import Wheel
@@ -70,12 +70,13 @@ class Engine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._room.close()
+        for batch in (self._pushes, self._acks, self._cancels, self._reserves):
+            batch.close()
         for duty in self._duties:
             duty.cancel()
-        if kind is not None and not issubclass(kind, asyncio.CancelledError):
-            # The caller's own error is not the group's: let it pass as it is, after the calls under way.
-            kind = error = trace = None
-        await self._tasks.__aexit__(kind, error, trace)
+        # The caller's own error is not the group's: it passes as it is, after the calls under way.
+        await self._tasks.__aexit__(None, None, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         try:
@@ -223,8 +224,9 @@ class Engine:
         wheel = self._wheel(queue)
         groups = _merge(wants)
         asks = [Ask(sum(limits), ttr_ms, wheel.quotas(sum(limits))) for ttr_ms, limits in groups]
+        known = self._room.news
         reserved = await self.store.reserve(queue, asks)
-        self._room.learn(queue, reserved)
+        self._room.learn(queue, reserved, since=known)
         shares: list[list[Delivery]] = []
         for (ttr_ms, limits), deliveries in zip(groups, reserved.deliveries, strict=True):
             if deliveries:
@@ -264,30 +266,42 @@ class Engine:
             self._moved(queue, happened)
 
     def _give_back_later(self, deliveries: Sequence[Delivery]) -> None:
+        """Never raises: it is called where a consumer is on its way out with an error of its own."""
         for delivery in deliveries:
-            self._spawn(self._try_give_back(delivery.lease))
+            try:
+                self._spawn(self._try_give_back(delivery.lease))
+            except StoreUnavailable as error:
+                _log_lapsing(delivery.lease, error)
 
     async def _try_give_back(self, lease: Lease) -> None:
         try:
             await self.give_back(lease)
         except LeaseLost:
             return
-        except StoreUnavailable as error:
-            # The lease lapses by itself and costs the job one try.
-            log.warning("give_back_failed", extra={"queue": str(lease.queue), "job": lease.id, "error": error.message})
+        except DuetimeError as error:
+            _log_lapsing(lease, error)
 
     async def _listen(self) -> None:
         """Turn the store's wakes into noticed jobs, for as long as the engine lives."""
+        failures = 0
         while True:
             try:
                 async for wake in self.store.wakeups():
+                    failures = 0
                     if wake.queue is None:
                         self._room.check_now()
                     else:
                         self._room.notice(wake.queue, wake.due_at)
-            except StoreUnavailable as error:
-                log.warning("wakeups_lost", extra={"error": error.message})
-            await asyncio.sleep(0.1)
+            except DuetimeError as error:
+                if failures == 0:
+                    log.warning("wakeups_lost", extra={"error": error.message})
+            failures += 1
+            await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+
+
+def _log_lapsing(lease: Lease, error: DuetimeError) -> None:
+    """The lease of a job that could not be given back lapses by itself and costs the job one try."""
+    log.warning("give_back_failed", extra={"queue": str(lease.queue), "job": lease.id, "error": error.message})
 
 
 def _check_ttr(ttr_ms: int) -> None:

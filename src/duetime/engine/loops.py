@@ -1,7 +1,8 @@
 """How the engine's duties run: for ever, with a pause that they choose, through outages of the store.
 
-A duty does one round in `run_once` and answers how long it may rest. An unreachable store makes it back off and come
-back by itself; any other error is a bug and ends the loop, which stops the engine instead of limping on.
+A duty does one round in `run_once` and answers how long it may rest. A store that cannot serve it (unreachable, full,
+damaged) makes it back off and come back by itself; any other error is a bug and ends the loop, which stops the engine
+instead of limping on.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 from typing import Protocol
 
 from duetime.backoff import Exponential
-from duetime.errors import StoreUnavailable
+from duetime.errors import DuetimeError
 
 log = logging.getLogger("duetime.engine")
 
@@ -33,14 +34,13 @@ async def run_duty(duty: Duty) -> None:
     while True:
         try:
             pause = await duty.run_once()
-        except StoreUnavailable as error:
+        except DuetimeError as error:
             failures += 1
-            pause = OUTAGE.delay_ms(failures) / 1000
             if failures == 1:
-                log.warning("store_unavailable", extra={"duty": duty.name, "error": error.message})
-            await asyncio.sleep(pause)
+                log.warning("duty_fails", extra={"duty": duty.name, "code": error.code, "error": error.message})
+            await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
             continue
         if failures:
-            log.info("store_back", extra={"duty": duty.name, "failures": failures})
+            log.info("duty_works", extra={"duty": duty.name, "failures": failures})
             failures = 0
         await duty.rest(pause)

@@ -49,6 +49,8 @@ class Reaper:
             # Many processes on one store need not all look in the same instant.
             seconds *= random.uniform(0.9, 1.0)
         self._wake_at = min(self._wake_at, loop.time() + seconds)
+        # However much there is to do, others get their turn between two rounds.
+        await asyncio.sleep(0)
         while (left := self._wake_at - loop.time()) > 0:
             self._news.clear()
             try:

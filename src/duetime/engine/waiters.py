@@ -12,15 +12,17 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
-from duetime.engine.batch import Spawn
-from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.engine.batch import Spawn, own_copy
+from duetime.errors import StoreUnavailable
 from duetime.job import STEP_JOBS, Delivery
 from duetime.names import Queue
 from duetime.stores.base import Reserved, Store
 
 CHECK_EVERY_S = 1.0
-JUMP_MS = 50
+JUMP_MS = 5
+"""Timers are set anew when the store's clock has run ahead of them by more than this ..."""
 SET_BACK_MS = 1000
+"""... and left alone when it seems to be behind by less: too early costs a call, and the reading may be slow."""
 
 Wants = Sequence[tuple[int, int]]
 """(limit, ttr_ms) per consumer."""
@@ -34,16 +36,20 @@ class StoreTime:
 
     def __init__(self) -> None:
         self._offset_ms = 0.0
+        self._told_ms = 0.0
 
     def learn(self, now_ms: int) -> bool:
-        """Take a reading; answers whether the store's clock jumped ahead of what was known.
+        """Take a reading; answers whether the clock has run ahead since it last said so, in one jump or bit by bit.
 
         A reading is old by its answer's way back, so of two the later offset is nearer the truth, unless the clock was
         set back.
         """
-        ahead = now_ms - asyncio.get_running_loop().time() * 1000 - self._offset_ms
-        if ahead > 0 or ahead < -SET_BACK_MS:
-            self._offset_ms += ahead
+        offset = now_ms - asyncio.get_running_loop().time() * 1000
+        if offset > self._offset_ms or offset < self._offset_ms - SET_BACK_MS:
+            self._offset_ms = offset
+        ahead = self._offset_ms - self._told_ms
+        if ahead > JUMP_MS or ahead < 0:
+            self._told_ms = self._offset_ms
         return ahead > JUMP_MS
 
     def seconds_until(self, at_ms: int) -> float:
@@ -51,11 +57,13 @@ class StoreTime:
 
 
 class Waiter:
-    """A consumer that waits: what it wants, and what it gets."""
+    """A consumer that waits: what it wants, where it stands, and what it gets."""
 
     def __init__(self, limit: int, ttr_ms: int) -> None:
         self.wants = (limit, ttr_ms)
+        self.desks: list[Desk] = []
         self.answer: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
+        self.error: Exception | None = None
         self.busy = True
         self._missed: set[Desk] = set()
 
@@ -64,11 +72,18 @@ class Waiter:
         self._missed.add(desk)
 
     def free(self) -> None:
-        """The call brought nothing: available again, and first of all for what was missed."""
+        """The call brought nothing: available again, and first of all for what was missed, desk by desk in order."""
         self.busy = False
         missed, self._missed = self._missed, set()
-        for desk in missed:
-            desk.signal()
+        for desk in self.desks:
+            if desk in missed:
+                desk.signal()
+
+    def fail(self, error: Exception) -> None:
+        """Waiting is over. Not an exception in the future: nobody would retrieve it if the consumer has just gone."""
+        if not self.answer.done():
+            self.error = error
+            self.answer.set_result([])
 
 
 class Desk:
@@ -77,9 +92,9 @@ class Desk:
     def __init__(self, queue: Queue, room: "WaitingRoom") -> None:
         self.queue = queue
         self.parked: dict[Waiter, None] = {}
-        self.error: DuetimeError | None = None
         self._room = room
         self._next_at: int | None = None
+        self._noticed = 0
         self._timer: asyncio.TimerHandle | None = None
         self._calling = False
         self._again = False
@@ -88,20 +103,27 @@ class Desk:
         """There may be a job: look, now or right after the call that is under way."""
         if self._calling:
             self._again = True
-        elif self.parked:
-            self._calling = True
+        elif self.parked and not self._room.closed:
             self._room.spawn(self._serve())
+            self._calling = True
 
     def notice(self, due_at: int) -> None:
         """A job waits here from `due_at` on."""
+        self._noticed = self._room.news
         if self._next_at is None or due_at < self._next_at or self._timer is None:
             self._next_at = due_at
             self.clock_changed()
 
-    def learn(self, reserved: Reserved) -> None:
-        """What a reserve of this queue said about what is left, by the store's own clock."""
-        self._next_at = reserved.next_at
-        self._set_timer(0.0 if reserved.next_at is None else (reserved.next_at - reserved.now) / 1000)
+    def learn(self, reserved: Reserved, since: int) -> None:
+        """What a reserve of this queue said about what is left, by the store's own clock.
+
+        What was noticed while that call was under way may have come after it, and then its answer does not know.
+        """
+        next_at = reserved.next_at
+        if self._noticed > since and self._next_at is not None:
+            next_at = self._next_at if next_at is None else min(next_at, self._next_at)
+        self._next_at = next_at
+        self._set_timer(0.0 if next_at is None else (next_at - reserved.now) / 1000)
 
     def clock_changed(self) -> None:
         """Set the timer by what is known of the store's clock. Too early costs a call that sets it right."""
@@ -147,7 +169,6 @@ class Desk:
         except Exception as error:  # whatever it is, it belongs to the consumers
             self._failed(waiters, error)
             return
-        self.error = None
         for waiter, share in zip(waiters, shares, strict=True):
             if waiter.answer.done():
                 self._room.give_back(share)
@@ -174,15 +195,19 @@ class Desk:
 
     def _failed(self, waiters: Sequence[Waiter], error: Exception) -> None:
         """Consumers sit out an outage until their deadline; the safety net looks again when the store is back."""
-        self.error = error if isinstance(error, DuetimeError) else None
+        if isinstance(error, StoreUnavailable):
+            self._room.outage = error
         for waiter in waiters:
-            waiter.busy = False
-            if not isinstance(error, StoreUnavailable) and not waiter.answer.done():
-                waiter.answer.set_exception(error)
+            if not isinstance(error, StoreUnavailable):
+                waiter.fail(error)
+            waiter.free()
 
 
 class WaitingRoom:
-    """All desks of an engine, and the duty that checks them every second in case a wake was lost."""
+    """All desks of an engine, and the duty that checks them every second in case a wake was lost.
+
+    `news` counts what was noticed. `outage` is why the store could not be reached when it was last asked.
+    """
 
     name = "safety net"
 
@@ -191,6 +216,9 @@ class WaitingRoom:
         self.reserve = reserve
         self.give_back = give_back
         self.time = StoreTime()
+        self.news = 0
+        self.outage: StoreUnavailable | None = None
+        self.closed = False
         self._store = store
         self._desks: dict[Queue, Desk] = {}
         self._check_now = asyncio.Event()
@@ -203,7 +231,7 @@ class WaitingRoom:
         self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: "FirstLook"
     ) -> list[Delivery]:
         """Park, look once, then wait for a job until the loop's clock shows `deadline`; empty-handed only after it."""
-        desks = [self._park(queue, waiter) for queue in queues]
+        waiter.desks = [self._park(queue, waiter) for queue in queues]
         try:
             found = await first()
             if found:
@@ -212,24 +240,22 @@ class WaitingRoom:
             loop = asyncio.get_running_loop()
             while not waiter.answer.done() and (left := deadline - loop.time()) > 0:
                 await asyncio.wait([waiter.answer], timeout=left)
-            return self._outcome(desks, waiter)
+            return self._outcome(waiter)
         except asyncio.CancelledError:
-            if waiter.answer.done() and not waiter.answer.cancelled() and waiter.answer.exception() is None:
+            # The answer may have come in the same instant as the cancellation.
+            if waiter.answer.done():
                 self.give_back(waiter.answer.result())
             raise
         finally:
             # A desk that is in a call for this consumer sees that it has gone.
             waiter.answer.cancel()
-            for desk in desks:
+            for desk in waiter.desks:
                 self._leave(desk, waiter)
 
-    def _outcome(self, desks: Sequence[Desk], waiter: Waiter) -> list[Delivery]:
-        if waiter.answer.done():
-            return waiter.answer.result()
-        for desk in desks:
-            if desk.error:
-                raise desk.error
-        return []
+    def _outcome(self, waiter: Waiter) -> list[Delivery]:
+        if error := waiter.error or (None if waiter.answer.done() else self.outage):
+            raise own_copy(error)
+        return waiter.answer.result() if waiter.answer.done() else []
 
     def _park(self, queue: Queue, waiter: Waiter) -> Desk:
         desk = self._desks.get(queue) or self._desks.setdefault(queue, Desk(queue, self))
@@ -244,14 +270,16 @@ class WaitingRoom:
 
     def notice(self, queue: Queue, due_at: int) -> None:
         """A job waits in the queue from `due_at` on: known from a push here or a wake from elsewhere."""
+        self.news += 1
         if desk := self._desks.get(queue):
             desk.notice(due_at)
 
-    def learn(self, queue: Queue, reserved: Reserved) -> None:
-        """What any reserve of this engine found out."""
+    def learn(self, queue: Queue, reserved: Reserved, *, since: int) -> None:
+        """What any reserve of this engine found out; `since` is how much was news before that call."""
+        self.outage = None
         self._learn_time(reserved.now)
         if desk := self._desks.get(queue):
-            desk.learn(reserved)
+            desk.learn(reserved, since)
 
     def _learn_time(self, now_ms: int) -> None:
         if self.time.learn(now_ms):
@@ -262,11 +290,25 @@ class WaitingRoom:
         """Wakes may have been missed: look everywhere."""
         self._check_now.set()
 
+    def close(self) -> None:
+        """Nobody waits any longer. What is on its way to them is given back."""
+        self.closed = True
+        for desk in self._desks.values():
+            desk.cancel_timer()
+            for waiter in desk.parked:
+                waiter.fail(StoreUnavailable("the engine is stopping"))
+
     async def run_once(self) -> float:
         self._check_now.clear()
         if queues := list(self._desks):
-            self._learn_time((await self._store.ping()).now)
-            for queue, head in zip(queues, await self._store.heads(queues), strict=True):
+            try:
+                info, heads = await self._store.ping(), await self._store.heads(queues)
+            except StoreUnavailable as error:
+                self.outage = error
+                raise
+            self.outage = None
+            self._learn_time(info.now)
+            for queue, head in zip(queues, heads, strict=True):
                 if head is not None:
                     self.notice(queue, head)
         return CHECK_EVERY_S
