@@ -1,0 +1,383 @@
+"""HTTP/1.1 on a socket: one Connection per client.
+
+llhttp (through httptools) parses; what a queue server needs around it is here: a client that goes is noticed while its
+long poll is parked, also behind pipelined requests; head, body, idle and write time are bounded, and so is everything
+that is kept in memory for a client. Why it is ours: docs/decisions/003-http-server.md.
+"""
+
+import asyncio
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import httptools
+
+from duetime.api.exchange import Exchange
+from duetime.api.service import Service
+
+SLICE = 16_384
+"""Bytes parsed at a time: bounds how many pipelined requests one read can create."""
+HIGH_WATER = 65_536
+"""Bytes of a body, or of requests behind the present one, that are kept before reading pauses."""
+LINGER_BYTES = 16 * 1_048_576
+"""What a refused client may still send before it is cut off."""
+
+LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
+ASGI = {"version": "3.0", "spec_version": "2.4"}
+
+
+class _Refused(Exception):
+    """Raised inside a parser callback: the request ends here with this status."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        self.reason = reason
+
+
+class Connection(asyncio.Protocol):
+    """Answers in the order of the requests, one at a time.
+
+    `_exchange` is the request being answered, `_queued` are requests that came with it in one read, and `_held` are
+    bytes behind those, unparsed: reading does not stop for them unless they are many, so that a FIN is seen.
+    """
+
+    __slots__ = (
+        "_client",
+        "_deadline",
+        "_exchange",
+        "_headers",
+        "_held",
+        "_in_head",
+        "_linger_left",
+        "_lingering",
+        "_overhead",
+        "_parser",
+        "_queued",
+        "_read_paused",
+        "_replayed",
+        "_server",
+        "_service",
+        "_stalled_at",
+        "_stalled_size",
+        "_transport",
+        "_upgrade",
+        "_url",
+        "_writable",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._parser = httptools.HttpRequestParser(self)
+        self._exchange: Exchange | None = None
+        self._queued: list[Exchange] = []
+        self._held = bytearray()
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._in_head = self._upgrade = self._replayed = False
+        self._overhead = 0
+        self._lingering = False
+        self._linger_left = 0
+        self._read_paused = False
+        self._writable: asyncio.Event | None = None
+        self._stalled_at = 0.0
+        self._stalled_size = 0
+        self._deadline = service.after(service.limits.head_s)
+
+    # --- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]  # a stream's transport, not its base
+        self._client = _address(transport.get_extra_info("peername"))
+        self._server = _address(transport.get_extra_info("sockname"))
+        self._service.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
+        if self._exchange is not None:
+            self._exchange.lose()
+        self._service.forget(self)
+        del self._parser  # it refers to us: a cycle that the garbage collector would have to find
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            self._linger_left -= len(data)
+            if self._linger_left < 0:
+                self._transport.abort()
+        elif self._exchange is not None and not self._exchange.more_body:
+            self._hold(data)
+        elif len(data) <= SLICE:
+            self._feed(data)
+        else:
+            self._feed_slices(data)
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.Event()
+        self._stalled_at, self._stalled_size = self._service.now, self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    # --- the parser's side
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        if self._headers:
+            self._headers = []
+        self._in_head = True
+        self._overhead = 0
+        if self._exchange is None:
+            self._deadline = self._service.after(self._service.limits.head_s)
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._replayed:
+            return
+        if len(self._headers) > self._service.limits.headers:
+            raise _Refused(431, "there are too many headers")
+        version = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise _Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        scope = self._scope(version)
+        self._headers = []  # trailers go nowhere
+        self._upgrade = self._parser.should_upgrade()
+        keep = version == "1.1" and self._parser.should_keep_alive() and not self._service.draining
+        exchange = Exchange(self, self._service, scope, keep=keep)
+        scope["extensions"] = {"duetime.exchange": exchange}
+        if self._exchange is None:
+            self._exchange = exchange
+            exchange.start()
+        else:
+            self._queued.append(exchange)
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._latest()
+        exchange.feed(body)
+        self._overhead -= len(body)
+        if exchange.buffered > HIGH_WATER:
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        if not self._upgrade:
+            self._latest().end()
+
+    def _scope(self, version: str) -> dict[str, Any]:
+        raw_path, _, query = self._url.partition(b"?")
+        if not raw_path.startswith(b"/"):
+            raw_path, query = _absolute_target(self._url)
+        path = raw_path.decode("utf-8", "replace")
+        return {
+            "type": "http",
+            "asgi": ASGI,
+            "http_version": version,
+            "method": self._parser.get_method().decode("ascii"),
+            "scheme": "http",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": self._headers,
+            "client": self._client,
+            "server": self._server,
+            "state": {"request_id": self._service.request_id()},
+        }
+
+    def _latest(self) -> Exchange:
+        exchange = self._queued[-1] if self._queued else self._exchange
+        if exchange is None:
+            raise _Refused(400, "this is not HTTP")
+        return exchange
+
+    # --- in
+
+    def _hold(self, data: bytes | memoryview) -> None:
+        self._held += data
+        if len(self._held) > HIGH_WATER:
+            self._pause_reading()
+
+    def _feed_slices(self, data: bytes | bytearray) -> None:
+        view = memoryview(data)
+        for at in range(0, len(view), SLICE):
+            if self._lingering:
+                return
+            if self._exchange is not None and not self._exchange.more_body:
+                self._hold(view[at:])
+                return
+            self._feed(view[at : at + SLICE])
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        size = len(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, _Refused):
+                self._refuse(cause.status, cause.reason)
+            else:
+                self._refuse(400, "this is not HTTP")
+            return
+        if self._in_head or (self._exchange is not None and self._exchange.more_body):
+            self._bound_overhead(size)
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        while True:
+            try:
+                return self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._decline_upgrade()
+                data = data[upgrade.args[0] :]
+            if not self._latest().more_body:
+                return self._hold(data) if data else None
+
+    def _decline_upgrade(self) -> None:
+        """We speak nothing else, so the request is read as if it had not asked.
+
+        The parser takes what follows the head for another protocol. Taking it for the next request would let a body
+        smuggle one in; so a new parser gets the head once more, reduced to what tells the body's length.
+        """
+        self._upgrade = False
+        self._parser = httptools.HttpRequestParser(self)
+        headers: list[tuple[bytes, bytes]] = self._latest().scope["headers"]
+        framing = [b"%b: %b\r\n" % header for header in headers if header[0] in LENGTHS]
+        self._replayed = True
+        self._parser.feed_data(b"PUT / HTTP/1.1\r\n%b\r\n" % b"".join(framing))
+        self._replayed = False
+
+    def _bound_overhead(self, size: int) -> None:
+        """The parser collects an unfinished header or trailer, and chunk sizes are free: bound all that is no body."""
+        self._overhead += size
+        allowed = self._service.limits.head_bytes
+        if not self._in_head and self._exchange is not None:
+            allowed += SLICE + 8 * self._exchange.received
+        if self._overhead > allowed:
+            self._refuse(431, "the headers are too large")
+
+    def _pause_reading(self) -> None:
+        if not self._read_paused and not self._transport.is_closing():
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._read_paused and not self._transport.is_closing():
+            self._read_paused = False
+            self._transport.resume_reading()
+
+    # --- out
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    async def writable(self) -> None:
+        if self._writable is not None:
+            await self._writable.wait()
+
+    def answered(self, exchange: Exchange) -> None:
+        self._exchange = None
+        if exchange.keep:
+            self._go_on()
+        else:
+            self._linger()
+
+    def _go_on(self) -> None:
+        if self._queued:
+            self._exchange = self._queued.pop(0)
+            self._exchange.start()
+        else:
+            limits = self._service.limits
+            self._deadline = self._service.after(limits.head_s if self._in_head else limits.idle_s)
+        if self._held and (self._exchange is None or self._exchange.more_body):
+            held, self._held = self._held, bytearray()
+            self._feed_slices(held)
+        if self._read_paused and len(self._held) <= HIGH_WATER:
+            self.resume_reading()
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """End with an error of our own; whole requests that came before it are answered first."""
+        exchange = self._queued[-1] if self._queued else self._exchange
+        if exchange is not None and not exchange.more_body:
+            exchange.keep = False
+            self._held.clear()
+            self._lingering, self._linger_left = True, LINGER_BYTES
+            return
+        if exchange is None or not exchange.head_sent:
+            self._transport.write(self._service.error(status, reason))
+        if exchange is not None:
+            exchange.lose()
+        self._exchange = None
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say that we are done and read on for a moment: closing over unread input would destroy the answer."""
+        if self._transport.is_closing():
+            return
+        self._lingering, self._linger_left = True, LINGER_BYTES
+        self._deadline = self._service.after(self._service.limits.linger_s)
+        self.resume_reading()
+        if self._service.draining:
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+
+    # --- the listener's side
+
+    def watch(self, now: float) -> None:
+        exchange = self._exchange
+        if self._transport.is_closing() or self._writable is not None:
+            self._watch_writing(now)
+        elif exchange is None:
+            if now > self._deadline:
+                self._end_late()
+        elif exchange.more_body and not self._read_paused:
+            limits = self._service.limits
+            if now > exchange.started_at + self._service.tick_s + limits.body_s + exchange.received / limits.body_rate:
+                self._refuse(408, "the body took too long")
+
+    def _end_late(self) -> None:
+        if self._in_head and not self._lingering:
+            self._refuse(408, "the headers took too long")
+        else:
+            self._transport.close()
+
+    def _watch_writing(self, now: float) -> None:
+        size = self._transport.get_write_buffer_size()
+        if not self._stalled_at or size < self._stalled_size:
+            self._stalled_at, self._stalled_size = now, size
+        elif now > self._stalled_at + self._service.tick_s + self._service.limits.write_s:
+            self._transport.abort()
+
+    def drain(self) -> None:
+        if self._exchange is not None:
+            self._exchange.drain()
+        for exchange in self._queued:
+            exchange.drain()
+
+    def close_if_idle(self) -> None:
+        if self._exchange is None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def _address(name: Any) -> tuple[str, int] | None:
+    """Host and port of an IP socket; a Unix socket's client has none."""
+    return name[:2] if isinstance(name, tuple) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def _absolute_target(url: bytes) -> tuple[bytes, bytes]:
+    """`http://host/path?query`, as proxies send it; `*` and `host:port` stay as they are."""
+    if b"://" not in url:
+        return url, b""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _Refused(400, "this is not HTTP") from None
+    return parts.path or b"/", parts.query

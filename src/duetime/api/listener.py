@@ -1,0 +1,71 @@
+"""A listener: sockets that accept, and the life of all their connections.
+
+It takes bound sockets, so that a supervisor can hand the same ones to several processes, and it stops in bounded time:
+nothing new is accepted, parked waits end, answers under way are finished, and what is left at the deadline is cut.
+"""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp
+
+from duetime.api.http1 import Connection
+from duetime.api.service import Limits, Service
+
+BACKLOG = 2048
+IDLE_GRACE_S = 0.5
+"""A drained connection without a request may have one on its way; only then is it closed."""
+
+
+class Listener:
+    """Between `start` and `stop` it serves. Belongs to one event loop."""
+
+    def __init__(self, app: ASGIApp, sockets: Sequence[socket.socket], *, limits: Limits | None = None) -> None:
+        self._service = Service(app, limits or Limits())
+        self._sockets = sockets
+        self._servers: list[asyncio.Server] = []
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            server = await loop.create_server(lambda: Connection(self._service), sock=sock, backlog=BACKLOG)
+            self._servers.append(server)
+        self._watch = loop.create_task(self._watch_time())
+
+    async def stop(self, grace_s: float) -> None:
+        """Drain for at most `grace_s` seconds."""
+        service = self._service
+        service.draining = True
+        for server in self._servers:
+            server.close()
+        for client in list(service.connections):
+            client.drain()
+        if service.connections or service.requests:
+            await self._wait_empty(grace_s)
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _wait_empty(self, grace_s: float) -> None:
+        service = self._service
+        idle_grace = asyncio.get_running_loop().call_later(min(IDLE_GRACE_S, grace_s / 2), self._close_idle)
+        try:
+            async with asyncio.timeout(grace_s):
+                await service.empty.wait()
+        except TimeoutError:
+            await service.cut()
+        finally:
+            idle_grace.cancel()
+
+    def _close_idle(self) -> None:
+        for client in list(self._service.connections):
+            client.close_if_idle()
+
+    async def _watch_time(self) -> None:
+        service = self._service
+        while True:
+            await asyncio.sleep(service.tick_s)
+            service.move_clock()
+            for client in list(service.connections):
+                client.watch(service.now)

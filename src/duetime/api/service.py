@@ -1,0 +1,141 @@
+"""What all connections of one listener share: the application, the limits, the time, who is connected.
+
+`now` and the Date header move once a tick (about a second): time limits are that coarse and never early, and no
+request pays for a timer.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import msgspec
+from starlette.types import ASGIApp
+
+from duetime.ids import ALPHABET, encode
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+_PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one client may cost. Seconds and bytes."""
+
+    head_bytes: int = 32_768
+    """Request line and headers: this much is always accepted, one read more at most."""
+    headers: int = 100
+    head_s: float = 10
+    """From a connection or a request's first byte to the end of its headers."""
+    body_s: float = 10
+    """A body may always take this long, and beyond that as long as it comes at `body_rate` bytes a second."""
+    body_rate: int = 1024
+    idle_s: float = 75
+    """Between two requests on one connection."""
+    write_s: float = 30
+    """Without the client reading any of an answer."""
+    linger_s: float = 2
+    """For a refused client to read its answer."""
+
+
+class Client(Protocol):
+    """A connection, as its listener sees it."""
+
+    def watch(self, now: float) -> None:
+        """Called once a tick: end what takes too long."""
+        ...
+
+    def drain(self) -> None:
+        """Make the present answers the last and end a parked wait."""
+        ...
+
+    def close_if_idle(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Request(Protocol):
+    """A request that is being answered, as its listener sees it."""
+
+    task: asyncio.Task[None]
+
+
+class Service:
+    """One listener's shared state. Belongs to one event loop."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self.app = app
+        self.limits = limits
+        self.connections: set[Client] = set()
+        self.requests: set[Request] = set()
+        self.draining = False
+        self.empty = asyncio.Event()
+        self.tick_s = min(1.0, min(limits.head_s, limits.body_s, limits.idle_s, limits.write_s, limits.linger_s) / 2)
+        self.request_id = RequestIds().make
+        self._loop = asyncio.get_running_loop()
+        self.move_clock()
+
+    def move_clock(self) -> None:
+        self.now = self._loop.time()
+        self.date_line = f"date: {formatdate(usegmt=True)}\r\n".encode()
+
+    def after(self, seconds: float) -> float:
+        """The earliest tick that is certainly `seconds` away."""
+        return self.now + seconds + self.tick_s
+
+    def begin(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
+        """Run one request; the listener's drain waits for it, also when its client has gone."""
+        request.task = self._loop.create_task(work)
+        self.requests.add(request)
+
+    def end(self, request: Request) -> None:
+        self.requests.discard(request)
+        self._tell_empty()
+
+    def forget(self, client: Client) -> None:
+        self.connections.discard(client)
+        self._tell_empty()
+
+    def _tell_empty(self) -> None:
+        if self.draining and not self.connections and not self.requests:
+            self.empty.set()
+
+    async def cut(self) -> None:
+        """The time for a drain is over: cancel what is left, and see it end."""
+        tasks = [request.task for request in self.requests]
+        for task in tasks:
+            task.cancel()
+        for client in list(self.connections):
+            client.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def error(self, status: int, reason: str) -> bytes:
+        """A whole answer of the protocol's own, before any application is asked."""
+        body = msgspec.json.encode({"error": reason})
+        return b"%b%bX-Request-ID: %b\r\nconnection: close\r\ncontent-type: application/json\r\n" % (
+            STATUS_LINES[status],
+            self.date_line,
+            self.request_id().encode(),
+        ) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+class RequestIds:
+    """26 characters like a job's id, at a tenth of its price: chance once a millisecond, then the last four count."""
+
+    def __init__(self) -> None:
+        self._ms = -1
+        self._start = ""
+        self._count = 0
+
+    def make(self) -> str:
+        ms = time.time_ns() // 1_000_000
+        count = self._count + 1
+        if ms != self._ms or count >> 20:
+            self._ms = ms
+            self._start = encode(ms << 80 | secrets.randbits(80))[:22]
+            count = 0
+        self._count = count
+        return self._start + _PAIRS[count >> 10] + _PAIRS[count & 1023]
