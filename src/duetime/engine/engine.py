@@ -223,14 +223,18 @@ class Engine:
         """One store call for several consumers; neighbours with the same ttr share an ask."""
         wheel = self._wheel(queue)
         groups = _merge(wants)
-        asks = [Ask(sum(limits), ttr_ms, wheel.quotas(sum(limits))) for ttr_ms, limits in groups]
+        asks = [Ask(sum(limits), ttr_ms, wheel.take(sum(limits))) for ttr_ms, limits in groups]
+        unused = sum(ask.limit for ask in asks)
         known = self._room.news
-        reserved = await self.store.reserve(queue, asks)
+        try:
+            reserved = await self.store.reserve(queue, asks)
+            unused -= sum(map(len, reserved.deliveries))
+        finally:
+            wheel.put_back(unused)
         self._room.learn(queue, reserved, since=known)
         shares: list[list[Delivery]] = []
         for (ttr_ms, limits), deliveries in zip(groups, reserved.deliveries, strict=True):
             if deliveries:
-                wheel.advance(len(deliveries))
                 self._reaper.expect(ttr_ms / 1000)
             at = 0
             for limit in limits:

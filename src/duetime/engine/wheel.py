@@ -1,7 +1,8 @@
 """Shares between priorities: 5 : 3 : 2 by default, spread evenly and remembered from call to call.
 
-Each queue has a wheel of turns. `quotas(limit)` says how many jobs of each priority the next `limit` turns are for, and
-`advance(n)` turns the wheel by what was really delivered, so that one-by-one consumers see the same shares as batches.
+Each queue has a wheel of turns. `take(n)` says how many jobs of each priority the next n turns are for and moves on, so
+that asks in the same call, or in a call that is still under way, do not use the same turns; `put_back(n)` returns those
+that brought no job. So one-by-one consumers see the same shares as batches.
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,16 @@ class Wheel:
         self._turns = turns(shares)
         self._at = 0
 
-    def quotas(self, limit: int) -> tuple[int, int, int]:
-        rounds, rest = divmod(limit, len(self._turns))
+    def take(self, turns: int) -> tuple[int, int, int]:
+        rounds, rest = divmod(turns, len(self._turns))
         counts = [share * rounds for share in self._shares]
         for step in range(rest):
             counts[self._turns[(self._at + step) % len(self._turns)]] += 1
+        self._move(turns)
         return counts[0], counts[1], counts[2]
 
-    def advance(self, delivered: int) -> None:
-        self._at = (self._at + delivered) % len(self._turns)
+    def put_back(self, turns: int) -> None:
+        self._move(-turns)
+
+    def _move(self, by: int) -> None:
+        self._at = (self._at + by) % len(self._turns)

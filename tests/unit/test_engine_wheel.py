@@ -1,0 +1,127 @@
+"""Shares between priorities: 5 : 3 : 2, one by one, in batches, and through the engine."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from duetime.engine import Engine
+from duetime.engine.wheel import Wheel, turns
+from duetime.errors import StoreUnavailable
+from duetime.job import Priority
+from duetime.stores.base import RulesChange
+from tests.faults.store_faults import FaultyStore
+from tests.simulation.engine_room import QUEUE, given_store, job
+from tests.simulation.virtual_loop import run_virtual, virtual_time
+
+
+def test_the_turns_of_a_round_are_spread_evenly() -> None:
+    assert turns((5, 3, 2)) == (0, 1, 2, 0, 0, 1, 0, 2, 1, 0)
+    assert turns((1, 1, 1)) == (0, 1, 2)
+    assert turns((1, 0, 0)) == (0,)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 10, 13, 499, 500])
+def test_any_way_of_taking_turns_comes_to_the_same_shares(step: int) -> None:
+    wheel = Wheel()
+    taken = [wheel.take(step) for _ in range(10)]
+    assert [sum(one) for one in taken] == [step] * 10
+    assert [sum(counts) for counts in zip(*taken, strict=True)] == [5 * step, 3 * step, 2 * step]
+
+
+def test_turns_that_brought_nothing_come_again() -> None:
+    wheel = Wheel()
+    first = wheel.take(7)
+    wheel.put_back(7)
+    assert wheel.take(7) == first
+
+
+def test_a_part_that_brought_nothing_comes_again() -> None:
+    wheel, straight = Wheel(), Wheel()
+    wheel.take(500)
+    wheel.put_back(497)
+    straight.take(3)
+    assert wheel.take(10) == straight.take(10)
+    assert wheel.take(4) == straight.take(4)
+
+
+# --- through the engine
+
+PLENTY = 40
+
+
+async def given_plenty(store: FaultyStore, engine: Engine) -> None:
+    for priority in Priority:
+        await engine.push(QUEUE, [job(f"{priority.name}{number:02}", priority=priority) for number in range(PLENTY)])
+
+
+async def priorities_of(engine: Engine, *, limit: int, consumers: int, ttrs: int) -> list[Priority]:
+    """What so many consumers get that ask at the same time, each for so many jobs."""
+    asks = [engine.reserve([QUEUE], limit=limit, ttr_ms=60_000 + number % ttrs) for number in range(consumers)]
+    return [delivery.priority for deliveries in await asyncio.gather(*asks) for delivery in deliveries]
+
+
+@pytest.mark.parametrize("ttrs", [1, 2, 5], ids="{} ttrs".format)
+@pytest.mark.parametrize(("limit", "consumers"), [(1, 1), (1, 5), (1, 10), (2, 5), (5, 2), (10, 1)])
+def test_consumers_get_five_three_two(limit: int, consumers: int, ttrs: int) -> None:
+    async def main() -> None:
+        store = given_store()
+        async with Engine(store) as engine:
+            await given_plenty(store, engine)
+            got: list[Priority] = []
+            while len(got) < 50:
+                got += await priorities_of(engine, limit=limit, consumers=consumers, ttrs=ttrs)
+            assert Counter(got) == {Priority.HIGH: 25, Priority.NORMAL: 15, Priority.LOW: 10}
+
+    run_virtual(main())
+
+
+@virtual_time
+async def test_two_calls_at_once_do_not_use_the_same_turns() -> None:
+    """A consumer that waits and one that does not are served by different calls, here always at the same time."""
+    store = given_store()
+    async with Engine(store) as engine:
+        got: list[Priority] = []
+        while len(got) < 30:
+            await engine.configure(QUEUE, RulesChange(paused=True))
+            waiter = asyncio.create_task(engine.reserve([QUEUE], wait_ms=10_000))
+            await asyncio.sleep(0.001)
+            await given_plenty(store, engine)
+            store.slow("reserve", request=0.01, answer=0.01)
+            await engine.configure(QUEUE, RulesChange(paused=False))
+            both = await asyncio.gather(waiter, engine.reserve([QUEUE]))
+            got += [delivery.priority for deliveries in both for delivery in deliveries]
+            store.heal()
+        assert Counter(got) == {Priority.HIGH: 15, Priority.NORMAL: 9, Priority.LOW: 6}
+
+
+@virtual_time
+async def test_a_failed_call_uses_no_turns() -> None:
+    store = given_store()
+    async with Engine(store) as engine:
+        await given_plenty(store, engine)
+        got: list[Priority] = []
+        for _ in range(10):
+            store.down("reserve")
+            with pytest.raises(StoreUnavailable):
+                await engine.reserve([QUEUE])
+            store.heal()
+            got += await priorities_of(engine, limit=1, consumers=1, ttrs=1)
+        assert Counter(got) == {Priority.HIGH: 5, Priority.NORMAL: 3, Priority.LOW: 2}
+
+
+@virtual_time
+async def test_a_strict_queue_gives_the_highest_first() -> None:
+    store = given_store()
+    async with Engine(store) as engine:
+        await engine.configure(QUEUE, RulesChange(strict=True))
+        await given_plenty(store, engine)
+        assert set(await priorities_of(engine, limit=PLENTY, consumers=1, ttrs=1)) == {Priority.HIGH}
+
+
+@virtual_time
+async def test_turns_of_a_priority_without_jobs_go_to_the_others() -> None:
+    store = given_store()
+    async with Engine(store) as engine:
+        await engine.push(QUEUE, [job("a", priority=Priority.LOW), job("b", priority=Priority.LOW)])
+        assert await priorities_of(engine, limit=1, consumers=2, ttrs=1) == [Priority.LOW] * 2
