@@ -16,49 +16,41 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    MultipleResults,
-    RuleBasedStateMachine,
-    invariant,
-    multiple,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from duetime.clock import ManualClock
 from duetime.errors import DuetimeError
-from duetime.job import Delivery, IfExists, Lease, NewJob, Priority, State
+from duetime.job import Counts, IfExists, Lease, NewJob, Priority, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Reaped, Reserved, RulesChange, Store
 from duetime.stores.open import open_store
 from tests.contract.vocabulary import OTHER, QUEUE, as_lists, walk
 
-EXAMPLES = 40
+EXAMPLES = 60
 """Sequences at scale 1: about ten seconds on a store."""
 STEPS = 40
 
 IDS = ["a", "b", "c", "é:'%"]
 
-queues = st.sampled_from([QUEUE, QUEUE, OTHER])
+queues = st.sampled_from([QUEUE, QUEUE, QUEUE, OTHER])
 ids = st.sampled_from(IDS)
-some_ids = st.lists(ids, min_size=1, max_size=4)
-delays = st.sampled_from([0, 0, 1, 2, 10, 1000])
-ttls = st.sampled_from([0, 0, 1, 2, 10, 1000])
-ttrs = st.sampled_from([1, 2, 10, 1000])
-tries = st.sampled_from([0, 1, 1, 2, 5])
-errors = st.sampled_from(["", "", "it failed", "é\n" * 10])
-offsets = st.sampled_from([None, None, None, -1000, -1, 0, 1, 5])
+some_ids = st.lists(ids, min_size=1, max_size=3)
+delays = st.sampled_from([0, 0, 0, 1, 2, 10, 1000])
+ttls = st.sampled_from([0, 0, 1000, 1, 2, 10])
+ttrs = st.sampled_from([10, 1000, 1, 2])
+tries = st.sampled_from([5, 1, 2, 0])
+errors = st.sampled_from(["", "it failed", "é\n" * 10])
+offsets = st.sampled_from([None, None, None, None, -1000, -1, 0, 1, 5])
 """Of an instant, from the clock's now; None leaves the delay to decide."""
-bodies = st.sampled_from([b"", b"x", b"\0\xff\n", b"123456"])
-attributes = st.sampled_from([{}, {}, {"trace": "1"}, {"é": "", "b": "\n"}])
-limits = st.integers(0, 4)
+bodies = st.sampled_from([b"x", b"", b"\0\xff\n", b"123456"])
+attributes = st.sampled_from([{}, {"trace": "1"}, {"é": "", "b": "\n"}])
+limits = st.sampled_from([1, 2, 4, 9, 0])
 quotas = st.sampled_from([(0, 0, 0), (1, 0, 0), (0, 1, 1), (0, 0, 2), (5, 3, 2), (1, 1, 1)])
 marks = st.none() | st.builds(
     Mark,
     name=st.sampled_from(["one", "two"]),
     digest=st.sampled_from([b"x", b"x", b"\0y"]),
-    life_ms=st.sampled_from([1, 10, 100_000]),
+    life_ms=st.sampled_from([100_000, 10, 1]),
 )
 new_jobs = st.builds(
     NewJob,
@@ -70,23 +62,31 @@ new_jobs = st.builds(
     tries=tries,
     priority=st.sampled_from(Priority),
     attributes=attributes,
+    born=st.sampled_from([0, 0, 0, 0, 0, -1000, -1]),
+    attempt=st.sampled_from([0, 1, 3]),
 )
+"""With `due_at` and `born` as offsets."""
 requests = st.builds(
-    Push, jobs=st.lists(new_jobs, min_size=1, max_size=3), if_exists=st.sampled_from(IfExists), mark=marks
+    Push,
+    jobs=st.lists(new_jobs, min_size=1, max_size=3),
+    if_exists=st.sampled_from([IfExists.KEEP, IfExists.REPLACE, IfExists.ERROR]),
+    mark=marks,
 )
 asks = st.lists(st.builds(Ask, limit=limits, ttr_ms=ttrs, quotas=quotas), min_size=1, max_size=3)
-flags = st.sampled_from([msgspec.UNSET, msgspec.UNSET, True, False])
-caps = st.sampled_from([msgspec.UNSET, msgspec.UNSET, 0, 0, 2, 3])
-changes = st.builds(
+flags = st.sampled_from([msgspec.UNSET, False, True])
+caps = st.sampled_from([msgspec.UNSET, 0, 3, 2])
+rules_changes = st.builds(
     RulesChange,
-    paused=flags,
+    paused=st.sampled_from([msgspec.UNSET, False, False, False, True]),
     strict=flags,
     expired_to_dead=flags,
     max_jobs=caps,
-    max_body=st.just(msgspec.UNSET) | caps,
+    max_body=caps,
 )
-states = st.lists(st.sampled_from(State), unique=True, max_size=4)
-steps = st.sampled_from([1, 1, 1, 2, 2, 5, 10, 100, 1000, 1001, -1, -10])
+states = st.lists(st.sampled_from(State), unique=True, min_size=1, max_size=2) | st.just(list(State))
+steps = st.sampled_from([1, 2, 5, 10, 100, 1000, 1001, -1, -2, -10])
+choices = st.integers(0, 11)
+versions = st.sampled_from(["any", "none", "present", "stale"])
 
 
 def plain(answer: Any) -> Any:
@@ -99,7 +99,7 @@ def plain(answer: Any) -> Any:
 
 
 class Comparison(RuleBasedStateMachine):
-    leases = Bundle("leases")
+    """A store and the reference, on one clock."""
 
     def __init__(self, empty_store_url: Callable[[], str]) -> None:
         super().__init__()
@@ -131,71 +131,113 @@ class Comparison(RuleBasedStateMachine):
         self.run(self.reference.close())
         self.runner.close()
 
-    # --- time
-
     @rule(step=steps)
     def time_passes(self, step: int) -> None:
         self.clock.set(self.clock.now_ms() + step)
+
+
+def while_there_are(what: str) -> Callable[[Any], Any]:
+    """A rule that is only worth a step while jobs are there for it."""
+    return precondition(lambda machine: any(getattr(counted, what) for counted in machine.counted))
+
+
+class Jobs(Comparison):
+    def __init__(self, empty_store_url: Callable[[], str]) -> None:
+        super().__init__(empty_store_url)
+        self.leases: list[Lease] = []
+        self.counted: Sequence[Counts] = []
 
     # --- the hot path
 
     def at(self, offset: int | None) -> int | None:
         return None if offset is None else self.clock.now_ms() + offset
 
-    def timed(self, request: Push) -> Push:
-        jobs = [msgspec.structs.replace(job, due_at=self.at(job.due_at)) for job in request.jobs]
-        return msgspec.structs.replace(request, jobs=jobs)
+    def timed(self, job: NewJob, if_exists: IfExists = IfExists.KEEP) -> NewJob:
+        """With instants for offsets; a job that replaces another one is never put back under an old born."""
+        known = job.born and if_exists is not IfExists.REPLACE
+        return msgspec.structs.replace(
+            job,
+            due_at=self.at(job.due_at),
+            born=self.clock.now_ms() + job.born if known else 0,
+            attempt=job.attempt if known else 0,
+        )
 
     @rule(queue=queues, requests=st.lists(requests, min_size=1, max_size=3))
     def push(self, queue: Queue, requests: Sequence[Push]) -> None:
-        timed = [self.timed(request) for request in requests]
+        timed = [
+            msgspec.structs.replace(request, jobs=[self.timed(job, request.if_exists) for job in request.jobs])
+            for request in requests
+        ]
         self.both(lambda store: store.push(queue, timed))
 
-    @rule(queue=queues, job=new_jobs, born=st.sampled_from([-1000, -1, 0]), attempt=st.integers(0, 3))
-    def put_back(self, queue: Queue, job: NewJob, born: int, attempt: int) -> None:
-        known = msgspec.structs.replace(
-            job, due_at=self.at(job.due_at), born=self.clock.now_ms() + born, attempt=attempt
-        )
-        self.both(lambda store: store.push(queue, [Push([known])]))
-
-    @rule(target=leases, queue=queues, asks=asks)
-    def reserve(self, queue: Queue, asks: Sequence[Ask]) -> MultipleResults[Lease]:
+    @while_there_are("ready")
+    @rule(queue=queues, asks=asks)
+    def reserve(self, queue: Queue, asks: Sequence[Ask]) -> None:
         reserved: Reserved = self.both(lambda store: store.reserve(queue, asks))
-        given: list[Delivery] = [delivery for deliveries in reserved.deliveries for delivery in deliveries]
-        return multiple(*[delivery.lease for delivery in given])
+        self.leases += [delivery.lease for deliveries in reserved.deliveries for delivery in deliveries]
 
-    @rule(leases=st.lists(leases, min_size=1, max_size=3))
-    def ack(self, leases: Sequence[Lease]) -> None:
+    @rule(queue=queues, jobs=st.lists(new_jobs, min_size=1, max_size=3), ttr=ttrs)
+    def push_and_reserve(self, queue: Queue, jobs: Sequence[NewJob], ttr: int) -> None:
+        """What is most likely to bring jobs into consumers' hands."""
+        self.push(queue, [Push([msgspec.structs.replace(job, due_at=None, delay_ms=0)]) for job in jobs])
+        self.reserve(queue, [Ask(9, ttr)])
+
+    def lease(self, choice: int) -> Lease:
+        """Mostly one that is held, now and then one that was lost."""
+        held = [
+            Lease(queue, job.id, job.born, job.attempt)
+            for queue in (QUEUE, OTHER)
+            for job in self.run(walk(self.reference, State.LEASED, queue))
+        ]
+        among = held if held and choice < 9 else self.leases
+        return among[choice % len(among)]
+
+    @while_there_are("leased")
+    @rule(choices=st.lists(choices, min_size=1, max_size=3))
+    def ack(self, choices: Sequence[int]) -> None:
+        leases = [self.lease(choice) for choice in choices]
         queue = leases[0].queue
         self.both(lambda store: store.ack(queue, [lease for lease in leases if lease.queue == queue]))
 
-    @rule(lease=leases, delay=delays, error=errors)
-    def release(self, lease: Lease, delay: int, error: str) -> None:
+    @while_there_are("leased")
+    @rule(choice=choices, delay=delays, error=errors)
+    def release(self, choice: int, delay: int, error: str) -> None:
+        lease = self.lease(choice)
         self.both(lambda store: store.release(lease, delay, error))
 
-    @rule(lease=leases)
-    def give_back(self, lease: Lease) -> None:
+    @while_there_are("leased")
+    @rule(choice=choices)
+    def give_back(self, choice: int) -> None:
+        lease = self.lease(choice)
         self.both(lambda store: store.give_back(lease))
 
-    @rule(lease=leases, error=errors)
-    def kill(self, lease: Lease, error: str) -> None:
+    @while_there_are("leased")
+    @rule(choice=choices, error=errors)
+    def kill(self, choice: int, error: str) -> None:
+        lease = self.lease(choice)
         self.both(lambda store: store.kill(lease, error))
 
-    @rule(lease=leases, ttr=ttrs)
-    def extend(self, lease: Lease, ttr: int) -> None:
+    @while_there_are("leased")
+    @rule(choice=choices, ttr=ttrs)
+    def extend(self, choice: int, ttr: int) -> None:
+        lease = self.lease(choice)
         self.both(lambda store: store.extend(lease, ttr))
 
+    @while_there_are("total")
     @rule(queue=queues, ids=some_ids)
     def cancel(self, queue: Queue, ids: Sequence[str]) -> None:
         self.both(lambda store: store.cancel(queue, ids))
 
+    @while_there_are("total")
     @rule(queue=queues, ids=some_ids, delay=delays, offset=offsets)
     def reschedule(self, queue: Queue, ids: Sequence[str], delay: int, offset: int | None) -> None:
         due_at = self.at(offset)
         self.both(lambda store: store.reschedule(queue, ids, delay_ms=delay, due_at=due_at))
 
-    @rule()
-    def reap(self) -> None:
+    @while_there_are("total")
+    @rule(step=st.sampled_from([0, 1, 10, 1000]))
+    def reap(self, step: int) -> None:
+        self.time_passes(step)
         expected: Reaped = self.run(self.reference.reap())
         got: Reaped = self.run(self.subject.reap())
         assert (plain(got.moved), got.now) == (plain(expected.moved), expected.now)
@@ -206,86 +248,84 @@ class Comparison(RuleBasedStateMachine):
 
     # --- administering
 
+    @while_there_are("dead")
     @rule(queue=queues, ids=st.none() | some_ids, limit=limits, ttl=ttls, tries=st.none() | tries)
     def respawn(self, queue: Queue, ids: Sequence[str] | None, limit: int, ttl: int, tries: int | None) -> None:
         self.both(lambda store: store.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl, tries=tries))
 
+    @while_there_are("total")
     @rule(queue=queues, states=states, limit=st.none() | limits)
     def purge(self, queue: Queue, states: Sequence[State], limit: int | None) -> None:
         self.both(lambda store: store.purge(queue, states, limit=limit))
 
-    @rule(queue=queues)
-    def purge_everything(self, queue: Queue) -> None:
-        self.both(lambda store: store.purge(queue, list(State)))
-
-    @rule(queue=queues, change=changes)
+    @rule(queue=queues, change=rules_changes)
     def configure(self, queue: Queue, change: RulesChange) -> None:
         self.both(lambda store: store.configure(queue, change))
 
-    # --- the registry
+    # --- looking
 
-    def known_version(self, choice: str, key: str) -> int | None:
+    @while_there_are("total")
+    @rule(queue=queues, limit=st.integers(1, 4), edges=st.lists(st.integers(-5, 15), max_size=4, unique=True))
+    def look(self, queue: Queue, limit: int, edges: Sequence[int]) -> None:
+        at = [self.clock.now_ms() + edge for edge in sorted(edges)]
+        self.both(lambda store: store.due_histogram(queue, at))
+        for state in State:
+            self.both(lambda store, state=state: walk(store, state, queue, limit=limit))
+
+    @invariant()
+    def both_are_alike_and_sound(self) -> None:
+        self.counted = self.both(picture)[0]
+        assert list(self.run(self.reference.check())) == []
+        assert list(self.run(self.subject.check())) == []
+
+
+async def picture(store: Store) -> list[Any]:
+    """All that can be seen at a glance."""
+    both = [QUEUE, OTHER]
+    jobs = [await store.get(queue, IDS) for queue in both]
+    rules = [await store.configure(queue) for queue in both]
+    return [await store.counts(both), await store.heads(both), await store.queues(), jobs, rules]
+
+
+class Records(Comparison):
+    @rule(key=ids, value=st.none() | bodies, version=versions, since=st.integers(0, 6))
+    def write_record(self, key: str, value: bytes | None, version: str, since: int) -> None:
+        """Put a value, or delete where there is none to put; then follow the changes."""
         record = self.run(self.reference.registry.get("kind", key))
         present = record.version if record else 0
-        return {"any": None, "none": 0, "present": present, "stale": max(present - 1, 0)}[choice]
-
-    @rule(key=ids, value=bodies, choice=st.sampled_from(["any", "none", "present", "stale"]))
-    def put_record(self, key: str, value: bytes, choice: str) -> None:
-        version = self.known_version(choice, key)
-        self.both(lambda store: store.registry.put("kind", key, value, if_version=version))
-
-    @rule(key=ids, choice=st.sampled_from(["any", "none", "present", "stale"]))
-    def delete_record(self, key: str, choice: str) -> None:
-        version = self.known_version(choice, key)
-        self.both(lambda store: store.registry.delete("kind", key, if_version=version))
-
-    @rule(since=st.integers(0, 6))
-    def read_registry(self, since: int) -> None:
-        self.both(lambda store: store.registry.changes(since))
+        wanted = {"any": None, "none": 0, "present": present, "stale": max(present - 1, 0)}[version]
+        if value is None:
+            self.both(lambda store: store.registry.delete("kind", key, if_version=wanted))
+        else:
+            self.both(lambda store: store.registry.put("kind", key, value, if_version=wanted))
+        self.both(lambda store: store.registry.get("kind", key))
         self.both(lambda store: store.registry.list_records("kind"))
+        self.both(lambda store: store.registry.changes(since))
 
     @rule(name=ids, by=st.integers(-2, 3), life=st.sampled_from([0, 1, 10, 1000]))
     def count(self, name: str, by: int, life: int) -> None:
         self.both(lambda store: store.registry.increment(name, by, life_ms=life))
         self.both(lambda store: store.registry.counters(name[0]))
 
-    # --- looking
 
-    @rule(queue=queues, limit=st.integers(1, 4))
-    def page_through(self, queue: Queue, limit: int) -> None:
-        for state in State:
-            self.both(lambda store, state=state: walk(store, state, queue, limit=limit))
-
-    @rule(queue=queues, edges=st.lists(st.integers(-5, 15), min_size=1, max_size=4, unique=True))
-    def look_ahead(self, queue: Queue, edges: Sequence[int]) -> None:
-        at = [self.clock.now_ms() + edge for edge in sorted(edges)]
-        self.both(lambda store: store.due_histogram(queue, at))
-
-    @invariant()
-    def the_same_jobs_are_there(self) -> None:
-        both = [QUEUE, OTHER]
-        self.both(lambda store: store.counts(both))
-        self.both(lambda store: store.heads(both))
-        self.both(lambda store: store.queues())
-        for queue in both:
-            self.both(lambda store, queue=queue: store.get(queue, IDS))
-            self.both(lambda store, queue=queue: store.configure(queue))
-
-    @invariant()
-    def both_are_sound(self) -> None:
-        assert list(self.run(self.reference.check())) == []
-        assert list(self.run(self.subject.check())) == []
-
-
-@pytest.mark.timeout(0)
-def test_random_sequences(empty_store_url: Callable[[], str], scale: int) -> None:
+def run(machine: type[Comparison], empty_store_url: Callable[[], str], examples: int) -> None:
     run_state_machine_as_test(
-        lambda: Comparison(empty_store_url),
+        lambda: machine(empty_store_url),
         settings=settings(
-            max_examples=EXAMPLES * scale,
+            max_examples=examples,
             stateful_step_count=STEPS,
             deadline=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.timeout(0)
+def test_random_sequences_on_jobs(empty_store_url: Callable[[], str], scale: int) -> None:
+    run(Jobs, empty_store_url, EXAMPLES * scale)
+
+
+@pytest.mark.timeout(0)
+def test_random_sequences_on_the_registry(empty_store_url: Callable[[], str], scale: int) -> None:
+    run(Records, empty_store_url, EXAMPLES * scale // 4)
