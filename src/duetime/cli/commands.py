@@ -1,0 +1,123 @@
+"""All commands that talk to queues, on one screen: name, function, examples.
+
+`register` adds them to the app; the app itself, its errors and exit codes are in `main.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import typer
+from rich.markup import escape
+
+from duetime.cli import consume, dead, demo, doctor, jobs, push, queues, top
+
+
+@dataclass(frozen=True)
+class Command:
+    name: str
+    function: Callable[..., None]
+    examples: tuple[str, ...]
+
+
+JOBS = (
+    Command(
+        "push",
+        push.push,
+        (
+            "duetime push mail 'hello'",
+            "duetime push mail 'hello' --delay 10m --id welcome-42 --tries 3",
+            "duetime push mail 'happy new year' --at 2027-01-01T00:00:00Z",
+            "tar c folder | duetime push backup -",
+            "duetime push mail --file jobs.jsonl --priority low",
+        ),
+    ),
+    Command("later", push.later, ("duetime later 10m mail 'hello'", "duetime later 2027-01-01T00:00:00Z mail 'hello'")),
+    Command(
+        "reserve",
+        consume.reserve,
+        (
+            "duetime reserve mail",
+            "duetime reserve urgent mail --wait 1m --ttr 5m --limit 10",
+            "lease=$(duetime reserve mail --json | jq -r .lease)",
+        ),
+    ),
+    Command(
+        "ack",
+        consume.ack,
+        ('duetime ack "$lease"', "duetime reserve mail --limit 100 --json | jq -r .lease | duetime ack -"),
+    ),
+    Command(
+        "release",
+        consume.release,
+        (
+            'duetime release "$lease" --delay 30s --error "mail server busy"',
+            'duetime release "$lease" --kill --error "no such address"',
+        ),
+    ),
+    Command("cancel", jobs.cancel, ("duetime cancel mail welcome-42",)),
+    Command(
+        "reschedule",
+        jobs.reschedule,
+        (
+            "duetime reschedule mail welcome-42 --delay 1h",
+            "duetime reschedule mail welcome-42 --at 2027-01-01T00:00:00Z",
+        ),
+    ),
+    Command("get", jobs.get, ("duetime get mail welcome-42", "duetime get backup nightly --body > backup.tar")),
+    Command(
+        "list",
+        jobs.list_jobs,
+        ("duetime list mail", "duetime list mail --state delayed --limit 0 --json | jq -r .id"),
+    ),
+    Command("peek", jobs.peek, ("duetime peek mail",)),
+)
+
+WATCH = (
+    Command("top", top.top, ("duetime top", "duetime top mail --interval 5s", "duetime top --once --json")),
+    Command("demo", demo.demo, ("duetime demo",)),
+    Command(
+        "doctor",
+        doctor.doctor,
+        ("duetime doctor", "duetime doctor --deep --url sqlite:///var/lib/duetime/jobs.db", "duetime doctor --json"),
+    ),
+)
+
+QUEUE = (
+    Command("list", queues.list_queues, ("duetime queue list",)),
+    Command("counts", queues.counts, ("duetime queue counts mail", "duetime queue counts --json")),
+    Command("pause", queues.pause, ("duetime queue pause mail",)),
+    Command("resume", queues.resume, ("duetime queue resume mail",)),
+    Command(
+        "purge", queues.purge, ("duetime queue purge mail", "duetime queue purge mail --state ready --state delayed -y")
+    ),
+)
+
+DEAD = (
+    Command("list", dead.list_dead, ("duetime dead list mail",)),
+    Command("show", dead.show, ("duetime dead show mail welcome-42",)),
+    Command(
+        "respawn",
+        dead.respawn,
+        ("duetime dead respawn mail welcome-42", "duetime dead respawn mail --all --tries 3"),
+    ),
+    Command("delete", dead.delete, ("duetime dead delete mail welcome-42", "duetime dead delete mail --all --yes")),
+    Command("prune", dead.prune, ("duetime dead prune mail --older-than 30d",)),
+)
+
+
+def register(app: typer.Typer) -> None:
+    _add(app, JOBS)
+    for name, summary, group in (
+        ("queue", "Queues as a whole: list, count, pause, purge.", QUEUE),
+        ("dead", "Dead letters: look at them, bring them back, remove them.", DEAD),
+    ):
+        noun = typer.Typer(name=name, help=summary, no_args_is_help=True)
+        _add(noun, group)
+        app.add_typer(noun)
+    _add(app, WATCH)
+
+
+def _add(app: typer.Typer, commands: tuple[Command, ...]) -> None:
+    for command in commands:
+        lines = ["Examples:", *(f"  {escape(line)}" for line in command.examples)]
+        app.command(command.name, epilog="\n".join(lines))(command.function)

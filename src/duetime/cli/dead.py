@@ -1,0 +1,159 @@
+"""`duetime dead ...`: the jobs that ran out of tries, were killed, or expired where the queue keeps those."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from duetime.cli.consume import SomeRefused, describe_move
+from duetime.cli.jobs import PAGE, IdArgument, LimitOption, QueueArgument, describe_job, tell_jobs, walk
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, job_document, moved_document, note
+from duetime.cli.queues import tell_removed
+from duetime.client.client import QueueClient
+from duetime.clock import duration_ms
+from duetime.errors import Conflict, InvalidRequest, JobNotFound
+from duetime.job import STEP_JOBS, Job, Moved, State
+from duetime.names import check_id
+
+SomeIdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead jobs.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+class NotDead(Conflict):
+    """The job is not among the dead letters."""
+
+    code = "not_dead"
+
+
+@takes_options
+def list_dead(queue: QueueArgument, target: Target, limit: LimitOption = PAGE) -> None:
+    """List dead letters, longest dead first."""
+    with target.connect() as client:
+        tell_jobs(client.queue(queue), State.DEAD, limit, as_json=target.json)
+
+
+@takes_options
+def show(queue: QueueArgument, job_id: IdArgument, target: Target) -> None:
+    """Show one dead letter, with the error that ended it."""
+    with target.connect() as client:
+        job = _dead_job(client.queue(queue), check_id(job_id))
+    Answer(as_json=target.json).tell(job_document(job), describe_job(job))
+
+
+def _dead_job(queue: QueueClient, job_id: str) -> Job:
+    job = queue.get(job_id)
+    if job.state is not State.DEAD:
+        raise NotDead(f"the job {job_id!r} of {queue.name} is {job.state}, not dead", id=job_id, state=job.state)
+    return job
+
+
+@dataclass(frozen=True)
+class RespawnOptions:
+    ids: SomeIdsArgument = field(default=None)
+    every: Annotated[bool, typer.Option("--all", help="All dead letters of the queue.")] = False
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="The N longest dead.")] = 0
+    ttl: Annotated[str, typer.Option(metavar="DURATION", help="A new time to live; 0 keeps them.")] = "0"
+    tries: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="New tries; as before if not given.", show_default=False)
+    ] = None
+
+
+@takes_options
+def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> None:
+    """Bring dead jobs back: ready at once, with all their tries.
+
+    Say which: ids, --limit N or --all.
+    """
+    if sum((bool(options.ids), options.every, bool(options.limit))) != 1:
+        raise InvalidRequest("say which dead letters: ids, --limit N or --all")
+    answer = Answer(as_json=target.json)
+    ids = [check_id(job_id) for job_id in options.ids] if options.ids else None
+    back: set[str] = set()
+    with target.connect() as client:
+        line = client.queue(queue)
+        for moved in _respawn(line, ids, options):
+            back.update(one.id for one in moved)
+            for one in moved:
+                answer.tell(moved_document(line.name, one), describe_move(one))
+    if missing := [job_id for job_id in ids or () if job_id not in back]:
+        raise JobNotFound(f"not among the dead letters of {line.name}: {', '.join(missing)}", ids=missing)
+    if not back and not target.json:
+        note(f"no dead letters in {line.name}")
+
+
+def _respawn(queue: QueueClient, ids: list[str] | None, options: RespawnOptions) -> Iterator[list[Moved]]:
+    """In steps, so that a million of them are seen coming back."""
+    if ids is not None:
+        for at in range(0, len(ids), STEP_JOBS):
+            yield queue.dead.respawn(ids[at : at + STEP_JOBS], ttl=options.ttl, tries=options.tries)
+        return
+    # Counted once: what dies while this runs is not brought back again and again.
+    left = options.limit or queue.counts().dead
+    while left > 0:
+        moved = queue.dead.respawn(limit=min(left, STEP_JOBS), ttl=options.ttl, tries=options.tries)
+        yield moved
+        left = left - len(moved) if moved else 0
+
+
+@dataclass(frozen=True)
+class DeleteOptions:
+    ids: SomeIdsArgument = field(default=None)
+    every: Annotated[bool, typer.Option("--all", help="All dead letters of the queue.")] = False
+    yes: YesOption = False
+
+
+@takes_options
+def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None:
+    """Remove dead letters for good: some by id, or --all."""
+    if bool(options.ids) == options.every:
+        raise InvalidRequest("say which dead letters: ids or --all")
+    answer = Answer(as_json=target.json)
+    with target.connect() as client:
+        line = client.queue(queue)
+        if options.every:
+            answer.confirm(f"Remove {line.counts().dead:,} dead letters of {line.name} for good?", yes=options.yes)
+            tell_removed(answer, line.name, line.dead.clear())
+            return
+        # All are looked at before one is removed: an id that lives must not be cancelled by mistake.
+        ids = [_dead_job(line, check_id(job_id)).id for job_id in options.ids or ()]
+        results = line.dead.delete(ids)
+    gone = [one for one in results if one is not None]
+    tell_removed(answer, line.name, len(gone))
+    if len(gone) < len(ids):
+        raise SomeRefused(f"{len(ids) - len(gone)} of {len(ids)} were removed by somebody else")
+
+
+@takes_options
+def prune(
+    queue: QueueArgument,
+    older_than: Annotated[str, typer.Option(metavar="DURATION", help="Dead for longer than this, such as 30d.")],
+    target: Target,
+    yes: YesOption = False,
+) -> None:
+    """Remove dead letters that have been dead for a long time.
+
+    Goes from the longest dead on and touches nothing but dead letters, whatever comes back to life meanwhile.
+    """
+    age_ms = duration_ms(older_than)
+    answer = Answer(as_json=target.json)
+    removed = 0
+    with target.connect() as client:
+        line = client.queue(queue)
+        before = line.counts().now - age_ms
+        if not yes:
+            answer.confirm(f"Remove {_count_old(line, before)} dead letters of {line.name} for good?", yes=False)
+        while old := _first_old(line, before):
+            removed += line.dead.clear(limit=old)
+    tell_removed(answer, line.name, removed)
+
+
+def _count_old(queue: QueueClient, before: int) -> int:
+    return sum(1 for _ in itertools.takewhile(lambda job: job.dead_at < before, walk(queue, State.DEAD)))
+
+
+def _first_old(queue: QueueClient, before: int) -> int:
+    """How many of the first page are old enough; the page is in order of death."""
+    return sum(job.dead_at < before for job in queue.dead.list_jobs(limit=STEP_JOBS).jobs)

@@ -1,0 +1,61 @@
+"""`duetime doctor`: is everything safe, and if not, what to do about it."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from duetime.cli.doctor_store import examine_address
+from duetime.cli.findings import Finding, Grade
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, safe
+from duetime.errors import DuetimeError
+
+STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
+
+
+class NotWell(DuetimeError):
+    """The doctor found something that must be mended."""
+
+    code = "not_well"
+    status = 409
+
+
+@takes_options
+def doctor(
+    target: Target,
+    deep: Annotated[bool, typer.Option("--deep", help="Walk the whole store and prove that it is sound.")] = False,
+) -> None:
+    """Check the store or server, its clock and safety, and say what to do.
+
+    Exits with 1 if anything failed. --deep is slow on a large store and only means something while nothing else runs.
+    """
+    answer = Answer(as_json=target.json)
+    seen = dict.fromkeys(Grade, 0)
+    for finding in examine(target, deep=deep):
+        seen[finding.grade] += 1
+        tell(answer, finding)
+    if seen[Grade.FAIL]:
+        raise NotWell(f"{seen[Grade.FAIL]} failed, {seen[Grade.WARN]} to look at, {seen[Grade.OK]} fine")
+    if not target.json:
+        answer.console.print(f"\n{seen[Grade.OK]} fine, {seen[Grade.WARN]} to look at")
+
+
+def examine(target: Target, *, deep: bool) -> Iterator[Finding]:
+    yield from examine_address(target, deep=deep)
+
+
+def tell(answer: Answer, finding: Finding) -> None:
+    document = {
+        "check": finding.check,
+        "grade": finding.grade,
+        "what": finding.what,
+        "why": finding.why,
+        "fix": finding.fix,
+    }
+    text = Text.assemble((f"{finding.grade:<5}", STYLES[finding.grade]), safe(finding.what))
+    if finding.why:
+        text.append(f"\n     because {safe(finding.why)}", style="dim")
+        text.append(f"\n     do: {safe(finding.fix)}")
+    answer.tell(document, text)

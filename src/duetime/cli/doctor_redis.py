@@ -1,0 +1,232 @@
+"""What the doctor asks a Redis: does it keep what it is given, and does it say no instead of throwing jobs away?
+
+Reads CONFIG and INFO of every primary (one server, the one that Sentinels name, or all of a Cluster). Nothing is
+written.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from duetime.cli.findings import Finding, fail, ok, size, warn
+from duetime.errors import InvalidSettings, StoreUnavailable
+
+OLDEST = (6, 2)
+TIMEOUT_S = 5.0
+MUCH_MEMORY = 0.8
+TOO_MUCH_MEMORY = 0.95
+
+Facts = Mapping[str, Any]
+
+
+def examine_redis(url: str) -> Iterator[Finding]:
+    """Raises StoreUnavailable if it does not answer."""
+    for name, info, config in read_primaries(url):
+        yield from examine_facts(name, info, config)
+
+
+def read_primaries(url: str) -> list[tuple[str, Facts, Facts | None]]:
+    """(address, INFO, CONFIG) of each primary; no CONFIG where the server refuses it, as managed ones do."""
+    try:
+        import redis  # noqa: PLC0415 (an optional driver)
+    except ModuleNotFoundError:
+        raise InvalidSettings("redis:// needs the extra duetime[redis]") from None
+    try:
+        return [(name, _info(client), _config(client)) for name, client in _primaries(url)]
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"Redis does not answer: {error}") from error
+
+
+def _primaries(url: str) -> list[tuple[str, Any]]:
+    import redis  # noqa: PLC0415
+    from redis.cluster import ClusterNode, RedisCluster  # noqa: PLC0415
+    from redis.sentinel import Sentinel  # noqa: PLC0415
+
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    common: dict[str, Any] = {
+        "username": unquote(username) or None,
+        "password": unquote(password) or None,
+        "socket_timeout": TIMEOUT_S,
+        "socket_connect_timeout": TIMEOUT_S,
+        "decode_responses": True,
+        **_tls(parts.scheme, options),
+    }
+    default_port = 26379 if parts.scheme == "redis+sentinel" else 6379
+    addresses = [_address(host, default_port) for host in hosts.split(",")]
+    match parts.scheme:
+        case "redis+cluster":
+            cluster = RedisCluster(startup_nodes=[ClusterNode(*one) for one in addresses], **common)
+            nodes: list[Any] = cast(Any, cluster).get_primaries()
+            return [(node.name, cast(Any, cluster).get_redis_connection(node)) for node in nodes]
+        case "redis+sentinel":
+            service = parts.path.strip("/").split("/")[0]
+            asked = {"password": options.get("sentinel_password"), "socket_timeout": TIMEOUT_S}
+            host, port = cast(Any, Sentinel(addresses, sentinel_kwargs=asked)).discover_master(service)
+            return [(f"{host}:{port}", redis.Redis(host=host, port=port, **common))]
+        case _:
+            host, port = addresses[0]
+            return [(f"{host}:{port}", redis.Redis(host=host, port=port, **common))]
+
+
+def _tls(scheme: str, options: Mapping[str, str]) -> dict[str, Any]:
+    if scheme != "rediss" and options.get("tls") not in {"1", "true", "yes"}:
+        return {}
+    files = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+    return {"ssl": True, **{files[name]: value for name, value in options.items() if name in files}}
+
+
+def _address(text: str, default_port: int) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    return (host.strip("[]") or "localhost", int(port)) if colon else (text.strip("[]") or "localhost", default_port)
+
+
+def _info(client: Any) -> Facts:
+    return cast(Facts, client.info("everything"))
+
+
+def _config(client: Any) -> Facts | None:
+    import redis  # noqa: PLC0415
+
+    try:
+        return cast(Facts, client.config_get("*"))
+    except redis.ResponseError:
+        return None
+
+
+# --- what the facts mean
+
+
+def examine_facts(name: str, info: Facts, config: Facts | None) -> Iterator[Finding]:
+    yield _version(name, info)
+    yield _role(name, info)
+    yield _eviction(name, info, config)
+    yield _memory(name, info)
+    yield _persistence(name, info, config)
+    yield from _last_writes(name, info)
+    if info.get("connected_slaves", 0) and config is not None:
+        yield _replicas(name, info, config)
+
+
+def _version(name: str, info: Facts) -> Finding:
+    text = str(info.get("redis_version", "0"))
+    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        return fail(
+            "redis.version",
+            f"{name} is Redis {text}",
+            why="Duetime's scripts use commands of Redis 6.2",
+            fix="upgrade Redis to 6.2 or newer",
+        )
+    return ok("redis.version", f"{name} is Redis {text}")
+
+
+def _role(name: str, info: Facts) -> Finding:
+    if info.get("role") == "master":
+        return ok("redis.role", f"{name} is a primary")
+    return fail(
+        "redis.role",
+        f"{name} is a replica of {info.get('master_host')}:{info.get('master_port')}",
+        why="a replica refuses every push, reserve and ack",
+        fix="name the primary in the URL, or the Sentinels with redis+sentinel://",
+    )
+
+
+def _eviction(name: str, info: Facts, config: Facts | None) -> Finding:
+    policy = (config or {}).get("maxmemory-policy") or info.get("maxmemory_policy")
+    if policy == "noeviction":
+        return ok("redis.maxmemory_policy", f"{name} never evicts (maxmemory-policy noeviction)")
+    if policy is None:
+        return warn(
+            "redis.maxmemory_policy",
+            f"{name} does not tell its maxmemory-policy",
+            why="with any other policy than noeviction a full Redis throws jobs away in silence",
+            fix="look it up in the console of whoever runs this Redis; it must be noeviction",
+        )
+    why = "a full Redis throws jobs away in silence instead of refusing pushes"
+    fix = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
+    what = f"{name} has maxmemory-policy {policy}"
+    if info.get("maxmemory", 0):
+        return fail("redis.maxmemory_policy", what, why=why, fix=fix)
+    return warn("redis.maxmemory_policy", f"{what}, without a maxmemory", why=f"once it has one, {why}", fix=fix)
+
+
+def _memory(name: str, info: Facts) -> Finding:
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if not limit:
+        return warn(
+            "redis.memory",
+            f"{name} uses {size(used)}, without a maxmemory",
+            why="it grows until the machine has none left and the system ends it",
+            fix="set maxmemory to about 60 % of the machine's memory: a snapshot needs the rest",
+        )
+    what = f"{name} uses {size(used)} of {size(limit)}"
+    if used < limit * MUCH_MEMORY:
+        return ok("redis.memory", what)
+    made = fail if used >= limit * TOO_MUCH_MEMORY else warn
+    return made(
+        "redis.memory",
+        what,
+        why="a full Redis refuses pushes (deliveries and acks go on)",
+        fix="raise maxmemory, prune dead letters, or move queues to another pool",
+    )
+
+
+def _persistence(name: str, info: Facts, config: Facts | None) -> Finding:
+    check = "redis.persistence"
+    if info.get("aof_enabled"):
+        fsync = (config or {}).get("appendfsync", "everysec")
+        if fsync == "no":
+            return warn(
+                check,
+                f"{name} has an append-only file, appendfsync no",
+                why="the system decides when it reaches the disk: a loss of power undoes up to half a minute",
+                fix="CONFIG SET appendfsync everysec, or always",
+            )
+        loss = "nothing" if fsync == "always" else "at most the last second or two"
+        return ok(check, f"{name} has an append-only file, appendfsync {fsync}: a crash loses {loss}")
+    if config is None or (config or {}).get("save"):
+        return warn(
+            check,
+            f"{name} has no append-only file, only snapshots" + ("" if config else " if any"),
+            why="a crash undoes everything since the last snapshot; the journal can refill it, acks are done again",
+            fix="CONFIG SET appendonly yes, and the same in redis.conf",
+        )
+    return fail(
+        check,
+        f"{name} keeps nothing on disk (no append-only file, no snapshots)",
+        why="a restart loses every job",
+        fix="CONFIG SET appendonly yes, and the same in redis.conf",
+    )
+
+
+def _last_writes(name: str, info: Facts) -> Iterator[Finding]:
+    statuses = {
+        "aof_last_write_status": "append to its file",
+        "aof_last_bgrewrite_status": "rewrite its append-only file",
+        "rdb_last_bgsave_status": "save its last snapshot",
+    }
+    failed = [words for key, words in statuses.items() if info.get(key, "ok") != "ok"]
+    if not failed:
+        yield ok("redis.last_writes", f"{name} wrote to its disk without error")
+    for words in failed:
+        yield fail(
+            "redis.last_writes",
+            f"{name} could not {words}",
+            why="what it holds now does not survive a restart, and it may refuse pushes until it can",
+            fix="look into Redis's log; most often its disk is full or memory is missing for the fork",
+        )
+
+
+def _replicas(name: str, info: Facts, config: Facts) -> Finding:
+    count = info.get("connected_slaves", 0)
+    if int(config.get("min-replicas-to-write", 0) or 0) > 0:
+        return ok("redis.replicas", f"{name} has {count} replicas and writes only while one follows")
+    return warn(
+        "redis.replicas",
+        f"{name} has {count} replicas, and min-replicas-to-write is 0",
+        why="a primary that is cut off goes on accepting jobs that a failover then forgets",
+        fix="CONFIG SET min-replicas-to-write 1; the journal's reconcile finds what a failover lost",
+    )

@@ -1,0 +1,207 @@
+"""`cancel`, `reschedule`, `get`, `list` and `peek`: jobs by their id and state."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from duetime.cli.consume import SomeRefused, describe_move
+from duetime.cli.options import Target, parse_when, takes_options
+from duetime.cli.output import (
+    Answer,
+    body_text,
+    error_document,
+    job_document,
+    moment,
+    moved_document,
+    note,
+    preview,
+    relative,
+    safe,
+    tries_text,
+)
+from duetime.client import Client, calls
+from duetime.client.client import QueueClient
+from duetime.clock import SystemClock, rfc3339
+from duetime.errors import DuetimeError, JobNotFound
+from duetime.job import STEP_JOBS, Job, State
+from duetime.names import Queue, check_id
+
+PAGE = 100
+
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+LimitOption = Annotated[int, typer.Option(min=0, metavar="N", help="At most so many; 0 is all.")]
+
+
+@takes_options
+def cancel(queue: QueueArgument, ids: IdsArgument, target: Target) -> None:
+    """Remove jobs, wherever they are.
+
+    A job that runs is taken from its consumer: its ack will be refused.
+    """
+    name = target.queue(queue)
+    _for_each(target, name, ids, lambda client, chunk: client.send(calls.cancel(name, chunk)))
+
+
+@takes_options
+def reschedule(
+    queue: QueueArgument,
+    ids: IdsArgument,
+    when: Annotated[str, typer.Option("--delay", "--at", metavar="WHEN", help="A delay from now (10s) or an instant.")],
+    target: Target,
+) -> None:
+    """Change when waiting jobs are due."""
+    name, due = target.queue(queue), parse_when(when)
+    _for_each(
+        target, name, ids, lambda client, chunk: client.send(calls.reschedule(name, chunk, due.delay, due.due_at))
+    )
+
+
+def _for_each(
+    target: Target, queue: Queue, ids: Sequence[str], call: Callable[[Client, Sequence[str]], Sequence[calls.Result]]
+) -> None:
+    """One answer per id; an id that is not there or is refused does not stop the others."""
+    answer = Answer(as_json=target.json)
+    checked = [check_id(job_id) for job_id in ids]
+    failures: list[DuetimeError] = []
+    with target.connect() as client:
+        for at in range(0, len(checked), STEP_JOBS):
+            chunk = checked[at : at + STEP_JOBS]
+            for job_id, result in zip(chunk, call(client, chunk), strict=True):
+                if result is None or isinstance(result, DuetimeError):
+                    error = result or JobNotFound(f"there is no job {job_id!r} in {queue}", id=job_id)
+                    failures.append(error)
+                    if len(checked) > 1:
+                        _tell_failure(answer, queue, job_id, error)
+                else:
+                    answer.tell(moved_document(queue, result), describe_move(result))
+    if len(checked) == 1 and failures:
+        raise failures[0]
+    if failures:
+        raise SomeRefused(f"{len(failures)} of {len(checked)} jobs were not there or refused")
+
+
+def _tell_failure(answer: Answer, queue: Queue, job_id: str, error: DuetimeError) -> None:
+    document = {"namespace": queue.namespace, "queue": queue.name, "id": job_id, **error_document(error)}
+    answer.tell(document, f"{job_id} {error.code}: {error.message}")
+
+
+@takes_options
+def get(
+    queue: QueueArgument,
+    job_id: IdArgument,
+    target: Target,
+    body: Annotated[bool, typer.Option("--body", help="Print the body alone, byte for byte.")] = False,
+) -> None:
+    """Show a job in any state."""
+    with target.connect() as client:
+        job = client.queue(queue).get(check_id(job_id))
+    if body:
+        sys.stdout.buffer.write(job.body)
+        return
+    Answer(as_json=target.json).tell(job_document(job), describe_job(job))
+
+
+def describe_job(job: Job) -> str:
+    """Everything there is to know about it; what it does not have is left out."""
+    now = SystemClock().now_ms()
+    facts: list[tuple[str, str]] = [
+        ("queue", str(job.queue)),
+        ("state", f"{job.state} ({job.reason})" if job.reason else str(job.state)),
+        ("due", moment(job.due_at, now) if job.due_at else ""),
+        ("leased", f"until {moment(job.lease_until, now)}" if job.lease_until else ""),
+        ("expires", moment(job.expires_at, now) if job.expires_at else ""),
+        ("died", moment(job.dead_at, now) if job.dead_at else ""),
+        ("tries", f"{tries_text(job.used, job.tries)} used, {job.attempt} deliveries so far"),
+        ("priority", job.priority.name.lower()),
+        ("born", rfc3339(job.born)),
+        *((f"@{safe(name)}", safe(value)) for name, value in job.attributes.items()),
+        ("error", safe(job.error)),
+        ("body", body_text(job.body)),
+    ]
+    return "\n".join([job.id, *(f"  {name:<9} {value}" for name, value in facts if value)])
+
+
+@takes_options
+def list_jobs(
+    queue: QueueArgument,
+    target: Target,
+    state: Annotated[State, typer.Option(help="Which jobs.")] = State.READY,
+    limit: LimitOption = PAGE,
+) -> None:
+    """List jobs in one state.
+
+    Ready ones in the order of delivery, delayed ones by due time, leased ones by the end of their lease, dead ones
+    longest dead first.
+    """
+    with target.connect() as client:
+        tell_jobs(client.queue(queue), state, limit, as_json=target.json)
+
+
+def tell_jobs(queue: QueueClient, state: State, limit: int, *, as_json: bool) -> None:
+    """A table in one piece, or JSON as it comes; says when there are more."""
+    answer = Answer(as_json=as_json)
+    jobs: list[Job] = []
+    for shown, job in enumerate(walk(queue, state), 1):
+        if limit and shown > limit:
+            if not as_json:
+                note(f"there are more; --limit 0 shows all {state} jobs")
+            break
+        if as_json:
+            answer.document(job_document(job))
+        else:
+            jobs.append(job)
+    if as_json:
+        return
+    if not jobs:
+        note(f"no {state} jobs in {queue.name}")
+        return
+    answer.table([], job_columns(jobs, state))
+
+
+def walk(queue: QueueClient, state: State) -> Iterator[Job]:
+    """Every job in a state, page by page."""
+    cursor: str | None = None
+    while True:
+        page = queue.list_jobs(state, cursor=cursor, limit=PAGE)
+        yield from page.jobs
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def job_columns(jobs: Sequence[Job], state: State) -> dict[str, list[str]]:
+    now = SystemClock().now_ms()
+    columns = {"id": [safe(job.id) for job in jobs]}
+    match state:
+        case State.LEASED:
+            columns["lease ends"] = [relative(job.lease_until, now) for job in jobs]
+        case State.DEAD:
+            columns["died"] = [relative(job.dead_at, now) for job in jobs]
+            columns["reason"] = [job.reason for job in jobs]
+        case State.DELAYED | State.READY:
+            columns["due"] = [relative(job.due_at, now) for job in jobs]
+    columns["tries"] = [tries_text(job.used, job.tries) for job in jobs]
+    columns["priority"] = [job.priority.name.lower() for job in jobs]
+    columns["body"] = [preview(job.body) for job in jobs]
+    if state is State.DEAD:
+        columns["last error"] = [preview(job.error.encode()) for job in jobs]
+    return columns
+
+
+@takes_options
+def peek(queue: QueueArgument, target: Target) -> None:
+    """Show the next job without leasing it: the first ready one, else the next one due.
+
+    Exits with 1 when nothing waits.
+    """
+    with target.connect() as client:
+        line = client.queue(queue)
+        for state in (State.READY, State.DELAYED):
+            for job in line.list_jobs(state, limit=1).jobs:
+                Answer(as_json=target.json).tell(job_document(job), describe_job(job))
+                return
+    raise JobNotFound(f"nothing waits in {target.queue(queue)}")

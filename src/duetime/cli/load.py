@@ -1,0 +1,248 @@
+"""`push --file`: many jobs from a file of JSON lines.
+
+Lines go out in calls of 500 jobs or 4 MiB. A call whose jobs are all fine costs one step; when one of them is refused
+the call is repeated job by job, so that a bad line never takes its neighbours with it. What is wrong with a line is
+said on standard error as soon as it is known; the sums come at the end, on standard output.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from duetime.cli.options import Target
+from duetime.cli.output import Answer, error_document
+from duetime.client import Client, calls
+from duetime.client.calls import JobFields
+from duetime.clock import duration_ms, instant_ms
+from duetime.errors import DuetimeError, InvalidRequest, StoreUnavailable
+from duetime.job import DEFAULT_TRIES, STEP_BYTES, STEP_JOBS, Event, IfExists, Moved, NewJob, Priority
+from duetime.names import Queue
+from duetime.wire import convert
+from duetime.wire.messages import JobIn
+
+
+class LinesRefused(DuetimeError):
+    """Some lines were not pushed."""
+
+    code = "lines_refused"
+    status = 409
+
+
+@dataclass
+class Tally:
+    """What became of the lines so far."""
+
+    accepted: int = 0
+    kept: int = 0
+    replaced: int = 0
+    failed: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def pushed(self) -> int:
+        return self.accepted + self.kept + self.replaced
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self.started, 1e-6)
+
+    def count(self, moved: Moved) -> None:
+        match moved.event:
+            case Event.KEPT:
+                self.kept += 1
+            case Event.REPLACED:
+                self.replaced += 1
+            case _:
+                self.accepted += 1
+
+
+@dataclass(frozen=True)
+class Line:
+    number: int
+    job: NewJob
+
+
+class Loader:
+    """Reads one file into one queue."""
+
+    def __init__(
+        self, client: Client, queue: Queue, name: str, defaults: JobFields, if_exists: IfExists, *, as_json: bool
+    ) -> None:
+        self.tally = Tally()
+        self._client = client
+        self._queue = queue
+        self._name = name
+        self._defaults = defaults
+        self._if_exists = if_exists
+        self._as_json = as_json
+        self._last_line = 0
+
+    def run(self, source: BinaryIO, progress: "ProgressBar | None") -> None:
+        for chunk, bytes_read in self._chunks(source):
+            if chunk:
+                self._send(chunk)
+                self._last_line = chunk[-1].number
+            if progress:
+                progress.show(bytes_read, self.tally)
+
+    def _chunks(self, source: BinaryIO) -> Iterator[tuple[list[Line], int]]:
+        """Lines by the callful, with the bytes read so far."""
+        chunk: list[Line] = []
+        size = bytes_read = 0
+        for number, raw in enumerate(source, 1):
+            bytes_read += len(raw)
+            job = self._read(number, raw)
+            if job is None:
+                continue
+            if chunk and (len(chunk) == STEP_JOBS or size + len(job.body) > STEP_BYTES):
+                yield chunk, bytes_read
+                chunk, size = [], 0
+            chunk.append(Line(number, job))
+            size += len(job.body)
+        yield chunk, bytes_read
+
+    def _read(self, number: int, raw: bytes) -> NewJob | None:
+        if not raw.strip():
+            return None
+        try:
+            return read_line(raw, self._defaults, self._client)
+        except DuetimeError as error:
+            self._refuse(number, error)
+            return None
+
+    def _send(self, chunk: list[Line]) -> None:
+        jobs = [line.job for line in chunk]
+        try:
+            answers: list[calls.Result] = list(self._client.send(calls.push(self._queue, jobs, self._if_exists)).jobs)
+        except StoreUnavailable as error:
+            raise self._interrupted(error) from error
+        except DuetimeError:
+            try:
+                answers = self._client.send(calls.push_each(self._queue, jobs, self._if_exists))
+            except StoreUnavailable as error:
+                raise self._interrupted(error) from error
+        for line, answer in zip(chunk, answers, strict=True):
+            if isinstance(answer, Moved):
+                self.tally.count(answer)
+            elif answer is not None:
+                self._refuse(line.number, answer)
+
+    def _interrupted(self, error: StoreUnavailable) -> StoreUnavailable:
+        done = f"lines up to {self._last_line} of {self._name} are done" if self._last_line else "no line is done"
+        return StoreUnavailable(f"{error.message} ({done})", line=self._last_line, **error.fields)
+
+    def _refuse(self, number: int, error: DuetimeError) -> None:
+        self.tally.failed += 1
+        if self._as_json:
+            document = {"file": self._name, "line": number, **error_document(error)}
+            text = msgspec.json.encode(document).decode()
+        else:
+            text = f"{self._name}:{number}: {error.code}: {error.message}"
+        sys.stderr.write(text + "\n")
+
+
+def read_line(raw: bytes, defaults: JobFields, client: Client) -> NewJob:
+    """One line as a job; InvalidRequest says what is wrong with it."""
+    try:
+        written = msgspec.json.decode(raw, type=JobIn)
+        given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"not a job: {error}") from None
+    if "body" not in given and "body_b64" not in given:
+        raise InvalidRequest("not a job: it has no body")
+    job = convert.new_job(written, client.make_id)
+    changes: dict[str, object] = {}
+    if not given.keys() & {"delay", "due_at"}:
+        delay, due_at = defaults.get("delay"), defaults.get("due_at")
+        changes["delay_ms"] = 0 if delay is None else duration_ms(delay)
+        changes["due_at"] = None if due_at is None else instant_ms(due_at)
+    if "ttl" not in given:
+        changes["ttl_ms"] = duration_ms(defaults.get("ttl", 0))
+    if "tries" not in given:
+        changes["tries"] = defaults.get("tries", DEFAULT_TRIES)
+    if "priority" not in given:
+        changes["priority"] = defaults.get("priority", Priority.NORMAL)
+    if common := defaults.get("attributes"):
+        changes["attributes"] = {**common, **job.attributes}
+    return msgspec.structs.replace(job, **changes)
+
+
+class ProgressBar:
+    """On standard error, and only where somebody can see it."""
+
+    def __init__(self, name: str, total_bytes: int | None) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TextColumn("{task.fields[jobs]:,} jobs  {task.fields[rate]:,.0f}/s  {task.fields[failed]:,} refused"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, highlight=False),
+        )
+        self._task = self.progress.add_task(name, total=total_bytes, jobs=0, rate=0.0, failed=0)
+
+    def show(self, bytes_read: int, tally: Tally) -> None:
+        self.progress.update(
+            self._task,
+            completed=bytes_read,
+            jobs=tally.pushed,
+            rate=tally.pushed / tally.seconds,
+            failed=tally.failed,
+        )
+
+
+def load_file(target: Target, queue: Queue, path: Path, defaults: JobFields, if_exists: IfExists) -> None:
+    """Push every line; LinesRefused at the end if some could not be."""
+    name = "standard input" if str(path) == "-" else str(path)
+    with target.connect() as client:
+        loader = Loader(client, queue, name, defaults, if_exists, as_json=target.json)
+        with _open(path) as source:
+            bar = _progress_bar(path, name, as_json=target.json)
+            with bar.progress if bar else nullcontext():
+                loader.run(source, bar)
+    _report(loader.tally, queue, name, target)
+
+
+def _open(path: Path) -> BinaryIO:
+    if str(path) == "-":
+        return sys.stdin.buffer
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _progress_bar(path: Path, name: str, *, as_json: bool) -> ProgressBar | None:
+    if as_json or not sys.stderr.isatty():
+        return None
+    return ProgressBar(name, path.stat().st_size if path.is_file() else None)
+
+
+def _report(tally: Tally, queue: Queue, name: str, target: Target) -> None:
+    document = {
+        "namespace": queue.namespace,
+        "queue": queue.name,
+        "file": name,
+        "accepted": tally.accepted,
+        "kept": tally.kept,
+        "replaced": tally.replaced,
+        "failed": tally.failed,
+        "seconds": round(tally.seconds, 3),
+        "jobs_per_second": round(tally.pushed / tally.seconds, 1),
+    }
+    parts = [f"{tally.accepted:,} accepted"]
+    parts += [f"{tally.kept:,} kept"] if tally.kept else []
+    parts += [f"{tally.replaced:,} replaced"] if tally.replaced else []
+    parts += [f"{tally.failed:,} refused"] if tally.failed else []
+    text = f"{queue}: {', '.join(parts)} in {tally.seconds:.1f}s ({tally.pushed / tally.seconds:,.0f} jobs/s)"
+    Answer(as_json=target.json).tell(document, text)
+    if tally.failed:
+        raise LinesRefused(f"{tally.failed:,} of {tally.failed + tally.pushed:,} lines of {name} were not pushed")

@@ -1,0 +1,170 @@
+"""The options that every command shares, and how options travel: as one frozen dataclass.
+
+`takes_options` lets a command declare a parameter whose type is a dataclass of annotated fields; each field becomes
+an option of the command. So a command with eight options is still a function of two or three parameters, and the
+four global options are written once. They may stand before the command or after it; what stands after it wins,
+then what stands before it, then the environment.
+"""
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from duetime.client import Client, connect
+from duetime.clock import MAX_DURATION, Duration, duration_ms, instant_ms
+from duetime.errors import InvalidRequest, InvalidTime
+from duetime.names import Queue, check_queue
+
+DEFAULT_URL = "http://127.0.0.1:7777"
+"""Where `duetime serve --dev` listens."""
+DEFAULT_NAMESPACE = "default"
+GLOBAL_PANEL = "Global options"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the command goes, as whom, and in which form it answers. None: not given here."""
+
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help=f"A server (http://...) or a store (sqlite:///..., redis://...). DUETIME_URL, else {DEFAULT_URL}.",
+            show_default=False,
+            rich_help_panel=GLOBAL_PANEL,
+        ),
+    ] = None
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"The namespace of the queues. DUETIME_NAMESPACE, else {DEFAULT_NAMESPACE}.",
+            show_default=False,
+            rich_help_panel=GLOBAL_PANEL,
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="What a server asks for. DUETIME_TOKEN keeps it out of the process list.",
+            show_default=False,
+            rich_help_panel=GLOBAL_PANEL,
+        ),
+    ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Answer in JSON, one document per line.", rich_help_panel=GLOBAL_PANEL)
+    ] = False
+
+    def over(self, other: "Target") -> "Target":
+        """What is given here, else what is given there."""
+        return Target(
+            self.url or other.url, self.namespace or other.namespace, self.token or other.token, self.json or other.json
+        )
+
+    @property
+    def address(self) -> str:
+        return self.url or os.environ.get("DUETIME_URL") or DEFAULT_URL
+
+    @property
+    def space(self) -> str:
+        return self.namespace or os.environ.get("DUETIME_NAMESPACE") or DEFAULT_NAMESPACE
+
+    @property
+    def secret(self) -> str | None:
+        return self.token or os.environ.get("DUETIME_TOKEN") or None
+
+    def connect(self) -> Client:
+        return connect(self.address, namespace=self.space, token=self.secret)
+
+    def queue(self, name: str) -> Queue:
+        return check_queue(self.space, name)
+
+
+def takes_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give the command one option per field of each parameter that is a dataclass."""
+    signature = inspect.signature(function, eval_str=True)
+    groups = {name: one.annotation for name, one in signature.parameters.items() if _is_group(one.annotation)}
+    flat: list[inspect.Parameter] = [
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    ]
+    for parameter in signature.parameters.values():
+        if parameter.name not in groups:
+            flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(parameter.annotation, include_extras=True)
+        for field in dataclasses.fields(parameter.annotation):
+            flat.append(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=_default(field),
+                    annotation=hints[field.name],
+                )
+            )
+
+    @functools.wraps(function)
+    def command(context: typer.Context, **values: Any) -> None:
+        for name, group in groups.items():
+            made = group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
+            values[name] = made.over(given_before(context)) if isinstance(made, Target) else made
+        function(**values)
+
+    command.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return command
+
+
+def given_before(context: typer.Context) -> Target:
+    """The global options that stood before the command."""
+    return context.obj if isinstance(context.obj, Target) else Target()
+
+
+def _is_group(annotation: object) -> bool:
+    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+
+
+def _default(field: "dataclasses.Field[Any]") -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+
+
+@dataclass(frozen=True)
+class When:
+    """A delay or an instant, whichever was written."""
+
+    delay: Duration | None = None
+    due_at: int | None = None
+
+
+def parse_when(text: str) -> When:
+    """`10s`, `1h30m` or `90` is a delay; `2026-11-15T09:00:00Z` or epoch milliseconds is an instant.
+
+    A bare number cannot be mistaken: no delay is as long as today's epoch milliseconds in seconds.
+    """
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit() and int(stripped) * 1000 > MAX_DURATION:
+        return When(due_at=instant_ms(stripped))
+    try:
+        return When(delay=f"{duration_ms(stripped)}ms")
+    except InvalidTime:
+        if not stripped[:4].isdigit():
+            raise
+    return When(due_at=instant_ms(stripped))
+
+
+def parse_attributes(pairs: list[str]) -> Mapping[str, str]:
+    attributes: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidRequest(f"an attribute is written name=value: {pair!r}")
+        attributes[name] = value
+    return attributes

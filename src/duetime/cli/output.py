@@ -1,0 +1,198 @@
+"""How the commands answer: text for people, JSON for programs.
+
+With `--json` every line of standard output is one JSON document with the same keys every time; nothing else is
+printed there. Text for people may change between versions. Whatever comes out of a job is shown without its control
+characters, so that a body cannot steer the terminal that displays it.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from duetime.clock import rfc3339
+from duetime.errors import DuetimeError, InvalidRequest
+from duetime.job import Delivery, Job, Moved
+from duetime.names import Queue
+from duetime.wire import convert
+
+PIPE_WIDTH = 1_000
+"""A pipe has no width to fit into; a table that is cut there would lose data."""
+PREVIEW = 48
+
+
+class Answer:
+    """Where a command writes what it found."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        width = None if sys.stdout.isatty() else PIPE_WIDTH
+        self.console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+
+    def document(self, value: Mapping[str, Any]) -> None:
+        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+        sys.stdout.flush()
+
+    def tell(self, value: Mapping[str, Any], text: str | Text) -> None:
+        """One thing, in the form that was asked for."""
+        if self.as_json:
+            self.document(value)
+        else:
+            self.console.print(text)
+
+    def table(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Iterable[str | Text]]) -> None:
+        """Many things of a kind: a document each, or one table. Columns that end in a blank are set to the right."""
+        if self.as_json:
+            for row in rows:
+                self.document(row)
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in columns:
+            table.add_column(name.strip(), justify="right" if name.endswith(" ") else "left", no_wrap=True)
+        for cells in zip(*columns.values(), strict=True):
+            table.add_row(*cells)
+        self.console.print(table)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before something is lost. Without a terminal nobody can answer, so `--yes` has to be said."""
+        if yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise InvalidRequest(f"{question} Say --yes to do it without a terminal.")
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise Declined("Nothing was changed.")
+
+
+class Declined(DuetimeError):
+    """The question was answered with no."""
+
+    code = "declined"
+    status = 409
+
+
+def note(text: str) -> None:
+    """A remark beside the answer, for people only."""
+    sys.stderr.write(text + "\n")
+
+
+# --- what a thing looks like in JSON
+
+
+def moved_document(queue: Queue, moved: Moved) -> dict[str, Any]:
+    return {
+        "namespace": queue.namespace,
+        "queue": queue.name,
+        "id": moved.id,
+        "event": moved.event,
+        "born": moved.born,
+        "attempt": moved.attempt,
+        "due_at": moved.due_at,
+        "reason": moved.reason,
+    }
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    return {
+        "namespace": job.queue.namespace,
+        "queue": job.queue.name,
+        "id": job.id,
+        "state": job.state,
+        "born": job.born,
+        "due_at": job.due_at,
+        "expires_at": job.expires_at,
+        "lease_until": job.lease_until,
+        "dead_at": job.dead_at,
+        "priority": job.priority.name.lower(),
+        "tries": job.tries,
+        "used": job.used,
+        "attempt": job.attempt,
+        "reason": job.reason,
+        "error": job.error,
+        "attributes": dict(job.attributes),
+        **body_document(job.body),
+    }
+
+
+def delivery_document(delivery: Delivery, lease: str) -> dict[str, Any]:
+    return {
+        "lease": lease,
+        "namespace": delivery.lease.queue.namespace,
+        "queue": delivery.lease.queue.name,
+        "id": delivery.lease.id,
+        "born": delivery.lease.born,
+        "attempt": delivery.lease.attempt,
+        "due_at": delivery.due_at,
+        "lease_until": delivery.lease_until,
+        "expires_at": delivery.expires_at,
+        "priority": delivery.priority.name.lower(),
+        "tries": delivery.tries,
+        "used": delivery.used,
+        "error": delivery.error,
+        "attributes": dict(delivery.attributes),
+        **body_document(delivery.body),
+    }
+
+
+def body_document(body: bytes) -> dict[str, str | None]:
+    """`body` where it is text, else `body_b64`; the other is null."""
+    text, b64 = convert.body_out(body)
+    return {"body": text if isinstance(text, str) else None, "body_b64": b64 if isinstance(b64, str) else None}
+
+
+def error_document(error: DuetimeError) -> dict[str, Any]:
+    return {"error": {"code": error.code, "message": error.message, "fields": error.fields}}
+
+
+# --- what a thing looks like to people
+
+
+def safe(text: str) -> str:
+    """Without control characters, except for line ends and tabs."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def body_text(body: bytes) -> str:
+    try:
+        return safe(body.decode())
+    except UnicodeDecodeError:
+        return f"<{len(body)} bytes that are not text; --json has them in base64>"
+
+
+def preview(body: bytes) -> str:
+    text = " ".join(body_text(body).split())
+    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
+
+
+def span(duration_ms: float) -> str:
+    """`3ms`, `1.2s`, `5m 3s`, `2h 5m`, `3d 4h`: two units at most."""
+    ms = max(0, round(duration_ms))
+    if ms < 1000:
+        return f"{ms}ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f}".rstrip("0").rstrip(".") + "s"
+    seconds = ms // 1000
+    for size, unit, smaller_size, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= size:
+            rest = seconds % size // smaller_size
+            return f"{seconds // size}{unit} {rest}{smaller}" if rest else f"{seconds // size}{unit}"
+    raise AssertionError(seconds)
+
+
+def relative(at_ms: int, now_ms: int) -> str:
+    if at_ms == 0:
+        return "-"
+    return f"in {span(at_ms - now_ms)}" if at_ms > now_ms else f"{span(now_ms - at_ms)} ago"
+
+
+def moment(at_ms: int, now_ms: int) -> str:
+    return f"{rfc3339(at_ms)} ({relative(at_ms, now_ms)})"
+
+
+def tries_text(used: int, tries: int) -> str:
+    return f"{used} of {tries}" if tries else f"{used} of unlimited"

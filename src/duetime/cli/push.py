@@ -1,0 +1,140 @@
+"""`push` and `later`: what a producer does from a shell."""
+
+import sys
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duetime.cli.load import load_file
+from duetime.cli.options import Target, When, parse_attributes, parse_when, takes_options
+from duetime.cli.output import Answer, moment, moved_document
+from duetime.client import Client, calls
+from duetime.client.calls import JobFields
+from duetime.errors import InvalidRequest
+from duetime.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
+from duetime.names import Queue
+
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+
+
+class PriorityWord(StrEnum):
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How the job is to be treated; without these it is due at once and never expires."""
+
+    id: Annotated[str | None, typer.Option(metavar="ID", help="The job's id; made up if not given.")] = None
+    ttl: Annotated[
+        str, typer.Option(metavar="DURATION", help="Drop the job if it is not done in time; 0 keeps it.")
+    ] = "0"
+    tries: Annotated[int, typer.Option(min=0, metavar="N", help="Deliveries allowed; 0 is unlimited.")] = DEFAULT_TRIES
+    priority: Annotated[PriorityWord, typer.Option(help="Who goes first among ready jobs.")] = PriorityWord.NORMAL
+    if_exists: Annotated[IfExists, typer.Option(help="What to do if the id is taken.")] = IfExists.KEEP
+    attribute: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="A header of the job; repeatable.")] = (
+        field(default_factory=list[str])
+    )
+
+    def fields(self, when: When) -> JobFields:
+        fields: JobFields = {
+            "ttl": self.ttl,
+            "tries": self.tries,
+            "priority": Priority[self.priority.name],
+            "attributes": parse_attributes(self.attribute),
+        }
+        if self.id is not None:
+            fields["id"] = self.id
+        if when.delay is not None:
+            fields["delay"] = when.delay
+        if when.due_at is not None:
+            fields["due_at"] = when.due_at
+        return fields
+
+
+@dataclass(frozen=True)
+class PushOptions(JobOptions):
+    when: Annotated[
+        str | None,
+        typer.Option(
+            "--delay",
+            "--at",
+            metavar="WHEN",
+            help="When it is due: a delay (10s, 1h30m) or an instant (2026-11-15T09:00:00Z). At once if not given.",
+        ),
+    ] = None
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JSONL",
+            help="Push one job per line, each a JSON object such as "
+            '{"body": ..., "id": ..., "delay": "10s"}; - is standard input. '
+            "The other options hold for lines that do not say otherwise.",
+        ),
+    ] = None
+
+
+@takes_options
+def push(
+    queue: QueueArgument,
+    options: PushOptions,
+    target: Target,
+    body: Annotated[str | None, typer.Argument(metavar="BODY", help="The job's body; - reads it from stdin.")] = None,
+) -> None:
+    """Add a job, or a file of jobs.
+
+    Prints the id first, then what happened: accepted, kept (the id existed) or replaced.
+    """
+    when = parse_when(options.when) if options.when else When()
+    if (body is None) == (options.file is None):
+        raise InvalidRequest("give a BODY, - to read it from standard input, or --file")
+    name = target.queue(queue)
+    if options.file is not None:
+        if options.id is not None:
+            raise InvalidRequest("--id names one job; in a file each line has its own id")
+        load_file(target, name, options.file, options.fields(when), options.if_exists)
+        return
+    with target.connect() as client:
+        _push_one(client, name, read_body(body or ""), options.fields(when), options.if_exists, target)
+
+
+@takes_options
+def later(
+    delay: Annotated[str, typer.Argument(metavar="WHEN", help="A delay (10s, 1h30m) or an instant.")],
+    queue: QueueArgument,
+    body: Annotated[str, typer.Argument(metavar="BODY", help="The job's body; - reads it from stdin.")],
+    options: JobOptions,
+    target: Target,
+) -> None:
+    """Add a job that is due later."""
+    fields = options.fields(parse_when(delay))
+    with target.connect() as client:
+        _push_one(client, target.queue(queue), read_body(body), fields, options.if_exists, target)
+
+
+def read_body(body: str) -> bytes:
+    """`-` is standard input, byte for byte."""
+    return sys.stdin.buffer.read() if body == "-" else body.encode(errors="surrogateescape")
+
+
+def _push_one(
+    client: Client, queue: Queue, body: bytes, fields: JobFields, if_exists: IfExists, target: Target
+) -> None:
+    job: NewJob = calls.new_job(body, fields, client.make_id)
+    pushed = client.send(calls.push(queue, [job], if_exists))
+    moved = pushed.jobs[0]
+    Answer(as_json=target.json).tell(moved_document(queue, moved), describe_push(queue, moved, pushed.now))
+
+
+def describe_push(queue: Queue, moved: Moved, now_ms: int) -> str:
+    match moved.event:
+        case Event.KEPT:
+            return f"{moved.id} kept: {queue} has a job with this id ({moved.reason or 'waiting'}), nothing was changed"
+        case _:
+            due = moment(moved.due_at, now_ms) if moved.due_at > now_ms else "now"
+            return f"{moved.id} {moved.event} in {queue}, due {due}"

@@ -1,0 +1,150 @@
+"""`duetime queue ...`: queues as a whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from duetime.cli.jobs import QueueArgument
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, note
+from duetime.client.calls import QueueStatus
+from duetime.job import Counts, State
+from duetime.names import Queue
+from duetime.stores.base import QueueRules
+
+QueuesArgument = Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.")]
+
+
+@takes_options
+def list_queues(target: Target) -> None:
+    """List the queues of the namespace, with exact counts and rules."""
+    with target.connect() as client:
+        statuses = sorted(client.queues(), key=lambda status: status.queue)
+    if not statuses and not target.json:
+        note(f"no queues in {target.space}")
+        return
+    columns = {
+        "queue": [status.queue.name for status in statuses],
+        **_count_columns([status.counts for status in statuses]),
+        "rules": [describe_rules(status.rules) for status in statuses],
+    }
+    Answer(as_json=target.json).table([status_document(status) for status in statuses], columns)
+
+
+def _count_columns(counts: Sequence[Counts]) -> dict[str, list[str]]:
+    names = ("ready", "delayed", "leased", "dead", "expired")
+    return {f"{name} ": [f"{getattr(one, name):,}" for one in counts] for name in names}
+
+
+def describe_rules(rules: QueueRules) -> str:
+    words = [name for name in ("paused", "strict", "expired_to_dead") if getattr(rules, name)]
+    words += [f"{name}={getattr(rules, name)}" for name in ("max_jobs", "max_body") if getattr(rules, name)]
+    return " ".join(words)
+
+
+def status_document(status: QueueStatus) -> dict[str, Any]:
+    return {
+        "namespace": status.queue.namespace,
+        "queue": status.queue.name,
+        "counts": counts_document(status.counts),
+        "rules": msgspec.structs.asdict(status.rules),
+    }
+
+
+def counts_document(counts: Counts) -> dict[str, int]:
+    return msgspec.structs.asdict(counts)
+
+
+@takes_options
+def counts(
+    target: Target,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Which; all if not given.")] = None,
+) -> None:
+    """Count jobs by state, exactly.
+
+    A queue that nobody has pushed to has zeros. `expired` is a running total of jobs that were not done in time.
+    """
+    with target.connect() as client:
+        if queues:
+            found = [client.queue(name).status() for name in queues]
+        else:
+            found = sorted(client.queues(), key=lambda status: status.queue)
+    documents = [
+        {"namespace": one.queue.namespace, "queue": one.queue.name, **counts_document(one.counts)} for one in found
+    ]
+    columns = {"queue": [one.queue.name for one in found], **_count_columns([one.counts for one in found])}
+    if not target.json and len(found) > 1:
+        total = sum_counts([one.counts for one in found])
+        for name, cells in {"queue": ["total"], **_count_columns([total])}.items():
+            columns[name] += cells
+    Answer(as_json=target.json).table(documents, columns)
+
+
+def sum_counts(counts: Sequence[Counts]) -> Counts:
+    """`now` is the latest of them."""
+    names = ("delayed", "ready", "leased", "dead", "expired")
+    sums = {name: sum(getattr(one, name) for one in counts) for name in names}
+    return Counts(**sums, now=max((one.now for one in counts), default=0))
+
+
+@takes_options
+def pause(queues: QueuesArgument, target: Target) -> None:
+    """Stop deliveries; pushes, acks and expiry go on."""
+    _configure(queues, target, paused=True)
+
+
+@takes_options
+def resume(queues: QueuesArgument, target: Target) -> None:
+    """Deliver again; waiting consumers wake at once."""
+    _configure(queues, target, paused=False)
+
+
+def _configure(queues: Sequence[str], target: Target, *, paused: bool) -> None:
+    answer = Answer(as_json=target.json)
+    with target.connect() as client:
+        for name in queues:
+            line = client.queue(name)
+            rules = line.pause() if paused else line.resume()
+            document = {
+                "namespace": line.name.namespace,
+                "queue": line.name.name,
+                "rules": msgspec.structs.asdict(rules),
+            }
+            answer.tell(document, f"{line.name} {'paused' if rules.paused else 'delivers'}")
+
+
+@dataclass(frozen=True)
+class PurgeOptions:
+    state: Annotated[list[State], typer.Option(help="Only jobs in this state; repeatable. All if not given.")] = field(
+        default_factory=list[State]
+    )
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+
+
+@takes_options
+def purge(queue: QueueArgument, options: PurgeOptions, target: Target) -> None:
+    """Remove jobs for good, by state or all of them.
+
+    Consumers that hold one of them lose their lease.
+    """
+    answer = Answer(as_json=target.json)
+    states = tuple(dict.fromkeys(options.state)) or tuple(State)
+    with target.connect() as client:
+        line = client.queue(queue)
+        if not options.yes:
+            answer.confirm(f"Remove {describe_counts(line.counts(), states)} of {line.name} for good?", yes=False)
+        removed = line.purge(states)
+    tell_removed(answer, line.name, removed)
+
+
+def describe_counts(counts: Counts, states: Sequence[State]) -> str:
+    shares = [f"{getattr(counts, state):,} {state}" for state in states]
+    return f"{', '.join(shares)} jobs"
+
+
+def tell_removed(answer: Answer, queue: Queue, removed: int) -> None:
+    document = {"namespace": queue.namespace, "queue": queue.name, "removed": removed}
+    answer.tell(document, f"{queue}: {removed:,} removed")

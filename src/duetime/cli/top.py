@@ -1,0 +1,295 @@
+"""`duetime top`: the queues of a namespace, live.
+
+Counts are exact. Rates are what can be known from counts alone: `in` and `out` are lower bounds, because a job that is
+pushed and finished between two looks leaves no trace in them; the header says so with a "≥". Lateness is how long the
+oldest ready job has been due. It comes from the due histogram in two looks and is right to about three percent, at a
+cost that does not depend on the length of the queue, and never fetches a body.
+"""
+
+import itertools
+import select
+import sys
+import termios
+import time
+import tty
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, span
+from duetime.cli.queues import describe_rules, status_document, sum_counts
+from duetime.client import Client
+from duetime.client.calls import QueueStatus
+from duetime.client.client import QueueClient
+from duetime.clock import duration_ms, rfc3339
+from duetime.errors import InvalidRequest, StoreUnavailable
+from duetime.job import Counts
+from duetime.names import Queue
+
+WINDOW = 10
+"""Rates are averages over so many looks."""
+SHORTEST_MS = 100
+FRAME_LINES = 6
+"""What stands on the screen besides the queues."""
+LATENESS_STEPS = 32
+
+_UNITS_MS = (1, 1_000, 60_000, 3_600_000, 86_400_000)
+_AGES_MS = sorted({unit * factor for unit in _UNITS_MS for factor in (1, 2, 5, 10, 30, 100, 300)})
+
+
+@dataclass(frozen=True)
+class Row:
+    """A queue at one instant. Rates are None until there were two looks."""
+
+    status: QueueStatus
+    late_ms: int | None
+    in_per_s: float | None
+    out_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """`totals` are of all queues, also of the `hidden` ones that have no row."""
+
+    now: int
+    rows: Sequence[Row]
+    totals: Counts
+    hidden: int = 0
+
+
+class Observer:
+    """Looks at all queues again and again and remembers enough to tell rates."""
+
+    def __init__(self, client: Client, only: Sequence[str] = ()) -> None:
+        self._client = client
+        self._only = frozenset(only)
+        self._history: dict[Queue, deque[Counts]] = {}
+
+    def look(self, room: int | None = None) -> Frame:
+        """`room`: how many queues can be shown; if there are more, the busiest are."""
+        statuses = [one for one in self._client.queues() if not self._only or one.queue.name in self._only]
+        for status in statuses:
+            self._history.setdefault(status.queue, deque(maxlen=WINDOW + 1)).append(status.counts)
+        known = {status.queue for status in statuses}
+        self._history = {queue: seen for queue, seen in self._history.items() if queue in known}
+        busiest = sorted(statuses, key=lambda one: (-one.counts.ready - one.counts.leased, one.queue))[:room]
+        rows = [self._row(status) for status in sorted(busiest, key=lambda one: one.queue)]
+        totals = sum_counts([status.counts for status in statuses])
+        return Frame(totals.now or time.time_ns() // 1_000_000, rows, totals, len(statuses) - len(rows))
+
+    def _row(self, status: QueueStatus) -> Row:
+        coming, going = flow(list(self._history[status.queue]))
+        late = oldest_late_ms(self._client.queue(status.queue.name), status.counts) if status.counts.ready else None
+        return Row(status, late, coming, going)
+
+
+def flow(looks: Sequence[Counts]) -> tuple[float | None, float | None]:
+    """Jobs per second that at least came in and went out, over the given looks."""
+    elapsed_ms = looks[-1].now - looks[0].now
+    if len(looks) < 2 or elapsed_ms <= 0:
+        return None, None
+    # What expired has left the other counts without being finished by anyone; it went out all the same.
+    changes = [after.total - before.total for before, after in itertools.pairwise(looks)]
+    seconds = elapsed_ms / 1000
+    return sum(max(0, change) for change in changes) / seconds, sum(max(0, -change) for change in changes) / seconds
+
+
+def oldest_late_ms(queue: QueueClient, counts: Counts) -> int | None:
+    """How long the job with the earliest due time has been ready; None if it has gone meanwhile."""
+    edges = [0, *(counts.now - age for age in reversed(_AGES_MS) if age < counts.now), counts.now, counts.now + 1]
+    bucket = _first_bucket(queue, edges)
+    if bucket is None:
+        return None
+    low, high = bucket
+    width = high - low
+    if low > 0 and width > LATENESS_STEPS:
+        finer = [low + width * step // LATENESS_STEPS for step in range(LATENESS_STEPS + 1)]
+        low, high = _first_bucket(queue, finer) or bucket
+    return max(0, counts.now - (low or high))
+
+
+def _first_bucket(queue: QueueClient, edges: Sequence[int]) -> tuple[int, int] | None:
+    for low, high, found in zip(edges, edges[1:], queue.due_histogram(edges), strict=False):
+        if found:
+            return low, high
+    return None
+
+
+# --- how it looks
+
+
+def draw(frame: Frame, target: Target, problem: str = "") -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    table.add_column("queue", no_wrap=True, overflow="ellipsis")
+    for name in ("ready", "delayed", "leased", "dead", "expired", "in/s ≥", "out/s ≥", "late"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in frame.rows:
+        table.add_row(*_cells(row))
+    totals = frame.totals
+    head = Text.assemble(
+        ("Duetime", "bold"), f"  {target.space} at {hide_password(target.address)}  {rfc3339(frame.now)}"
+    )
+    sums = Text(
+        f"{len(frame.rows) + frame.hidden} queues: {totals.ready:,} ready, {totals.delayed:,} delayed, "
+        f"{totals.leased:,} leased, {totals.dead:,} dead",
+        style="dim",
+    )
+    body = table if frame.rows else Text(f"no queues in {target.space} yet", style="dim")
+    foot: list[Text] = [Text(f"and {frame.hidden} quieter ones", style="dim")] if frame.hidden else []
+    foot += [Text(problem, style="bold red")] if problem else []
+    return Group(head, sums, Text(""), body, *foot)
+
+
+def _cells(row: Row) -> list[Text]:
+    counts, rules = row.status.counts, row.status.rules
+    return [
+        Text(row.status.queue.name, style="dim" if rules.paused else ""),
+        _number(counts.ready, "green"),
+        _number(counts.delayed, "cyan"),
+        _number(counts.leased, "yellow"),
+        _number(counts.dead, "red"),
+        _number(counts.expired, "magenta"),
+        _rate(row.in_per_s),
+        _rate(row.out_per_s),
+        _lateness(row.late_ms),
+        Text(describe_rules(rules), style="yellow"),
+    ]
+
+
+def _number(value: int, style: str) -> Text:
+    return Text(f"{value:,}", style=style if value else "dim")
+
+
+def _rate(value: float | None) -> Text:
+    if value is None:
+        return Text("-", style="dim")
+    return Text(f"{value:,.1f}" if value < 100 else f"{value:,.0f}", style="" if value else "dim")
+
+
+def _lateness(late_ms: int | None) -> Text:
+    if late_ms is None:
+        return Text("-", style="dim")
+    return Text(span(late_ms), style="red" if late_ms >= 60_000 else "yellow" if late_ms >= 1_000 else "")
+
+
+def hide_password(url: str) -> str:
+    """A URL that may be shown."""
+    before, at, after = url.rpartition("@")
+    scheme, slashes, _ = before.partition("://")
+    return f"{scheme}{slashes}***@{after}" if at and slashes else url
+
+
+def frame_document(frame: Frame) -> dict[str, Any]:
+    return {
+        "now": frame.now,
+        "totals": msgspec.structs.asdict(frame.totals),
+        "queues": [
+            {
+                **status_document(row.status),
+                "late_ms": row.late_ms,
+                "in_per_s_at_least": row.in_per_s,
+                "out_per_s_at_least": row.out_per_s,
+            }
+            for row in frame.rows
+        ],
+    }
+
+
+# --- the loop
+
+
+@contextmanager
+def single_keys() -> Generator[bool]:
+    """Keys arrive without Enter and without echo; False if there is no keyboard."""
+    if not sys.stdin.isatty():
+        yield False
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield True
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def wants_to_leave(seconds: float, *, keyboard: bool) -> bool:
+    """Wait, but not longer than until q is pressed."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if not keyboard:
+            time.sleep(left)
+        elif select.select([sys.stdin], [], [], left)[0]:
+            key = sys.stdin.read(1)
+            if key in ("q", "Q", ""):
+                return True
+    return False
+
+
+@takes_options
+def top(
+    target: Target,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Which; all if not given.")] = None,
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Look so often.")] = "1s",
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
+) -> None:
+    """Watch the queues of the namespace: counts, rates, lateness. q or Ctrl-C leaves.
+
+    "in/s ≥" and "out/s ≥" are lower bounds: a job that comes and goes between two looks is not seen. "late" is how
+    long the oldest ready job has been due.
+    """
+    interval_ms = duration_ms(interval)
+    if interval_ms < SHORTEST_MS:
+        raise InvalidRequest(f"the interval is at least {SHORTEST_MS} ms: {interval!r}")
+    with target.connect() as client:
+        observer = Observer(client, queues or ())
+        frame = observer.look()
+        answer = Answer(as_json=target.json)
+        if once or target.json or not sys.stdout.isatty():
+            _stream(observer, frame, target, answer, pause_s=0 if once else interval_ms / 1000)
+        else:
+            _watch(observer, frame, target, interval_ms / 1000)
+
+
+def _stream(observer: Observer, frame: Frame, target: Target, answer: Answer, *, pause_s: float) -> None:
+    """Frame after frame, for a pipe; only one without a pause."""
+    while True:
+        if answer.as_json:
+            answer.document(frame_document(frame))
+        else:
+            answer.console.print(draw(frame, target), soft_wrap=False)
+        if not pause_s:
+            return
+        try:
+            time.sleep(pause_s)
+        except KeyboardInterrupt:
+            return
+        frame = observer.look()
+
+
+def _watch(observer: Observer, frame: Frame, target: Target, pause_s: float) -> None:
+    console = Console(highlight=False)
+    with single_keys() as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
+        problem = ""
+        try:
+            while True:
+                live.update(draw(frame, target, problem), refresh=True)
+                if wants_to_leave(pause_s, keyboard=keyboard):
+                    return
+                try:
+                    frame, problem = observer.look(max(1, console.height - FRAME_LINES)), ""
+                except StoreUnavailable as error:
+                    # What was last seen stays on the screen, with the reason why it is old.
+                    problem = f"no answer since {rfc3339(frame.now)}: {error.message}"
+        except KeyboardInterrupt:
+            return
