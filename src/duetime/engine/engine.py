@@ -15,9 +15,9 @@ import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from duetime.engine.admission import check_jobs
+from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
 from duetime.engine.batch import Batch
 from duetime.engine.loops import OUTAGE, run_duty
 from duetime.engine.reaper import Reaper
@@ -29,6 +29,7 @@ from duetime.job import (
     MAX_BODY,
     MAX_ERROR,
     MAX_TTR_MS,
+    STEP_BYTES,
     STEP_JOBS,
     Delivery,
     IfExists,
@@ -40,9 +41,12 @@ from duetime.job import (
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, RulesChange, Store
 
+T = TypeVar("T")
+
 log = logging.getLogger("duetime.engine")
 
 MAX_WHEELS = 10_000
+LEAST_WEIGHT = STEP_BYTES // STEP_JOBS
 
 
 class Engine:
@@ -54,7 +58,7 @@ class Engine:
         self._tasks = asyncio.TaskGroup()
         self._duties: list[asyncio.Task[None]] = []
         self._wheels: dict[Queue, Wheel] = {}
-        self._pushes = Batch(store.push, self._spawn, max_weight=STEP_JOBS)
+        self._pushes = Batch(store.push, self._spawn, max_weight=STEP_BYTES)
         self._acks = Batch(self._call_ack, self._spawn, max_weight=STEP_JOBS)
         self._cancels = Batch(self._call_cancel, self._spawn, max_weight=STEP_JOBS)
         self._reserves = Batch(self._call_reserve, self._spawn, max_weight=STEP_JOBS, orphan=self._give_back_later)
@@ -97,21 +101,33 @@ class Engine:
     ) -> Pushed:
         """Add jobs, all or none. Raises what the store answers for this request."""
         check_jobs(jobs, max_body=self._max_body)
-        pushed = await self._pushes.submit(queue, Push(jobs, if_exists, mark), len(jobs))
+        if mark:
+            check_text(mark.name)
+            check_times(ttl_ms=mark.life_ms)
+        pushed = await self._pushes.submit(queue, Push(jobs, if_exists, mark), _weight(jobs))
         if not pushed.repeated:
             self._moved(queue, pushed.jobs)
         return pushed
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        """Remove jobs by id, wherever they are; None where there is none."""
-        return await self._cancels.submit(queue, ids, len(ids))
+        """Remove jobs by id, wherever they are, in bounded steps; None where there is none."""
+        check_ids(ids)
+        answers: list[Moved | None] = []
+        for chunk in _chunks(ids):
+            answers += await self._cancels.submit(queue, chunk, len(chunk))
+        return answers
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
     ) -> Sequence[Moved | DuetimeError | None]:
-        """Change when waiting jobs are due."""
-        answers = await self.store.reschedule(queue, ids, delay_ms=delay_ms, due_at=due_at)
-        self._moved(queue, [moved for moved in answers if isinstance(moved, Moved)])
+        """Change when waiting jobs are due, in bounded steps."""
+        check_ids(ids)
+        check_times(delay_ms=delay_ms, due_at=due_at)
+        answers: list[Moved | DuetimeError | None] = []
+        for chunk in _chunks(ids):
+            step = await self.store.reschedule(queue, chunk, delay_ms=delay_ms, due_at=due_at)
+            self._moved(queue, [moved for moved in step if isinstance(moved, Moved)])
+            answers += step
         return answers
 
     # --- consumers
@@ -147,35 +163,42 @@ class Engine:
         return found
 
     async def ack(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
-        """Finish jobs, also of several queues; one answer per lease. None: it was gone already."""
+        """Finish jobs, also of several queues, in bounded steps; one answer per lease. None: it was gone already."""
         by_queue: dict[Queue, list[int]] = {}
         for place, lease in enumerate(leases):
+            check_lease(lease)
             by_queue.setdefault(lease.queue, []).append(place)
         answers: list[Moved | LeaseLost | None] = [None] * len(leases)
-        for queue, places in by_queue.items():
-            found = await self._acks.submit(queue, [leases[place] for place in places], len(places))
-            for place, answer in zip(places, found, strict=True):
-                answers[place] = answer
+        for queue, all_places in by_queue.items():
+            for places in _chunks(all_places):
+                found = await self._acks.submit(queue, [leases[place] for place in places], len(places))
+                for place, answer in zip(places, found, strict=True):
+                    answers[place] = answer
         return answers
 
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
         """Give a job back to be tried again after a delay."""
+        check_lease(lease)
+        check_times(delay_ms=delay_ms)
         moved = await self.store.release(lease, delay_ms, _cut(error))
         self._moved(lease.queue, [moved])
         return moved
 
     async def give_back(self, lease: Lease) -> Moved:
         """Undo a delivery that did not reach its consumer."""
+        check_lease(lease)
         moved = await self.store.give_back(lease)
         self._moved(lease.queue, [moved])
         return moved
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         """Send a job to the dead letters."""
+        check_lease(lease)
         return await self.store.kill(lease, _cut(error))
 
     async def extend(self, lease: Lease, ttr_ms: int = DEFAULT_TTR_MS) -> int:
         """Renew a lease; answers its new end."""
+        check_lease(lease)
         _check_ttr(ttr_ms)
         until = await self.store.extend(lease, ttr_ms)
         self._reaper.expect(ttr_ms / 1000)
@@ -193,6 +216,9 @@ class Engine:
         tries: int | None = None,
     ) -> list[Moved]:
         """Bring dead jobs back, by id or the longest dead first, in bounded steps."""
+        check_ids(ids or [])
+        check_times(ttl_ms=ttl_ms)
+        check_tries(tries or 0)
         moved: list[Moved] = []
         steps = _chunks(ids) if ids is not None else repeat(None, -(-limit // STEP_JOBS))
         for chunk in steps:
@@ -303,6 +329,11 @@ class Engine:
             await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
 
 
+def _weight(jobs: Sequence[NewJob]) -> int:
+    """In bytes, such that STEP_BYTES are at most STEP_JOBS jobs and at most STEP_BYTES bytes of bodies."""
+    return sum(max(len(job.body), LEAST_WEIGHT) for job in jobs)
+
+
 def _log_lapsing(lease: Lease, error: DuetimeError) -> None:
     """The lease of a job that could not be given back lapses by itself and costs the job one try."""
     log.warning("give_back_failed", extra={"queue": str(lease.queue), "job": lease.id, "error": error.message})
@@ -314,13 +345,12 @@ def _check_ttr(ttr_ms: int) -> None:
 
 
 def _cut(error: str) -> str:
-    """At most MAX_ERROR bytes of UTF-8: the end of a traceback says more than its middle."""
-    raw = error.encode(errors="replace")
-    return error if len(raw) <= MAX_ERROR else raw[-MAX_ERROR:].decode(errors="ignore")
+    """At most MAX_ERROR bytes of UTF-8 that can be written: the end of a traceback says more than its middle."""
+    return error.replace("\0", "?").encode(errors="replace")[-MAX_ERROR:].decode(errors="ignore")
 
 
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[at : at + STEP_JOBS] for at in range(0, len(ids), STEP_JOBS))
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[at : at + STEP_JOBS] for at in range(0, len(items), STEP_JOBS))
 
 
 def _merge(wants: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:
