@@ -1,0 +1,377 @@
+"""Settings: one table, four places a value can come from, one answer.
+
+Each field of `Settings` is a row: its type, default, help, and whether it is secret or has a flag. A new setting is a
+new field; the environment variable (`DUETIME_<NAME>`), the key in `duetime.toml` and `duetime config` follow from it.
+Flag > environment > file > default. A key or variable that is not in the table is an error that names the nearest one
+that is. Pure: the caller reads files and the environment, and hands in what it read.
+
+    settings = load(flags={"port": 8080}, environment=os.environ, file=parse_file(text))
+"""
+
+# ruff: noqa: RUF009  # a row's default is immutable: text, a number, a timedelta
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
+from difflib import get_close_matches
+from enum import StrEnum
+from ipaddress import ip_address
+from types import MappingProxyType
+from typing import Any
+
+from duetime.clock import duration_ms
+from duetime.errors import InvalidSettings, InvalidTime
+
+PREFIX = "DUETIME_"
+FILE = "duetime.toml"
+CONFIG_VARIABLE = "DUETIME_CONFIG"
+"""The file's path, where it is not `duetime.toml` in the current folder."""
+OTHER_VARIABLES = ("DUETIME_CONFIG", "DUETIME_URL", "DUETIME_NAMESPACE", "DUETIME_TOKEN", "DUETIME_SKIP_SERVICES")
+"""Ours too, but not settings of the server; so is everything that starts with DUETIME_TEST_."""
+
+DEFAULT_POOL = "default"
+DEFAULT_STORE = "sqlite:duetime-data/jobs.db"
+MASK = "***"
+
+_SIZE = re.compile(r"(\d+)\s*([KMG]i?B|B|)", re.IGNORECASE | re.ASCII)
+_SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_POOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
+_PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")
+_SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\s]*=)[^&#\s'\"]*", re.IGNORECASE)
+
+
+class Kind(StrEnum):
+    """What may be written; the value is the word for it in messages and docs."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    SWITCH = "true or false"
+    PORT = "port"
+    DURATION = "duration"
+    SIZE = "size"
+
+
+def _read_text(given: object) -> str:
+    if not isinstance(given, str):
+        raise ValueError
+    return given
+
+
+def _read_number(given: object) -> int:
+    number = int(given) if isinstance(given, str) else given
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ValueError
+    return number
+
+
+def _read_switch(given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, str):
+        word = given.strip().lower()
+        if word in ("1", "true", "yes", "on"):
+            return True
+        if word in ("0", "false", "no", "off", ""):
+            return False
+    raise ValueError
+
+
+def _read_port(given: object) -> int:
+    port = _read_number(given)
+    if not 0 <= port <= 65_535:
+        raise ValueError
+    return port
+
+
+def _read_duration(given: object) -> timedelta:
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        raise ValueError
+    return timedelta(milliseconds=duration_ms(given))
+
+
+def _read_size(given: object) -> int:
+    match = _SIZE.fullmatch(str(given).strip()) if isinstance(given, int | str) else None
+    if match is None or isinstance(given, bool):
+        raise ValueError
+    return int(match[1]) * _SIZE_UNITS[match[2].lower()]
+
+
+_READERS = {
+    Kind.TEXT: _read_text,
+    Kind.NUMBER: _read_number,
+    Kind.SWITCH: _read_switch,
+    Kind.PORT: _read_port,
+    Kind.DURATION: _read_duration,
+    Kind.SIZE: _read_size,
+}
+_HINTS = {
+    Kind.PORT: " (0 to 65535)",
+    Kind.DURATION: " (90, '30s', '5m', '1h30m')",
+    Kind.SIZE: " (1048576, '64KiB', '1MiB')",
+}
+
+
+class Row:
+    """One line of the table; the field's name is the setting's."""
+
+    def __init__(self, kind: Kind, about: str, *, choices: tuple[str, ...], secret: bool, flag: str) -> None:
+        self.kind = kind
+        self.about = about
+        self.choices = choices
+        self.secret = secret
+        self.flag = flag
+
+
+def _row(
+    default: object,
+    kind: Kind,
+    about: str,
+    *,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    flag: str = "",
+) -> Any:
+    """The default is given as people write it."""
+    return field(
+        default=_READERS[kind](default), metadata={"row": Row(kind, about, choices=choices, secret=secret, flag=flag)}
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The effective values. Durations are timedeltas, sizes are bytes.
+
+    `sources` says where each came from: "default", "--port", "DUETIME_PORT", "port in duetime.toml".
+    """
+
+    store: str = _row(DEFAULT_STORE, Kind.TEXT, "where jobs are kept: the URL of the pool `default`", flag="--store")
+    host: str = _row("0.0.0.0", Kind.TEXT, "address of the API; with --dev 127.0.0.1")
+    port: int = _row(7777, Kind.PORT, "port of the API; 0 picks a free one", flag="--port")
+    admin_host: str = _row("127.0.0.1", Kind.TEXT, "address of the admin API; loopback only")
+    admin_port: int = _row(7778, Kind.PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
+    journal: str = _row("", Kind.TEXT, "folder of the journal; not written yet", flag="--journal")
+    dev: bool = _row(False, Kind.SWITCH, "for trying out: loopback only, any or no token is let in", flag="--dev")
+    max_body: int = _row("1MiB", Kind.SIZE, "the largest body of a job")
+    drain_timeout: timedelta = _row("30s", Kind.DURATION, "how long a stop may take")
+    lmstfy_ttl: timedelta = _row("1d", Kind.DURATION, "lmstfy API: ttl where a request names none")
+    lmstfy_tries: int = _row(1, Kind.NUMBER, "lmstfy API: tries where a request names none")
+    lmstfy_ttr: timedelta = _row("120s", Kind.DURATION, "lmstfy API: ttr where a request names none")
+    lmstfy_delay: timedelta = _row("0s", Kind.DURATION, "lmstfy API: delay where a request names none")
+    lmstfy_timeout: timedelta = _row("0s", Kind.DURATION, "lmstfy API: long poll where a request names none")
+    log_level: str = _row(
+        "info", Kind.TEXT, "the least level that is logged", choices=("debug", "info", "warning", "error")
+    )
+    log_format: str = _row("console", Kind.TEXT, "how log lines look", choices=("console", "json"))
+
+    pools: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Every pool with the URL of its store, `default` included."""
+    registry_store: str = ""
+    """The store of the registry; empty: the default pool's."""
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+FIELDS: Mapping[str, Field[Any]] = MappingProxyType(
+    {one.name: one for one in fields(Settings) if "row" in one.metadata}
+)
+"""The fields of `Settings` that are settings, by name."""
+
+
+def row(name: str) -> Row:
+    return FIELDS[name].metadata["row"]
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def load(
+    *,
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    file: Mapping[str, Any],
+    file_name: str = FILE,
+) -> Settings:
+    """The effective settings; None among the flags means that the flag was not given. Raises InvalidSettings."""
+    _check_variables(environment)
+    _check_keys(file, file_name)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, one in FIELDS.items():
+        given, source = _find(name, flags, environment, file, file_name)
+        sources[name] = source
+        values[name] = one.default if source == "default" else _read(name, given, source)
+    pools, pool_sources = _pools(values["store"], sources["store"], file, file_name)
+    values["store"] = pools[DEFAULT_POOL]
+    if values["dev"] and sources["host"] == "default":
+        values["host"], sources["host"] = "127.0.0.1", "--dev"
+    settings = Settings(
+        **values,
+        pools=pools,
+        registry_store=_registry(file, file_name),
+        sources=sources | pool_sources,
+    )
+    _check_exposure(settings)
+    return settings
+
+
+def parse_file(text: str, name: str = FILE) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSettings(f"{name} is not TOML: {error}") from None
+
+
+# --- where a value comes from
+
+
+def _find(
+    name: str, flags: Mapping[str, object], environment: Mapping[str, str], file: Mapping[str, Any], file_name: str
+) -> tuple[object, str]:
+    if flags.get(name) is not None:
+        return flags[name], row(name).flag
+    if variable(name) in environment:
+        return environment[variable(name)], variable(name)
+    if name in file:
+        return file[name], f"{name} in {file_name}"
+    return None, "default"
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    known = [variable(name) for name in FIELDS]
+    for name in sorted(environment):
+        ours = name.startswith(PREFIX) and not name.startswith("DUETIME_TEST_")
+        if ours and name not in known and name not in OTHER_VARIABLES:
+            raise InvalidSettings(f"unknown environment variable {name}; the nearest known is {nearest(name, known)}")
+
+
+def _check_keys(file: Mapping[str, Any], file_name: str) -> None:
+    known = [*FIELDS, "pool", "registry"]
+    for name in file:
+        if name not in known:
+            raise InvalidSettings(
+                f"unknown setting {name!r} in {file_name}; the nearest known is {nearest(name, known)!r}"
+            )
+
+
+def nearest(name: str, known: list[str]) -> str:
+    return get_close_matches(name, known, n=1, cutoff=0)[0]
+
+
+def _pools(store: str, source: str, file: Mapping[str, Any], file_name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """All pools with their URLs, and where those came from."""
+    pools, sources = {DEFAULT_POOL: store}, {f"pool.{DEFAULT_POOL}": source}
+    for name, table in _table(file.get("pool", {}), f"[pool] in {file_name}").items():
+        where = f"[pool.{name}] in {file_name}"
+        if not _POOL_NAME.fullmatch(name):
+            raise InvalidSettings(f"a pool's name may hold ASCII letters, digits, '-' and '_': {name!r} in {file_name}")
+        url = _store_of(table, where)
+        if name == DEFAULT_POOL:
+            if "store" in file:
+                raise InvalidSettings(f"store and [pool.default] in {file_name} mean the same; keep one of them")
+            if source != "default":  # a flag or variable is stronger than the file
+                continue
+        pools[name], sources[f"pool.{name}"] = url, where
+    if pools[DEFAULT_POOL] != store:
+        sources["store"] = sources[f"pool.{DEFAULT_POOL}"]
+    return pools, sources
+
+
+def _registry(file: Mapping[str, Any], file_name: str) -> str:
+    return _store_of(file["registry"], f"[registry] in {file_name}") if "registry" in file else ""
+
+
+def _store_of(table: object, where: str) -> str:
+    """The one key that such a table may have."""
+    given = _table(table, where)
+    if unknown := sorted(set(given) - {"store"}):
+        raise InvalidSettings(f"unknown setting {unknown[0]!r} in {where}; the nearest known is 'store'")
+    url = given.get("store")
+    if not isinstance(url, str) or not url:
+        raise InvalidSettings(f"{where} needs store = URL")
+    return url
+
+
+def _table(value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(f"{where} is not a table; write [pool.NAME] or [registry], and store = URL below it")
+    return value  # pyright: ignore[reportUnknownVariableType]  # TOML's keys are text
+
+
+# --- what was written
+
+
+def _read(name: str, given: object, source: str) -> Any:
+    one = row(name)
+    try:
+        value = _READERS[one.kind](given)
+    except (ValueError, InvalidTime):
+        given = MASK if one.secret else mask(repr(given))
+        raise InvalidSettings(f"{source}: {given} is not a {one.kind}{_HINTS.get(one.kind, '')}") from None
+    if one.choices and value not in one.choices:
+        raise InvalidSettings(f"{source}: {value!r} is none of {', '.join(one.choices)}")
+    return value
+
+
+# --- who can reach it
+
+
+def _check_exposure(settings: Settings) -> None:
+    """Nothing that asks for no password listens beyond this machine."""
+    if settings.dev and not is_loopback(settings.host):
+        raise InvalidSettings(
+            f"--dev lets everybody in and therefore listens on loopback only; leave out --dev or host ({settings.host})"
+        )
+    if not is_loopback(settings.admin_host):
+        raise InvalidSettings(
+            f"the admin API stays on loopback until an admin account is configured; admin_host is {settings.admin_host}"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# --- what is shown
+
+
+def mask(text: str) -> str:
+    """Without the passwords of the URLs in it."""
+    return _SECRET_OPTION.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1:{MASK}@", text))
+
+
+def shown(settings: Settings, name: str) -> str:
+    """A value as people write it; secrets and passwords masked."""
+    value = getattr(settings, name)
+    if row(name).secret:
+        return MASK if value else ""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case timedelta():
+            return show_duration(value)
+        case int() if row(name).kind is Kind.SIZE:
+            return show_size(value)
+        case _:
+            return mask(str(value))
+
+
+def show_duration(value: timedelta) -> str:
+    """`1d`, `2m`, `1500ms`: one unit, the largest that needs no fraction."""
+    ms = value // timedelta(milliseconds=1)
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if ms >= size and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms" if ms else "0s"
+
+
+def show_size(size: int) -> str:
+    for unit in ("GiB", "MiB", "KiB"):
+        bytes_each = _SIZE_UNITS[unit.lower()]
+        if size >= bytes_each and size % bytes_each == 0:
+            return f"{size // bytes_each}{unit}"
+    return str(size)
