@@ -1,0 +1,1 @@
+"""What `bench/core.py` measures, one question per file."""
