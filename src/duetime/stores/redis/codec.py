@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from duetime.job import Event, Job, Lease, Moved, NewJob, Priority, Reason, State
+from duetime.job import Event, Job, Moved, NewJob, Priority, Reason, State
 from duetime.names import Queue
 
 RECORD = Struct(">BQIIHBQQ")
+STATE = Struct(">QQQQQ")
 MOVED = Struct(">BBQIQQ")
-FENCE = Struct(">BQI")
 HOW = Struct(">QHBIQ")
 U16 = Struct(">H")
 
@@ -40,12 +40,25 @@ HEADER_BYTES = tuple(
 )
 """By the header's first byte."""
 
+pack_fence = Struct(">BQI").pack
+"""LEASED, born, attempt: how the record of a held lease begins."""
+
 _attributes = msgspec.msgpack.Decoder(dict[str, str])
 _encode = msgspec.msgpack.Encoder().encode
 
 
 Record = tuple[int, int, int, int, int, int, int, int]
 """state, born, attempt, used, tries, priority, due_at, expires_at."""
+
+
+class QueueState(NamedTuple):
+    """The running values of a queue; lua/prelude.lua says what they mean."""
+
+    floor: int = 0
+    latest: int = 0
+    swept: int = 0
+    slack: int = 2**52
+    largest: int = 0
 
 
 class Header(NamedTuple):
@@ -72,11 +85,6 @@ def pack_how(job: NewJob) -> bytes:
     """All that a pushed job wants but its time."""
     packed = HOW.pack(job.ttl_ms, job.tries, job.priority, job.attempt, job.born)
     return packed + _encode(dict(job.attributes)) if job.attributes else packed
-
-
-def pack_fence(lease: Lease) -> bytes:
-    """The beginning of the record that a held lease has."""
-    return FENCE.pack(LEASED, lease.born, lease.attempt)
 
 
 def read_moved(job_id: str, packed: bytes) -> Moved:

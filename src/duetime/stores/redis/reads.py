@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
+from msgspec import UNSET
+from msgspec.structs import astuple
 
 from duetime.clock import Clock
 from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Moved, State
@@ -115,18 +116,15 @@ class RedisReads:
         everything = limit is None and set(states) == set(State)
         step = "" if everything else STEP_JOBS if limit is None else min(limit, STEP_JOBS)
         wanted = "" if limit is None else limit
-        now, removed, more = await self._scripts.run("purge", keys.prefix(queue), self._now(), step, wanted, *states)
+        now, removed, more = await self._scripts.run(
+            "purge", keys.prefix(queue), self._now(), step, wanted, STEP_JOBS, *states
+        )
         return Purged(removed, now, more=bool(more))
 
     async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
-        pairs: list[Argument] = []
-        if change is not None:
-            for name, value in msgspec.structs.asdict(change).items():
-                if value is not msgspec.UNSET:
-                    pairs += (name, int(value))
-        changes = 0 if change is None else 1
+        wanted = ["" if value is UNSET else int(value) for value in astuple(change or RulesChange())]
         paused, strict, expired_to_dead, max_jobs, max_body = await self._scripts.run(
-            "configure", keys.prefix(queue), changes, *pairs, again=True
+            "configure", keys.prefix(queue), "0" if change is None else "1", *wanted, again=True
         )
         return QueueRules(bool(paused), bool(strict), bool(expired_to_dead), max_jobs, max_body)
 

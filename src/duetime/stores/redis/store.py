@@ -5,7 +5,8 @@ Jobs go in and come out as flat lists of bytes, which is what keeps a batch chea
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Any
+from itertools import groupby, islice
+from typing import Any, cast
 
 import msgspec
 
@@ -22,12 +23,13 @@ from duetime.errors import (
     QueueFull,
     StoreFull,
 )
-from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved
+from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reaped, Reserved, Wake
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import (
     HEADER_BYTES,
+    LEASED,
     PRIORITIES,
     RECORD,
     Record,
@@ -88,27 +90,30 @@ class RedisStore(RedisReads):
         for ask in asks:
             wanted += (ask.limit, ask.ttr_ms, *ask.quotas)
         answer = await self._scripts.run("reserve", keys.prefix(queue), self._now(), STEP_JOBS, STEP_BYTES, *wanted)
-        now, next_at, paused, given, expired, infos = answer[:6]
+        now, next_at, paused, given, expired, records, raws, infos = answer
         if paused:
             return Reserved([[] for _ in asks], None, now, paused=True)
         deliveries: list[list[Delivery]] = []
-        done = 0
+        found = zip(records[0::2], RECORD.iter_unpack(b"".join(records[1::2])), raws, strict=True)
         for ask, count in zip(asks, given, strict=True):
-            deliveries.append(_read_deliveries(queue, answer, range(done, done + count), now + ask.ttr_ms))
-            done += count
+            deliveries.append(_read_deliveries(queue, islice(found, count), now + ask.ttr_ms))
         if infos:
             deliveries = _with_infos(deliveries, infos)
         return Reserved(deliveries, next_at, now, read_moves(expired))
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
         answers: list[Moved | LeaseLost | None] = []
-        for first in range(0, len(leases), STEP_JOBS):
-            some = leases[first : first + STEP_JOBS]
-            pairs: list[Argument] = []
-            for lease in some:
-                pairs += (lease.id, pack_fence(lease))
-            letters = await self._scripts.run("ack", keys.prefix(queue), self._now(), STEP_BYTES, *pairs, again=True)
-            answers += [_read_ack(lease, letter) for lease, letter in zip(some, letters, strict=True)]
+        for some in _ack_batches(leases):
+            ids = [lease.id for lease in some]
+            fences = [pack_fence(LEASED, lease.born, lease.attempt) for lease in some]
+            latest = max([lease.born for lease in some])
+            letters = await self._scripts.run(
+                "ack", keys.prefix(queue), self._now(), STEP_BYTES, latest, len(ids), *ids, *fences, again=True
+            )
+            if letters.count(b"a") == len(some):
+                answers += [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in some]
+            else:
+                answers += [_read_ack(lease, letter) for lease, letter in zip(some, letters, strict=True)]
         return answers
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
@@ -128,7 +133,13 @@ class RedisStore(RedisReads):
 
     async def _on_lease(self, verb: str, lease: Lease, *arguments: Argument, again: bool = False) -> Any:
         return await self._scripts.run(
-            verb, keys.prefix(lease.queue), self._now(), lease.id, pack_fence(lease), *arguments, again=again
+            verb,
+            keys.prefix(lease.queue),
+            self._now(),
+            lease.id,
+            pack_fence(LEASED, lease.born, lease.attempt),
+            *arguments,
+            again=again,
         )
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
@@ -213,21 +224,35 @@ def _batches(requests: Sequence[Push]) -> Iterator[Sequence[Push]]:
 
 
 def _push_arguments(requests: Sequence[Push]) -> list[Argument]:
-    arguments: list[Argument] = [len(requests)]
-    hows: dict[tuple[int, int, int], bytes] = {}
+    ids = [job.id for request in requests for job in request.jobs]
+    arguments: list[Argument] = ["1" if len(set(ids)) == len(ids) else "", len(requests)]
     for request in requests:
         mark = request.mark
-        arguments += (_KINDS[request.if_exists], len(request.jobs))
+        groups = [list(group) for _, group in groupby(request.jobs, _likeness)]
+        arguments.append(_KINDS[request.if_exists])
         arguments += (mark.name, mark.digest, mark.life_ms) if mark else ("", "", "")
-        for job in request.jobs:
-            if job.attributes or job.born or job.attempt:
-                how = pack_how(job)
+        arguments.append(len(groups))
+        for group in groups:
+            first = group[0]
+            arguments += (pack_how(first), len(group))
+            if first.due_at is None:
+                arguments += (first.delay_ms, "", "")
+                arguments += [job.id for job in group]
             else:
-                alike = job.ttl_ms, job.tries, job.priority
-                how = hows.get(alike) or hows.setdefault(alike, pack_how(job))
-            when = f"+{job.delay_ms}" if job.due_at is None else job.due_at
-            arguments += (job.id, job.body, when, how)
+                dues = [cast(int, job.due_at) for job in group]
+                arguments += ("", min(dues), max(dues))
+                for due_at, job in zip(dues, group, strict=True):
+                    arguments += (due_at, job.id)
+            arguments += [job.body for job in group]
     return arguments
+
+
+def _likeness(job: NewJob) -> object:
+    """What jobs have in common that can be pushed as one group."""
+    delay_ms = job.delay_ms if job.due_at is None else -1
+    if job.attributes:
+        return job  # equal jobs only
+    return delay_ms, job.ttl_ms, job.tries, job.priority, job.born, job.attempt
 
 
 def _read_pushed(request: Push, answer: Any, now: int) -> Pushed | DuetimeError:
@@ -261,16 +286,15 @@ def _read_refusal(request: Push, text: str) -> DuetimeError:
     return JobExists(f"a job with the id {job.id!r} exists", id=job.id)
 
 
-def _read_deliveries(queue: Queue, flat: list[Any], places: range, lease_until: int) -> list[Delivery]:
-    """From id, header + body, record of each job, behind the six fields of a reserve's answer."""
+def _read_deliveries(queue: Queue, found: Iterable[tuple[bytes, Any, bytes]], lease_until: int) -> list[Delivery]:
+    """From ids, records and values (header + body)."""
     deliveries: list[Delivery] = []
-    for at in range(6 + 3 * places.start, 6 + 3 * places.stop, 3):
-        raw = flat[at + 1]
-        record: Record = RECORD.unpack(flat[at + 2])
-        _, born, attempt, used, tries, priority, due_at, expires_at = record
+    for job_id, record, raw in found:
+        fields: Record = record
+        _, born, attempt, used, tries, priority, due_at, expires_at = fields
         deliveries.append(
             Delivery(
-                Lease(queue, flat[at].decode(), born, attempt),
+                Lease(queue, job_id.decode(), born, attempt),
                 raw[HEADER_BYTES[raw[0]] :],
                 due_at,
                 lease_until,
@@ -282,6 +306,22 @@ def _read_deliveries(queue: Queue, flat: list[Any], places: range, lease_until: 
             )
         )
     return deliveries
+
+
+def _ack_batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
+    """Leases in portions in which no id stands twice, so that the second ack of a lease sees what the first did."""
+    if len(leases) <= STEP_JOBS and len({lease.id for lease in leases}) == len(leases):
+        if leases:
+            yield leases
+        return
+    batch: dict[str, Lease] = {}
+    for lease in leases:
+        if lease.id in batch or len(batch) == STEP_JOBS:
+            yield list(batch.values())
+            batch = {}
+        batch[lease.id] = lease
+    if batch:
+        yield list(batch.values())
 
 
 def _with_infos(deliveries: Iterable[list[Delivery]], infos: Iterable[bytes | None]) -> list[list[Delivery]]:

@@ -7,7 +7,7 @@ from typing import Any
 from duetime.job import Counts
 from duetime.names import Queue
 from duetime.stores.redis import keys
-from duetime.stores.redis.codec import LEASED, RECORD, WAITING, read_header
+from duetime.stores.redis.codec import LEASED, RECORD, STATE, WAITING, QueueState, read_header
 from duetime.stores.redis.link import Argument, Link
 from duetime.stores.redis.scripts import checked
 
@@ -33,8 +33,7 @@ class Picture:
 
     queue: Queue
     jobs: dict[bytes, Found] = field(default_factory=dict[bytes, Found])
-    swept: float = 0
-    slack: float = float("inf")
+    state: QueueState = field(default_factory=QueueState)
     sweeping: bool = False
     agenda: float = float("inf")
 
@@ -67,8 +66,9 @@ async def _look(link: Link, queue: Queue) -> Picture:
         picture.at(job_id).expires_at = RECORD.unpack(value)[7]
     async for job_id, _ in _fields(link, f"{prefix}:info"):
         picture.at(job_id).in_info = True
-    swept, slack, sweeping = await _call(link, prefix, "HMGET", f"{prefix}:meta", "swept", "slack", "sweeping")
-    picture.swept, picture.slack, picture.sweeping = float(swept or 0), float(slack or "inf"), sweeping is not None
+    state, sweeping = await _call(link, prefix, "HMGET", f"{prefix}:meta", "state", "sweeping")
+    picture.state = QueueState(*STATE.unpack(state)) if state else QueueState()
+    picture.sweeping = sweeping is not None
     agenda = await _call(link, prefix, "ZSCORE", f"{prefix[:7]}:queues", str(queue))
     picture.agenda = float(agenda or "nan")
     return picture
@@ -100,10 +100,10 @@ def _check_sweep(picture: Picture, now: int) -> Iterator[str]:
         ages = place.startswith("wait") and found.expires_at > 0
         if found.in_ttl is not None and (not ages or found.in_ttl != found.expires_at):
             yield f"{name!r} stands under ttl at {found.in_ttl}, but expires at {found.expires_at} from {place}"
-        if ages and found.in_ttl is None and due_at <= picture.swept and not picture.sweeping:
-            yield f"{name!r} was due at {due_at} before the sweep at {picture.swept}, but is not under ttl"
-        if ages and due_at > picture.swept and found.expires_at - due_at < picture.slack:
-            yield f"{name!r} lives {found.expires_at - due_at} ms past its due time, less than {picture.slack}"
+        if ages and found.in_ttl is None and due_at <= picture.state.swept and not picture.sweeping:
+            yield f"{name!r} was due at {due_at} before the sweep at {picture.state.swept}, but is not under ttl"
+        if ages and due_at > picture.state.swept and found.expires_at - due_at < picture.state.slack:
+            yield f"{name!r} lives {found.expires_at - due_at} ms past its due time, less than {picture.state.slack}"
         end = due_at if place == "leases" else found.expires_at + 1 if ages else float("inf")
         if not picture.agenda <= end:
             yield f"{name!r} needs the reaper at {end}, but the agenda says {picture.agenda}"

@@ -4,10 +4,10 @@
 -- Returns: packed Moved (cancelled, deleted) or false per id; fewer answers than ids when the bytes were read
 -- Touches: wait leases dead jobs tries info ttl meta
 
-local now, budget = clock(ARGV[1]), tonumber(ARGV[2])
-begin()
+local now, budget = q.clock(ARGV[1]), tonumber(ARGV[2])
+q.begin()
 local ids = { unpack(ARGV, 3) }
-local found, reached = find(ids, now, budget)
+local found, reached = q.find(ids, now, budget)
 local answers, done = {}, {}
 for i = 1, reached do
   local id, job = ids[i], found[i]
@@ -15,15 +15,15 @@ for i = 1, reached do
   if job and not done[id] then
     local state, born, attempt, priority, expires = job[1], job[2], job[3], job[6], job[8]
     if state == WAITING then
-      unstand(id, priority, expires)
+      q.unstand(id, priority, expires)
     else
-      zrem(state == LEASED and leases or dead, id)
+      q.zrem(state == LEASED and q.leases or q.dead, id)
     end
-    forget(id, born, now)
+    q.forget(id, born, now)
     local event = state > LEASED and DELETED or CANCELLED
     answers[i] = pack(MOVED, event, state == LEASED and IS_RUNNING or NO_REASON, born, attempt, 0, 0)
     done[id] = true
   end
 end
-commit()
+q.commit()
 return answers

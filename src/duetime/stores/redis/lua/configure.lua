@@ -1,22 +1,24 @@
 -- Change a queue's rules, or only read them.
 -- KEYS: 1 the queue's prefix
--- ARGV: 1 1 to change (which creates the queue), 0 to read · 2.. pairs of rule and number
+-- ARGV: 1 '1' to change, which creates the queue, '0' to read · 2 paused · 3 strict · 4 expired_to_dead · 5 max_jobs ·
+--   6 max_body: numbers, or '' for what stays as it is
 -- Returns: { paused, strict, expired_to_dead, max_jobs, max_body }
 -- Touches: meta agenda
 
-begin()
-local was_paused = paused
+q.begin()
+local was_paused = q.paused
+local rules = { q.paused and 1 or 0, q.strict and 1 or 0, q.expired_to_dead and 1 or 0, q.max_jobs, q.max_body }
 if ARGV[1] == '1' then
-  begin_with_removal()
-  for i = 2, #ARGV, 2 do
-    call('HSET', meta, ARGV[i], ARGV[i + 1])
+  for i = 1, 5 do
+    rules[i] = tonumber(ARGV[i + 1]) or rules[i]
   end
-  call('ZADD', agenda, 'LT', '+inf', queue)
-  call('PERSIST', meta)
-  survey()
+  q.begin_with_removal()
+  call('HSET', q.meta, 'rules', pack(RULES, rules[1] + 2 * rules[2] + 4 * rules[3], rules[4], rules[5]))
+  call('ZADD', q.agenda, 'LT', '+inf', q.name)
+  call('PERSIST', q.meta)
 end
-if was_paused and not paused then
-  first_due = earliest()
-  announce(huge)
+if was_paused and rules[1] == 0 then
+  q.paused, q.first_due = false, q.earliest()
+  q.announce(huge)
 end
-return { paused and 1 or 0, strict and 1 or 0, expired_to_dead and 1 or 0, max_jobs, max_body }
+return rules

@@ -5,18 +5,18 @@
 --   expired jobs are not all known: call again
 -- Touches: ttl meta
 
-local now = clock(ARGV[1])
-begin()
-local caught_up = sweep(now, tonumber(ARGV[2]), tonumber(ARGV[3]))
-commit()
+local now = q.clock(ARGV[1])
+q.begin()
+local caught_up = q.sweep(now, tonumber(ARGV[2]), tonumber(ARGV[3]))
+q.commit()
 if not caught_up then
   return { now }
 end
-local text, due, waiting = string.format('%.0f', now), 0, 0
+local text, due, waiting = q.text(now), 0, 0
 for priority = 1, 3 do
-  due = due + call('ZCOUNT', wait[priority], '-inf', text)
-  waiting = waiting + call('ZCARD', wait[priority])
+  due = due + call('ZCOUNT', q.wait[priority], '-inf', text)
+  waiting = waiting + call('ZCARD', q.wait[priority])
 end
-local gone, total = call('ZCOUNT', ttl, '-inf', '(' .. text), tonumber(call('HGET', meta, 'expired') or 0)
-local buried = call('ZCARD', dead) + (expired_to_dead and gone or 0)
-return { now, waiting - due, due - gone, call('ZCARD', leases), buried, total + gone }
+local gone, total = call('ZCOUNT', q.ttl, '-inf', '(' .. text), tonumber(call('HGET', q.meta, 'expired') or 0)
+local buried = call('ZCARD', q.dead) + (q.expired_to_dead and gone or 0)
+return { now, waiting - due, due - gone, call('ZCARD', q.leases), buried, total + gone }

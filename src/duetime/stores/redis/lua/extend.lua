@@ -4,14 +4,14 @@
 -- Returns: the new end, false if the lease is lost
 -- Touches: leases agenda
 
-local now, id = clock(ARGV[1]), ARGV[2]
-begin()
-if not leased(id, ARGV[3]) then
+local now, id = q.clock(ARGV[1]), ARGV[2]
+q.begin()
+if not q.leased(id, ARGV[3]) then
   return false
 end
 local lease_end = now + tonumber(ARGV[4])
-next_end = lease_end
-zrem(leases, id)
-zadd(leases, lease_end, id)
-commit()
+q.next_end = lease_end
+q.zrem(q.leases, id)
+q.zadd(q.leases, lease_end, id)
+q.commit()
 return lease_end

@@ -5,22 +5,22 @@
 --   info or false }, or false where there is none; fewer entries than ids when the bytes were read
 -- Touches: nothing
 
-local now, room = clock(ARGV[1]), tonumber(ARGV[2])
-survey()
+local now, room = q.clock(ARGV[1]), tonumber(ARGV[2])
+q.begin()
 local answers = { now }
 for i = 3, #ARGV do
   local id = ARGV[i]
-  local raw, record = call('HGET', jobs, id), call('HGET', tries, id)
+  local raw, record = call('HGET', q.jobs, id), call('HGET', q.tries, id)
   answers[i - 1] = false
   if raw then
     local state = WAITING
-    local _, expires, _, priority = read_header(raw)
+    local _, expires, _, priority = q.read_header(raw)
     if record then
       state, _, _, _, _, priority, _, expires = unpack_struct(RECORD, record)
     end
     if state ~= WAITING or expires == 0 or expires >= now then
-      local place = state == WAITING and wait[priority] or state == LEASED and leases or dead
-      local note = informed > 0 and call('HGET', info, id)
+      local place = state == WAITING and q.wait[priority] or state == LEASED and q.leases or q.dead
+      local note = q.informed > 0 and call('HGET', q.info, id)
       answers[i - 1] = { raw, record, call('ZSCORE', place, id), note }
       room = room - #raw - (note and #note or 0)
       if room <= 0 then

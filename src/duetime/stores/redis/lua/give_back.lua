@@ -4,15 +4,15 @@
 -- Returns: packed Moved (given_back, expired or dead), false if the lease is lost
 -- Touches: leases wait tries jobs info dead ttl meta agenda
 
-local now, id = clock(ARGV[1]), ARGV[2]
-begin()
-local job, expires = leased(id, ARGV[3])
+local now, id = q.clock(ARGV[1]), ARGV[2]
+q.begin()
+local job, expires = q.leased(id, ARGV[3])
 if not job then
   return false
 end
-local before = earliest()
+local before = q.earliest()
 job[3] = job[3] - 1
-local moved = settle(id, job, expires, now, job[6], GIVEN_BACK)
-commit()
-announce(before)
+local moved = q.settle(id, job, expires, now, job[6], GIVEN_BACK)
+q.commit()
+q.announce(before)
 return moved

@@ -6,13 +6,14 @@
 
 local answers = {}
 for i = 1, #KEYS do
-  local first = math.huge
-  if redis.call('HGET', KEYS[i] .. ':meta', 'paused') ~= '1' then
+  local first = huge
+  q.read_rules(call('HGET', KEYS[i] .. ':meta', 'rules'))
+  if not q.paused then
     for priority = 1, 3 do
-      local head = redis.call('ZRANGE', KEYS[i] .. ':wait:' .. priority, 0, 0, 'WITHSCORES')
-      first = math.min(first, tonumber(head[2] or math.huge))
+      local due = call('ZRANGE', KEYS[i] .. ':wait:' .. priority, 0, 0, 'WITHSCORES')[2]
+      first = math.min(first, tonumber(due or huge))
     end
   end
-  answers[i] = first < math.huge and first
+  answers[i] = first < huge and first
 end
 return answers

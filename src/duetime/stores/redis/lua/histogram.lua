@@ -8,7 +8,7 @@ local answers = {}
 for i = 1, #ARGV do
   answers[i] = 0
   for priority = 1, 3 do
-    answers[i] = answers[i] + call('ZCOUNT', wait[priority], '-inf', '(' .. ARGV[i])
+    answers[i] = answers[i] + call('ZCOUNT', q.wait[priority], '-inf', '(' .. ARGV[i])
   end
 end
 return answers

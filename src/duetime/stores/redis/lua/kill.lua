@@ -4,16 +4,16 @@
 -- Returns: packed Moved (dead), false if the lease is lost
 -- Touches: leases dead tries info meta
 
-local now, id = clock(ARGV[1]), ARGV[2]
-begin()
-local job = leased(id, ARGV[3])
+local now, id = q.clock(ARGV[1]), ARGV[2]
+q.begin()
+local job = q.leased(id, ARGV[3])
 if not job then
   return false
 end
-zrem(leases, id)
-local moved = die(id, job, now, DEAD_KILLED)
+q.zrem(q.leases, id)
+local moved = q.die(id, job, now, DEAD_KILLED)
 if ARGV[4] ~= '' then
-  set_error(id, ARGV[4])
+  q.set_error(id, ARGV[4])
 end
-commit()
+q.commit()
 return moved

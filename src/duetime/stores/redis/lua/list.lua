@@ -6,17 +6,17 @@
 --   then id, header + body, record or false, instant, info or false for each job }
 -- Touches: nothing
 
-local now, room, state = clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local now, room, state = q.clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local limit, looks = tonumber(ARGV[4]), tonumber(ARGV[5])
 local last_priority, last_at, last_id = tonumber(ARGV[6] ~= '' and ARGV[6] or 0), ARGV[7], ARGV[8]
-survey()
-local text = string.format('%.0f', now)
+q.begin()
+local text = q.text(now)
 local answer = { now, 0, last_priority, last_at, last_id }
 
 -- Up to `count` ids and scores of a set behind the last place, from rank `from` on, up to rank `to`.
 local function page(key, from, to, resume, count)
   if resume and last_at ~= '' then
-    from = math.max(from, rank_after(key, last_at, last_id))
+    from = math.max(from, q.rank_after(key, last_at, last_id))
   end
   to = math.min(to, from + count - 1)
   return from <= to and call('ZRANGE', key, from, to, 'WITHSCORES') or {}
@@ -32,20 +32,20 @@ local function append_page(priority, list)
 end
 
 if state == 'leased' or state == 'dead' then
-  append_page(0, page(state == 'leased' and leases or dead, 0, huge, true, limit + 1))
+  append_page(0, page(state == 'leased' and q.leases or q.dead, 0, huge, true, limit + 1))
 elseif state == 'ready' then
   for priority = math.max(1, last_priority), 3 do
-    local due = call('ZCOUNT', wait[priority], '-inf', text)
-    append_page(priority, page(wait[priority], 0, due - 1, priority == last_priority, looks + 1 - #places))
+    local due = call('ZCOUNT', q.wait[priority], '-inf', text)
+    append_page(priority, page(q.wait[priority], 0, due - 1, priority == last_priority, looks + 1 - #places))
   end
 else
   for priority = 1, 3 do
-    local due = call('ZCOUNT', wait[priority], '-inf', text)
-    append_page(0, page(wait[priority], due, huge, true, limit + 1))
+    local due = call('ZCOUNT', q.wait[priority], '-inf', text)
+    append_page(0, page(q.wait[priority], due, huge, true, limit + 1))
   end
   table.sort(places, function(a, b)
     local x, y = tonumber(a[3]), tonumber(b[3])
-    return x < y or (x == y and before_in_bytes(a[2], b[2]))
+    return x < y or (x == y and q.is_before(a[2], b[2]))
   end)
 end
 
@@ -56,8 +56,8 @@ for i = 1, #places do
     answer[2] = 1
     break
   end
-  local raw, record = call('HGET', jobs, id), call('HGET', tries, id)
-  local _, expires = read_header(raw)
+  local raw, record = call('HGET', q.jobs, id), call('HGET', q.tries, id)
+  local _, expires = q.read_header(raw)
   if record then
     expires = unpack_struct('>I8', record, #record - 7)
   end
@@ -66,7 +66,7 @@ for i = 1, #places do
       answer[2] = 1
       break
     end
-    local note, n = informed > 0 and call('HGET', info, id), #answer
+    local note, n = q.informed > 0 and call('HGET', q.info, id), #answer
     answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4], answer[n + 5] = id, raw, record, at, note
     room, shown = room - #raw - (note and #note or 0), shown + 1
   end

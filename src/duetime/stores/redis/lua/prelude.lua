@@ -1,5 +1,5 @@
 -- What every queue script stands on: the queue's keys, the clock, the forms in which jobs are kept, and a plan of
--- writes. The loader puts this text in front of each script.
+-- writes. The loader puts this text in front of each script, which finds it all in the table `q`.
 --
 -- The key map (P is KEYS[1], `dt:{NN}:namespace/queue`; one hash tag, so one slot):
 --   P:jobs      hash  id -> header + body
@@ -8,130 +8,165 @@
 --   P:dead      zset  id by time of death
 --   P:tries     hash  id -> delivery record, once a job was delivered or is dead; it then rules over the header
 --   P:ttl       zset  id by expires_at, for jobs with a ttl that wait and were due when the sweep came by
---   P:info      hash  id -> last error and attributes, for jobs that have either
---   P:meta      hash  rules, floor, the latest born, expired total, where the sweep stands, the largest value so far
+--   P:info      hash  id -> last error (with its length before it) and attributes, for jobs that have either
+--   P:meta      hash  rules, state (see RULES and STATE), expired (a total), sweeping (where an unfinished sweep is)
 --   P:mark:*    string  what a marked push answered
 --   dt:{NN}:queues  zset  queue by a lower bound of its next lease end or expiry: registry and reaper's agenda in one
 --
 -- The sweep keeps delayed jobs out of P:ttl. Every waiting job with a ttl and due_at <= swept stands in P:ttl
 -- (once `sweeping` is absent); each later one has expires_at - due_at >= slack, so none of them can have expired
--- before its due_at + slack. A store without short ttls therefore sweeps almost nothing.
+-- before its due_at + slack. A queue without short ttls therefore sweeps almost nothing.
 --
--- A script reads and validates first: survey() touches each key with a command of its type, so that foreign data
+-- A script reads and validates first: begin() touches each key with a command of its type, so that foreign data
 -- ends the script with WRONGTYPE before anything is written. commit() then removes before it adds: Redis refuses
 -- a script over maxmemory at its first write that needs room, and lets one go on that has begun by giving room back.
+--
+-- Functions hang in `q` and not in locals for speed: making a closure costs more the more locals it holds on to.
 
-local call = redis.call
-local pack, unpack_struct = struct.pack, struct.unpack
-local byte, sub, floor_of, huge = string.byte, string.sub, math.floor, math.huge
-
-local prefix = KEYS[1]
-local jobs, tries, info, meta = prefix .. ':jobs', prefix .. ':tries', prefix .. ':info', prefix .. ':meta'
-local leases, dead, ttl = prefix .. ':leases', prefix .. ':dead', prefix .. ':ttl'
-local wait = { prefix .. ':wait:1', prefix .. ':wait:2', prefix .. ':wait:3' }
-local agenda = sub(prefix, 1, 7) .. ':queues'
-local queue = sub(prefix, 9)
+local call, pack, unpack_struct = redis.call, struct.pack, struct.unpack
+local byte, sub, huge = string.byte, string.sub, math.huge
 
 -- A delivery record: state, born, attempt, used, tries, priority, due_at, expires_at. Its first 13 bytes are the fence.
 local RECORD = '>BI8I4I4I2BI8I8'
-local FENCE = 13
 local WAITING, LEASED, DEAD_TRIES, DEAD_KILLED, DEAD_EXPIRED = 0, 1, 2, 3, 4
 
 -- What happened: event, reason, born, attempt, due_at, was. Codes are positions in codec.py's EVENTS and REASONS.
 local MOVED = '>BBI8I4I8I8'
 local ACCEPTED, KEPT, REPLACED, GIVEN_BACK, RELEASED, LEASE_EXPIRED = 0, 1, 2, 4, 6, 7
 local DEAD, CANCELLED, RESCHEDULED, EXPIRED, DELETED, RESPAWNED = 8, 9, 10, 11, 13, 14
-local NO_REASON, BY_TRIES, BY_KILL, BY_EXPIRY, IS_WAITING, IS_LEASED, IS_DEAD, IS_RUNNING = 0, 1, 2, 3, 4, 5, 6, 7
+local NO_REASON, BY_TRIES, BY_EXPIRY, IS_WAITING, IS_LEASED, IS_DEAD, IS_RUNNING = 0, 1, 3, 4, 5, 6, 7
 
--- Flags of a header: priority 2 bits, form of the ttl 2 bits, tries 3 bits (a code), long form of born 1 bit.
-local TRIES_BY_CODE = { [0] = 5, 1, 0, 2, 3, 10, 25 }
-local TRIES_FOLLOW = 7
-local NO_TTL, TTL_SECONDS, TTL_MINUTES, TTL_ABSOLUTE = 0, 1, 2, 3
+-- A header: flags, born, ttl, tries. Flags: priority 2 bits, form of the ttl 2 bits, code of the tries 3 bits, long
+-- born 1 bit.
+local TTL_SECONDS, TTL_MINUTES, TTL_ABSOLUTE = 1, 2, 3
+local TRIES_BY_CODE, TRIES_FOLLOW = { [0] = 5, 1, 0, 2, 3, 10, 25 }, 7
 local EPOCH = 1577836800000 -- 2020-01-01: five bytes of milliseconds last until 2054
 local LONGEST_HEADER = 17
 
+-- What P:meta keeps of the rules: 1 paused + 2 strict + 4 expired_to_dead, max_jobs, max_body; and of the running
+-- state: floor, the latest born, swept, slack, the largest value that P:jobs ever had.
+local RULES, STATE = '>BI8I8', '>I8I8I8I8I8'
+local NO_SLACK = 2 ^ 52
+
 local CHUNK = 4000 -- arguments that one unpack() can take; even, so that pairs stay together
 
+local prefix = KEYS[1]
+local q = {
+  jobs = prefix .. ':jobs',
+  tries = prefix .. ':tries',
+  info = prefix .. ':info',
+  meta = prefix .. ':meta',
+  leases = prefix .. ':leases',
+  dead = prefix .. ':dead',
+  ttl = prefix .. ':ttl',
+  wait = { prefix .. ':wait:1', prefix .. ':wait:2', prefix .. ':wait:3' },
+  agenda = sub(prefix, 1, 7) .. ':queues',
+  name = sub(prefix, 9),
+  shapes = {},
+  first_due = huge, -- the earliest due_at that the script planned
+}
+
 -- The given instant, or this server's.
-local function clock(given)
+function q.clock(given)
   if given ~= '' then
     return tonumber(given)
   end
   local time = call('TIME')
-  return time[1] * 1000 + floor_of(time[2] / 1000)
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- An instant as Redis reads it; Lua's own way loses digits.
+function q.text(instant)
+  return string.format('%.0f', instant)
+end
+
+-- How a header with these flags is read: form for struct, what born counts from, unit of the ttl, tries, priority.
+function q.shape_of(flags)
+  local form, code = math.floor(flags / 4) % 4, math.floor(flags / 16) % 8
+  local shape = { '>' .. (flags < 128 and 'I5' or 'I8'), flags < 128 and EPOCH or 0, 0, TRIES_BY_CODE[code], flags % 4 }
+  if form == TTL_SECONDS or form == TTL_MINUTES then
+    shape[1], shape[3] = shape[1] .. 'I2', form == TTL_SECONDS and 1000 or 60000
+  elseif form == TTL_ABSOLUTE then
+    shape[1], shape[3] = shape[1] .. 'I6', huge
+  end
+  if code == TRIES_FOLLOW then
+    shape[1] = shape[1] .. 'I2'
+  end
+  q.shapes[flags] = shape
+  return shape
 end
 
 -- Reads a header: born, expires_at, tries, priority, and where the body begins.
-local function read_header(raw)
-  local flags = byte(raw, 1)
-  local form, code = floor_of(flags / 4) % 4, floor_of(flags / 16) % 8
-  local born, at, span
-  if flags < 128 then
-    born, at = unpack_struct('>I5', raw, 2)
-    born = born + EPOCH
-  else
-    born, at = unpack_struct('>I8', raw, 2)
+function q.read_header(raw)
+  local flags = byte(raw)
+  local shape = q.shapes[flags] or q.shape_of(flags)
+  local unit, allowed = shape[3], shape[4]
+  local born, one, two, three = unpack_struct(shape[1], raw, 2)
+  born = born + shape[2]
+  if unit == 0 then
+    if allowed then
+      return born, 0, allowed, shape[5], one
+    end
+    return born, 0, one, shape[5], two
   end
-  local expires = 0
-  if form == TTL_SECONDS then
-    span, at = unpack_struct('>I2', raw, at)
-    expires = born + span * 1000
-  elseif form == TTL_MINUTES then
-    span, at = unpack_struct('>I2', raw, at)
-    expires = born + span * 60000
-  elseif form == TTL_ABSOLUTE then
-    expires, at = unpack_struct('>I6', raw, at)
+  local expires = unit == huge and one or born + one * unit
+  if allowed then
+    return born, expires, allowed, shape[5], two
   end
-  local allowed = TRIES_BY_CODE[code]
-  if code == TRIES_FOLLOW then
-    allowed, at = unpack_struct('>I2', raw, at)
-  end
-  return born, expires, allowed, flags % 4, at
+  return born, expires, two, shape[5], three
 end
 
--- The queue's rules and running values. Errors if a key holds a foreign type.
-local paused, strict, expired_to_dead, max_jobs, max_body
-local floor, latest, swept, slack, sweeping, largest
-local held, recorded, informed, expiring
+function q.read_rules(rules)
+  local flags = 0
+  q.max_jobs, q.max_body = 0, 0
+  if rules then
+    flags, q.max_jobs, q.max_body = unpack_struct(RULES, rules)
+  end
+  q.paused, q.strict, q.expired_to_dead = flags % 2 >= 1, flags % 4 >= 2, flags % 8 >= 4
+end
 
-local function survey()
-  local m = call('HMGET', meta, 'paused', 'strict', 'expired_to_dead', 'max_jobs', 'max_body',
-    'floor', 'swept', 'slack', 'sweeping', 'largest', 'latest')
-  paused, strict, expired_to_dead = m[1] == '1', m[2] == '1', m[3] == '1'
-  max_jobs, max_body = tonumber(m[4] or 0), tonumber(m[5] or 0)
-  floor, swept, slack = tonumber(m[6] or 0), tonumber(m[7] or 0), tonumber(m[8] or huge)
-  sweeping, largest, latest = m[9], tonumber(m[10] or 0), tonumber(m[11] or 0)
-  held, recorded, informed = call('HLEN', jobs), call('HLEN', tries), call('HLEN', info)
-  expiring = call('ZCARD', ttl)
-  call('ZCARD', leases)
-  call('ZCARD', dead)
-  call('ZCARD', agenda)
-  call('ZCARD', wait[1])
-  call('ZCARD', wait[2])
-  call('ZCARD', wait[3])
+-- The first step: reads the queue's rules and state, and errors if any of its keys holds a foreign type.
+function q.begin()
+  local meta = call('HMGET', q.meta, 'rules', 'state', 'sweeping')
+  q.read_rules(meta[1])
+  q.floor, q.latest, q.swept, q.slack, q.largest = 0, 0, 0, NO_SLACK, 0
+  if meta[2] then
+    q.floor, q.latest, q.swept, q.slack, q.largest = unpack_struct(STATE, meta[2])
+  end
+  q.old_state, q.sweeping = meta[2] or pack(STATE, 0, 0, 0, NO_SLACK, 0), meta[3]
+  q.held, q.recorded, q.informed = call('HLEN', q.jobs), call('HLEN', q.tries), call('HLEN', q.info)
+  q.expiring = call('ZCARD', q.ttl)
+  call('ZCARD', q.leases)
+  call('ZCARD', q.dead)
+  call('ZCARD', q.agenda)
+  local wait = q.wait
+  q.waiting = { call('ZCARD', wait[1]), call('ZCARD', wait[2]), call('ZCARD', wait[3]) }
+  q.plan_anew()
 end
 
 -- The earliest due_at of all that wait; huge if nothing does.
-local function earliest()
+function q.earliest()
   local first = huge
   for priority = 1, 3 do
-    local head = call('ZRANGE', wait[priority], 0, 0, 'WITHSCORES')
-    if head[2] and tonumber(head[2]) < first then
-      first = tonumber(head[2])
+    if q.waiting[priority] > 0 then
+      local due = call('ZRANGE', q.wait[priority], 0, 0, 'WITHSCORES')[2]
+      if due and tonumber(due) < first then
+        first = tonumber(due)
+      end
     end
   end
   return first
 end
 
 -- One command over many arguments.
-local function variadic(command, key, arguments)
+function q.variadic(command, key, arguments)
   for first = 1, #arguments, CHUNK do
     call(command, key, unpack(arguments, first, math.min(first + CHUNK - 1, #arguments)))
   end
 end
 
 -- HMGET over many ids.
-local function fetch(key, ids)
+function q.fetch(key, ids)
   if #ids <= CHUNK then
     return #ids > 0 and call('HMGET', key, unpack(ids)) or {}
   end
@@ -145,22 +180,12 @@ local function fetch(key, ids)
   return values
 end
 
--- The plan: what goes and what comes, by key, and what changes in P:meta.
-local zrems, hdels, zadds, hsets, old_floor, old_slack, newly_expired, next_end
-local first_due = huge
-
-local function plan_anew()
-  zrems, hdels, zadds, hsets = {}, {}, {}, {}
-  old_floor, old_slack, newly_expired, next_end = floor, slack, 0, huge
+-- The plan: what goes and what comes, by key; how many jobs expired; the next end that the agenda must know of.
+function q.plan_anew()
+  q.zrems, q.hdels, q.zadds, q.hsets, q.expired, q.next_end = {}, {}, {}, {}, 0, huge
 end
 
--- The first step of every script that writes.
-local function begin()
-  survey()
-  plan_anew()
-end
-
-local function append(lists, key, one, two)
+function q.append(lists, key, one, two)
   local list = lists[key]
   if not list then
     list = {}
@@ -172,122 +197,118 @@ local function append(lists, key, one, two)
   end
 end
 
-local function zrem(key, id) append(zrems, key, id) end
-local function hdel(key, id) append(hdels, key, id) end
-local function zadd(key, score, id) append(zadds, key, score, id) end
-local function hset(key, id, value) append(hsets, key, id, value) end
-
--- For a script that may have nothing to remove: Redis lets it write over maxmemory once it has begun with this.
-local function begin_with_removal()
-  call('HDEL', meta, 'none')
-end
+function q.zrem(key, id) q.append(q.zrems, key, id) end
+function q.hdel(key, id) q.append(q.hdels, key, id) end
+function q.zadd(key, score, id) q.append(q.zadds, key, score, id) end
+function q.hset(key, id, value) q.append(q.hsets, key, id, value) end
 
 -- Plans that a job waits, its record and header being as they shall be.
-local function stand(id, priority, due, expires)
-  zadd(wait[priority], due, id)
-  if due < first_due then
-    first_due = due
-  end
+function q.stand(id, priority, due, expires)
+  q.zadd(q.wait[priority], due, id)
+  q.first_due = math.min(q.first_due, due)
   if expires > 0 then
-    if due <= swept then
-      zadd(ttl, expires, id)
-    elseif expires - due < slack then
-      slack = expires - due
+    if due <= q.swept then
+      q.zadd(q.ttl, expires, id)
+    else
+      q.slack = math.min(q.slack, expires - due)
     end
-    if expires < next_end then
-      next_end = expires + 1
-    end
+    q.next_end = math.min(q.next_end, expires + 1)
   end
 end
 
 -- Plans that a job leaves waiting.
-local function unstand(id, priority, expires)
-  zrem(wait[priority], id)
-  if expires > 0 and expiring > 0 then
-    zrem(ttl, id)
+function q.unstand(id, priority, expires)
+  q.zrem(q.wait[priority], id)
+  if expires > 0 and q.expiring > 0 then
+    q.zrem(q.ttl, id)
   end
 end
 
 -- Plans that a job is gone from everything but its place.
-local function forget(id, born, now)
-  hdel(jobs, id)
-  if recorded > 0 then
-    hdel(tries, id)
+function q.forget(id, born, now)
+  q.hdel(q.jobs, id)
+  if q.recorded > 0 then
+    q.hdel(q.tries, id)
   end
-  if informed > 0 then
-    hdel(info, id)
+  if q.informed > 0 then
+    q.hdel(q.info, id)
   end
-  if born >= now and born > floor then
-    floor = born
+  if born >= now and born > q.floor then
+    q.floor = born
   end
 end
 
 -- Plans a death; the job must be out of its place. `job` is { born, attempt, used, tries, priority, due_at }.
-local function die(id, job, now, state)
-  zadd(dead, now, id)
-  hset(tries, id, pack(RECORD, state, job[1], job[2], job[3], job[4], job[5], job[6], 0))
+function q.die(id, job, now, state)
+  q.zadd(q.dead, now, id)
+  q.hset(q.tries, id, pack(RECORD, state, job[1], job[2], job[3], job[4], job[5], job[6], 0))
   return pack(MOVED, DEAD, state - DEAD_TRIES + BY_TRIES, job[1], job[2], 0, 0)
 end
 
 -- Plans the end of a job by its ttl; the job must be out of its place.
-local function expire(id, job, now)
-  newly_expired = newly_expired + 1
-  if expired_to_dead then
-    return die(id, job, now, DEAD_EXPIRED)
+function q.expire(id, job, now)
+  q.expired = q.expired + 1
+  if q.expired_to_dead then
+    return q.die(id, job, now, DEAD_EXPIRED)
   end
-  forget(id, job[1], now)
+  q.forget(id, job[1], now)
   return pack(MOVED, EXPIRED, NO_REASON, job[1], job[2], 0, 0)
 end
 
 -- Plans what becomes of a lease that ended: the job waits again from `due` on, or ends.
-local function settle(id, job, expires, now, due, event)
-  zrem(leases, id)
+function q.settle(id, job, expires, now, due, event)
+  q.zrem(q.leases, id)
   if event ~= GIVEN_BACK and job[4] > 0 and job[3] >= job[4] then
-    return die(id, job, now, DEAD_TRIES)
+    return q.die(id, job, now, DEAD_TRIES)
   end
   if expires > 0 and math.max(now, due) > expires then
-    return expire(id, job, now)
+    return q.expire(id, job, now)
   end
-  hset(tries, id, pack(RECORD, WAITING, job[1], job[2], job[3], job[4], job[5], due, expires))
-  stand(id, job[5], due, expires)
+  q.hset(q.tries, id, pack(RECORD, WAITING, job[1], job[2], job[3], job[4], job[5], due, expires))
+  q.stand(id, job[5], due, expires)
   return pack(MOVED, event, NO_REASON, job[1], job[2], due, 0)
 end
 
+-- For a script that may have nothing to remove: Redis lets it write over maxmemory once it has begun with this.
+function q.begin_with_removal()
+  call('HDEL', q.meta, 'none')
+end
+
 -- Carries the plan out, keeps the agenda a lower bound, and begins a new plan.
-local function commit()
-  for key, ids in pairs(zrems) do variadic('ZREM', key, ids) end
-  for key, ids in pairs(hdels) do variadic('HDEL', key, ids) end
-  for key, pairs_of in pairs(hsets) do variadic('HSET', key, pairs_of) end
-  for key, pairs_of in pairs(zadds) do variadic('ZADD', key, pairs_of) end
-  if floor > old_floor then
-    call('HSET', meta, 'floor', floor)
+function q.commit()
+  for key, ids in pairs(q.zrems) do q.variadic('ZREM', key, ids) end
+  for key, ids in pairs(q.hdels) do q.variadic('HDEL', key, ids) end
+  for key, values in pairs(q.hsets) do q.variadic('HSET', key, values) end
+  for key, scores in pairs(q.zadds) do q.variadic('ZADD', key, scores) end
+  local state = pack(STATE, q.floor, q.latest, q.swept, q.slack, q.largest)
+  if state ~= q.old_state then
+    call('HSET', q.meta, 'state', state)
+    q.old_state = state
   end
-  if slack < old_slack then
-    call('HSET', meta, 'slack', slack)
+  if q.expired > 0 then
+    call('HINCRBY', q.meta, 'expired', q.expired)
   end
-  if newly_expired > 0 then
-    call('HINCRBY', meta, 'expired', newly_expired)
+  if q.next_end < huge then
+    call('ZADD', q.agenda, 'LT', q.next_end, q.name)
   end
-  if next_end < huge then
-    call('ZADD', agenda, 'LT', next_end, queue)
-  end
-  plan_anew()
+  q.plan_anew()
 end
 
 -- Tells all processes if something now waits that is due before all that waited `before`.
-local function announce(before)
-  if first_due < before and not paused then
-    local first = earliest()
+function q.announce(before)
+  if q.first_due < before and not q.paused then
+    q.waiting = { 1, 1, 1 }
+    local first = q.earliest()
     if first < before then
-      call('PUBLISH', 'dt:wake', queue .. ' ' .. string.format('%.0f', first))
+      call('PUBLISH', 'dt:wake', q.name .. ' ' .. q.text(first))
     end
   end
 end
 
 -- A lease that is held: its job as settle() wants it, and expires_at. Nothing if the fence does not fit.
-local function leased(id, fence)
-  local record = call('HGET', tries, id)
-  if not record or sub(record, 1, FENCE) ~= fence then
+function q.leased(id, fence)
+  local record = call('HGET', q.tries, id)
+  if not record or sub(record, 1, #fence) ~= fence then
     return nil
   end
   local _, born, attempt, used, allowed, priority, due, expires = unpack_struct(RECORD, record)
@@ -295,30 +316,28 @@ local function leased(id, fence)
 end
 
 -- Plans a new last error for a job; attributes stay. An empty error clears it.
-local function set_error(id, text)
-  local before = call('HGET', info, id)
+function q.set_error(id, text)
+  local before = call('HGET', q.info, id)
   local attributes = before and sub(before, 3 + unpack_struct('>I2', before)) or ''
-  if text == '' and attributes == '' then
-    if before then
-      hdel(info, id)
-    end
-  else
-    hset(info, id, pack('>I2', #text) .. text .. attributes)
+  if text ~= '' or attributes ~= '' then
+    q.hset(q.info, id, pack('>I2', #text) .. text .. attributes)
+  elseif before then
+    q.hdel(q.info, id)
   end
 end
 
 -- Headers of jobs (each at the front of its value), false where there is none. Reads at most `budget` bytes of
 -- values, but at least one; what was not reached is missing from the end.
-local function heads_of(ids, budget)
-  if #ids * largest <= budget then
-    return fetch(jobs, ids)
+function q.heads_of(ids, budget)
+  if #ids * q.largest <= budget then
+    return q.fetch(q.jobs, ids)
   end
   local heads, bytes = {}, 0
   for i = 1, #ids do
     if bytes > budget then
       break
     end
-    local raw = call('HGET', jobs, ids[i])
+    local raw = call('HGET', q.jobs, ids[i])
     bytes = bytes + (raw and #raw or 0)
     heads[i] = raw and sub(raw, 1, LONGEST_HEADER)
   end
@@ -327,8 +346,8 @@ end
 
 -- Jobs by id: { state, born, attempt, used, tries, priority, due_at, expires_at }, false where there is none or it
 -- expired. While a job waits its due_at is not here but in the wait set. Bounded as heads_of.
-local function find(ids, now, budget)
-  local records, found, bare, at = fetch(tries, ids), {}, {}, {}
+function q.find(ids, now, budget)
+  local records, found, bare, at = q.fetch(q.tries, ids), {}, {}, {}
   for i = 1, #ids do
     if records[i] then
       found[i] = { unpack_struct(RECORD, records[i]) }
@@ -337,7 +356,7 @@ local function find(ids, now, budget)
       at[#at + 1] = i
     end
   end
-  local heads, reached = heads_of(bare, budget), #ids
+  local heads, reached = q.heads_of(bare, budget), #ids
   for i = 1, #bare do
     local head = heads[i]
     if head == nil then
@@ -346,7 +365,7 @@ local function find(ids, now, budget)
     end
     found[at[i]] = false
     if head then
-      local born, expires, allowed, priority = read_header(head)
+      local born, expires, allowed, priority = q.read_header(head)
       found[at[i]] = { WAITING, born, 0, 0, allowed, priority, nil, expires }
     end
   end
@@ -360,7 +379,7 @@ local function find(ids, now, budget)
 end
 
 -- Order of ids. Lua's own < follows the server's locale.
-local function before_in_bytes(a, b)
+function q.is_before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = byte(a, i), byte(b, i)
     if x ~= y then
@@ -371,11 +390,11 @@ local function before_in_bytes(a, b)
 end
 
 -- The rank of the first member of a zset behind (score, id), whether or not that still stands there.
-local function rank_after(key, score, id)
+function q.rank_after(key, score, id)
   local low, high = call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score)
   while low < high do
-    local middle = floor_of((low + high) / 2)
-    if before_in_bytes(id, call('ZRANGE', key, middle, middle)[1]) then
+    local middle = math.floor((low + high) / 2)
+    if q.is_before(id, call('ZRANGE', key, middle, middle)[1]) then
       high = middle
     else
       low = middle + 1
@@ -386,20 +405,20 @@ end
 
 -- One bounded step of bringing jobs that fell due into P:ttl. True when the sweep has caught up with `now`.
 -- `sweeping` is "priority:from:score:id": jobs due after `from` and up to `swept`; score and id are where it is.
-local function sweep(now, limit, budget)
-  local target = now - slack - 1
-  if not sweeping then
-    if slack == huge or target <= swept then
+function q.sweep(now, limit, budget)
+  local target = now - q.slack - 1
+  if not q.sweeping then
+    if target <= q.swept then
       return true
     end
-    sweeping = '1:' .. string.format('%.0f', swept) .. '::'
-    swept = target
+    q.sweeping = '1:' .. q.text(q.swept) .. '::'
+    q.swept = target
   end
-  while sweeping and limit > 0 do
-    local place, from, score, id = string.match(sweeping, '^(%d):(%d+):(%d*):(.*)$')
-    local key = wait[tonumber(place)]
-    local first = score == '' and call('ZCOUNT', key, '-inf', from) or rank_after(key, score, id)
-    local last = call('ZCOUNT', key, '-inf', string.format('%.0f', swept)) - 1
+  while q.sweeping and limit > 0 do
+    local place, from, score, id = string.match(q.sweeping, '^(%d):(%d+):(%d*):(.*)$')
+    local key = q.wait[tonumber(place)]
+    local first = score == '' and call('ZCOUNT', key, '-inf', from) or q.rank_after(key, score, id)
+    local last = call('ZCOUNT', key, '-inf', q.text(q.swept)) - 1
     local ids, scores = {}, {}
     if first <= last then
       local range = call('ZRANGE', key, first, math.min(last, first + limit - 1), 'WITHSCORES')
@@ -407,24 +426,23 @@ local function sweep(now, limit, budget)
         ids[#ids + 1], scores[#scores + 1] = range[i], range[i + 1]
       end
     end
-    local found, reached = find(ids, 0, budget)
+    local found, reached = q.find(ids, 0, budget)
     for i = 1, reached do
       if found[i] and found[i][8] > 0 then
-        zadd(ttl, found[i][8], ids[i])
+        q.zadd(q.ttl, found[i][8], ids[i])
       end
     end
     limit = limit - reached
     if first + reached - 1 < last then
-      sweeping = place .. ':' .. from .. ':' .. scores[reached] .. ':' .. ids[reached]
+      q.sweeping = place .. ':' .. from .. ':' .. scores[reached] .. ':' .. ids[reached]
       limit = 0
     else
-      sweeping = place ~= '3' and (place + 1) .. ':' .. from .. '::'
+      q.sweeping = place ~= '3' and (place + 1) .. ':' .. from .. '::'
     end
   end
-  hdel(meta, 'sweeping')
-  if sweeping then
-    hset(meta, 'sweeping', sweeping)
+  q.hdel(q.meta, 'sweeping')
+  if q.sweeping then
+    q.hset(q.meta, 'sweeping', q.sweeping)
   end
-  hset(meta, 'swept', string.format('%.0f', swept))
-  return not sweeping and target <= swept
+  return not q.sweeping and target <= q.swept
 end

@@ -5,60 +5,58 @@
 --   Error DAMAGED: a lease has no record
 -- Touches: leases wait tries jobs info dead ttl meta agenda
 
-local now, limit, budget = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-begin()
-local before = earliest()
+local now, limit, budget = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+q.begin()
+local before = q.earliest()
 local answer = { now, false }
 
-local caught_up = sweep(now, limit, budget)
-commit()
+local caught_up = q.sweep(now, limit, budget)
+q.commit()
 
-local lapsed = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
-local records = fetch(tries, lapsed)
+local lapsed = call('ZRANGEBYSCORE', q.leases, '-inf', now, 'LIMIT', 0, limit)
+local records = q.fetch(q.tries, lapsed)
 for i = 1, #lapsed do
   if not records[i] then
-    error('DAMAGED ' .. queue .. ': the leased job ' .. lapsed[i] .. ' has no record', 0)
+    error('DAMAGED ' .. q.name .. ': the leased job ' .. lapsed[i] .. ' has no record', 0)
   end
   local _, born, attempt, used, allowed, priority, due, expires = unpack_struct(RECORD, records[i])
   local job = { born, attempt, used, allowed, priority, due }
   answer[#answer + 1] = lapsed[i]
-  answer[#answer + 1] = settle(lapsed[i], job, expires, now, now, LEASE_EXPIRED)
+  answer[#answer + 1] = q.settle(lapsed[i], job, expires, now, now, LEASE_EXPIRED)
 end
 
-local stale = call('ZRANGEBYSCORE', ttl, '-inf', '(' .. string.format('%.0f', now), 'LIMIT', 0, limit - #lapsed)
-local found, reached = find(stale, 0, budget)
+local stale = call('ZRANGEBYSCORE', q.ttl, '-inf', '(' .. q.text(now), 'LIMIT', 0, limit - #lapsed)
+local found, reached = q.find(stale, 0, budget)
 for i = 1, reached do
   local id, job = stale[i], found[i]
-  zrem(ttl, id)
+  q.zrem(q.ttl, id)
   if job then
-    local due = tonumber(call('ZSCORE', wait[job[6]], id))
-    zrem(wait[job[6]], id)
+    local due = tonumber(call('ZSCORE', q.wait[job[6]], id))
+    q.zrem(q.wait[job[6]], id)
     answer[#answer + 1] = id
-    answer[#answer + 1] = expire(id, { job[2], job[3], job[4], job[5], job[6], due }, now)
+    answer[#answer + 1] = q.expire(id, { job[2], job[3], job[4], job[5], job[6], due }, now)
   end
 end
-commit()
-announce(before)
+q.commit()
+q.announce(before)
 
 -- The next lease end or expiry; for jobs that the sweep has not met, the earliest at which one could expire.
 local again = caught_up and huge or now
-local head = call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]
-again = math.min(again, tonumber(head or huge))
-head = call('ZRANGE', ttl, 0, 0, 'WITHSCORES')[2]
-again = math.min(again, tonumber(head or huge) + 1)
-if slack < huge then
+again = math.min(again, tonumber(call('ZRANGE', q.leases, 0, 0, 'WITHSCORES')[2] or huge))
+again = math.min(again, tonumber(call('ZRANGE', q.ttl, 0, 0, 'WITHSCORES')[2] or huge) + 1)
+q.begin_with_removal()
+if q.slack < NO_SLACK then
   local unmet = huge
   for priority = 1, 3 do
-    head = call('ZRANGEBYSCORE', wait[priority], '(' .. string.format('%.0f', swept), '+inf', 'WITHSCORES',
-      'LIMIT', 0, 1)[2]
-    unmet = math.min(unmet, tonumber(head or huge))
+    local due = call('ZRANGEBYSCORE', q.wait[priority], '(' .. q.text(q.swept), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    unmet = math.min(unmet, tonumber(due or huge))
   end
+  again = math.min(again, unmet + q.slack + 1)
   if unmet == huge and caught_up then
-    call('HDEL', meta, 'slack')
+    q.slack = NO_SLACK
+    q.commit()
   end
-  again = math.min(again, unmet + slack + 1)
 end
-begin_with_removal()
-call('ZADD', agenda, again == huge and '+inf' or again, queue)
+call('ZADD', q.agenda, again == huge and '+inf' or again, q.name)
 answer[2] = again < huge and again
 return answer

@@ -4,17 +4,17 @@
 -- Returns: packed Moved (released, dead or expired), false if the lease is lost
 -- Touches: leases wait tries jobs info dead ttl meta agenda
 
-local now, id = clock(ARGV[1]), ARGV[2]
-begin()
-local job, expires = leased(id, ARGV[3])
+local now, id = q.clock(ARGV[1]), ARGV[2]
+q.begin()
+local job, expires = q.leased(id, ARGV[3])
 if not job then
   return false
 end
-local before = earliest()
-local moved = settle(id, job, expires, now, now + tonumber(ARGV[4]), RELEASED)
-if ARGV[5] ~= '' and not hdels[jobs] then
-  set_error(id, ARGV[5])
+local before = q.earliest()
+local moved = q.settle(id, job, expires, now, now + tonumber(ARGV[4]), RELEASED)
+if ARGV[5] ~= '' and not q.hdels[q.jobs] then
+  q.set_error(id, ARGV[5])
 end
-commit()
-announce(before)
+q.commit()
+q.announce(before)
 return moved

@@ -5,12 +5,12 @@
 --   than ids when the bytes were read
 -- Touches: wait ttl meta agenda
 
-local now, budget, when = clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-begin()
-local before = earliest()
+local now, budget, when = q.clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+q.begin()
+local before = q.earliest()
 local due = byte(when) == 43 and now + tonumber(sub(when, 2)) or tonumber(when)
 local ids = { unpack(ARGV, 4) }
-local found, reached = find(ids, now, budget)
+local found, reached = q.find(ids, now, budget)
 local answers = {}
 for i = 1, reached do
   local id, job = ids[i], found[i]
@@ -21,11 +21,11 @@ for i = 1, reached do
   elseif job[8] > 0 and due > job[8] then
     answers[i] = 'l'
   else
-    unstand(id, job[6], job[8])
-    stand(id, job[6], due, job[8])
+    q.unstand(id, job[6], job[8])
+    q.stand(id, job[6], due, job[8])
     answers[i] = pack(MOVED, RESCHEDULED, NO_REASON, job[2], job[3], due, 0)
   end
 end
-commit()
-announce(before)
+q.commit()
+q.announce(before)
 return answers

@@ -5,27 +5,27 @@
 -- Returns: { id, packed Moved (respawned).. }
 -- Touches: dead wait tries info ttl meta agenda
 
-local now, age, allowed = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-begin()
-local before = earliest()
-local ids = ARGV[4] == '' and { unpack(ARGV, 5) } or call('ZRANGE', dead, 0, ARGV[4] - 1)
-local records, answer, done = fetch(tries, ids), {}, {}
+local now, age, allowed = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+q.begin()
+local before = q.earliest()
+local ids = ARGV[4] == '' and { unpack(ARGV, 5) } or call('ZRANGE', q.dead, 0, ARGV[4] - 1)
+local records, answer, done = q.fetch(q.tries, ids), {}, {}
 for i = 1, #ids do
   local id, record = ids[i], records[i]
   if record and byte(record) > LEASED and not done[id] then
     local _, born, attempt, _, old_allowed, priority = unpack_struct(RECORD, record)
     local expires = age > 0 and now + age or 0
     done[id] = true
-    zrem(dead, id)
-    hset(tries, id, pack(RECORD, WAITING, born, attempt, 0, allowed or old_allowed, priority, now, expires))
-    if informed > 0 then
-      set_error(id, '')
+    q.zrem(q.dead, id)
+    q.hset(q.tries, id, pack(RECORD, WAITING, born, attempt, 0, allowed or old_allowed, priority, now, expires))
+    if q.informed > 0 then
+      q.set_error(id, '')
     end
-    stand(id, priority, now, expires)
+    q.stand(id, priority, now, expires)
     answer[#answer + 1] = id
     answer[#answer + 1] = pack(MOVED, RESPAWNED, NO_REASON, born, attempt, now, 0)
   end
 end
-commit()
-announce(before)
+q.commit()
+q.announce(before)
 return answer
