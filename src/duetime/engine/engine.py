@@ -46,6 +46,8 @@ T = TypeVar("T")
 log = logging.getLogger("duetime.engine")
 
 MAX_WHEELS = 10_000
+MANY_QUEUES = 8
+"""From here on it is cheaper to ask for all heads at first than to try one queue after the other."""
 LEAST_WEIGHT = STEP_BYTES // STEP_JOBS
 
 
@@ -152,6 +154,8 @@ class Engine:
     async def _look(self, queues: Sequence[Queue], limit: int, ttr_ms: int) -> list[Delivery]:
         """One call per queue until there is enough."""
         found: list[Delivery] = []
+        if len(queues) >= MANY_QUEUES:
+            queues = await self._room.due(queues)
         try:
             for queue in queues:
                 found += await self._reserves.submit(queue, (limit - len(found), ttr_ms), limit - len(found))

@@ -19,6 +19,7 @@ from duetime.names import Queue
 from duetime.stores.base import Reserved, Store
 
 CHECK_EVERY_S = 1.0
+ABOUT_TO_S = 0.05
 JUMP_MS = 5
 """Timers are set anew when the store's clock has run ahead of them by more than this ..."""
 SET_BACK_MS = 1000
@@ -297,6 +298,19 @@ class WaitingRoom:
             desk.cancel_timer()
             for waiter in desk.parked:
                 waiter.fail(StoreUnavailable("the engine is stopping"))
+
+    async def due(self, queues: Sequence[Queue]) -> list[Queue]:
+        """Those whose head has fallen due or is about to, in their order; the others' timers are set by the way."""
+        self._learn_time((await self._store.ping()).now)
+        worth: list[Queue] = []
+        for queue, head in zip(queues, await self._store.heads(queues), strict=True):
+            if head is None:
+                continue
+            if self.time.seconds_until(head) <= ABOUT_TO_S:
+                worth.append(queue)
+            else:
+                self.notice(queue, head)
+        return worth
 
     async def run_once(self) -> float:
         self._check_now.clear()
