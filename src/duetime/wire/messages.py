@@ -8,7 +8,7 @@ in as people write them (`duetime.clock`).
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from duetime.clock import MAX_DURATION, MAX_INSTANT
 from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, Event, IfExists, State
@@ -23,7 +23,7 @@ MAX_WAIT_MS = 3_600_000
 """The longest that one request waits; a client that wants to wait longer asks again."""
 MAX_REQUEST = 8 * 1_048_576
 """The largest request body in bytes."""
-MAX_ATTEMPT = 2**31 - 1
+MAX_ATTEMPT = 2**32 - 1
 MAX_CAP = 2**53 - 1
 """The largest whole number that every JSON reader keeps exactly."""
 
@@ -48,6 +48,8 @@ InstantIn = Annotated[
     ),
 ]
 PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="who goes first among ready jobs")]
+NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,255}$"
+NameIn = Annotated[str, Meta(extra_json_schema={"pattern": NAME_PATTERN})]
 IdIn = Annotated[
     str,
     Meta(description="printable characters", extra_json_schema={"minLength": 1, "maxLength": MAX_ID}),
@@ -66,7 +68,7 @@ class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ttl: DurationIn = 0
     tries: Annotated[int, Meta(ge=0, le=65535, description="deliveries allowed, 0 = unlimited")] = DEFAULT_TRIES
     priority: PriorityIn = "normal"
-    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    attributes: dict[str, str] = {}
     born: Annotated[int, Meta(ge=0, le=MAX_INSTANT, description="only to put a lost job back")] = 0
     attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPT, description="only to put a lost job back")] = 0
 
@@ -102,7 +104,7 @@ class ErrorOut(Struct, omit_defaults=True):
     status: int
     type: str = "about:blank"
     detail: str = ""
-    fields: dict[str, msgspec.Raw] = field(default_factory=dict[str, msgspec.Raw])
+    fields: dict[str, msgspec.Raw] = {}
 
 
 class MovedOut(Struct, omit_defaults=True):
@@ -143,7 +145,7 @@ class ReserveIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 class ReserveManyIn(ReserveIn, kw_only=True):
     """From several queues of a namespace, in this order."""
 
-    queues: Annotated[list[str], Meta(min_length=1, max_length=1000)]
+    queues: Annotated[list[NameIn], Meta(min_length=1, max_length=1000)]
 
 
 class LeaseRef(Struct, forbid_unknown_fields=True):
@@ -167,7 +169,7 @@ class DeliveryOut(Struct, omit_defaults=True):
     body: str | UnsetType = UNSET
     body_b64: str | UnsetType = UNSET
     expires_at: int = 0
-    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    attributes: dict[str, str] = {}
     error: str = ""
 
 
@@ -248,7 +250,7 @@ class JobOut(Struct, omit_defaults=True):
     dead_at: int = 0
     reason: str = ""
     error: str = ""
-    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    attributes: dict[str, str] = {}
 
 
 class JobsOut(Struct):
@@ -330,4 +332,4 @@ class AnswerOut(Struct, omit_defaults=True):
     answer_id: str
     body: str | UnsetType = UNSET
     body_b64: str | UnsetType = UNSET
-    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    attributes: dict[str, str] = {}

@@ -1,0 +1,90 @@
+"""What consumers ask for: reserve, and then one verb per outcome."""
+
+import asyncio
+from collections.abc import Sequence
+
+from duetime.api.v1.request import Reply, Request
+from duetime.clock import duration_ms
+from duetime.engine import Engine
+from duetime.errors import InvalidTime, LeaseLost, StoreUnavailable
+from duetime.job import Delivery
+from duetime.names import Queue, check_queue
+from duetime.wire import convert
+from duetime.wire.messages import (
+    MAX_WAIT_MS,
+    AckIn,
+    DeliveriesOut,
+    DurationIn,
+    ExtendedOut,
+    ExtendIn,
+    GiveBackIn,
+    KillIn,
+    ReleaseIn,
+    ReserveIn,
+    ReserveManyIn,
+    ResultsOut,
+)
+
+
+async def reserve(request: Request[ReserveIn, None]) -> Reply:
+    return await _reserve(request, [request.queue])
+
+
+async def reserve_many(request: Request[ReserveManyIn, None]) -> Reply:
+    names = dict.fromkeys(request.message.queues)
+    return await _reserve(request, [check_queue(request.queue.namespace, name) for name in names])
+
+
+async def _reserve(request: Request[ReserveIn, None] | Request[ReserveManyIn, None], queues: Sequence[Queue]) -> Reply:
+    message, engine = request.message, request.engine
+    wait_ms = wait_of(message.wait)
+    work = engine.reserve(queues, limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms)
+    found = await (request.park(work, list[Delivery]()) if wait_ms else work)
+    answer = DeliveriesOut([convert.delivery_out(delivery) for delivery in found])
+    if not found:
+        return Reply(200, answer)
+    return Reply(200, answer, undo=lambda: give_back_all(engine, found))
+
+
+def wait_of(wait: DurationIn) -> int:
+    wait_ms = duration_ms(wait)
+    if wait_ms > MAX_WAIT_MS:
+        raise InvalidTime(f"a request waits at most {MAX_WAIT_MS // 1000} s; ask again to wait longer")
+    return wait_ms
+
+
+async def give_back_all(engine: Engine, deliveries: Sequence[Delivery]) -> None:
+    """Undo deliveries that reached nobody, as far as that is still possible; otherwise their leases lapse."""
+    backs = await asyncio.gather(*(engine.give_back(one.lease) for one in deliveries), return_exceptions=True)
+    for error in backs:
+        if isinstance(error, BaseException) and not isinstance(error, LeaseLost | StoreUnavailable):
+            raise error
+
+
+async def ack(request: Request[AckIn, None]) -> Reply:
+    answers = await request.engine.ack([convert.lease(request.queue, ref) for ref in request.message.leases])
+    return Reply(200, ResultsOut([convert.result_out(answer) for answer in answers]))
+
+
+async def release(request: Request[ReleaseIn, None]) -> Reply:
+    message = request.message
+    lease = convert.lease(request.queue, message.lease)
+    moved = await request.engine.release(lease, delay_ms=duration_ms(message.delay), error=message.error)
+    return Reply(200, convert.result_out(moved))
+
+
+async def give_back(request: Request[GiveBackIn, None]) -> Reply:
+    moved = await request.engine.give_back(convert.lease(request.queue, request.message.lease))
+    return Reply(200, convert.result_out(moved))
+
+
+async def kill(request: Request[KillIn, None]) -> Reply:
+    message = request.message
+    moved = await request.engine.kill(convert.lease(request.queue, message.lease), error=message.error)
+    return Reply(200, convert.result_out(moved))
+
+
+async def extend(request: Request[ExtendIn, None]) -> Reply:
+    message = request.message
+    until = await request.engine.extend(convert.lease(request.queue, message.lease), duration_ms(message.ttr))
+    return Reply(200, ExtendedOut(until))

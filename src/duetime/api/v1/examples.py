@@ -1,0 +1,146 @@
+"""One example per endpoint, as messages, so that an example that is not valid cannot be written.
+
+`says` tells for each status of success what has happened.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw
+
+from duetime.job import Event, IfExists, State
+from duetime.stores.base import QueueRules
+from duetime.wire import messages as m
+
+NOW = 1_800_000_000_000
+MINUTE = 60_000
+
+LEASE = m.LeaseRef("welcome-17", NOW, 1)
+DELIVERY = m.DeliveryOut(
+    queue="mail",
+    lease=LEASE,
+    due_at=NOW + MINUTE,
+    lease_until=NOW + 2 * MINUTE,
+    priority="normal",
+    tries=5,
+    used=1,
+    body='{"to":"ann"}',
+)
+JOB = m.JobOut(
+    namespace="shop",
+    queue="mail",
+    id="welcome-17",
+    born=NOW,
+    state=State.DELAYED,
+    due_at=NOW + MINUTE,
+    priority="normal",
+    tries=5,
+    body='{"to":"ann"}',
+)
+JOB_IN = m.JobIn(body=Raw(b'{"to":"ann"}'), id="welcome-17", delay="1m")
+QUEUE = m.QueueOut("shop", "mail", m.CountsOut(delayed=1, ready=0, leased=2, dead=0, expired=0, now=NOW), QueueRules())
+
+
+def _moved(event: Event, due_at: int = 0, reason: str = "") -> m.ResultOut:
+    return m.ResultOut(m.MovedOut(event, "welcome-17", NOW, 1, due_at, reason))
+
+
+ACCEPTED = m.ResultOut(m.MovedOut(Event.ACCEPTED, "welcome-17", NOW, due_at=NOW + MINUTE))
+CANCELLED = m.ResultOut(m.MovedOut(Event.CANCELLED, "welcome-17", NOW))
+RESCHEDULED = m.ResultOut(m.MovedOut(Event.RESCHEDULED, "welcome-17", NOW, due_at=NOW + 2 * MINUTE))
+
+
+@dataclass(frozen=True)
+class Example:
+    says: Mapping[int, str]
+    gives: msgspec.Struct
+    takes: msgspec.Struct | None = None
+
+
+EXAMPLES: Mapping[str, Example] = {
+    "push": Example(
+        {201: "the job is accepted or has replaced another", 200: "there was one with this id; it is kept as it is"},
+        ACCEPTED,
+        m.PushIn(body=Raw(b'{"to":"ann"}'), id="welcome-17", delay="1m"),
+    ),
+    "push_batch": Example(
+        {201: "one result per job, in order; all were pushed, or each as its result says where `atomic` is false"},
+        m.PushedOut([ACCEPTED], NOW),
+        m.BatchIn([JOB_IN], IfExists.KEEP),
+    ),
+    "call": Example(
+        {200: "the answer; it is acked and its queue is purged"},
+        m.AnswerOut("sum-4", "01JCQ2Y6W3V5Z8T4B7N9M1K0XA", body="42"),
+        m.PushIn(body=Raw(b"[40,2]"), id="sum-4"),
+    ),
+    "cancel": Example(
+        {200: "one result per id; empty where there is no such job"},
+        m.ResultsOut([CANCELLED, m.ResultOut()]),
+        m.IdsIn(["welcome-17", "welcome-18"]),
+    ),
+    "reschedule": Example(
+        {200: "one result per id; an error where the job is leased, dead or would expire; empty where there is none"},
+        m.ResultsOut([RESCHEDULED]),
+        m.RescheduleIn(["welcome-17"], delay="2m"),
+    ),
+    "cancel_job": Example({200: "the job is gone"}, CANCELLED),
+    "reschedule_job": Example({200: "the job is due then"}, RESCHEDULED, m.WhenIn(delay="2m")),
+    "reserve": Example(
+        {200: "jobs in your hands; an empty list if none was ready in time"},
+        m.DeliveriesOut([DELIVERY]),
+        m.ReserveIn(limit=1, ttr="1m", wait="500ms"),
+    ),
+    "reserve_many": Example(
+        {200: "jobs in your hands; an empty list if none was ready in time"},
+        m.DeliveriesOut([DELIVERY]),
+        m.ReserveManyIn(limit=1, ttr="1m", wait="500ms", queues=["urgent", "mail"]),
+    ),
+    "ack": Example(
+        {200: "one result per lease; an error where the lease is lost, empty where the job was gone already"},
+        m.ResultsOut([_moved(Event.ACKED)]),
+        m.AckIn([LEASE]),
+    ),
+    "release": Example(
+        {200: "the job waits again, or is dead because its tries are used up, or expired"},
+        _moved(Event.RELEASED, NOW + MINUTE),
+        m.ReleaseIn(LEASE, delay="10s", error="the mail server is down"),
+    ),
+    "give_back": Example(
+        {200: "the job is back in its old place, as if it had not been delivered"},
+        _moved(Event.GIVEN_BACK, NOW),
+        m.GiveBackIn(LEASE),
+    ),
+    "kill": Example(
+        {200: "the job is among the dead letters"},
+        _moved(Event.DEAD, reason="killed"),
+        m.KillIn(LEASE, error="no such address"),
+    ),
+    "extend": Example({200: "the lease now ends then"}, m.ExtendedOut(NOW + 3 * MINUTE), m.ExtendIn(LEASE, ttr="2m")),
+    "get_job": Example({200: "the job"}, JOB),
+    "get_jobs": Example(
+        {200: "the jobs in the order of the ids; null where there is none"},
+        m.JobsOut([JOB, None]),
+        m.IdsIn(["welcome-17", "welcome-18"]),
+    ),
+    "list_jobs": Example({200: "a page; `cursor` leads to the next one, if there is one"}, m.PageOut([JOB])),
+    "get_queue": Example({200: "the counts at one instant; zeros for a queue that is not known"}, QUEUE),
+    "due": Example(
+        {200: "how many jobs wait between each edge and the next"},
+        m.HistogramOut([NOW, NOW + MINUTE, NOW + 2 * MINUTE], [0, 1]),
+    ),
+    "list_queues": Example({200: "every queue that was pushed to or has rules"}, m.QueuesOut([QUEUE])),
+    "list_namespaces": Example({200: "every namespace that has queues"}, m.NamespacesOut(["shop"])),
+    "respawn": Example(
+        {200: "one result per job that came back; what was not dead is passed over"},
+        m.ResultsOut([_moved(Event.RESPAWNED, NOW)]),
+        m.RespawnIn(limit=100),
+    ),
+    "purge": Example({200: "so many jobs were removed"}, m.PurgedOut(3), m.PurgeIn([State.DEAD])),
+    "get_rules": Example({200: "the rules as they are"}, QueueRules()),
+    "change_rules": Example(
+        {200: "the rules as they are now"}, QueueRules(max_jobs=100_000), m.RulesIn(max_jobs=100_000)
+    ),
+    "pause": Example({200: "the rules as they are now"}, QueueRules(paused=True)),
+    "resume": Example({200: "the rules as they are now"}, QueueRules()),
+}

@@ -1,0 +1,42 @@
+"""A native door with a memory store behind it, and a client that talks plain HTTP to it."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.engine import Engine
+from duetime.stores.base import Store
+from duetime.stores.open import open_store
+from tests.doors.v1.server import Served, serve
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> AsyncIterator[Store]:
+    opened = await open_store("memory:", clock=clock)
+    yield opened
+    assert await opened.check() == []
+    await opened.close()
+
+
+@pytest.fixture
+async def served(store: Store) -> AsyncIterator[Served]:
+    async with serve(store) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(served: Served) -> Engine:
+    return served.engine
+
+
+@pytest.fixture
+async def http(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=served.url) as client:
+        yield client

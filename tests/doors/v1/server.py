@@ -1,0 +1,128 @@
+"""The native door on a given store, on a real socket.
+
+    async with serve(store) as served:
+        httpx.get(f"{served.url}/v1/queues")
+
+The store keeps its own clock, so a test that turns a ManualClock turns the server's time too. `reaping=False` leaves
+the reaper to the test: the contract suite calls `reap` itself and counts what it moves. `kind` is the HTTP server in
+front: ours, or a stranger that only knows ASGI.
+
+`python -m tests.doors.v1.server TOKEN` serves a memory store to that token until its input ends, and prints the URL.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from duetime.api.auth import Access
+from duetime.api.limits import Side, Slot
+from duetime.api.listener import Listener
+from duetime.api.v1 import NativeDoor
+from duetime.api.v1.gate import Admitted, Gate, OneEngine, OpenGate
+from duetime.engine import Engine
+from duetime.errors import Unauthorized
+from duetime.stores.base import Reaped, Store
+from duetime.stores.open import open_store
+
+ServerKind = Literal["ours", "uvicorn"]
+GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """`stop` drains the HTTP server; leaving the block does it too."""
+
+    url: str
+    engine: Engine
+    stop: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serve(
+    store: Store, *, gate: Gate | None = None, kind: ServerKind = "ours", reaping: bool = True, **options: Any
+) -> AsyncIterator[Served]:
+    """`options` go to the door."""
+    async with Engine(store if reaping else _Unreaped(store)) as engine:
+        door = NativeDoor(OneEngine(engine), gate or OpenGate(), **options)
+        async with listen(door, kind) as (url, stop):
+            yield Served(url, engine, stop)
+
+
+@asynccontextmanager
+async def listen(app: ASGIApp, kind: ServerKind = "ours") -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]]]]:
+    """Any ASGI application on a free port: its URL, and what stops it early."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        stop = await (_start_ours(app, sock) if kind == "ours" else _start_uvicorn(app, sock))
+        try:
+            yield url, stop
+        finally:
+            await stop()
+
+
+async def _start_ours(app: ASGIApp, sock: socket.socket) -> Callable[[], Awaitable[None]]:
+    listener = Listener(app, [sock])
+    await listener.start()
+    return lambda: listener.stop(GRACE_S)
+
+
+async def _start_uvicorn(app: ASGIApp, sock: socket.socket) -> Callable[[], Awaitable[None]]:
+    config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    # Not `serve`: that takes over the signals of the test process.
+    task = asyncio.create_task(server._serve(sockets=[sock]))
+    while not server.started:
+        assert not task.done(), "uvicorn did not start"
+        await asyncio.sleep(0.001)
+
+    async def stop() -> None:
+        server.should_exit = True
+        await asyncio.wait([task])
+
+    return stop
+
+
+class OneToken:
+    """A gate that one token opens, for every namespace."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        if token != self._token:
+            raise Unauthorized
+        return Admitted("default")
+
+    async def refund(self, slot: Slot) -> None:
+        raise AssertionError("nothing was spent")
+
+
+class _Unreaped:
+    """A store whose engine finds nothing to reap."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def reap(self, limit: int = 500) -> Reaped:
+        return Reaped({}, None, (await self._store.ping()).now)
+
+
+async def main(token: str) -> None:
+    store = await open_store("memory:")
+    async with serve(store, gate=OneToken(token)) as served:
+        print(served.url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

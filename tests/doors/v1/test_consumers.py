@@ -1,0 +1,164 @@
+"""Reserve, and one verb per outcome."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.engine import Engine
+from duetime.job import NewJob
+from duetime.names import Queue
+from tests.doors.v1.server import Served
+from tests.doors.v1.vocabulary import MAIL, NOW, lease, ok, post, problem, push, reserve, someone_waits
+
+
+async def test_reserve_hands_over_what_is_ready(http: httpx.AsyncClient) -> None:
+    await push(http, "a", attributes={"k": "v"}, ttl="1h")
+    await push(http, "later", delay=5)
+
+    assert await reserve(http, 10, ttr="2m") == [
+        {
+            "queue": "mail",
+            "lease": {"id": "a", "born": NOW, "attempt": 1},
+            "due_at": NOW,
+            "lease_until": NOW + 120_000,
+            "priority": "normal",
+            "tries": 5,
+            "used": 1,
+            "body": "hello",
+            "expires_at": NOW + 3_600_000,
+            "attributes": {"k": "v"},
+        }
+    ]
+    assert await reserve(http) == []
+
+
+async def test_reserve_needs_no_body(http: httpx.AsyncClient) -> None:
+    await push(http, "a")
+
+    [delivery] = (await ok(await http.post(f"{MAIL}/reserve")))["deliveries"]
+
+    assert delivery["lease_until"] == NOW + 60_000
+
+
+async def test_reserve_takes_several_queues_in_the_given_order(http: httpx.AsyncClient) -> None:
+    for name in ("mail", "sms", "fax"):
+        await push(http, name, queue=f"/v1/queues/shop/{name}")
+
+    answer = await ok(
+        await http.post("/v1/namespaces/shop/reserve", json={"queues": ["sms", "mail", "sms"], "limit": 3})
+    )
+
+    assert [delivery["queue"] for delivery in answer["deliveries"]] == ["sms", "mail"]
+
+
+async def test_a_waiting_reserve_gets_a_job_that_comes_later(http: httpx.AsyncClient, engine: Engine) -> None:
+    waiting = asyncio.create_task(reserve(http, wait="30s"))
+    await someone_waits(engine)
+
+    await push(http, "a")
+
+    [delivery] = await waiting
+    assert delivery["lease"]["id"] == "a"
+
+
+async def test_a_wait_that_is_over_answers_an_empty_list(http: httpx.AsyncClient) -> None:
+    assert await reserve(http, wait="10ms") == []
+
+
+async def test_a_request_does_not_wait_for_ever(http: httpx.AsyncClient) -> None:
+    assert problem(await http.post(f"{MAIL}/reserve", json={"wait": "2h"}), 400, "invalid_time")
+
+
+async def test_ack_says_what_happened_to_each(http: httpx.AsyncClient, clock: ManualClock) -> None:
+    first = await lease(http, "a")
+    second = await lease(http, "b")
+    await post(http, "release", {"lease": second})
+
+    answer = await post(http, "ack", {"leases": [first, second, {"id": "gone", "born": 1, "attempt": 1}]})
+
+    acked, lost, gone = answer["results"]
+    assert acked["moved"]["event"] == "acked"
+    assert lost["error"]["code"] == "lease_lost"
+    assert lost["error"]["fields"] == {"id": "b"}
+    assert gone == {}
+
+
+async def test_a_released_job_comes_again_with_its_error(http: httpx.AsyncClient, clock: ManualClock) -> None:
+    held = await lease(http)
+
+    answer = await post(http, "release", {"lease": held, "delay": "10s", "error": "no luck"})
+
+    assert answer == {"moved": {"event": "released", "id": "a", "born": NOW, "attempt": 1, "due_at": NOW + 10_000}}
+    clock.advance("10s")
+    [again] = await reserve(http)
+    assert (again["lease"]["attempt"], again["used"], again["error"]) == (2, 2, "no luck")
+
+
+async def test_a_job_out_of_tries_is_dead(http: httpx.AsyncClient) -> None:
+    held = await lease(http, tries=1)
+
+    answer = await post(http, "release", {"lease": held})
+
+    assert answer == {"moved": {"event": "dead", "id": "a", "born": NOW, "attempt": 1, "reason": "tries"}}
+
+
+async def test_a_job_given_back_was_not_tried(http: httpx.AsyncClient) -> None:
+    held = await lease(http)
+
+    answer = await post(http, "give_back", {"lease": held})
+
+    assert answer["moved"]["event"] == "given_back"
+    [again] = await reserve(http)
+    assert (again["lease"]["attempt"], again["used"]) == (2, 1)
+
+
+async def test_a_killed_job_is_dead(http: httpx.AsyncClient) -> None:
+    held = await lease(http)
+
+    answer = await post(http, "kill", {"lease": held, "error": "bad address"})
+
+    assert answer["moved"]["reason"] == "killed"
+    [job] = (await post(http, "get", {"ids": ["a"]}))["jobs"]
+    assert (job["state"], job["error"], job["dead_at"]) == ("dead", "bad address", NOW)
+
+
+async def test_an_extended_lease_ends_later(http: httpx.AsyncClient, clock: ManualClock) -> None:
+    held = await lease(http)
+    clock.advance("30s")
+
+    assert await post(http, "extend", {"lease": held}) == {"lease_until": NOW + 90_000}
+    assert await post(http, "extend", {"lease": held, "ttr": "5m"}) == {"lease_until": NOW + 330_000}
+
+
+@pytest.mark.parametrize("verb", ["release", "give_back", "kill", "extend"])
+async def test_a_lost_lease_is_refused(http: httpx.AsyncClient, verb: str) -> None:
+    held = await lease(http)
+    await post(http, "ack", {"leases": [held]})
+
+    reply = await http.post(f"{MAIL}/{verb}", json={"lease": held})
+
+    assert problem(reply, 409, "lease_lost")["fields"] == {"id": "a"}
+
+
+async def test_a_draining_server_ends_a_wait_with_an_empty_answer(
+    served: Served, http: httpx.AsyncClient, engine: Engine
+) -> None:
+    waiting = asyncio.create_task(reserve(http, wait="30s"))
+    await someone_waits(engine)
+
+    await served.stop()
+
+    assert await waiting == []
+
+
+async def test_a_body_at_the_limit_of_a_job_fits_into_a_reserve(http: httpx.AsyncClient, engine: Engine) -> None:
+    body = "\u0001" * 1_048_576
+    await ok(await http.post(f"{MAIL}/jobs", json={"id": "a", "body": body}), 201)
+    await engine.push(Queue("shop", "mail"), [NewJob("b", b"\xff" * 1_048_576)])
+
+    first, second = await reserve(http, 10)
+
+    assert first["body"] == body
+    assert len(second["body_b64"]) == 1_398_104
