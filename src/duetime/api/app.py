@@ -1,0 +1,80 @@
+"""The applications of the two listeners, and the place where a door plugs in.
+
+A door is an ASGI application with a prefix. A request goes to the first door whose prefix its path has, through nothing
+but a comparison: push, reserve and ack pass here. Everything else is ordinary Starlette.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duetime.api.health import health_routes
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.settings import Settings
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a process has while it serves. `draining` is set when its end begins."""
+
+    settings: Settings
+    pools: Pools
+    mirror: Mirror
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Door(NamedTuple):
+    """`prefix` is one or more whole segments of the path: "/v1", "/api"."""
+
+    prefix: str
+    app: ASGIApp
+
+
+def api_doors(runtime: Runtime) -> Sequence[Door]:
+    """The doors of the API listener."""
+    return ()
+
+
+def admin_doors(runtime: Runtime) -> Sequence[Door]:
+    """The doors of the admin listener."""
+    return ()
+
+
+def api_app(runtime: Runtime) -> ASGIApp:
+    routes = health_routes(runtime.pools, runtime.draining, detailed=False)
+    return compose(api_doors(runtime), Starlette(routes=routes, exception_handlers={404: _no_api, 405: _no_api}))
+
+
+def admin_app(runtime: Runtime) -> ASGIApp:
+    routes = health_routes(runtime.pools, runtime.draining, detailed=True)
+    return compose(admin_doors(runtime), Starlette(routes=routes, exception_handlers={404: _no_page, 405: _no_page}))
+
+
+def compose(doors: Sequence[Door], otherwise: ASGIApp) -> ASGIApp:
+    """One application out of many; the first door that fits serves."""
+    table = [(door.prefix, door.prefix + "/", door.app) for door in doors]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            for exact, prefix, door in table:
+                if path.startswith(prefix) or path == exact:
+                    return await door(scope, receive, send)
+        return await otherwise(scope, receive, send)
+
+    return app
+
+
+def _no_api(request: Request, error: Exception) -> Response:
+    return Response(b'{"error":"api not found"}', 404, media_type="application/json; charset=utf-8")
+
+
+def _no_page(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("404 page not found", 404)

@@ -1,0 +1,95 @@
+"""The command `duetime`: what there is to call, and how it ends when something is wrong.
+
+An error of Duetime's is one line on standard error and an exit code, never a traceback:
+
+    0  done
+    1  refused or not found: nothing was ready, a lease was lost, a check failed
+    2  what was asked for cannot be right: options, settings, a taken port
+    3  a store or server does not answer, or has no room
+    4  not allowed: no token, or not one for this
+"""
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from duetime import __version__
+from duetime.cli import commands
+from duetime.cli.config import config
+from duetime.cli.options import Target
+from duetime.cli.output import error_document, safe
+from duetime.cli.serve import EXAMPLES, serve
+from duetime.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
+from duetime.settings import mask
+
+EMPTY = inspect.Parameter.empty
+
+app = typer.Typer(
+    name="duetime",
+    help="Duetime, a delayed job queue: push a job now, have it delivered when it is due.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def root(context: typer.Context, **options: Any) -> None:
+    context.obj = Target(**options)
+
+
+def _take_global_options(function: Callable[..., None]) -> None:
+    """The options of `Target` may also stand before the command; one declaration serves both places."""
+    hints: dict[str, Any] = {"context": typer.Context, **get_type_hints(Target, include_extras=True)}
+    defaults = {field.name: field.default for field in dataclasses.fields(Target)}
+    function.__annotations__ = hints
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=defaults.get(name, EMPTY))
+            for name, hint in hints.items()
+        ]
+    )
+    app.callback()(function)
+
+
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def _examples(*lines: str) -> str:
+    return "\n".join(["Examples:", *(f"  {escape(line)}" for line in lines)])
+
+
+_take_global_options(root)
+app.command("serve", epilog=_examples(*EXAMPLES))(serve)
+app.command("config", epilog=_examples("duetime config", "duetime config --config /etc/duetime.toml --json"))(config)
+app.command("version", epilog=_examples("duetime version"))(version)
+commands.register(app)
+
+
+def main() -> None:
+    """What the console script calls."""
+    try:
+        app()
+    except DuetimeError as error:
+        if "--json" in sys.argv:
+            line = msgspec.json.encode(error_document(error), enc_hook=str).decode()
+        else:
+            line = f"duetime: {safe(error.message)}"
+        sys.stderr.write(mask(line) + "\n")
+        sys.exit(exit_code(error))
+
+
+def exit_code(error: DuetimeError) -> int:
+    match error:
+        case InvalidSettings() | InvalidRequest():
+            return 2
+        case Unauthorized() | Forbidden():
+            return 4
+        case _:
+            return 3 if error.status >= 500 else 1

@@ -1,0 +1,100 @@
+"""`duetime serve`: one server process."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from duetime import __version__
+from duetime.cli.config import ConfigOption, read_settings
+from duetime.cli.logs import set_up_logging
+from duetime.errors import DuetimeError, InvalidSettings
+from duetime.settings import DEFAULT_STORE, Settings, mask
+
+if TYPE_CHECKING:
+    from duetime.api.app import Runtime
+    from duetime.api.host import Addresses
+
+EXAMPLES = (
+    "duetime serve --dev",
+    "duetime serve --store sqlite:///var/lib/duetime/jobs.db",
+    "duetime serve --store redis://127.0.0.1:6379/0 --port 8080",
+    "duetime serve --config /etc/duetime.toml",
+)
+
+
+def serve(
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help=f"Where jobs are kept; {DEFAULT_STORE} if not given.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port of the API, else 7777; 0 picks one.")] = None,
+    admin_port: Annotated[int | None, typer.Option(help="The port of the admin API, else 7778; 0 picks one.")] = None,
+    journal: Annotated[str | None, typer.Option(metavar="DIR", help="The journal's folder (not written yet).")] = None,
+    dev: Annotated[
+        bool | None, typer.Option("--dev", help="For trying out: loopback only, any or no token is let in.")
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run a server: the API on port 7777, the admin API on port 7778.
+
+    TERM, INT (Ctrl-C) and USR2 stop it gently, a second one at once. Every setting can also be given as an environment
+    variable DUETIME_<NAME> or in duetime.toml; `duetime config` lists them.
+    """
+    flags = {"store": store, "port": port, "admin_port": admin_port, "journal": journal, "dev": dev}
+    settings = read_settings(flags, config)
+    try:
+        from duetime.api.host import run, serve  # noqa: PLC0415 - the extra [server] is optional
+    except ModuleNotFoundError as missing:
+        raise InvalidSettings(f"`duetime serve` needs the extra duetime[server] ({missing.name} is missing)") from None
+    set_up_logging(settings.log_level, settings.log_format)
+    if settings.store == DEFAULT_STORE:
+        _make_folder(DEFAULT_STORE)
+    run(serve(settings, announce=announce))
+
+
+def _make_folder(url: str) -> None:
+    """The default store's folder; a store that was asked for is expected to have a place."""
+    folder = Path(url.partition(":")[2]).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSettings(
+            f"cannot make the folder {folder} ({error.strerror}): choose another with --store"
+        ) from None
+
+
+def announce(runtime: "Runtime", addresses: "Addresses") -> None:
+    """A few lines for the person who started it: what is where, what is unsafe, what to try."""
+    settings = runtime.settings
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(Text.assemble(("Duetime ", "bold"), (__version__, "bold"), " is ready"))
+    for label, value in _facts(runtime, addresses):
+        console.print(Text.assemble((f"  {label:<8}", "dim"), value))
+    for warning in _warnings(settings, runtime.pools.errors()):
+        console.print(Text.assemble(("  warning ", "yellow"), warning))
+
+
+def _facts(runtime: "Runtime", addresses: "Addresses") -> list[tuple[str, str]]:
+    settings = runtime.settings
+    stores = [("store" if name == "default" else f"pool {name}", mask(url)) for name, url in settings.pools.items()]
+    local = addresses.api.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+    return [
+        *stores,
+        ("API", addresses.api),
+        ("admin", addresses.admin),
+        ("try", f"curl {local}/healthz"),
+        ("stop", "Ctrl-C"),
+    ]
+
+
+def _warnings(settings: Settings, errors: Mapping[str, DuetimeError]) -> list[str]:
+    warnings: list[str] = []
+    if settings.dev:
+        warnings.append("--dev: every namespace is open to any or no token; loopback only")
+    if settings.journal:
+        warnings.append(f"--journal: there is no journal yet, nothing is written to {settings.journal}")
+    warnings += [f"pool {name}: {mask(error.message)}; trying again" for name, error in errors.items()]
+    return warnings

@@ -1,0 +1,220 @@
+"""`duetime serve` as a real process: its start-up message, its ports, its end."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.plugins.processes import guard, release
+
+COMMAND = [str(Path(sys.executable).with_name("duetime"))]
+Start = Callable[..., "Server"]
+
+
+class Server:
+    """A running `duetime serve`, after its start-up message."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.message: list[str] = []
+        assert process.stdout is not None
+        for line in iter(process.stdout.readline, ""):
+            self.message.append(line.rstrip("\n"))
+            if line.lstrip().startswith("stop "):
+                break
+
+    def address(self, label: str) -> str:
+        [line] = [line for line in self.message if line.split()[0] == label]
+        return line.split()[1]
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """The exit code and everything on standard error."""
+        self.process.send_signal(number)
+        return finish(self.process)[::2]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **environment: str) -> Server:
+        process = launch(tmp_path, *arguments, **environment)
+        started.append(process)
+        return Server(process)
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            finish(process)
+
+
+def launch(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=inherited | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    guard(process.pid)
+    return process
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """The exit code, standard output and standard error of a process that is ending."""
+    out, errors = process.communicate(timeout=20)
+    release(process.pid)
+    return process.returncode, out, errors
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    return finish(launch(folder, *arguments, **environment))
+
+
+ANY_PORT = ("--port", "0", "--admin-port", "0")
+
+
+def test_starts_on_the_default_store_and_says_what_is_where(start: Start, tmp_path: Path) -> None:
+    server = start("serve", "--dev", *ANY_PORT)
+    assert re.fullmatch(r"Duetime \S+ is ready", server.message[0])
+    assert server.address("store") == "sqlite:duetime-data/jobs.db"
+    assert (tmp_path / "duetime-data" / "jobs.db").exists()
+    for label in ("API", "admin"):
+        assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", server.address(label))
+    [hint] = [line for line in server.message if line.split()[0] == "try"]
+    assert hint.split("try", 1)[1].strip() == f"curl {server.address('API')}/healthz"
+
+
+def test_both_listeners_tell_how_it_is(start: Start) -> None:
+    server = start("serve", "--dev", *ANY_PORT)
+    api = httpx.get(server.address("API") + "/healthz")
+    admin = httpx.get(server.address("admin") + "/healthz")
+    assert (api.status_code, admin.status_code) == (200, 200)
+    assert api.json()["status"] == "ok"
+    assert "pools" not in api.json()
+    assert admin.json()["pools"]["default"]["status"] == "ok"
+    assert admin.json()["pools"]["default"]["store"] == "sqlite"
+    for label in ("API", "admin"):
+        ready = httpx.get(server.address(label) + "/readyz")
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+
+
+def test_every_answer_has_a_request_id_and_unknown_paths_their_form(start: Start) -> None:
+    server = start("serve", "--dev", *ANY_PORT)
+    answers = [
+        httpx.get(server.address("API") + "/healthz"),
+        httpx.get(server.address("API") + "/nowhere"),
+        httpx.post(server.address("API") + "/healthz"),
+        httpx.get(server.address("admin") + "/nowhere"),
+        httpx.request("BAD", server.address("admin") + "/healthz"),
+    ]
+    assert len({answer.headers["X-Request-ID"] for answer in answers}) == 5
+    assert [answer.status_code for answer in answers] == [200, 404, 404, 404, 400]
+    assert answers[1].json() == {"error": "api not found"}
+    assert answers[3].text == "404 page not found"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_stops_it_cleanly(start: Start, number: signal.Signals) -> None:
+    server = start("serve", "--dev", *ANY_PORT)
+    with httpx.Client() as kept:
+        kept.get(server.address("API") + "/healthz")
+        code, errors = server.stop(number)
+    assert code == 0
+    assert "Traceback" not in errors
+    assert "ERROR" not in errors
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.address("API") + "/healthz")
+
+
+@pytest.mark.parametrize(("setting", "flag"), [("port", "--port"), ("admin_port", "--admin-port")])
+def test_a_taken_port_is_named_with_the_ways_to_change_it(tmp_path: Path, setting: str, flag: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        flags = {"--port": "0", "--admin-port": "0", flag: port}
+        code, out, errors = run(tmp_path, "serve", "--dev", *(word for pair in flags.items() for word in pair))
+    assert (code, out) == (2, "")
+    assert errors == (
+        f"duetime: 127.0.0.1:{port} is taken: choose another port with {flag} or DUETIME_{setting.upper()}"
+        f" or {setting} in duetime.toml\n"
+    )
+
+
+def test_two_servers_do_not_share_a_port_by_accident(start: Start, tmp_path: Path) -> None:
+    first = start("serve", "--dev", *ANY_PORT)
+    port = first.address("API").rpartition(":")[2]
+    assert run(tmp_path, "serve", "--dev", "--port", port, "--admin-port", "0")[0] == 2
+
+
+def test_settings_come_from_the_file_and_the_environment(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "duetime.toml").write_text('store = "memory:"\nport = 0\nlog_format = "json"\n')
+    server = start("serve", "--dev", DUETIME_ADMIN_PORT="0")
+    assert server.address("store") == "memory:"
+    code, errors = server.stop()
+    assert code == 0
+    events = [json.loads(line)["event"] for line in errors.splitlines()]
+    assert "pool_open" in events
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "message"),
+    [
+        (["--port", "70000"], {}, "--port: 70000 is not a port (0 to 65535)"),
+        (["--store", "oracle:x"], {}, "no store for 'oracle'"),
+        (["--config", "missing.toml"], {}, "cannot read the settings file missing.toml: No such file or directory"),
+        ([], {"DUETIME_STROE": "x"}, "unknown environment variable DUETIME_STROE; the nearest known is DUETIME_STORE"),
+        (["--dev"], {"DUETIME_HOST": "0.0.0.0"}, "--dev lets everybody in and therefore listens on loopback only"),
+        ([], {"DUETIME_ADMIN_HOST": "0.0.0.0"}, "the admin API stays on loopback until an admin account is configured"),
+        ([], {"DUETIME_HOST": "203.0.113.7", "DUETIME_PORT": "0"}, "cannot listen on 203.0.113.7:0"),
+    ],
+)
+def test_wrong_settings_are_one_line_and_exit_2(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], message: str
+) -> None:
+    code, out, errors = run(tmp_path, "serve", "--admin-port", "0", *arguments, **environment)
+    assert (code, out) == (2, "")
+    assert message in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+def test_a_store_that_is_down_is_named_without_its_password_and_waited_for(start: Start, free_port: int) -> None:
+    server = start("serve", "--dev", *ANY_PORT, "--store", f"redis://:hush@127.0.0.1:{free_port}/0")
+    assert httpx.get(server.address("admin") + "/healthz").json()["status"] == "degraded"
+    assert httpx.get(server.address("API") + "/readyz").status_code == 503
+    code, errors = server.stop()
+    assert code == 0
+    assert "hush" not in errors + "\n".join(server.message)
+
+
+def test_config_prints_values_with_their_sources_and_no_password(tmp_path: Path) -> None:
+    (tmp_path / "duetime.toml").write_text('store = "redis://u:hush@h/0"\n[pool.big]\nstore = "redis://:hush@big"\n')
+    code, out, errors = run(tmp_path, "config", "--json", DUETIME_PORT="8")
+    assert (code, errors) == (0, "")
+    document = json.loads(out)
+    assert document["settings"]["port"]["value"] == "8"
+    assert document["settings"]["port"]["source"] == "DUETIME_PORT"
+    assert document["settings"]["store"]["value"] == "redis://u:***@h/0"
+    assert document["pools"]["big"] == {"store": "redis://:***@big", "source": "[pool.big] in duetime.toml"}
+    assert "hush" not in out
+    table = run(tmp_path, "config")[1]
+    assert "redis://u:***@h/0" in table
+    assert "hush" not in table
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", run(tmp_path, "version")[1])
+    for arguments in (["--help"], ["serve", "--help"]):
+        code, out, errors = run(tmp_path, *arguments)
+        assert (code, errors) == (0, "")
+        assert "Usage: duetime" in out
