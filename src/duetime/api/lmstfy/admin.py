@@ -1,0 +1,186 @@
+"""lmstfy's admin API: tokens, limits, pools, metrics, the access log.
+
+Where lmstfy shows a token, the label stands here; routes with a token in their path take the token or its label.
+"""
+
+import base64
+import binascii
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from duetime import __version__
+from duetime.api.lmstfy import admin_tokens
+from duetime.api.lmstfy.admin_call import AdminCall
+from duetime.api.lmstfy.options import Parts
+from duetime.api.lmstfy.wire import (
+    TEXT,
+    Answer,
+    Header,
+    Refused,
+    error,
+    header,
+    refused,
+    request_id,
+    send_answer,
+    to_json,
+    to_pretty_json,
+    without_slash,
+)
+from duetime.engine.pools import DEFAULT_POOL
+from duetime.errors import DuetimeError
+from duetime.ids import IdMaker
+
+log = logging.getLogger("duetime.lmstfy")
+
+Handler = Callable[[Parts, AdminCall], Awaitable[Answer]]
+
+NOT_FOUND = Answer(404, b"404 page not found", ((b"content-type", b"text/plain"),))
+UNAUTHORIZED = Answer(401, b"", ((b"www-authenticate", b'Basic realm="Authorization Required"'),))
+INTERNAL = error(500, "internal error")
+CRASHED = Answer(500, b"", ())
+PROMETHEUS: Header = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+
+
+async def info(parts: Parts, call: AdminCall) -> Answer:
+    """Namespaces and their queues; nothing at all for a pool that does not exist."""
+    pool = call.query.get("pool") or DEFAULT_POOL
+    if pool not in parts.pools:
+        return Answer(200, b"", (TEXT,))
+    shown: dict[str, list[str]] = {}
+    for queue in await parts.pools.engine(pool).store.queues():
+        shown.setdefault(queue.namespace, []).append(queue.name)
+    return Answer(200, to_pretty_json(shown) + b"\n", (TEXT,))
+
+
+async def version(parts: Parts, call: AdminCall) -> Answer:
+    options = parts.options
+    built = {"build_commit": options.build_commit, "build_date": options.build_date, "version": __version__}
+    return Answer(200, to_pretty_json(built))
+
+
+async def metrics(parts: Parts, call: AdminCall) -> Answer:
+    return Answer(200, await parts.metrics.text(parts.pools), (PROMETHEUS,))
+
+
+async def pools(parts: Parts, call: AdminCall) -> Answer:
+    return Answer(200, to_pretty_json(parts.pools.names))
+
+
+async def show_access_log(parts: Parts, call: AdminCall) -> Answer:
+    return Answer(200, to_json({"status": "enabled" if parts.access_log.enabled else "disabled"}))
+
+
+async def switch_access_log(parts: Parts, call: AdminCall) -> Answer:
+    asked = call.query.get("status")
+    if asked not in ("enable", "disable"):
+        raise refused(400, "invalid status")
+    await parts.access_log.switch(on=asked == "enable")
+    return await show_access_log(parts, call)
+
+
+class Route(NamedTuple):
+    """`protected` routes ask for an account, where there are any; the others only if the operator wants that."""
+
+    handler: Handler
+    protected: bool = True
+
+
+ROUTES: Mapping[tuple[str, str], Route] = {
+    ("GET", "/info"): Route(info, protected=False),
+    ("GET", "/version"): Route(version, protected=False),
+    ("GET", "/metrics"): Route(metrics, protected=False),
+    ("GET", "/pools"): Route(pools, protected=False),
+    ("GET", "/limits"): Route(admin_tokens.list_limits),
+    ("GET", "/token/:namespace"): Route(admin_tokens.list_tokens),
+    ("POST", "/token/:namespace"): Route(admin_tokens.create_token),
+    ("DELETE", "/token/:namespace/:token"): Route(admin_tokens.delete_token),
+    ("GET", "/token/:namespace/:token/limit"): Route(admin_tokens.show_limit),
+    ("POST", "/token/:namespace/:token/limit"): Route(admin_tokens.add_limit),
+    ("PUT", "/token/:namespace/:token/limit"): Route(admin_tokens.put_limit),
+    ("DELETE", "/token/:namespace/:token/limit"): Route(admin_tokens.delete_limit),
+    ("GET", "/accesslog"): Route(show_access_log, protected=False),
+    ("POST", "/accesslog"): Route(switch_access_log),
+}
+
+
+class LmstfyAdmin:
+    """An ASGI application for the admin listener."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._request_ids = IdMaker()
+        self._accounts = {user.encode(): password.encode() for user, password in parts.options.accounts.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        started = time.perf_counter()
+        answer = await self._answer(scope, receive)
+        name, is_sent = request_id(scope, self._request_ids)
+        extra: tuple[Header, ...] = () if is_sent else ((b"x-request-id", name.encode()),)
+        try:
+            await send_answer(send, answer, extra)
+        except OSError:
+            log.debug("client_gone")
+        if self._parts.access_log.enabled:
+            elapsed_s = time.perf_counter() - started
+            self._parts.access_log.write(scope, answer.status, pool="", elapsed_s=elapsed_s, request_id=name)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        try:
+            return await self._serve(scope, receive)
+        except Refused as refusal:
+            return refusal.answer
+        except DuetimeError as failure:
+            log.warning("admin_failed", extra={"error": failure.code, "detail": failure.message})
+            return INTERNAL
+        except Exception:
+            log.exception("admin_crashed")
+            return CRASHED
+
+    async def _serve(self, scope: Scope, receive: Receive) -> Answer:
+        path: str = scope["path"]
+        route, call = _find_route(scope, receive, path)
+        if route is None:
+            shorter = _find_route(scope, receive, path[:-1])[0] if path.endswith("/") else None
+            return without_slash(scope) if shorter else NOT_FOUND
+        if (route.protected or self._parts.options.protect_admin) and not self._is_admin(scope):
+            return UNAUTHORIZED
+        return await route.handler(self._parts, call)
+
+    def _is_admin(self, scope: Scope) -> bool:
+        if not self._accounts:
+            return not self._parts.options.protect_admin
+        kind, _, encoded = header(scope, b"authorization").partition(b" ")
+        if kind.lower() != b"basic":
+            return False
+        try:
+            user, _, password = base64.b64decode(encoded, validate=True).partition(b":")
+        except binascii.Error:
+            return False
+        expected = self._accounts.get(user)
+        # Compare something in any case: the time must not tell which users there are.
+        matches = hmac.compare_digest(password, expected if expected is not None else b"")
+        return matches and expected is not None
+
+
+def _find_route(scope: Scope, receive: Receive, path: str) -> tuple[Route | None, AdminCall]:
+    call = AdminCall(scope, receive)
+    match path.split("/"):
+        case ["", "token", namespace] if namespace:
+            pattern = "/token/:namespace"
+        case ["", "token", namespace, token] if namespace and token:
+            pattern = "/token/:namespace/:token"
+            call.token = token
+        case ["", "token", namespace, token, "limit"] if namespace and token:
+            pattern = "/token/:namespace/:token/limit"
+            call.token = token
+        case _:
+            pattern, namespace = path, ""
+    call.namespace = namespace
+    return ROUTES.get((scope["method"], pattern)), call

@@ -1,0 +1,62 @@
+"""What a handler gets: the request, let in, and the things of the door that it needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from starlette.types import Receive, Scope
+
+from duetime.api.lmstfy.metrics import Metrics
+from duetime.api.lmstfy.params import Defaults
+from duetime.api.lmstfy.wire import parse_query
+from duetime.clock import Clock, SystemClock
+from duetime.engine import Engine
+from duetime.ids import IdMaker
+from duetime.job import Delivery
+from duetime.names import Queue
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What all requests of one door share."""
+
+    metrics: Metrics
+    defaults: Defaults
+    max_body: int
+    clock: Clock = field(default_factory=SystemClock)
+    ids: IdMaker = field(default_factory=IdMaker)
+
+
+class Call:
+    """One request.
+
+    `queues` is that part of the path as it came; `admitted` says that pool and namespace are real, not just asked for;
+    `taken` is what must go back if nobody gets it.
+    """
+
+    __slots__ = (
+        "admitted",
+        "api",
+        "engine",
+        "job_id",
+        "namespace",
+        "pool",
+        "query",
+        "queues",
+        "receive",
+        "scope",
+        "taken",
+    )
+
+    engine: Engine
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.query = parse_query(scope["query_string"])
+        self.api = self.pool = self.namespace = self.queues = self.job_id = ""
+        self.admitted = False
+        self.taken: Sequence[Delivery] = ()
+
+    @property
+    def queue(self) -> Queue:
+        return Queue(self.namespace, self.queues)

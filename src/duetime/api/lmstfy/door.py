@@ -1,0 +1,244 @@
+"""lmstfy's public API: every route on one screen, and the order in which a request is checked.
+
+name -> pool -> token -> throttle -> handler. A plain ASGI application without a framework: publish, consume and
+acknowledge are the hot path of a server, and the other routes are few.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from duetime.api.auth import Access, Token, split
+from duetime.api.exchange import ClientGone
+from duetime.api.limits import Side, Slot
+from duetime.api.lmstfy import consumers, inspection, producers
+from duetime.api.lmstfy.call import Call, Desk
+from duetime.api.lmstfy.metrics import Seen
+from duetime.api.lmstfy.options import Parts
+from duetime.api.lmstfy.params import check_consumed_names, check_names
+from duetime.api.lmstfy.wire import (
+    JSON,
+    Answer,
+    Header,
+    Refused,
+    error,
+    header,
+    request_id,
+    send_answer,
+    to_json,
+    without_slash,
+)
+from duetime.clock import Clock, SystemClock
+from duetime.errors import (
+    BodyTooLarge,
+    DuetimeError,
+    Forbidden,
+    InvalidRequest,
+    LeaseLost,
+    PoolNotFound,
+    QueueFull,
+    TooManyRequests,
+    Unauthorized,
+)
+from duetime.ids import IdMaker
+
+log = logging.getLogger("duetime.lmstfy")
+
+Handler = Callable[[Desk, Call], Awaitable[Answer]]
+
+NOT_FOUND = error(404, "api not found")
+INTERNAL = error(500, "internal error")
+CRASHED = Answer(500, b"", ())
+GONE = Answer(499, b"", ())
+"""For the metrics: nobody reads it."""
+PREFIX = "/api/:namespace/:queue"
+ACTIONS = {Side.READ: "consume", Side.WRITE: "produce"}
+
+
+class Route(NamedTuple):
+    """`access` is any of what the token must allow; `side` is what the request spends; `public` needs no token."""
+
+    handler: Handler
+    access: tuple[Access, ...] = (Access.READ,)
+    side: Side | None = None
+    public: bool = False
+    consumes: bool = False
+
+
+READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
+
+ROUTES: Mapping[tuple[str, str], Route] = {
+    ("PUT", ""): Route(producers.publish, (WRITE,), Side.WRITE),
+    ("PUT", "/bulk"): Route(producers.bulk_publish, (WRITE,), Side.WRITE),
+    ("PUT", "/job/:job_id"): Route(producers.republish, (WRITE,), Side.WRITE),
+    ("GET", ""): Route(consumers.consume, (READ,), Side.READ, consumes=True),
+    ("GET", "/peek"): Route(inspection.peek_head),
+    ("GET", "/job/:job_id"): Route(inspection.peek_job),
+    ("DELETE", "/job/:job_id"): Route(consumers.acknowledge, (READ, WRITE)),
+    ("DELETE", ""): Route(inspection.destroy, (ADMIN,)),
+    ("GET", "/size"): Route(inspection.size, public=True),
+    ("GET", "/deadletter"): Route(inspection.peek_dead),
+    ("PUT", "/deadletter"): Route(inspection.respawn, (ADMIN,)),
+    ("DELETE", "/deadletter"): Route(inspection.delete_dead, (ADMIN,)),
+    ("GET", "/deadletter/size"): Route(inspection.dead_size, public=True),
+}
+
+
+class LmstfyDoor:
+    """An ASGI application for the API listener."""
+
+    def __init__(self, parts: Parts, *, clock: Clock | None = None) -> None:
+        self._pools = parts.pools
+        self._tokens = parts.tokens
+        self._limits = parts.limits
+        self._metrics = parts.metrics
+        self._access_log = parts.access_log
+        self._options = parts.options
+        clock = clock or SystemClock()
+        self._desk = Desk(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
+        self._request_ids = IdMaker(clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        started = time.perf_counter()
+        call = Call(scope, receive)
+        answer = await self._answer(call)
+        name, is_sent = request_id(scope, self._request_ids)
+        extra: tuple[Header, ...] = () if is_sent else ((b"x-request-id", name.encode()),)
+        try:
+            await send_answer(send, answer, extra)
+        except OSError:
+            await self._take_back(call)
+        elapsed_s = time.perf_counter() - started
+        pool, namespace = (call.pool, call.namespace) if call.admitted else ("", "")
+        self._metrics.finished(Seen(pool, namespace, call.api, scope["method"]), answer.status, elapsed_s)
+        if self._access_log.enabled:
+            self._access_log.write(scope, answer.status, pool=pool, elapsed_s=elapsed_s, request_id=name)
+
+    async def _answer(self, call: Call) -> Answer:
+        """Every error becomes an answer here, and says nothing about the inside."""
+        try:
+            route = _find_route(call)
+            return await self._serve(route, call) if route else _no_route(call)
+        except Refused as refusal:
+            return refusal.answer
+        except DuetimeError as failure:
+            return _failed(failure)
+        except ClientGone:
+            return GONE
+        except Exception:
+            log.exception("request_crashed")
+            return CRASHED
+
+    async def _serve(self, route: Route, call: Call) -> Answer:
+        if route.consumes:
+            check_consumed_names(call.namespace, call.queues)
+        else:
+            check_names(call.namespace, call.queues)
+        token = await self._admit(route, call)
+        slot = await self._spend(token, route.side) if token and route.side else None
+        if slot is None:
+            call.engine = self._pools.engine(call.pool)
+            return await route.handler(self._desk, call)
+        status = 0
+        try:
+            call.engine = self._pools.engine(call.pool)
+            answer = await route.handler(self._desk, call)
+            status = answer.status
+        finally:
+            if status not in (200, 201):
+                await self._return_slot(slot)
+        return answer
+
+    async def _admit(self, route: Route, call: Call) -> Token | None:
+        """The pool, then the token. None where no token is asked for."""
+        text = header(call.scope, b"x-token").decode(errors="surrogateescape") or call.query.get("token", "")
+        call.pool, secret = split(text)
+        if call.pool not in self._pools:
+            raise PoolNotFound
+        if route.public and self._options.public_sizes:
+            return None
+        token = await self._tokens.check(call.pool, call.namespace, secret)
+        if token.scopes.isdisjoint(route.access):
+            raise Forbidden
+        call.admitted = True
+        return token
+
+    async def _spend(self, token: Token, side: Side) -> Slot | None:
+        try:
+            return await self._limits.spend(token, side)
+        except TooManyRequests as limited:
+            action = ACTIONS[side]
+            self._metrics.limited(token.pool, token.namespace, token.label, action)
+            text = f"token({token.label}) {action} reach the limit rate, please retry later"
+            retry_after = b"%d" % limited.fields["retry_after_s"]
+            raise Refused(Answer(429, to_json({"msg": text}), (JSON, (b"retry-after", retry_after)))) from None
+        except DuetimeError as failure:
+            log.warning("throttle_failed", extra={"error": failure.code})
+            raise Refused(Answer(500, b'{"err":"internal error"}')) from failure
+
+    async def _return_slot(self, slot: Slot) -> None:
+        try:
+            await self._limits.give_back(slot)
+        except DuetimeError as failure:
+            log.warning("slot_lost", extra={"error": failure.code})
+
+    async def _take_back(self, call: Call) -> None:
+        """The client has gone before its answer: its jobs go back to their places."""
+        for delivery in call.taken:
+            try:
+                await call.engine.give_back(delivery.lease)
+            except LeaseLost:
+                pass
+            except DuetimeError as failure:
+                log.warning("give_back_failed", extra={"job": delivery.lease.id, "error": failure.code})
+
+
+def _find_route(call: Call) -> Route | None:
+    """The route of a request, with the parts of its path put into `call`."""
+    parts = call.scope["path"].split("/")
+    match parts:
+        case ["", "api", namespace, queues] if namespace and queues:
+            tail = ""
+        case ["", "api", namespace, queues, "job", job_id] if namespace and queues and job_id:
+            tail, call.job_id = "/job/:job_id", job_id
+        case ["", "api", namespace, queues, *rest] if namespace and queues:
+            tail = "/" + "/".join(rest)
+        case _:
+            return None
+    route = ROUTES.get((call.scope["method"], tail))
+    if route is not None:
+        call.api, call.namespace, call.queues = PREFIX + tail, namespace, queues
+    return route
+
+
+def _no_route(call: Call) -> Answer:
+    path: str = call.scope["path"]
+    if path.endswith("/"):
+        shorter = Call({**call.scope, "path": path[:-1]}, call.receive)
+        if _find_route(shorter):
+            return without_slash(call.scope)
+    return NOT_FOUND
+
+
+REFUSALS: Mapping[type[DuetimeError], Answer] = {
+    PoolNotFound: error(404, "pool not found"),
+    Forbidden: error(403, "the token does not allow this"),
+    BodyTooLarge: error(413, "body too large"),
+    QueueFull: Answer(429, to_json({"msg": "the queue is full"})),
+}
+
+
+def _failed(failure: DuetimeError) -> Answer:
+    if answer := REFUSALS.get(type(failure)):
+        return answer
+    if isinstance(failure, Unauthorized):
+        return error(401, failure.message)
+    if isinstance(failure, InvalidRequest):
+        return error(400, "invalid request")
+    log.warning("request_failed", extra={"error": failure.code, "detail": failure.message})
+    return INTERNAL

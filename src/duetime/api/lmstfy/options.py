@@ -1,0 +1,53 @@
+"""What an operator can set on the lmstfy listeners, and what these work with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec import Struct, field
+
+from duetime.api.auth import Tokens
+from duetime.api.limits import Limits
+from duetime.api.lmstfy.access_log import AccessLog
+from duetime.api.lmstfy.metrics import Metrics
+from duetime.api.lmstfy.params import Defaults
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.job import MAX_BODY
+from duetime.stores.registry import Registry
+
+
+class Options(Struct, frozen=True):
+    """`accounts` are the users of the admin listener with their passwords; without any, nobody is asked.
+
+    `public_sizes`: /size and /deadletter/size need no token. `protect_admin`: every admin route asks for an account,
+    also those that lmstfy leaves open.
+    """
+
+    defaults: Defaults = Defaults()
+    max_body: int = MAX_BODY
+    public_sizes: bool = True
+    accounts: Mapping[str, str] = field(default_factory=dict[str, str])
+    protect_admin: bool = False
+    access_log: bool = False
+    build_commit: str = ""
+    build_date: str = ""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The two listeners of one process share these."""
+
+    pools: Pools
+    tokens: Tokens
+    limits: Limits
+    access_log: AccessLog
+    metrics: Metrics
+    options: Options
+
+    @classmethod
+    def make(cls, pools: Pools, mirror: Mirror, tokens: Tokens, options: Options, metrics: Metrics) -> "Parts":
+        def registry() -> Registry:
+            return pools.registry
+
+        access_log = AccessLog(mirror, registry, default=options.access_log)
+        return cls(pools, tokens, Limits(mirror, registry), access_log, metrics, options)

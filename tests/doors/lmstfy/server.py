@@ -1,0 +1,134 @@
+"""A whole server in a thread of its own: pools, both lmstfy listeners, real sockets."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+import uvloop
+from starlette.types import Message, Scope
+
+from duetime.api.auth import Tokens
+from duetime.api.exchange import ClientGone
+from duetime.api.listener import Listener
+from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Metrics, Options, Parts
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.job import NewJob
+from duetime.names import Queue
+from duetime.stores.open import open_store
+from tests.doors.lmstfy.client import Lmstfy
+from tests.doors.lmstfy.wire import Address
+
+GRACE_S = 5.0
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_parts(urls: Mapping[str, str], options: Options, *, dev: bool = False) -> AsyncIterator[Parts]:
+    async with (
+        Pools(urls, open_store=open_store) as pools,
+        Mirror(lambda: pools.registry) as mirror,
+    ):
+        tokens = Tokens(mirror, lambda: pools.registry, pools, dev=dev)
+        yield Parts.make(pools, mirror, tokens, options, Metrics())
+
+
+def poll_scope(lmstfy: Lmstfy, queue: str, count: int) -> Scope:
+    return {
+        "type": "http",
+        "method": "GET",
+        "path": f"/api/{lmstfy.namespace}/{queue}",
+        "query_string": b"count=%d" % count,
+        "headers": [(b"x-token", lmstfy.token.encode())],
+    }
+
+
+class Server:
+    """A context manager: inside it `api` and `admin` are listening."""
+
+    api: Address
+    admin: Address
+
+    def __init__(self, urls: Mapping[str, str], options: Options | None = None, *, dev: bool = False) -> None:
+        self._urls = urls
+        self._options = options or Options()
+        self._dev = dev
+        self._thread = threading.Thread(target=self._run, name="lmstfy server")
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self.parts: Parts
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        self._started.wait()
+        if self._error:
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread.is_alive():
+            self.stop()
+        if self._error:
+            raise self._error
+
+    async def push(self, namespace: str, queue: str, job_id: str, *, tries: int) -> None:
+        """As another door would."""
+        engine = self.parts.pools.engine("default")
+        await self._inside(engine.push(Queue(namespace, queue), [NewJob(job_id, b"x", tries=tries)]))
+
+    async def parked(self) -> int:
+        """How many polls wait in the server, all pools together."""
+
+        async def count() -> int:
+            pools = self.parts.pools
+            return sum(pools.engine(name)._room.parked for name in pools.names)
+
+        return await self._inside(count())
+
+    async def _inside(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def consume_for_nobody(self, lmstfy: Lmstfy, queue: str, *, count: int) -> None:
+        """A request whose client goes when its answer is ready."""
+        request = poll_scope(lmstfy, queue, count)
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            raise ClientGone
+
+        await self._inside(LmstfyDoor(self.parts)(request, receive, send))
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            uvloop.run(self._serve())
+        except BaseException as error:  # shown by the test's own thread
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with open_parts(self._urls, self._options, dev=self._dev) as parts:
+            self.parts = parts
+            sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+            apps = (LmstfyDoor(parts), LmstfyAdmin(parts))
+            listeners = [Listener(app, [sock]) for app, sock in zip(apps, sockets, strict=True)]
+            for listener in listeners:
+                await listener.start()
+            self.api, self.admin = (Address(*sock.getsockname()) for sock in sockets)
+            self._started.set()
+            await self._stop.wait()
+            await asyncio.gather(*(listener.stop(GRACE_S) for listener in listeners))
