@@ -48,11 +48,8 @@ class SqliteStore:
             prepare_file(connection, clock.now_ms(), time.monotonic() + lock_timeout_s)
             return connection
 
-        self._path = path
         self._data_version = 0
-        folder = _folder_beside(path)
-        self._turnstile = Turnstile(folder / "turn")
-        self._mailboxes = Mailboxes(folder)
+        self._turnstile, self._mailboxes = _beside(path)
         self._hub = WakeHub(self._mailboxes, self._look)
         self._writer = WriterThread(
             connect_writer,
@@ -61,7 +58,9 @@ class SqliteStore:
             lock_timeout_s=lock_timeout_s,
             announce=self._hub.announce,
         )
-        self._reader = ReaderThread(lambda: connect(path, synchronous=synchronous, read_only=True), clock)
+        self._reader = ReaderThread(
+            lambda: connect(path, synchronous=synchronous, read_only=True), clock, lock_timeout_s=lock_timeout_s
+        )
         self.registry = SqliteRegistry(self._writer, self._reader, self._hub)
 
     @classmethod
@@ -201,11 +200,11 @@ def _real_path(path: str | Path) -> Path:
     return Path(path).resolve()
 
 
-def _folder_beside(path: Path) -> Path:
-    """For the lock by which processes take turns, and their sockets."""
+def _beside(path: Path) -> tuple[Turnstile, Mailboxes]:
+    """What the processes on a file share: their turns to write, and their mailboxes."""
     folder = path.with_name(path.name + "-wake")
     try:
         folder.mkdir(exist_ok=True)
+        return Turnstile(folder / "turn"), Mailboxes(folder)
     except OSError as error:
-        raise StoreUnavailable(f"cannot make a folder beside the SQLite file: {error}") from error
-    return folder
+        raise StoreUnavailable(f"cannot use the folder beside the SQLite file: {error}") from error

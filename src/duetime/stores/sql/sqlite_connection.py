@@ -125,7 +125,9 @@ class Turnstile:
 
 def prepare_file(connection: sqlite3.Connection, now_ms: int, deadline: float) -> None:
     """Switch to the write-ahead log and apply the migrations that are missing. Safe in many processes at once."""
-    retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone(), deadline)
+    (mode,) = retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone(), deadline)
+    if mode != "wal":
+        raise StoreUnavailable(f"SQLite cannot keep a write-ahead log here; the journal mode is {mode!r}")
     if not _missing_migrations(connection):
         return
     retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)

@@ -9,16 +9,18 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+import msgspec
+
 from duetime.clock import Clock
-from duetime.errors import DuetimeError, StoreFull, StoreUnavailable
+from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.base import Wake
-from duetime.stores.sql.sqlite_connection import QUERIES, Turnstile, translate
+from duetime.stores.sql.sqlite_connection import QUERIES, Turnstile, retry_while_busy, translate
 from duetime.stores.sql.wake import News, news_of
 
 MAX_OPERATIONS = 256
@@ -73,6 +75,7 @@ class DatabaseThread:
         self._connect, self._clock = connect, clock
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Call | None] = SimpleQueue()
+        self._running: list[Call] = []
         self._closing = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -114,6 +117,10 @@ class DatabaseThread:
         try:
             while (call := self._inbox.get()) is not None:
                 self._serve(connection, call)
+        except BaseException as error:
+            # A mistake of ours: better a store that is closed than callers that wait for ever.
+            self._fail(StoreUnavailable(f"the store's thread has ended: {error!r}", unknown=True), self._running)
+            raise
         finally:
             self._closing = True
             self._fail(StoreUnavailable("the store is closed"), self._waiting())
@@ -125,7 +132,8 @@ class DatabaseThread:
         self._transact(connection, iter((first,)))
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN")
+        """Start a transaction, waiting for others at need; sqlite3.Error if it cannot be."""
+        raise NotImplementedError
 
     def _before_commit(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
         """Last words inside the transaction."""
@@ -134,10 +142,12 @@ class DatabaseThread:
         """The transaction holds and its callers know."""
 
     def _transact(self, connection: sqlite3.Connection, calls: Iterator[Call]) -> None:
-        done: list[Call] = []
+        self._running = done = list[Call]()
         try:
             self._begin(connection)
         except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             return self._fail(translate(error), calls)
         try:
             for call in calls:
@@ -157,9 +167,9 @@ class DatabaseThread:
 
     def _operate(self, connection: sqlite3.Connection, call: Call) -> None:
         """Run one operation so that its failure is its own. Raises only when the whole transaction is lost."""
-        step = Step(connection, self._clock.now_ms())
         connection.execute("SAVEPOINT operation")
         try:
+            step = Step(connection, self._clock.now_ms())
             call.result, call.error, call.step = call.operation(step), None, step
         except BaseException as error:
             call.error = _public(error)
@@ -173,7 +183,7 @@ class DatabaseThread:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         if not isinstance(error, StoreFull) or len(calls) == 1:
-            return self._fail(error, iter(calls))
+            return self._fail(error, calls)
         for call in calls:
             self._transact(connection, iter((call,)))
         return None
@@ -190,7 +200,7 @@ class DatabaseThread:
                 return
             yield call
 
-    def _fail(self, error: DuetimeError, calls: Iterator[Call]) -> None:
+    def _fail(self, error: DuetimeError, calls: Iterable[Call]) -> None:
         failed = list(calls)
         for call in failed:
             call.error = error
@@ -252,8 +262,15 @@ class WriterThread(DatabaseThread):
 class ReaderThread(DatabaseThread):
     """Every operation sees one snapshot, taken when it begins."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], clock: Clock) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], clock: Clock, *, lock_timeout_s: float) -> None:
         super().__init__("duetime-sqlite-reader", connect, clock)
+        self._lock_timeout_s = lock_timeout_s
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN")
+        retry_while_busy(
+            lambda: connection.execute(QUERIES["get_meta"]).fetchone(), time.monotonic() + self._lock_timeout_s
+        )
 
 
 def _resolve_all(calls: list[Call]) -> None:
@@ -273,5 +290,7 @@ def _public(error: BaseException) -> BaseException:
             return translate(error)
         case OSError():
             return StoreUnavailable(f"the SQLite file cannot be used: {error}")
+        case msgspec.DecodeError():
+            return StoreDamaged(f"the SQLite file holds what Duetime did not write: {error}")
         case _:
             return error

@@ -301,7 +301,7 @@ def reap(step: Step, limit: int) -> Reaped:
             left -= len(happened)
         if left <= 0:
             break
-    leftovers = _sweep(step, limit)
+    leftovers = _sweep(step)
     (next_at,) = fetch_one(step, "next_reap")
     return Reaped(moved, step.now if leftovers else next_at, step.now)
 
@@ -319,16 +319,16 @@ def _reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
     return moved
 
 
-def _sweep(step: Step, limit: int) -> bool:
-    """Remove some of what nobody will ask for again; True if jobs of purged queues are left."""
-    execute(step, "delete_old_marks", now=step.now, limit=limit)
-    execute(step, "delete_old_counters", now=step.now, limit=limit)
+def _sweep(step: Step) -> bool:
+    """Remove some of what nobody will ask for again; True if there are more jobs of purged queues."""
+    execute(step, "delete_old_marks", now=step.now, limit=STEP_JOBS)
+    execute(step, "delete_old_counters", now=step.now, limit=STEP_JOBS)
     discarded = fetch_one(step, "some_discarded")
     if discarded is None:
         return False
     (queue_id,) = discarded
-    if ids := [job_id for (job_id,) in fetch(step, "some_jobs", queue=queue_id, limit=limit)]:
-        execute(step, "delete_jobs", queue=queue_id, ids=as_json(ids))
-    else:
+    ids = [job_id for (job_id,) in fetch(step, "some_jobs", queue=queue_id, limit=STEP_JOBS)]
+    execute(step, "delete_jobs", queue=queue_id, ids=as_json(ids))
+    if len(ids) < STEP_JOBS:
         execute(step, "forget_discarded", queue=queue_id)
-    return True
+    return fetch_one(step, "some_discarded") is not None

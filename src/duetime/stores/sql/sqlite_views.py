@@ -144,13 +144,12 @@ def queues(step: Step, namespace: str | None) -> list[Queue]:
 
 
 def check(step: Step) -> list[str]:
-    return list(_problems(step))
+    """What the rows say means something only in a file that is whole."""
+    broken = [f"the file: {finding}" for (finding,) in fetch(step, "check_file") if finding != "ok"]
+    return broken or list(_problems(step))
 
 
 def _problems(step: Step) -> Iterator[str]:
-    for (finding,) in fetch(step, "check_file"):
-        if finding != "ok":
-            yield f"the file: {finding}"
     for name, jobs, leased, dead, *walked in fetch(step, "check_counts"):
         yield f"{name}: counts {jobs} jobs, {leased} leased, {dead} dead, but a walk finds {walked}"
     for queue, job_id, place in fetch(step, "check_places"):

@@ -75,10 +75,8 @@ class Mailboxes:
 
     def send(self, news: News) -> None:
         """To every other process that listens; whoever cannot take it finds out by the count in the file."""
-        names = [name for name in os.listdir(self._directory) if name.endswith(_SUFFIX) and name != self._own_name]
-        if not names:
-            return
-        payload = _encode(news)
+        names = [name for name in self._names() if name != self._own_name]
+        payload = _encode(news) if names else b""
         for name in names:
             try:
                 self._outgoing.sendto(payload, self._address(name))
@@ -86,6 +84,11 @@ class Mailboxes:
                 self._remove(name)  # its process is gone
             except OSError:
                 continue
+
+    def _names(self) -> list[str]:
+        with suppress(OSError):
+            return [name for name in os.listdir(self._directory) if name.endswith(_SUFFIX)]
+        return []
 
     def close(self) -> None:
         if self._directory >= 0:
@@ -99,7 +102,7 @@ class Mailboxes:
         return f"{_PROC}/{self._directory}/{name}" if _PROC.exists() else str(self._folder / name)
 
     def _remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             os.unlink(name, dir_fd=self._directory)
 
 

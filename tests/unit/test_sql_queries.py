@@ -1,0 +1,148 @@
+"""The SQL files: how they load, that the schema is what the migrations make, that queries stay on their indexes."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duetime.stores import sql
+from duetime.stores.sql import queries
+from duetime.stores.sql.queries import for_rows, load_migrations, load_queries, load_schema, statements
+
+QUERIES = load_queries("sqlite")
+PLANNED = {name: query for name, query in QUERIES.items() if not query.startswith("PRAGMA")}
+WALKS = {name for name in QUERIES if name.startswith("check_")}
+"""Full walks by intention; they are not on any consumer's or producer's way."""
+LISTS_ALL = {"list_queues", "some_discarded"}
+"""Whoever asks for all queues reads all queues, but in order; the discarded are read one by one."""
+
+
+# --- the loader
+
+
+@pytest.fixture
+def dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of SQL files in the place of the package."""
+    monkeypatch.setattr(queries, "files", lambda package: tmp_path)
+    (tmp_path / "toy").mkdir()
+    return tmp_path / "toy"
+
+
+def test_a_query_has_a_name_a_description_and_a_statement(dialect: Path) -> None:
+    (dialect / "a.sql").write_text(
+        "-- A file's own comment.\n\n"
+        "-- name: one\n-- description: The first.\nSELECT 1;\n\n"
+        "-- name: two\n-- description: The second.\nSELECT\n    2\nFROM t;\n"
+    )
+    assert load_queries("toy") == {"one": "SELECT 1", "two": "SELECT\n    2\nFROM t"}
+
+
+def test_queries_come_from_all_files_but_schema_and_migrations(dialect: Path) -> None:
+    (dialect / "a.sql").write_text("-- name: one\n-- description: x\nSELECT 1;\n")
+    (dialect / "b.sql").write_text("-- name: two\n-- description: x\nSELECT 2;\n")
+    (dialect / "schema.sql").write_text("CREATE TABLE t (a);\n")
+    (dialect / "migrations").mkdir()
+    (dialect / "notes.txt").write_text("-- name: three\n-- description: x\nSELECT 3;\n")
+    assert set(load_queries("toy")) == {"one", "two"}
+
+
+def test_a_name_stands_once(dialect: Path) -> None:
+    for file in ("a.sql", "b.sql"):
+        (dialect / file).write_text("-- name: one\n-- description: x\nSELECT 1;\n")
+    with pytest.raises(ValueError, match="'one' stands twice"):
+        load_queries("toy")
+
+
+def test_migrations_come_in_the_order_of_their_numbers(dialect: Path) -> None:
+    (dialect / "migrations").mkdir()
+    for name in ("0010_late.sql", "0002_early.sql", "0001_first.sql"):
+        (dialect / "migrations" / name).write_text(f"-- {name}\n")
+    assert [(number, name) for number, (name, _) in load_migrations("toy").items()] == [
+        (1, "0001_first"),
+        (2, "0002_early"),
+        (10, "0010_late"),
+    ]
+
+
+def test_a_script_falls_into_statements_without_comments() -> None:
+    script = "-- why\nCREATE TABLE a (\n    b TEXT -- what; for\n);\n\nINSERT INTO a VALUES (';');\n"
+    assert statements(script) == ["CREATE TABLE a (\n    b TEXT \n)", "INSERT INTO a VALUES (';')"]
+
+
+def test_an_insert_for_several_rows() -> None:
+    assert for_rows("INSERT INTO t (a, b) VALUES (?, 0)", 3) == "INSERT INTO t (a, b) VALUES (?, 0), (?, 0), (?, 0)"
+
+
+def test_every_query_is_used() -> None:
+    source = "".join(path.read_text() for path in Path(sql.__file__).parent.glob("*.py"))
+    assert [name for name in QUERIES if f'"{name}"' not in source] == []
+
+
+# --- the schema
+
+
+def build(scripts: list[str]) -> set[tuple[str, str, str]]:
+    with sqlite3.connect(":memory:") as connection:
+        for script in scripts:
+            for statement in statements(script):
+                connection.execute(statement)
+        rows = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    connection.close()
+    return {(kind, name, re.sub(r"\s+", " ", text)) for kind, name, text in rows}
+
+
+def test_the_schema_is_what_the_migrations_make() -> None:
+    assert build([load_schema("sqlite")]) == build([script for _, script in load_migrations("sqlite").values()])
+
+
+# --- the plans
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(load_schema("sqlite"))
+    yield connection
+    connection.close()
+
+
+def plan(database: sqlite3.Connection, query: str) -> list[str]:
+    named = {name: 0 for name in re.findall(r":(\w+)", query)}
+    rows = database.execute(f"EXPLAIN QUERY PLAN {query}", named or [0] * query.count("?")).fetchall()
+    return [detail for _, _, _, detail in rows]
+
+
+@pytest.mark.parametrize("name", sorted(set(PLANNED) - WALKS - LISTS_ALL))
+def test_a_query_never_reads_a_whole_table(database: sqlite3.Connection, name: str) -> None:
+    harmless = ("VIRTUAL TABLE", "SCAN CONSTANT ROW", "SCAN (subquery")
+    scans = [step for step in plan(database, QUERIES[name]) if step.startswith("SCAN")]
+    assert [step for step in scans if not any(word in step for word in harmless)] == []
+
+
+@pytest.mark.parametrize("name", sorted(set(PLANNED) - WALKS))
+def test_a_query_never_sorts(database: sqlite3.Connection, name: str) -> None:
+    assert [step for step in plan(database, QUERIES[name]) if "TEMP B-TREE" in step] == []
+
+
+@pytest.mark.parametrize("name", ["heads", "count_waiting", "count_expired", "next_lapse", "next_expiry"])
+def test_counting_and_looking_for_the_first_need_no_row(database: sqlite3.Connection, name: str) -> None:
+    searches = [step for step in plan(database, QUERIES[name]) if step.startswith("SEARCH")]
+    assert searches
+    assert all("COVERING INDEX" in step for step in searches)
+
+
+def served() -> list[tuple[str, str]]:
+    found = re.findall(r"-- serves ([\w, ]+)\nCREATE (?:UNIQUE )?INDEX (\w+)", load_schema("sqlite"))
+    return [(index, query) for served, index in found for query in served.split(", ")]
+
+
+@pytest.mark.parametrize(("index", "query"), served())
+def test_an_index_serves_what_it_says(database: sqlite3.Connection, index: str, query: str) -> None:
+    assert any(f"INDEX {index} " in f"{step} " for step in plan(database, QUERIES[query]))
+
+
+def test_every_index_says_what_it_serves() -> None:
+    indexes = set(re.findall(r"CREATE (?:UNIQUE )?INDEX (\w+)", load_schema("sqlite")))
+    assert indexes == {index for index, _ in served()}

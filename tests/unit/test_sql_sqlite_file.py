@@ -1,0 +1,202 @@
+"""What can be wrong with a file, and how the store says so: full, locked, damaged, foreign, out of reach."""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from duetime.errors import InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.job import Event, NewJob
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.sql.sqlite import SqliteStore
+from duetime.stores.sql.sqlite_thread import Step
+
+QUEUE = Queue("shop", "mail")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(path, lock_timeout_s=0.05)
+    yield opened
+    await opened.close()
+
+
+@contextlib.contextmanager
+def raw(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file as another program sees it."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=0)
+    yield connection
+    connection.close()
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def overwrite(path: Path, start: int, data: bytes) -> None:
+    path.touch()
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(data)
+
+
+async def push(store: SqliteStore, *ids: str, body: bytes = b"hello") -> object:
+    [answer] = await store.push(QUEUE, [Push([NewJob(job_id, body) for job_id in ids])])
+    return answer
+
+
+# --- opening
+
+
+async def test_a_new_file_is_made_and_opened_again(path: Path) -> None:
+    first = await SqliteStore.open(path)
+    await push(first, "a")
+    epoch = (await first.ping()).epoch
+    await first.close()
+
+    again = await SqliteStore.open(str(path))
+    assert (await again.ping()).epoch == epoch
+    assert [job and job.id for job in await again.get(QUEUE, ["a"])] == ["a"]
+    await again.close()
+
+
+async def test_the_log_is_written_ahead_and_synced_in_full_unless_told_otherwise(
+    store: SqliteStore, path: Path
+) -> None:
+    def settings(step: Step) -> tuple[str, int]:
+        (mode,) = step.connection.execute("PRAGMA journal_mode").fetchone()
+        (synchronous,) = step.connection.execute("PRAGMA synchronous").fetchone()
+        return mode, synchronous
+
+    assert await store._writer.run(settings) == ("wal", 2)
+    relaxed = await SqliteStore.open(path, synchronous="normal")
+    assert await relaxed._writer.run(settings) == ("wal", 1)
+    await relaxed.close()
+
+
+async def test_an_unknown_word_for_synchronous_is_refused(path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="synchronous is one of OFF, NORMAL, FULL, EXTRA, not 'maybe'"):
+        await SqliteStore.open(path, synchronous="maybe")
+    assert size(path) == 0
+
+
+async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable):
+        await SqliteStore.open(tmp_path / "nowhere" / "jobs.db")
+
+
+async def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable):
+        await SqliteStore.open(tmp_path)
+
+
+async def test_something_that_is_no_database(path: Path) -> None:
+    overwrite(path, 0, b"this is not a database, and it is longer than a header" * 100)
+    with pytest.raises(StoreDamaged):
+        await SqliteStore.open(path)
+
+
+async def test_a_database_of_somebody_else(path: Path) -> None:
+    with raw(path) as connection:
+        connection.execute("CREATE TABLE photos (name TEXT)")
+    with pytest.raises(StoreDamaged, match="not Duetime's: it has the tables photos"):
+        await SqliteStore.open(path)
+    with raw(path) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("photos",)]
+
+
+async def test_a_file_that_a_newer_release_has_upgraded(store: SqliteStore, path: Path) -> None:
+    with raw(path) as connection:
+        connection.execute("INSERT INTO migrations VALUES (9999, '9999_future', 0)")
+    with pytest.raises(StoreUnavailable, match=r"newer Duetime .* \(migration 9999\)"):
+        await SqliteStore.open(path)
+
+
+async def test_pages_that_were_overwritten(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    for batch in range(20):
+        await push(store, *[f"{batch}-{n}" for n in range(100)], body=b"x" * 100)
+    await store.close()
+    overwrite(path, 4096 * 16, b"\xee" * (size(path) - 4096 * 16))
+
+    again = await SqliteStore.open(path)
+    with pytest.raises(StoreDamaged):
+        await again.reserve(QUEUE, [Ask(500, 60_000)])
+    assert await again.check() != []
+    await again.close()
+
+
+# --- locked
+
+
+async def test_a_lock_that_stays_is_store_unavailable_with_nothing_done(store: SqliteStore, path: Path) -> None:
+    with raw(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable) as raised:
+            await push(store, "a")
+        assert not raised.value.outcome_unknown
+        assert await store.get(QUEUE, ["a"]) == [None]
+        other.execute("ROLLBACK")
+    assert isinstance(await push(store, "a"), Pushed)
+
+
+async def test_a_lock_that_goes_is_only_a_wait(path: Path) -> None:
+    store = await SqliteStore.open(path, lock_timeout_s=30)
+    with raw(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(push(store, "a"))
+        assert await store.get(QUEUE, ["a"]) == [None]  # reading goes on meanwhile
+        assert not waiting.done()
+        other.execute("ROLLBACK")
+    assert isinstance(await waiting, Pushed)
+    await store.close()
+
+
+# --- full
+
+
+async def fill_up(store: SqliteStore) -> None:
+    """Let the file grow by a few pages more and no further."""
+
+    def limit(step: Step) -> None:
+        (pages,) = step.connection.execute("PRAGMA page_count").fetchone()
+        step.connection.execute(f"PRAGMA max_page_count = {pages + 10}")
+
+    await store._writer.run(limit)
+
+
+async def test_a_full_file_refuses_what_has_no_room_and_nothing_else(store: SqliteStore) -> None:
+    await push(store, "early")
+    await fill_up(store)
+    large, small = Push([NewJob("large", b"x" * 200_000)]), Push([NewJob("small", b"x")])
+
+    refused, accepted = await store.push(QUEUE, [large, small])
+    assert isinstance(refused, StoreFull)
+    assert isinstance(accepted, Pushed)
+
+    reserved = await store.reserve(QUEUE, [Ask(10, 60_000)])
+    leases = [delivery.lease for delivery in reserved.deliveries[0]]
+    assert [lease.id for lease in leases] == ["early", "small"]
+    assert [moved.event for moved in await store.ack(QUEUE, leases) if moved] == [Event.ACKED, Event.ACKED]
+    assert await store.check() == []
+
+
+async def test_callers_in_one_transaction_with_one_that_has_no_room(store: SqliteStore) -> None:
+    await push(store, "early")
+    await fill_up(store)
+    answers = await asyncio.gather(
+        push(store, "one"), push(store, "large", body=b"x" * 200_000), push(store, "two"), store.counts([QUEUE])
+    )
+    assert [type(answer) for answer in answers[:3]] == [Pushed, StoreFull, Pushed]
+    [counts] = await store.counts([QUEUE])
+    assert counts.ready == 3
+    assert await store.check() == []

@@ -1,0 +1,109 @@
+"""What only the SQLite store does: large purges, sweeping, bounded pages."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.errors import StoreDamaged
+from duetime.job import STEP_BYTES, STEP_JOBS, Counts, NewJob, State
+from duetime.names import Queue
+from duetime.stores.base import Mark, Push, Pushed
+from duetime.stores.sql.sqlite import SqliteStore
+
+QUEUE = Queue("shop", "mail")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(tmp_path / "jobs.db", clock=clock, synchronous="OFF")
+    yield opened
+    await opened.close()
+
+
+async def push(store: SqliteStore, *ids: str, body: bytes = b"x", mark: Mark | None = None) -> None:
+    [answer] = await store.push(QUEUE, [Push([NewJob(job_id, body) for job_id in ids], mark=mark)])
+    assert isinstance(answer, Pushed)
+
+
+async def rows(store: SqliteStore, table: str) -> int:
+    (count,) = await store._reader.run(lambda step: step.connection.execute(f"SELECT count(*) FROM {table}").fetchone())
+    return count
+
+
+async def test_a_large_queue_is_forgotten_at_once_and_removed_bit_by_bit(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    for batch in range(3):
+        await push(store, *[f"{batch}-{n}" for n in range(STEP_JOBS)])
+
+    purged = await store.purge(QUEUE, list(State))
+    assert (purged.removed, purged.more) == (3 * STEP_JOBS, False)
+    assert await store.counts([QUEUE]) == [Counts(now=clock.now_ms())]
+    assert await store.get(QUEUE, ["0-0"]) == [None]
+    assert await store.queues() == []
+
+    # The id comes again while the old job's row is still there
+    await push(store, "0-0")
+    assert await rows(store, "jobs") == 3 * STEP_JOBS + 1
+    assert await store.check() == []
+
+    left = []
+    while (reaped := await store.reap()).next_at is not None:
+        assert reaped.next_at <= clock.now_ms()
+        left.append(await rows(store, "jobs"))
+    assert left == [2 * STEP_JOBS + 1, STEP_JOBS + 1, 1]
+    assert await rows(store, "discarded") == 0
+    [job] = await store.get(QUEUE, ["0-0"])
+    assert job is not None
+    assert await store.check() == []
+
+
+async def test_the_reaper_sweeps_old_marks_and_counters(store: SqliteStore, clock: ManualClock) -> None:
+    await push(store, "a", mark=Mark("short", b"1", 1000))
+    await push(store, "b", mark=Mark("long", b"1", 5000))
+    await store.registry.increment("short", life_ms=1000)
+    await store.registry.increment("for ever")
+    clock.advance(2)
+    await store.reap()
+    assert (await rows(store, "marks"), await rows(store, "counters")) == (1, 1)
+
+
+async def test_a_page_ends_at_its_bound_of_bytes(store: SqliteStore) -> None:
+    large = b"x" * (STEP_BYTES // 2)
+    for job_id in "abc":
+        await push(store, job_id, body=large)
+    first = await store.list_jobs(QUEUE, State.READY)
+    assert [job.id for job in first.jobs] == ["a", "b"]
+    second = await store.list_jobs(QUEUE, State.READY, cursor=first.cursor)
+    assert [job.id for job in second.jobs] == ["c"]
+    assert second.cursor is None
+
+
+async def test_what_somebody_else_wrote_into_a_job_is_damage(store: SqliteStore) -> None:
+    await push(store, "a")
+    await store._writer.run(lambda step: step.connection.execute("UPDATE jobs SET attributes = 'nonsense'"))
+    with pytest.raises(StoreDamaged):
+        await store.get(QUEUE, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("UPDATE queues SET jobs = 7", "counts 7 jobs, 0 leased, 0 dead, but a walk finds [2, 0, 0]"),
+        ("UPDATE jobs SET place = 1 WHERE id = 'a'", "the fields of 'a' do not fit place 1"),
+        ("UPDATE jobs SET queue = 99 WHERE id = 'a'", "queue 99: 'a' belongs to no queue"),
+        ("UPDATE jobs SET expires_at = 5 WHERE id = 'a'", "the reaper comes at 0 and is needed at 6"),
+    ],
+)
+async def test_check_names_what_is_wrong(store: SqliteStore, change: str, problem: str) -> None:
+    await push(store, "a", "b")
+    assert await store.check() == []
+    await store._writer.run(lambda step: step.connection.execute(change))
+    assert any(problem in found for found in await store.check())
