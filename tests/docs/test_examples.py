@@ -1,0 +1,103 @@
+"""What the pages say works: every Python example runs, every command and setting exists, every link leads somewhere."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from duetime.cli.main import app
+from duetime.job import TRANSITIONS
+from duetime.settings import FIELDS, OTHER_VARIABLES, Settings, load, row, shown, variable
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TABLE_ROW = re.compile(r"^\| (.*) \|$", re.MULTILINE)
+
+
+def blocks(language: str) -> Iterator[Any]:
+    """(text, place) of every block whose fence says exactly this language."""
+    for page in PAGES:
+        text = page.read_text()
+        for found in FENCE.finditer(text):
+            if found[1].strip() == language:
+                line = text.count("\n", 0, found.start()) + 1
+                yield pytest.param(found[2], id=f"{page.relative_to(ROOT)}:{line}")
+
+
+@pytest.mark.parametrize("code", list(blocks("python")))
+def test_a_python_example_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+
+
+def test_the_readme_starts_with_one_sentence_two_commands_and_an_example() -> None:
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+    assert "make run" in first_screen
+    assert "make test" in first_screen
+    assert "```python" in first_screen
+
+
+def commands() -> Iterator[Any]:
+    """Every `duetime ...` line in a shell block."""
+    for block in blocks("sh"):
+        [text] = block.values
+        for line in str(text).splitlines():
+            if line.strip().startswith("duetime "):
+                yield pytest.param(line.strip(), id=f"{block.id} {line.strip()}")
+
+
+@pytest.mark.parametrize("line", list(commands()))
+def test_a_command_exists_with_its_options(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    command: Any = typer.main.get_command(app)
+    while words and hasattr(command, "commands"):
+        assert words[0] in command.commands, f"there is no command {words[0]!r} in {line!r}"
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in parameter.opts}
+    for word in words:
+        if word == "|":
+            break
+        if word.startswith("--"):
+            assert word.partition("=")[0] in known, f"{line!r} has no option {word!r}"
+
+
+def settings_table() -> list[list[str]]:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    part = page.partition("<!-- settings: begin -->")[2].partition("<!-- settings: end -->")[0]
+    return [[cell.strip().strip("`") for cell in found[1].split("|")] for found in TABLE_ROW.finditer(part)]
+
+
+def test_the_table_of_settings_is_the_table_of_settings() -> None:
+    defaults: Settings = load(flags={}, environment={}, file={})
+    expected = [
+        [name, shown(defaults, name), variable(name), row(name).flag, row(name).about.strip("`")] for name in FIELDS
+    ]
+    assert settings_table()[1:] == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_variables_that_a_page_names_exist(page: Path) -> None:
+    known = {variable(name) for name in FIELDS} | set(OTHER_VARIABLES)
+    named = set(re.findall(r"\bDUETIME_[A-Z_]+\b", page.read_text()))
+    assert {name for name in named - known if not name.startswith("DUETIME_TEST_")} == set()
+
+
+def test_the_verbs_of_the_concepts_are_those_of_the_kernel() -> None:
+    page = (ROOT / "docs" / "concepts.md").read_text().partition("## What a verb does")[2].partition("\n## ")[0]
+    [header, *rows] = [[cell.strip() for cell in found[1].split("|")] for found in TABLE_ROW.finditer(page)]
+    assert header == ["verb", "waiting", "leased", "dead", "absent"]
+    assert [cells[0] for cells in rows] == list(TRANSITIONS)
+    for verb, *cells in rows:
+        filled = {place for place, cell in zip(header[1:], cells, strict=True) if cell}
+        assert filled == set(TRANSITIONS[verb]), verb
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
