@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
+import msgspec
 import uvloop
 from starlette.types import Message, Scope
 
@@ -17,7 +18,7 @@ from duetime.api.listener import Listener
 from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Metrics, Options, Parts
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
-from duetime.job import NewJob
+from duetime.job import Counts, NewJob
 from duetime.names import Queue
 from duetime.stores.open import open_store
 from tests.doors.lmstfy.client import Lmstfy
@@ -89,6 +90,17 @@ class Server:
         async def count() -> int:
             pools = self.parts.pools
             return sum(pools.engine(name)._room.parked for name in pools.names)
+
+        return await self._inside(count())
+
+    async def counts(self, namespace: str) -> dict[str, Counts]:
+        """Of every queue in the namespace; without the time of counting, so that two of them can be compared."""
+        store = self.parts.pools.engine("default").store
+
+        async def count() -> dict[str, Counts]:
+            queues = await store.queues(namespace)
+            found = await store.counts(queues)
+            return {queue.name: msgspec.structs.replace(one, now=0) for queue, one in zip(queues, found, strict=True)}
 
         return await self._inside(count())
 
