@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import typer
 from rich.markup import escape
 
-from duetime.cli import consume, dead, demo, doctor, jobs, push, queues, top
+from duetime.cli import consume, dead, demo, doctor, jobs, push, queues, tokens, top
 
 
 @dataclass(frozen=True)
@@ -104,20 +104,34 @@ DEAD = (
     Command("prune", dead.prune, ("duetime dead prune mail --older-than 30d",)),
 )
 
+TOKEN = (
+    Command(
+        "create",
+        tokens.create,
+        (
+            "duetime token create --namespace shop --description 'the web shop' --url http://127.0.0.1:7778",
+            "duetime token create --scope write --url redis://localhost",
+        ),
+    ),
+    Command("list", tokens.list_tokens, ("duetime token list --url http://127.0.0.1:7778",)),
+    Command("revoke", tokens.revoke, ("duetime token revoke 5f2a09c1 --url http://127.0.0.1:7778",)),
+)
+
 
 def register(app: typer.Typer) -> None:
-    _add(app, JOBS)
+    _add(app, JOBS, panel="Jobs")
     for name, summary, group in (
         ("queue", "Queues as a whole: list, count, pause, purge.", QUEUE),
         ("dead", "Dead letters: look at them, bring them back, remove them.", DEAD),
+        ("token", "Tokens: who may use a namespace.", TOKEN),
     ):
         noun = typer.Typer(name=name, help=summary, no_args_is_help=True)
         _add(noun, group)
-        app.add_typer(noun)
-    _add(app, WATCH)
+        app.add_typer(noun, rich_help_panel="Queues")
+    _add(app, WATCH, panel="Looking around")
 
 
-def _add(app: typer.Typer, commands: tuple[Command, ...]) -> None:
+def _add(app: typer.Typer, commands: tuple[Command, ...], *, panel: str | None = None) -> None:
     for command in commands:
         lines = ["Examples:", *(f"  {escape(line)}" for line in command.examples)]
-        app.command(command.name, epilog="\n".join(lines))(command.function)
+        app.command(command.name, epilog="\n".join(lines), rich_help_panel=panel)(command.function)

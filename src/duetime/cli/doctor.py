@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from duetime.cli.doctor_host import examine_host
 from duetime.cli.doctor_store import examine_address
 from duetime.cli.findings import Finding, Grade
 from duetime.cli.options import Target, takes_options
@@ -27,9 +28,12 @@ def doctor(
     target: Target,
     deep: Annotated[bool, typer.Option("--deep", help="Walk the whole store and prove that it is sound.")] = False,
 ) -> None:
-    """Check the store or server, its clock and safety, and say what to do.
+    """Check that everything is safe, and say what to do about what is not.
 
-    Exits with 1 if anything failed. --deep is slow on a large store and only means something while nothing else runs.
+    With --url: that store or server, its clock and its safety. Without: what a server started here would use, that is
+    its settings, ports, folders and stores. Exits with 1 if anything failed.
+
+    --deep is slow on a large store and only means something while nothing else runs.
     """
     answer = Answer(as_json=target.json)
     seen = dict.fromkeys(Grade, 0)
@@ -43,7 +47,7 @@ def doctor(
 
 
 def examine(target: Target, *, deep: bool) -> Iterator[Finding]:
-    yield from examine_address(target, deep=deep)
+    yield from examine_address(target, deep=deep) if target.is_chosen else examine_host(deep=deep)
 
 
 def tell(answer: Answer, finding: Finding) -> None:

@@ -10,9 +10,9 @@ from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
 from duetime.cli.findings import Finding, fail, ok, warn
 from duetime.cli.options import Target
 from duetime.cli.output import span
-from duetime.cli.top import hide_password
 from duetime.client.transport import is_http
 from duetime.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
+from duetime.settings import mask
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 
@@ -56,7 +56,7 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
     except DuetimeError as error:
         yield fail(
             "store.answers",
-            f"{hide_password(url)} does not answer: {error.message}",
+            f"{mask(url)} does not answer: {error.message}",
             why="no job can be pushed or delivered",
             fix="start the store, or correct its URL; check firewalls and passwords",
         )
@@ -103,7 +103,7 @@ async def _walk(store: Store) -> list[Finding]:
 
 
 def examine_server(target: Target, *, deep: bool) -> Iterator[Finding]:
-    url = hide_password(target.address)
+    url = mask(target.address)
     try:
         with target.connect() as client:
             queue = client.queue("doctor")  # only looked at, which does not create it

@@ -4,11 +4,10 @@ What comes from outside (a path, an error's text) can hold line breaks and termi
 through.
 """
 
+import json
 import logging
 import sys
 from typing import Any
-
-import msgspec
 
 from duetime.clock import rfc3339
 from duetime.settings import mask
@@ -49,7 +48,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = mask(self.formatException(record.exc_info))
-        return msgspec.json.encode(line).decode()
+        return json.dumps(line)  # ASCII: other ends of lines than \n stay escaped, too
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

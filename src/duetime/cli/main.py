@@ -7,13 +7,17 @@ An error of Duetime's is one line on standard error and an exit code, never a tr
     2  what was asked for cannot be right: options, settings, a taken port
     3  a store or server does not answer, or has no room
     4  not allowed: no token, or not one for this
+    5  a bug in Duetime; `PYTHONDEVMODE=1` shows where
+  130  interrupted
+
+With `--json` the line is a JSON document.
 """
 
 import dataclasses
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 import msgspec
 import typer
@@ -75,14 +79,41 @@ commands.register(app)
 def main() -> None:
     """What the console script calls."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except DuetimeError as error:
-        if "--json" in sys.argv:
-            line = msgspec.json.encode(error_document(error), enc_hook=str).decode()
-        else:
-            line = f"duetime: {safe(error.message)}"
-        sys.stderr.write(mask(line) + "\n")
-        sys.exit(exit_code(error))
+        _end(error, exit_code(error))
+    except typer.TyperException as error:
+        _end(usage_error(error), 2)
+    except typer.Abort:
+        _end(Usage("aborted"), 1)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        _end(DuetimeError(f"a bug in Duetime: {type(error).__name__}: {error}"), 5)
+
+
+class Usage(InvalidRequest):
+    """The command was not written as it must be."""
+
+    code = "usage"
+
+
+def usage_error(error: typer.TyperException) -> Usage:
+    message = error.format_message().rstrip(".")
+    if not message:  # no arguments at all: the help has been printed
+        sys.exit(2)
+    context: Any = getattr(error, "ctx", None)
+    return Usage(f"{message}; `{context.command_path} --help` shows how" if context else message)
+
+
+def _end(error: DuetimeError, code: int) -> NoReturn:
+    """The one line. What was typed and what a server said go without control characters and passwords."""
+    if "--json" in sys.argv:
+        line = msgspec.json.encode(error_document(error), enc_hook=str).decode()
+    else:
+        line = f"duetime: {' '.join(safe(error.message).split())}"
+    sys.stderr.write(mask(line) + "\n")
+    sys.exit(code)
 
 
 def exit_code(error: DuetimeError) -> int:

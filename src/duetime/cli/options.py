@@ -69,6 +69,11 @@ class Target:
         )
 
     @property
+    def is_chosen(self) -> bool:
+        """Somebody said where to go."""
+        return bool(self.url or os.environ.get("DUETIME_URL"))
+
+    @property
     def address(self) -> str:
         return self.url or os.environ.get("DUETIME_URL") or DEFAULT_URL
 

@@ -35,6 +35,7 @@ from duetime.clock import duration_ms, rfc3339
 from duetime.errors import InvalidRequest, StoreUnavailable
 from duetime.job import Counts
 from duetime.names import Queue
+from duetime.settings import mask
 
 WINDOW = 10
 """Rates are averages over so many looks."""
@@ -43,7 +44,8 @@ FRAME_LINES = 6
 """What stands on the screen besides the queues."""
 LATENESS_STEPS = 32
 
-_UNITS_MS = (1, 1_000, 60_000, 3_600_000, 86_400_000)
+_DAY_MS = 86_400_000
+_UNITS_MS = (1, 1_000, 60_000, 3_600_000, _DAY_MS, 1_000 * _DAY_MS)
 _AGES_MS = sorted({unit * factor for unit in _UNITS_MS for factor in (1, 2, 5, 10, 30, 100, 300)})
 
 
@@ -112,10 +114,10 @@ def oldest_late_ms(queue: QueueClient, counts: Counts) -> int | None:
         return None
     low, high = bucket
     width = high - low
-    if low > 0 and width > LATENESS_STEPS:
+    if width > LATENESS_STEPS:
         finer = [low + width * step // LATENESS_STEPS for step in range(LATENESS_STEPS + 1)]
         low, high = _first_bucket(queue, finer) or bucket
-    return max(0, counts.now - (low or high))
+    return max(0, counts.now - low)
 
 
 def _first_bucket(queue: QueueClient, edges: Sequence[int]) -> tuple[int, int] | None:
@@ -137,9 +139,7 @@ def draw(frame: Frame, target: Target, problem: str = "") -> RenderableType:
     for row in frame.rows:
         table.add_row(*_cells(row))
     totals = frame.totals
-    head = Text.assemble(
-        ("Duetime", "bold"), f"  {target.space} at {hide_password(target.address)}  {rfc3339(frame.now)}"
-    )
+    head = Text.assemble(("Duetime", "bold"), f"  {target.space} at {mask(target.address)}  {rfc3339(frame.now)}")
     sums = Text(
         f"{len(frame.rows) + frame.hidden} queues: {totals.ready:,} ready, {totals.delayed:,} delayed, "
         f"{totals.leased:,} leased, {totals.dead:,} dead",
@@ -181,13 +181,6 @@ def _lateness(late_ms: int | None) -> Text:
     if late_ms is None:
         return Text("-", style="dim")
     return Text(span(late_ms), style="red" if late_ms >= 60_000 else "yellow" if late_ms >= 1_000 else "")
-
-
-def hide_password(url: str) -> str:
-    """A URL that may be shown."""
-    before, at, after = url.rpartition("@")
-    scheme, slashes, _ = before.partition("://")
-    return f"{scheme}{slashes}***@{after}" if at and slashes else url
 
 
 def frame_document(frame: Frame) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""The reference of all commands as Markdown, drawn from the commands themselves.
+
+`python -m duetime.cli.reference` renews the marked part of docs/cli.md; a test fails while the two differ, so what the
+page says is what `--help` says.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from duetime.cli.options import GLOBAL_PANEL
+
+BEGIN = "<!-- commands: begin -->"
+END = "<!-- commands: end -->"
+PAGE = Path("docs/cli.md")
+
+
+def write_reference(app: typer.Typer) -> str:
+    """One section per command, in the order of `duetime --help`."""
+    root: Any = typer.main.get_command(app)
+    return "\n".join(line for command in _walk(root, "duetime", None) for line in command)
+
+
+def renew(page: str, reference: str) -> str:
+    """The page with the reference between its marks."""
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n\n{reference}\n{END}{tail}"
+
+
+def _walk(command: Any, path: str, parent: Any) -> Iterator[Iterator[str]]:
+    context = command.make_context(path, [], parent=parent, resilient_parsing=True)
+    children: dict[str, Any] = getattr(command, "commands", {})
+    if not children:
+        yield _section(command, path, context)
+    for name, child in children.items():
+        if not child.hidden:
+            yield from _walk(child, f"{path} {name}", None)
+
+
+def _section(command: Any, path: str, context: Any) -> Iterator[str]:
+    usage = re.sub(r"[{}]", "", " ".join(part for part in command.collect_usage_pieces(context) if part))
+    yield f"### {path}\n"
+    yield f"    {path} {usage}\n"
+    yield f"{_plain(command.help or '')}\n"
+    rows = [param for param in command.params if not param.hidden and not _is_global(param)]
+    rows.sort(key=lambda param: param.param_type_name != "argument")
+    if rows:
+        yield "| argument or option | meaning |\n|---|---|"
+        yield from (_row(param, context) for param in rows)
+        yield ""
+    if command.epilog:
+        _, *examples = str(command.epilog).splitlines()
+        yield from ("```sh", *(_unescape(line.strip()) for line in examples), "```\n")
+
+
+def _is_global(param: Any) -> bool:
+    return getattr(param, "rich_help_panel", None) == GLOBAL_PANEL or param.name in ("help", "context")
+
+
+def _row(param: Any, context: Any) -> str:
+    names, meaning = param.get_help_record(context)
+    # Whether it is a str or a list of them says nothing that the usage line does not say better.
+    name = re.sub(r" <(str|list\[str\])>$", "", names.strip()).replace("|", "\\|")
+    return f"| `{name}` | {_plain(meaning)} |"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _unescape(line: str) -> str:
+    return line.replace("\\[", "[")
+
+
+def main() -> None:
+    from duetime.cli.main import app  # noqa: PLC0415 (the app knows all commands, this one among them)
+
+    PAGE.write_text(renew(PAGE.read_text(), write_reference(app)))
+    sys.stdout.write(f"{PAGE} is up to date\n")
+
+
+if __name__ == "__main__":
+    main()

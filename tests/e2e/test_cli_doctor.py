@@ -1,0 +1,178 @@
+"""`doctor`: on SQLite, on a real Redis in good and bad shape, on this machine's settings."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duetime.cli.doctor_redis import examine_facts
+from duetime.cli.doctor_sqlite import filesystem_of
+from duetime.cli.doctor_store import judge_skew
+from tests.e2e.shell import Ran, Shell
+from tests.plugins.redis_server import RedisServer
+
+
+def grades(ran: Ran) -> dict[str, str]:
+    return {finding["check"]: finding["grade"] for finding in ran.documents}
+
+
+def find(ran: Ran, check: str) -> dict[str, Any]:
+    [finding] = [one for one in ran.documents if one["check"] == check]
+    return finding
+
+
+def test_a_sound_sqlite_store(shell: Shell) -> None:
+    shell.ok("push", "mail", "x")
+    ran = shell.spawn("doctor", "--deep", "--json")
+    assert ran.code == 0
+    assert all(finding.keys() == {"check", "grade", "what", "why", "fix"} for finding in ran.documents)
+    assert set(grades(ran)) == {
+        "sqlite.folder",
+        "sqlite.filesystem",
+        "sqlite.disk",
+        "sqlite.synchronous",
+        "sqlite.file",
+        "sqlite.journal_mode",
+        "sqlite.quick_check",
+        "store.answers",
+        "store.clock",
+        "store.check",
+    }
+    assert "fail" not in grades(ran).values()
+
+
+def test_what_is_wrong_comes_with_a_reason_and_a_remedy(shell: Shell) -> None:
+    shell.ok("push", "mail", "x")
+    ran = shell.run("doctor", "--url", shell.url + "?synchronous=OFF")
+    assert ran.code == 1
+    assert "fail synchronous=OFF\n     because a loss of power" in ran.out
+    assert "     do: remove synchronous=OFF" in ran.out
+    assert ran.err.startswith("duetime: 1 failed")
+
+
+def test_looking_creates_nothing(shell: Shell, tmp_path: Path) -> None:
+    ran = shell.run("doctor", "--json")
+    assert ran.code == 0
+    assert "does not exist yet" in find(ran, "sqlite.file")["what"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_foreign_file_and_a_missing_folder(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"this is no database" * 100)
+    ran = shell.run("doctor", "--json")
+    assert (ran.code, find(ran, "sqlite.file")["grade"]) == (1, "fail")
+    ran = shell.run("doctor", "--json", "--url", f"sqlite://{tmp_path}/no/jobs.db")
+    assert (ran.code, find(ran, "sqlite.folder")["grade"]) == (1, "fail")
+
+
+def test_deep_finds_a_broken_invariant(shell: Shell, tmp_path: Path) -> None:
+    shell.ok("push", "mail", "x")
+    with sqlite3.connect(tmp_path / "jobs.db") as connection:
+        connection.execute("UPDATE jobs SET attempt = -5")
+    connection.close()
+    ran = shell.run("doctor", "--deep", "--json")
+    assert (ran.code, find(ran, "store.check")["grade"]) == (1, "fail")
+
+
+def test_a_redis_that_keeps_nothing_and_one_that_does(tmp_path: Path, start_redis: Callable[..., RedisServer]) -> None:
+    loose = start_redis(maxmemory="100mb", maxmemory_policy="allkeys-lru")
+    ran = Shell(loose.url, tmp_path).spawn("doctor", "--json")
+    assert ran.code == 1
+    assert grades(ran)["redis.maxmemory_policy"] == "fail"
+    assert grades(ran)["redis.persistence"] == "fail"
+    assert (grades(ran)["redis.version"], grades(ran)["store.answers"]) == ("ok", "ok")
+    safe = start_redis(maxmemory="100mb", maxmemory_policy="noeviction", appendonly="yes", requirepass="geheim")
+    ran = Shell(safe.url, tmp_path).run("doctor", "--deep", "--json")
+    assert ran.code == 0
+    assert {check: grade for check, grade in grades(ran).items() if grade != "ok"} == {}
+    assert "geheim" not in ran.out
+    safe.stop()
+    ran = Shell(safe.url, tmp_path).run("doctor", "--json")
+    assert (ran.code, grades(ran)) == (1, {"store.answers": "fail"})
+    assert "geheim" not in ran.out
+
+
+SAFE_INFO: dict[str, Any] = {
+    "redis_version": "7.0.15",
+    "role": "master",
+    "maxmemory": 100,
+    "used_memory": 10,
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": 1,
+    "connected_slaves": 0,
+}
+SAFE_CONFIG: dict[str, Any] = {"maxmemory-policy": "noeviction", "appendfsync": "everysec", "save": ""}
+
+
+@pytest.mark.parametrize(
+    ("check", "grade", "info", "config"),
+    [
+        ("redis.version", "fail", {"redis_version": "6.0.16"}, {}),
+        ("redis.role", "fail", {"role": "slave", "master_host": "h", "master_port": 1}, {}),
+        ("redis.maxmemory_policy", "fail", {}, {"maxmemory-policy": "volatile-ttl"}),
+        ("redis.maxmemory_policy", "warn", {"maxmemory": 0}, {"maxmemory-policy": "volatile-ttl"}),
+        ("redis.memory", "warn", {"maxmemory": 0}, {}),
+        ("redis.memory", "warn", {"used_memory": 85}, {}),
+        ("redis.memory", "fail", {"used_memory": 96}, {}),
+        ("redis.persistence", "warn", {}, {"appendfsync": "no"}),
+        ("redis.persistence", "warn", {"aof_enabled": 0}, {"save": "3600 1"}),
+        ("redis.persistence", "fail", {"aof_enabled": 0}, {}),
+        ("redis.last_writes", "fail", {"aof_last_write_status": "err"}, {}),
+        ("redis.replicas", "warn", {"connected_slaves": 1}, {}),
+        ("redis.replicas", "ok", {"connected_slaves": 1}, {"min-replicas-to-write": "1"}),
+    ],
+)
+def test_what_redis_says_is_judged(check: str, grade: str, info: dict[str, Any], config: dict[str, Any]) -> None:
+    findings = {one.check: one for one in examine_facts("r", SAFE_INFO | info, SAFE_CONFIG | config)}
+    assert findings[check].grade == grade
+    assert all(one.why and one.fix for one in findings.values() if one.grade != "ok")
+
+
+def test_a_redis_that_does_not_show_its_configuration_is_judged_by_the_rest() -> None:
+    findings = {one.check: one.grade for one in examine_facts("r", SAFE_INFO | {"aof_enabled": 0}, None)}
+    assert (findings["redis.maxmemory_policy"], findings["redis.persistence"]) == ("ok", "warn")
+
+
+@pytest.mark.parametrize(("skew_ms", "grade"), [(3, "ok"), (-900, "warn"), (7000, "fail")])
+def test_clocks(skew_ms: int, grade: str) -> None:
+    assert judge_skew("clock", skew_ms).grade == grade
+
+
+def test_the_file_system_is_the_nearest_mount() -> None:
+    mounts = "/dev/sda1 / ext4 rw 0 0\nserver:/x /srv nfs4 rw 0 0\ntmpfs /srv/fast\\040one tmpfs rw 0 0\n"
+    assert filesystem_of(Path("/srv/jobs"), mounts) == "nfs4"
+    assert filesystem_of(Path("/srv/fast one"), mounts) == "tmpfs"
+    assert filesystem_of(Path("/srvx"), mounts) == "ext4"
+
+
+def test_without_a_url_it_looks_at_what_a_server_here_would_use(tmp_path: Path, free_port: int) -> None:
+    here = Shell("", tmp_path)
+    settings = tmp_path / "duetime.toml"
+    settings.write_text(f'port = {free_port}\nadmin_port = 0\njournal = "{tmp_path}/missing"\n')
+    ran = here.run("doctor", "--json")
+    assert ran.code == 1
+    assert grades(ran) == {
+        "settings.valid": "ok",
+        "server.port": "ok",
+        "server.admin_port": "ok",
+        "journal.folder": "fail",
+        "pool": "ok",
+        "sqlite.folder": "ok",
+    }
+    settings.write_text("prot = 1\n")
+    ran = here.run("doctor", "--json")
+    assert (ran.code, grades(ran)) == (1, {"settings.valid": "fail"})
+    assert "'port'" in find(ran, "settings.valid")["what"]
+
+
+def test_a_port_that_another_program_has(tmp_path: Path, redis_server: RedisServer) -> None:
+    (tmp_path / "duetime.toml").write_text(f'port = {redis_server.port}\nhost = "127.0.0.1"\nadmin_port = 0\n')
+    ran = Shell("", tmp_path).run("doctor", "--json")
+    assert (ran.code, find(ran, "server.port")["grade"]) == (1, "fail")
+
+
+def test_a_server_that_is_not_there(tmp_path: Path, free_port: int) -> None:
+    ran = Shell(f"http://127.0.0.1:{free_port}", tmp_path).run("doctor", "--json")
+    assert (ran.code, grades(ran)) == (1, {"server.answers": "fail"})

@@ -1,0 +1,86 @@
+"""`push --file`: every good line goes in, every bad one is named."""
+
+import json
+from pathlib import Path
+
+from tests.e2e.shell import Shell
+
+MIXED = """\
+{"body": "text", "id": "text"}
+{"body": {"to": "ann"}, "id": "json", "delay": "1h", "tries": 9, "priority": "high", "attributes": {"b": "2"}}
+{"body": "x", "delay": "10x"}
+not json
+
+[1, 2]
+{"id": "nothing"}
+{"body": "x", "id": "late", "ttl": "1s", "delay": "5s"}
+{"body_b64": "//8=", "id": "bytes"}
+{"body": "x", "colour": "red"}
+"""
+
+
+def test_bad_lines_are_named_and_good_ones_pushed(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mixed.jsonl").write_text(MIXED)
+    ran = shell.run("push", "mail", "--file", "mixed.jsonl", "--tries", "3", "--attribute", "a=1", "--json")
+    assert ran.code == 1
+    sums = ran.document
+    assert {name: sums[name] for name in ("accepted", "kept", "replaced", "failed")} == {
+        "accepted": 3,
+        "kept": 0,
+        "replaced": 0,
+        "failed": 6,
+    }
+    assert sums.keys() == {
+        "namespace",
+        "queue",
+        "file",
+        "accepted",
+        "kept",
+        "replaced",
+        "failed",
+        "seconds",
+        "jobs_per_second",
+    }
+    *lines, last = [json.loads(line) for line in ran.err.splitlines()]
+    assert [(line["line"], line["error"]["code"]) for line in sorted(lines, key=lambda line: line["line"])] == [
+        (3, "invalid_time"),
+        (4, "invalid_request"),
+        (6, "invalid_request"),
+        (7, "invalid_request"),
+        (8, "expires_before_due"),
+        (10, "invalid_request"),
+    ]
+    assert last["error"]["code"] == "lines_refused"
+
+    [job] = shell.json("get", "mail", "json")
+    assert (job["body"], job["tries"], job["priority"], job["state"]) == ('{"to": "ann"}', 9, "high", "delayed")
+    assert job["attributes"] == {"a": "1", "b": "2"}
+    [job] = shell.json("get", "mail", "bytes")
+    assert (job["body_b64"], job["tries"], job["attributes"]) == ("//8=", 3, {"a": "1"})
+
+
+def test_the_report_for_people_names_file_and_line(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mixed.jsonl").write_text(MIXED)
+    ran = shell.run("push", "mail", "--file", "mixed.jsonl")
+    assert ran.code == 1
+    assert "mixed.jsonl:3: invalid_time: not a duration: '10x'" in ran.err
+    assert ran.out.startswith("default/mail: 3 accepted, 6 refused in ")
+
+
+def test_a_repeated_load_keeps_what_is_there(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "jobs.jsonl").write_text("".join(f'{{"body": "{n}", "id": "j{n}"}}\n' for n in range(1200)))
+    [first] = shell.json("push", "mail", "--file", "jobs.jsonl", "--delay", "1h")
+    assert (first["accepted"], first["kept"]) == (1200, 0)
+    [second] = shell.json("push", "mail", "--file", "-", stdin=(tmp_path / "jobs.jsonl").read_bytes())
+    assert (second["accepted"], second["kept"], second["file"]) == (0, 1200, "standard input")
+    assert shell.json("queue", "counts", "mail")[0]["delayed"] == 1200
+
+
+def test_what_cannot_be_meant_is_a_usage_error(shell: Shell) -> None:
+    assert shell.run("push", "mail").code == 2
+    assert shell.run("push", "mail", "body", "--file", "jobs.jsonl").code == 2
+    missing = shell.run("push", "mail", "--file", "nowhere.jsonl", "--json")
+    assert (missing.code, missing.error["code"]) == (2, "invalid_request")
+    assert "nowhere.jsonl" in missing.error["message"]
+    assert shell.run("push", "mail", "x", "--attribute", "novalue").code == 2
+    assert shell.run("push", "no/slash", "x").code == 2

@@ -1,0 +1,133 @@
+"""The program itself: exit codes, the one line of an error, where options may stand, completion, pipes."""
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.shell import Shell, program
+
+
+def test_the_installed_program_works_and_tells_by_its_exit_code(shell: Shell) -> None:
+    done = shell.spawn("push", "mail", "-", "--id", "j", "--json", stdin="hello")
+    assert (done.code, done.err, done.document["event"]) == (0, "", "accepted")
+    assert shell.spawn("get", "mail", "j", "--body").out == "hello"
+    refused = shell.spawn("cancel", "mail", "other")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err == "duetime: there is no job 'other' in default/mail\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "word", "arguments"),
+    [
+        (1, "job_not_found", ["get", "mail", "nothing"]),
+        (2, "usage", ["push"]),
+        (2, "usage", ["nonsense"]),
+        (2, "usage", ["push", "mail", "x", "--nonsense"]),
+        (2, "usage", ["push", "mail", "x", "--tries", "many"]),
+        (2, "invalid_name", ["push", "no queue", "x"]),
+        (2, "invalid_request", ["ack", "not-a-lease"]),
+        (2, "invalid_settings", ["queue", "list", "--url", "nonsense://x"]),
+        (3, "store_unavailable", ["queue", "list", "--url", "http://127.0.0.1:9"]),
+        (3, "store_unavailable", ["queue", "list", "--url", "sqlite:///nowhere/at/all.db"]),
+    ],
+)
+def test_an_error_is_one_line_and_a_code(shell: Shell, code: int, word: str, arguments: list[str]) -> None:
+    ran = shell.run(*arguments, "--json")
+    assert (ran.code, ran.out, ran.error["code"]) == (code, "", word)
+    text = shell.run(*arguments)
+    assert text.code == code
+    assert text.err.startswith("duetime: ")
+    assert text.err.count("\n") == 1
+
+
+def test_a_bug_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.cli.options.connect", lambda *_, **__: 1 / 0)
+    ran = shell.run("queue", "list", "--json")
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.error["message"] == "a bug in Duetime: ZeroDivisionError: division by zero"
+
+
+def test_a_password_is_not_repeated(shell: Shell) -> None:
+    ran = shell.run("queue", "list", "--url", "nonsense://me:geheim@host")
+    assert "geheim" not in ran.err
+    ran = shell.run("token", "list", "--url", "http://me:geheim@127.0.0.1:9")
+    assert (ran.code, "geheim" in ran.err) == (3, False)
+
+
+def test_global_options_stand_before_or_after_and_win_over_the_environment(shell: Shell) -> None:
+    shell.ok("push", "mail", "x", "--namespace", "shop")
+    assert shell.json("--namespace", "shop", "queue", "counts")[0]["namespace"] == "shop"
+    assert shell.ok("--json", "queue", "counts", DUETIME_NAMESPACE="shop").document["ready"] == 1
+    elsewhere = shell.ok("--namespace", "shop", "queue", "counts", "--namespace", "other", DUETIME_NAMESPACE="shop")
+    assert "mail" not in elsewhere.out
+
+
+def test_without_a_url_the_local_server_is_meant(tmp_path: Path) -> None:
+    ran = Shell("", tmp_path).run("push", "--help")
+    assert "http://127.0.0.1:7777" in ran.out
+
+
+def test_every_command_has_help_with_an_example_and_at_most_eight_options(shell: Shell) -> None:
+    for command in all_commands():
+        ran = shell.ok(*command, "--help", COLUMNS="200")
+        assert "Examples:" in ran.out, command
+        own = ran.out.split("Global options")[0]
+        options = [line for line in own.splitlines() if line.startswith(("│ --", "│ *  --"))]
+        assert len(options) - 1 <= 8, (command, options)
+
+
+def all_commands() -> list[list[str]]:
+    import typer
+
+    from duetime.cli.main import app
+
+    root = typer.main.get_command(app)
+    found: list[list[str]] = []
+    for name, command in root.commands.items():
+        children = getattr(command, "commands", None)
+        found += [[name, child] for child in children] if children else [[name]]
+    return found
+
+
+def test_a_shell_can_complete_commands(shell: Shell) -> None:
+    ran = shell.spawn(_DUETIME_COMPLETE="complete_bash", COMP_WORDS="duetime re", COMP_CWORD="1")
+    assert {"reserve", "release", "reschedule"} <= set(ran.out.split())
+
+
+def test_a_question_is_asked_on_a_terminal(shell: Shell) -> None:
+    shell.ok("push", "mail", "x")
+    assert "Nothing was changed" in answer(shell, "n", "queue", "purge", "mail")
+    assert shell.json("queue", "counts", "mail")[0]["ready"] == 1
+    assert "Remove 0 delayed, 1 ready, 0 leased, 0 dead jobs" in answer(shell, "y", "queue", "purge", "mail")
+    assert shell.json("queue", "counts", "mail")[0]["ready"] == 0
+
+
+def answer(shell: Shell, word: str, *arguments: str) -> str:
+    """What a terminal shows when its user types a word."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*program(), *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=shell.environment(), cwd=shell.folder
+    )
+    os.close(theirs)
+    os.write(ours, f"{word}\n".encode())
+    shown = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:
+        pass  # how Linux says that the other side has gone
+    os.close(ours)
+    process.wait(20)
+    return shown.decode()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "jobs.jsonl").write_text('{"body": "' + "x" * 500 + '"}\n' * 1 + '{"body": "y"}\n' * 500)
+    shell.ok("push", "mail", "--file", "jobs.jsonl")
+    script = f"{' '.join(program())} list mail --limit 0 --json | head -1"
+    ran = subprocess.run(["sh", "-c", script], env=shell.environment(), capture_output=True, timeout=50, check=True)
+    assert ran.stdout.count(b"\n") == 1
+    assert b"Traceback" not in ran.stderr

@@ -1,0 +1,82 @@
+"""`queue` and `dead`: whole queues and dead letters, and the questions before something is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.shell import Shell
+
+
+@pytest.fixture
+def filled(shell: Shell, tmp_path: Path) -> Shell:
+    """Queue mail: 3 ready, 1 delayed, 2 dead (d0, d1)."""
+    (tmp_path / "dying.jsonl").write_text('{"body": "a", "id": "d0"}\n{"body": "b", "id": "d1"}\n')
+    shell.ok("push", "mail", "--file", "dying.jsonl")
+    for delivery in shell.json("reserve", "mail", "--limit", "2"):
+        shell.ok("release", delivery["lease"], "--kill", "--error", "boom")
+    (tmp_path / "ready.jsonl").write_text('{"body": "x"}\n' * 3 + '{"body": "x", "delay": "1h"}\n')
+    shell.ok("push", "mail", "--file", "ready.jsonl")
+    return shell
+
+
+def test_queues_are_listed_counted_and_paused(filled: Shell) -> None:
+    [queue] = filled.json("queue", "list")
+    assert queue.keys() == {"namespace", "queue", "counts", "rules"}
+    assert {**queue["counts"], "now": 0} == {"ready": 3, "delayed": 1, "leased": 0, "dead": 2, "expired": 0, "now": 0}
+    [paused] = filled.json("queue", "pause", "mail")
+    assert paused["rules"]["paused"] is True
+    assert filled.run("reserve", "mail").code == 1
+    assert "paused" in filled.ok("queue", "list").out
+    filled.ok("queue", "resume", "mail")
+    filled.ok("reserve", "mail")
+    [counts] = filled.json("queue", "counts")
+    assert (counts["ready"], counts["leased"]) == (2, 1)
+    [unknown] = filled.json("queue", "counts", "unknown")
+    assert unknown["ready"] == 0
+    assert filled.run("queue", "list", "--namespace", "other").out == ""
+
+
+def test_purge_asks_and_without_a_terminal_wants_yes(filled: Shell) -> None:
+    refused = filled.run("queue", "purge", "mail", "--json")
+    assert (refused.code, refused.error["code"]) == (2, "invalid_request")
+    assert "--yes" in refused.error["message"]
+    assert "3 ready" in refused.error["message"]
+    [some] = filled.json("queue", "purge", "mail", "--state", "ready", "--yes")
+    assert some == {"namespace": "default", "queue": "mail", "removed": 3}
+    assert filled.ok("queue", "purge", "mail", "-y").out == "default/mail: 3 removed\n"
+
+
+def test_dead_letters_are_shown_and_brought_back(filled: Shell) -> None:
+    first, second = filled.json("dead", "list", "mail")
+    assert (first["id"], first["reason"], first["error"]) == ("d0", "killed", "boom")
+    assert "boom" in filled.ok("dead", "show", "mail", "d1").out
+    assert filled.run("dead", "respawn", "mail").code == 2
+    [back] = filled.json("dead", "respawn", "mail", "d0", "--tries", "7")
+    assert (back["event"], back["id"]) == ("respawned", "d0")
+    [job] = filled.json("get", "mail", "d0")
+    assert (job["state"], job["tries"], job["used"]) == ("ready", 7, 0)
+    alive = filled.run("dead", "show", "mail", "d0", "--json")
+    assert (alive.code, alive.error["code"]) == (1, "not_dead")
+    missing = filled.run("dead", "respawn", "mail", "d0", "d1", "--json")
+    assert (missing.code, missing.error["fields"]["ids"]) == (1, ["d0"])
+    assert [one["id"] for one in missing.documents] == [second["id"]]
+    assert filled.ok("dead", "respawn", "mail", "--all").out == ""
+
+
+def test_dead_letters_are_deleted_but_nothing_else_is(filled: Shell) -> None:
+    [alive] = filled.json("list", "mail", "--limit", "1") or [None]
+    assert alive
+    refused = filled.run("dead", "delete", "mail", "d0", alive["id"], "--json")
+    assert (refused.code, refused.error["code"]) == (1, "not_dead")
+    assert len(filled.json("dead", "list", "mail")) == 2
+    assert filled.json("dead", "delete", "mail", "d0")[0]["removed"] == 1
+    assert filled.run("dead", "delete", "mail", "--all").code == 2
+    assert filled.json("dead", "delete", "mail", "--all", "--yes")[0]["removed"] == 1
+    assert filled.json("queue", "counts", "mail")[0]["ready"] == 3
+
+
+def test_prune_removes_only_what_is_old(filled: Shell) -> None:
+    assert filled.json("dead", "prune", "mail", "--older-than", "1h", "--yes")[0]["removed"] == 0
+    assert filled.run("dead", "prune", "mail", "--older-than", "0").code == 2
+    assert filled.json("dead", "prune", "mail", "--older-than", "0", "--yes")[0]["removed"] == 2
+    assert filled.json("queue", "counts", "mail")[0]["ready"] == 3
