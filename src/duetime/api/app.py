@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,7 +30,7 @@ class Runtime:
 
 
 class Door(NamedTuple):
-    """`prefix` is one or more whole segments of the path: "/v1", "/api"."""
+    """`prefix` is one or more whole segments of the path, "/v1" or "/api"; "" takes what no other door wants."""
 
     prefix: str
     app: ASGIApp
@@ -48,13 +47,19 @@ def admin_doors(runtime: Runtime) -> Sequence[Door]:
 
 
 def api_app(runtime: Runtime) -> ASGIApp:
-    routes = health_routes(runtime.pools, runtime.draining, detailed=False)
-    return compose(api_doors(runtime), Starlette(routes=routes, exception_handlers={404: _no_api, 405: _no_api}))
+    return _listener_app(runtime, api_doors(runtime), no_such_api, detailed=False)
 
 
 def admin_app(runtime: Runtime) -> ASGIApp:
-    routes = health_routes(runtime.pools, runtime.draining, detailed=True)
-    return compose(admin_doors(runtime), Starlette(routes=routes, exception_handlers={404: _no_page, 405: _no_page}))
+    return _listener_app(runtime, admin_doors(runtime), no_such_page, detailed=True)
+
+
+def _listener_app(runtime: Runtime, doors: Sequence[Door], otherwise: ASGIApp, *, detailed: bool) -> ASGIApp:
+    health = Starlette(routes=health_routes(runtime.pools, runtime.draining, detailed=detailed))
+    health.router.redirect_slashes = False
+    named = [door for door in doors if door.prefix]
+    last = [door.app for door in doors if not door.prefix]
+    return compose([*named, Door("/healthz", health), Door("/readyz", health)], last[0] if last else otherwise)
 
 
 def compose(doors: Sequence[Door], otherwise: ASGIApp) -> ASGIApp:
@@ -72,9 +77,5 @@ def compose(doors: Sequence[Door], otherwise: ASGIApp) -> ASGIApp:
     return app
 
 
-def _no_api(request: Request, error: Exception) -> Response:
-    return Response(b'{"error":"api not found"}', 404, media_type="application/json; charset=utf-8")
-
-
-def _no_page(request: Request, error: Exception) -> Response:
-    return PlainTextResponse("404 page not found", 404)
+no_such_api = Response(b'{"error":"api not found"}', 404, media_type="application/json; charset=utf-8")
+no_such_page = PlainTextResponse("404 page not found", 404)

@@ -1,0 +1,112 @@
+"""How the applications of the listeners are put together, and what health says of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp
+
+from duetime.api.app import Door, Runtime, admin_app, api_app, compose
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.errors import StoreUnavailable
+from duetime.settings import load
+from duetime.stores.base import Store
+from duetime.stores.open import open_store
+
+
+async def get(app: ASGIApp, path: str, method: str = "GET") -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        return await client.request(method, path)
+
+
+async def test_a_request_goes_to_the_first_door_with_its_prefix() -> None:
+    app = compose(
+        [Door("/v1", PlainTextResponse("v1")), Door("/api", PlainTextResponse("api"))], PlainTextResponse("else")
+    )
+    for path, door in [("/v1", "v1"), ("/v1/x", "v1"), ("/v10", "else"), ("/api/a/b", "api"), ("/", "else")]:
+        assert (await get(app, path)).text == door
+
+
+class Outage:
+    """A way to open stores that fails for some URLs and can make others hang."""
+
+    def __init__(self) -> None:
+        self.opened: list[Store] = []
+
+    async def open(self, url: str) -> Store:
+        if url == "memory:down":
+            raise StoreUnavailable("cannot reach db.internal")
+        store = await open_store(url)
+        self.opened.append(store)
+        return store
+
+
+@pytest.fixture
+async def runtime(outage: Outage) -> AsyncIterator[Runtime]:
+    settings = load(flags={"store": "memory:"}, environment={}, file={})
+    async with Pools(settings.pools, open_store=outage.open) as pools, Mirror(lambda: pools.registry) as mirror:
+        yield Runtime(settings, pools, mirror)
+
+
+@pytest.fixture
+def outage() -> Outage:
+    return Outage()
+
+
+async def test_all_is_well(runtime: Runtime) -> None:
+    for app in (api_app(runtime), admin_app(runtime)):
+        health = await get(app, "/healthz")
+        assert (health.status_code, health.json()["status"]) == (200, "ok")
+        ready = await get(app, "/readyz")
+        assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+
+
+async def test_a_drain_ends_readiness_and_not_health(runtime: Runtime) -> None:
+    runtime.draining.set()
+    ready = await get(api_app(runtime), "/readyz")
+    assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
+    assert (await get(api_app(runtime), "/healthz")).status_code == 200
+
+
+async def test_a_store_that_hangs_is_not_ready(
+    runtime: Runtime, outage: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang() -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(outage.opened[0], "ping", hang)
+    monkeypatch.setattr("duetime.api.health.PING_S", 0.01)
+    assert (await get(api_app(runtime), "/readyz")).status_code == 503
+    report = (await get(admin_app(runtime), "/healthz")).json()
+    assert (report["status"], report["pools"]["default"]["status"]) == ("degraded", "no_answer")
+
+
+async def test_a_pool_that_is_down_is_named_to_the_admin_alone(outage: Outage) -> None:
+    settings = load(flags={"store": "memory:"}, environment={}, file={"pool": {"far": {"store": "memory:down"}}})
+    async with Pools(settings.pools, open_store=outage.open) as pools, Mirror(lambda: pools.registry) as mirror:
+        runtime = Runtime(settings, pools, mirror)
+        public = await get(api_app(runtime), "/readyz")
+        assert (public.status_code, public.json()) == (503, {"status": "not ready"})
+        assert (await get(admin_app(runtime), "/readyz")).json() == {"status": "not ready", "down": ["far"]}
+        health = await get(admin_app(runtime), "/healthz")
+        assert health.json()["pools"]["far"] == {"status": "store_unavailable"}
+        assert "db.internal" not in health.text
+
+
+async def test_unknown_paths_have_the_form_of_their_listener(runtime: Runtime) -> None:
+    api = await get(api_app(runtime), "/nowhere")
+    assert (api.status_code, api.text) == (404, '{"error":"api not found"}')
+    assert api.headers["content-type"] == "application/json; charset=utf-8"
+    admin = await get(admin_app(runtime), "/nowhere", "DELETE")
+    assert (admin.status_code, admin.text) == (404, "404 page not found")
+
+
+async def test_a_door_for_everything_leaves_health_alone(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.api.app.admin_doors", lambda runtime: [Door("", PlainTextResponse("door"))])
+    app = admin_app(runtime)
+    assert (await get(app, "/anything")).text == "door"
+    assert (await get(app, "/healthz")).json()["status"] == "ok"
