@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-import hiredis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import (
     AskError,
@@ -66,7 +65,17 @@ class Lost(Exception):
     """The command was sent, or partly; its answer did not come."""
 
 
-pack = cast(Callable[[Command], bytes], hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+_LENGTHS = tuple(b"\r\n$%d\r\n" % length for length in range(4096))
+
+
+def pack(command: Command) -> bytes:
+    """A command as it goes over the wire. Several times faster than the drivers' own for hundreds of arguments."""
+    encoded = [argument if type(argument) is bytes else str(argument).encode() for argument in command]
+    lengths = [_LENGTHS[n] if (n := len(part)) < 4096 else b"\r\n$%d\r\n" % n for part in encoded]
+    parts = [b""] * (2 * len(encoded))
+    parts[0::2] = lengths
+    parts[1::2] = encoded
+    return b"*%d%b\r\n" % (len(encoded), b"".join(parts))
 
 
 class Node:
@@ -116,11 +125,10 @@ class Node:
             await self._free.pop().disconnect()
 
     async def _take(self) -> Wire:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._room.acquire()
-        except TimeoutError as error:
-            raise Unsent(f"{self.host}:{self.port}: all connections are busy") from error
+        if self._room.locked():
+            await self._wait_for_room()
+        else:
+            await self._room.acquire()
         try:
             while self._free:
                 wire = self._free.pop()
@@ -132,6 +140,13 @@ class Node:
         except BaseException:
             self._room.release()
             raise
+
+    async def _wait_for_room(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._room.acquire()
+        except TimeoutError as error:
+            raise Unsent(f"{self.host}:{self.port}: all connections are busy") from error
 
 
 async def _read(wire: Wire) -> Any:

@@ -6,7 +6,7 @@ Jobs go in and come out as flat lists of bytes, which is what keeps a batch chea
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -227,32 +227,38 @@ def _push_arguments(requests: Sequence[Push]) -> list[Argument]:
     ids = [job.id for request in requests for job in request.jobs]
     arguments: list[Argument] = ["1" if len(set(ids)) == len(ids) else "", len(requests)]
     for request in requests:
-        mark = request.mark
-        groups = [list(group) for _, group in groupby(request.jobs, _likeness)]
+        mark, groups = request.mark, _groups(request.jobs)
         arguments.append(_KINDS[request.if_exists])
         arguments += (mark.name, mark.digest, mark.life_ms) if mark else ("", "", "")
         arguments.append(len(groups))
         for group in groups:
-            first = group[0]
+            first, ids = group[0], [job.id for job in group]
             arguments += (pack_how(first), len(group))
             if first.due_at is None:
-                arguments += (first.delay_ms, "", "")
-                arguments += [job.id for job in group]
+                arguments += (first.delay_ms, "", "", *ids)
             else:
-                dues = [cast(int, job.due_at) for job in group]
-                arguments += ("", min(dues), max(dues))
-                for due_at, job in zip(dues, group, strict=True):
-                    arguments += (due_at, job.id)
+                dues = [job.due_at or 0 for job in group]
+                pairs: list[Argument] = [""] * (2 * len(group))
+                pairs[0::2], pairs[1::2] = dues, ids
+                arguments += ("", min(dues), max(dues), *pairs)
             arguments += [job.body for job in group]
     return arguments
 
 
-def _likeness(job: NewJob) -> object:
-    """What jobs have in common that can be pushed as one group."""
-    delay_ms = job.delay_ms if job.due_at is None else -1
-    if job.attributes:
-        return job  # equal jobs only
-    return delay_ms, job.ttl_ms, job.tries, job.priority, job.born, job.attempt
+def _groups(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
+    """Runs of jobs that differ in id, body and due_at only."""
+    alike = [
+        job.attributes
+        or (job.delay_ms if job.due_at is None else -1, job.ttl_ms, job.tries, job.priority, job.born, job.attempt)
+        for job in jobs
+    ]
+    if jobs and not jobs[0].attributes and alike.count(alike[0]) == len(jobs):
+        return [jobs]
+    # Attributes are rare and mostly differ: no groups for those.
+    marked = [
+        (index, ()) if job.attributes else (-1, like) for index, (job, like) in enumerate(zip(jobs, alike, strict=True))
+    ]
+    return [[jobs[i] for i in run] for _, run in groupby(range(len(jobs)), marked.__getitem__)]
 
 
 def _read_pushed(request: Push, answer: Any, now: int) -> Pushed | DuetimeError:

@@ -50,6 +50,10 @@ local NO_SLACK = 2 ^ 52
 
 local CHUNK = 4000 -- arguments that one unpack() can take; even, so that pairs stay together
 
+-- A small key is a list that Redis searches from end to end, which makes many additions slow. A member of this length
+-- makes it a table at once; nobody sees it, as it is gone before the script ends.
+local LONG, MANY = string.rep('-', 80), 64
+
 local prefix = KEYS[1]
 local q = {
   jobs = prefix .. ':jobs',
@@ -160,8 +164,15 @@ end
 
 -- One command over many arguments.
 function q.variadic(command, key, arguments)
+  local many = #arguments >= MANY and (command == 'ZADD' or command == 'HSET')
+  if many then
+    call(command, key, command == 'ZADD' and '+inf' or LONG, LONG)
+  end
   for first = 1, #arguments, CHUNK do
     call(command, key, unpack(arguments, first, math.min(first + CHUNK - 1, #arguments)))
+  end
+  if many then
+    call(command == 'ZADD' and 'ZREM' or 'HDEL', key, LONG)
   end
 end
 
