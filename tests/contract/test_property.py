@@ -26,7 +26,7 @@ from duetime.stores.base import Ask, Mark, Push, Reaped, Reserved, RulesChange, 
 from duetime.stores.open import open_store
 from tests.contract.vocabulary import OTHER, QUEUE, as_lists, walk
 
-EXAMPLES = 60
+EXAMPLES = 80
 """Sequences at scale 1: about ten seconds on a store."""
 STEPS = 40
 
@@ -35,17 +35,18 @@ IDS = ["a", "b", "c", "é:'%"]
 queues = st.sampled_from([QUEUE, QUEUE, QUEUE, OTHER])
 ids = st.sampled_from(IDS)
 some_ids = st.lists(ids, min_size=1, max_size=3)
-delays = st.sampled_from([0, 0, 0, 1, 2, 10, 1000])
-ttls = st.sampled_from([0, 0, 1000, 1, 2, 10])
-ttrs = st.sampled_from([10, 1000, 1, 2])
+# Few durations, the same for all, so that their ends often fall together.
+delays = st.sampled_from([0, 0, 0, 1, 10, 1000])
+ttls = st.sampled_from([0, 1, 10, 1000])
+ttrs = st.sampled_from([10, 1000, 1])
 tries = st.sampled_from([5, 1, 2, 0])
 errors = st.sampled_from(["", "it failed", "é\n" * 10])
-offsets = st.sampled_from([None, None, None, None, -1000, -1, 0, 1, 5])
+offsets = st.sampled_from([None, None, None, None, -1000, -1, 0, 1, 10])
 """Of an instant, from the clock's now; None leaves the delay to decide."""
 bodies = st.sampled_from([b"x", b"", b"\0\xff\n", b"123456"])
 attributes = st.sampled_from([{}, {"trace": "1"}, {"é": "", "b": "\n"}])
 limits = st.sampled_from([1, 2, 4, 9, 0])
-quotas = st.sampled_from([(0, 0, 0), (1, 0, 0), (0, 1, 1), (0, 0, 2), (5, 3, 2), (1, 1, 1)])
+quotas = st.sampled_from([(0, 0, 0), (0, 0, 2), (0, 1, 1), (1, 1, 1), (5, 3, 2)])
 marks = st.none() | st.builds(
     Mark,
     name=st.sampled_from(["one", "two"]),
@@ -84,7 +85,7 @@ rules_changes = st.builds(
     max_body=caps,
 )
 states = st.lists(st.sampled_from(State), unique=True, min_size=1, max_size=2) | st.just(list(State))
-steps = st.sampled_from([1, 2, 5, 10, 100, 1000, 1001, -1, -2, -10])
+steps = st.sampled_from([1, 10, 1, 9, 990, 1000, -1, -10])
 choices = st.integers(0, 11)
 versions = st.sampled_from(["any", "none", "present", "stale"])
 
@@ -111,10 +112,8 @@ class Comparison(RuleBasedStateMachine):
         self.subject = self.run(open_store(empty_store_url(), clock=self.clock))
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        async def waited() -> Any:
-            return await awaitable
-
-        return self.runner.run(waited())
+        # Not the runner's own run(), which looks after signals each time: a third of the whole test.
+        return self.runner.get_loop().run_until_complete(awaitable)
 
     def answer(self, call: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
         try:
