@@ -7,7 +7,7 @@ The store keeps its own clock, so a test that turns a ManualClock turns the serv
 the reaper to the test: the contract suite calls `reap` itself and counts what it moves. `kind` is the HTTP server in
 front: ours, or a stranger that only knows ASGI.
 
-`python -m tests.doors.v1.server TOKEN` serves a memory store to that token until its input ends, and prints the URL.
+`python -m tests.doors.v1.server TOKEN STORE` serves a store to that token until its input ends, and prints the URL.
 """
 
 import asyncio
@@ -36,12 +36,17 @@ GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Served:
-    """`stop` drains the HTTP server; leaving the block does it too."""
+class Listening:
+    """`stop` drains the HTTP server; leaving the block does it too. `connections` is how many there are now."""
 
     url: str
-    engine: Engine
     stop: Callable[[], Awaitable[None]]
+    connections: Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Served(Listening):
+    engine: Engine
 
 
 @asynccontextmanager
@@ -51,29 +56,32 @@ async def serve(
     """`options` go to the door."""
     async with Engine(store if reaping else _Unreaped(store)) as engine:
         door = NativeDoor(OneEngine(engine), gate or OpenGate(), **options)
-        async with listen(door, kind) as (url, stop):
-            yield Served(url, engine, stop)
+        async with listen(door, kind) as at:
+            yield Served(at.url, at.stop, at.connections, engine)
 
 
 @asynccontextmanager
-async def listen(app: ASGIApp, kind: ServerKind = "ours") -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]]]]:
-    """Any ASGI application on a free port: its URL, and what stops it early."""
+async def listen(app: ASGIApp, kind: ServerKind = "ours") -> AsyncIterator[Listening]:
+    """Any ASGI application on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        stop = await (_start_ours(app, sock) if kind == "ours" else _start_uvicorn(app, sock))
+        running = await (_start_ours(app, sock) if kind == "ours" else _start_uvicorn(app, sock))
         try:
-            yield url, stop
+            yield running
         finally:
-            await stop()
+            await running.stop()
 
 
-async def _start_ours(app: ASGIApp, sock: socket.socket) -> Callable[[], Awaitable[None]]:
+def _url(sock: socket.socket) -> str:
+    return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+async def _start_ours(app: ASGIApp, sock: socket.socket) -> Listening:
     listener = Listener(app, [sock])
     await listener.start()
-    return lambda: listener.stop(GRACE_S)
+    return Listening(_url(sock), lambda: listener.stop(GRACE_S), lambda: len(listener._service.connections))
 
 
-async def _start_uvicorn(app: ASGIApp, sock: socket.socket) -> Callable[[], Awaitable[None]]:
+async def _start_uvicorn(app: ASGIApp, sock: socket.socket) -> Listening:
     config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     # Not `serve`: that takes over the signals of the test process.
@@ -86,7 +94,7 @@ async def _start_uvicorn(app: ASGIApp, sock: socket.socket) -> Callable[[], Awai
         server.should_exit = True
         await asyncio.wait([task])
 
-    return stop
+    return Listening(_url(sock), stop, lambda: len(server.server_state.connections))
 
 
 class OneToken:
@@ -117,12 +125,13 @@ class _Unreaped:
         return Reaped({}, None, (await self._store.ping()).now)
 
 
-async def main(token: str) -> None:
-    store = await open_store("memory:")
+async def main(token: str, store_url: str) -> None:
+    store = await open_store(store_url)
     async with serve(store, gate=OneToken(token)) as served:
         print(served.url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
+    await store.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

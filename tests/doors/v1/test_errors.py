@@ -41,7 +41,7 @@ def broken(store: Store) -> Broken:
 
 @pytest.fixture
 async def broken_http(broken: Broken) -> AsyncIterator[httpx.AsyncClient]:
-    async with serve(broken) as served, httpx.AsyncClient(base_url=served.url) as client:  # type: ignore[arg-type]
+    async with serve(broken) as served, httpx.AsyncClient(base_url=served.url, verify=False) as client:  # type: ignore[arg-type]
         yield client
 
 

@@ -31,7 +31,7 @@ TOKEN = "a-token-for-everything"
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.doors.v1.server", TOKEN],
+        [sys.executable, "-m", "tests.doors.v1.server", TOKEN, "memory:"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

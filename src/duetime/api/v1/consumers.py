@@ -39,7 +39,7 @@ async def _reserve(request: Request[ReserveIn, None] | Request[ReserveManyIn, No
     message, engine = request.message, request.engine
     wait_ms = wait_of(message.wait)
     work = engine.reserve(queues, limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms)
-    found = await (request.park(work, list[Delivery]()) if wait_ms else work)
+    found = await (request.park(work, list[Delivery]()) if wait_ms or request.unwatched else work)
     answer = DeliveriesOut([convert.delivery_out(delivery) for delivery in found])
     if not found:
         return Reply(200, answer)

@@ -91,9 +91,8 @@ class NativeDoor:
         if isinstance(endpoint, Reply):
             return endpoint
         route = endpoint.route
-        query = _read_query(scope["query_string"], route.query)
-        place = _check_names(names, query)
-        request: AnyRequest = Request(scope, receive, place=place, query=query, make_id=self._make_id)
+        place = _check_names(names) if names else _place_in(_read_query(scope["query_string"], route.query))
+        request: AnyRequest = Request(scope, receive, place, self._make_id)
         token = token_of(request.headers)
         pool, slot = await self._gate.admit(token, place.queue.namespace or None, route.needs, route.spends)
         if slot is None:
@@ -106,6 +105,7 @@ class NativeDoor:
 
     async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Reply:
         request.engine = self._engines.engine(pool)
+        request.query = _read_query(request.query_string, endpoint.route.query)
         request.message = None
         if endpoint.decode is not None:
             raw = await request.read(self._max_request)
@@ -131,18 +131,21 @@ class NativeDoor:
         await send({"type": "http.response.body", "body": content})
 
 
-def _check_names(names: Sequence[str], query: Any) -> Place:
+def _check_names(names: Sequence[str]) -> Place:
     match names:
         case [namespace, queue]:
             return Place(check_queue(namespace, queue))
         case [namespace, queue, job_id]:
             return Place(check_queue(namespace, queue), check_id(job_id))
-        case [namespace]:
-            return Place(Queue(check_namespace(namespace), ""))
-        case _ if isinstance(query, QueuesQuery) and query.namespace is not UNSET:
-            return Place(Queue(check_namespace(query.namespace), ""))
         case _:
-            return NOWHERE
+            return Place(Queue(check_namespace(names[0]), ""))
+
+
+def _place_in(query: Any) -> Place:
+    """Where the path has no names, the query may have one."""
+    if isinstance(query, QueuesQuery) and query.namespace is not UNSET:
+        return Place(Queue(check_namespace(query.namespace), ""))
+    return NOWHERE
 
 
 def _read_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:

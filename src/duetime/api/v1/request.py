@@ -47,26 +47,37 @@ class Place(NamedTuple):
 
 
 class Request(Generic[In, Query]):
-    """`message` is the decoded body, `raw` the body as it came. The door sets what it knows last: engine and body."""
+    """`message` is the decoded body, `raw` the body as it came. The door sets engine, query and message when it has let
+    the request in.
+    """
 
     __slots__ = ("_receive", "_scope", "engine", "headers", "job_id", "make_id", "message", "query", "queue", "raw")
 
     engine: Engine
+    query: Query
     message: In
 
-    def __init__(self, scope: Scope, receive: Receive, *, place: Place, query: Query, make_id: MakeId) -> None:
+    def __init__(self, scope: Scope, receive: Receive, place: Place, make_id: MakeId) -> None:
         self.queue, self.job_id = place
-        self.query = query
         self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
         self.make_id = make_id
         self.raw = b""
         self._scope = scope
         self._receive = receive
 
+    @property
+    def query_string(self) -> bytes:
+        return bytes(self._scope["query_string"])
+
     async def read(self, limit: int) -> bytes:
         """The whole body, at most `limit` bytes. Raises BodyTooLarge, ClientGone."""
         self.raw = await read_body(self._receive, self.headers, limit)
         return self.raw
+
+    @property
+    def unwatched(self) -> bool:
+        """The server in front is not ours: it drops an answer whose client has gone, and nobody hears of it."""
+        return "duetime.exchange" not in self._scope.get("extensions", {})
 
     async def park(self, waiting: Awaitable[T], otherwise: T) -> T:
         """Wait for as long as the client does; a draining server ends it early with `otherwise`."""

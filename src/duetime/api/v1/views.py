@@ -1,6 +1,7 @@
 """Looking: jobs, pages of jobs, queues with their counts, and when what is due. Nothing here moves a job."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -21,6 +22,8 @@ AT_ONCE = 100
 """Store calls under way at a time for one listing."""
 DEFAULT_BUCKETS = 60
 
+_CURSOR = re.compile(r"[0-9]:[0-9]{1,15}:(?P<id>.{1,128})", re.DOTALL)
+
 
 async def get_job(request: Request[None, None]) -> Reply:
     [job] = await request.engine.store.get(request.queue, [request.job_id])
@@ -36,16 +39,18 @@ async def get_jobs(request: Request[IdsIn, None]) -> Reply:
 
 
 async def list_jobs(request: Request[None, ListQuery]) -> Reply:
-    query, store = request.query, request.engine.store
-    if query.cursor is UNSET:
-        page = await store.list_jobs(request.queue, query.state, limit=query.limit)
-    else:
-        try:
-            page = await store.list_jobs(request.queue, query.state, cursor=query.cursor, limit=query.limit)
-        except ValueError:
-            # A cursor is the store's own text; what it cannot read did not come from it.
-            raise InvalidRequest("not a cursor of this list", path="$.cursor") from None
+    query = request.query
+    cursor = None if query.cursor is UNSET else _check_cursor(query.cursor)
+    page = await request.engine.store.list_jobs(request.queue, query.state, cursor=cursor, limit=query.limit)
     return Reply(200, convert.page_out(page))
+
+
+def _check_cursor(cursor: str) -> str:
+    """Every store names a place in a list by priority, instant and id; anything else did not come from a store."""
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or not found["id"].isprintable():
+        raise InvalidRequest("not a cursor of a list", path="$.cursor")
+    return cursor
 
 
 async def get_queue(request: Request[None, None]) -> Reply:

@@ -1,0 +1,150 @@
+"""Tokens, scopes, pools and limits, as the server puts them in front of the native door."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from duetime.api.auth import Access, Tokens
+from duetime.api.limits import Limit, Limits
+from duetime.api.v1 import NativeDoor
+from duetime.api.v1.gate import TokenGate
+from duetime.api.v1.routes import ROUTES, Route
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.stores.open import open_store
+from tests.doors.v1.server import listen
+from tests.doors.v1.vocabulary import MAIL, ok, problem
+
+
+@dataclass(frozen=True)
+class Server:
+    http: httpx.AsyncClient
+    tokens: Tokens
+    limits: Limits
+
+    async def token(self, *scopes: Access, pool: str = "default", namespace: str = "shop") -> str:
+        secret = await self.tokens.create(pool, namespace, "", scopes=frozenset(scopes or Access))
+        return secret if pool == "default" else f"{pool}:{secret}"
+
+    async def limit(self, token: str, limit: Limit) -> None:
+        await self.limits.put(await self.tokens.find("shop", token), limit)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with (
+        Pools({"default": "memory:", "spare": "memory:"}, open_store=open_store) as pools,
+        Mirror(lambda: pools.registry) as mirror,
+    ):
+        tokens = Tokens(mirror, lambda: pools.registry, pools)
+        limits = Limits(mirror, lambda: pools.registry)
+        async with (
+            listen(NativeDoor(pools, TokenGate(tokens, limits))) as at,
+            httpx.AsyncClient(base_url=at.url, verify=False) as http,
+        ):
+            yield Server(http, tokens, limits)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def address(route: Route) -> str:
+    return route.path.format(namespace="shop", queue="mail", id="a")
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+async def test_no_route_is_open_to_everybody(server: Server, route: Route) -> None:
+    reply = await server.http.request(route.method, address(route))
+
+    assert problem(reply, 401, "unauthorized")
+    assert reply.headers["www-authenticate"] == 'Bearer realm="duetime"'
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+async def test_a_token_needs_the_scopes_of_the_route(server: Server, route: Route) -> None:
+    query = "?namespace=shop" if route.name == "list_queues" else ""
+    for missing in route.needs:
+        token = await server.token(*(set(Access) - {missing}))
+        reply = await server.http.request(route.method, address(route) + query, headers=bearer(token))
+        assert problem(reply, 403, "forbidden")
+
+    enough = await server.token(*route.needs)
+    reply = await server.http.request(route.method, address(route) + query, headers=bearer(enough))
+    if route.name == "list_namespaces":
+        # It is about all namespaces, and a token is for one.
+        assert problem(reply, 403, "forbidden")
+    else:
+        assert reply.status_code not in (401, 403), reply.text
+
+
+async def test_the_document_and_the_page_need_no_token(server: Server) -> None:
+    assert (await server.http.get("/v1/openapi.json")).status_code == 200
+    assert (await server.http.get("/v1/docs")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [("Authorization", "Bearer {}"), ("Authorization", "bearer  {}"), ("X-Token", "{}"), ("x-token", "default:{}")],
+)
+async def test_a_token_comes_in_either_header(server: Server, header: str, text: str) -> None:
+    headers = {header: text.format(await server.token())}
+
+    await ok(await server.http.get(MAIL, headers=headers))
+
+
+async def test_a_bearer_goes_before_another_token(server: Server) -> None:
+    headers = {**bearer("wrong"), "X-Token": await server.token()}
+    assert problem(await server.http.get(MAIL, headers=headers), 401, "unauthorized")
+
+    headers = {"Authorization": "Basic c2VjcmV0", "X-Token": await server.token()}
+    await ok(await server.http.get(MAIL, headers=headers))
+
+
+async def test_a_token_is_for_one_namespace(server: Server) -> None:
+    headers = bearer(await server.token(namespace="bank"))
+
+    assert problem(await server.http.get(MAIL, headers=headers), 401, "unauthorized")
+    assert problem(await server.http.get("/v1/queues", headers=headers), 403, "forbidden")
+    await ok(await server.http.get("/v1/queues?namespace=bank", headers=headers))
+
+
+async def test_the_token_says_which_pool(server: Server) -> None:
+    here, there = bearer(await server.token()), bearer(await server.token(pool="spare"))
+    await ok(await server.http.post(f"{MAIL}/jobs", json={"id": "a"}, headers=there), 201)
+
+    await ok(await server.http.get(f"{MAIL}/jobs/a", headers=there))
+    assert problem(await server.http.get(f"{MAIL}/jobs/a", headers=here), 404, "job_not_found")
+    assert problem(await server.http.get(MAIL, headers=bearer("nowhere:secret")), 404, "pool_not_found")
+
+
+async def test_a_limit_counts_pushes_and_reserves(server: Server) -> None:
+    token = await server.token()
+    await server.limit(token, Limit(interval=100, read=1, write=2))
+    headers = bearer(token)
+
+    for _ in range(2):
+        await ok(await server.http.post(f"{MAIL}/jobs", json={}, headers=headers), 201)
+    refused = await server.http.post(f"{MAIL}/batch", json={"jobs": [{}]}, headers=headers)
+    assert problem(refused, 429, "too_many_requests")
+    assert 1 <= int(refused.headers["retry-after"]) <= 100
+
+    await ok(await server.http.post(f"{MAIL}/reserve", headers=headers))
+    body = {"queues": ["mail"]}
+    assert problem(
+        await server.http.post("/v1/namespaces/shop/reserve", json=body, headers=headers), 429, "too_many_requests"
+    )
+    await ok(await server.http.get(MAIL, headers=headers))
+
+
+async def test_a_refused_request_does_not_count(server: Server) -> None:
+    token = await server.token()
+    await server.limit(token, Limit(interval=100, write=1))
+    headers = bearer(token)
+
+    for _ in range(3):
+        assert problem(await server.http.post(f"{MAIL}/jobs", json={"id": ""}, headers=headers), 400, "invalid_id")
+    await ok(await server.http.post(f"{MAIL}/jobs", json={}, headers=headers), 201)
+    assert problem(await server.http.post(f"{MAIL}/jobs", json={}, headers=headers), 429, "too_many_requests")
