@@ -79,7 +79,7 @@ commands.register(app)
 def main() -> None:
     """What the console script calls."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="duetime", standalone_mode=False))
     except DuetimeError as error:
         _end(error, exit_code(error))
     except typer.TyperException as error:

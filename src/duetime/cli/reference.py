@@ -1,6 +1,6 @@
 """The reference of all commands as Markdown, drawn from the commands themselves.
 
-`python -m duetime.cli.reference` renews the marked part of docs/cli.md; a test fails while the two differ, so what the
+`python -m duetime.cli.reference` renews the marked parts of docs/cli.md; a test fails while they differ, so what the
 page says is what `--help` says.
 """
 
@@ -14,8 +14,6 @@ import typer
 
 from duetime.cli.options import GLOBAL_PANEL
 
-BEGIN = "<!-- commands: begin -->"
-END = "<!-- commands: end -->"
 PAGE = Path("docs/cli.md")
 
 
@@ -25,11 +23,25 @@ def write_reference(app: typer.Typer) -> str:
     return "\n".join(line for command in _walk(root, "duetime", None) for line in command)
 
 
-def renew(page: str, reference: str) -> str:
-    """The page with the reference between its marks."""
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n\n{reference}\n{END}{tail}"
+def write_exit_codes(table: str) -> str:
+    """The table in the docstring of `main.py`."""
+    rows = re.findall(r"^ +(\d+)  (.+)$", table, re.MULTILINE)
+    return "\n".join(["| code | means |", "|---|---|", *(f"| {code} | {meaning} |" for code, meaning in rows)])
+
+
+def renew(page: str, name: str, text: str) -> str:
+    """The page with the text between its marks."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    head, _, rest = page.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}\n\n{text.strip()}\n\n{end}{tail}"
+
+
+def renew_all(page: str) -> str:
+    from duetime.cli import main  # noqa: PLC0415 (the app imports every command; they must not import it)
+
+    page = renew(page, "exit codes", write_exit_codes(main.__doc__ or ""))
+    return renew(page, "commands", write_reference(main.app))
 
 
 def _walk(command: Any, path: str, parent: Any) -> Iterator[Iterator[str]]:
@@ -77,12 +89,6 @@ def _unescape(line: str) -> str:
     return line.replace("\\[", "[")
 
 
-def main() -> None:
-    from duetime.cli.main import app  # noqa: PLC0415 (the app knows all commands, this one among them)
-
-    PAGE.write_text(renew(PAGE.read_text(), write_reference(app)))
-    sys.stdout.write(f"{PAGE} is up to date\n")
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(renew_all(PAGE.read_text()))
+    sys.stdout.write(f"{PAGE} is up to date\n")

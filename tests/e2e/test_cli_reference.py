@@ -1,0 +1,36 @@
+"""docs/cli.md says what `--help` says."""
+
+import re
+from pathlib import Path
+
+from duetime.cli.reference import renew_all
+from tests.e2e.shell import Shell
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = PAGE.read_text()
+    assert page == renew_all(page), "run: python -m duetime.cli.reference"
+
+
+def test_the_reference_has_what_help_shows(shell: Shell) -> None:
+    page = PAGE.read_text()
+    for section in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
+        command, _, rest = section.partition("\n")
+        shown = shell.ok(*command.split()[1:], "--help", COLUMNS="1000").out
+        assert f"Usage: {command} " in shown
+        for option in re.findall(r"^\| `(--[a-z-]+)", rest, flags=re.MULTILINE):
+            assert option in shown, (command, option)
+        for option in re.findall(r"^│ [* ]*(--[a-z-]+)", shown.split("Global options")[0], flags=re.MULTILINE):
+            assert option in rest or option == "--help", (command, option)
+
+
+def test_the_examples_are_commands_that_exist() -> None:
+    page = PAGE.read_text()
+    known = set(re.findall(r"^### (.+)$", page, flags=re.MULTILINE))
+    used = re.findall(
+        r"\b(duetime (?:(?:queue|dead|token) )?[a-z]+)", "\n".join(re.findall(r"```sh\n(.*?)```", page, re.S))
+    )
+    assert used
+    assert set(used) <= known
