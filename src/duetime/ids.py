@@ -29,6 +29,9 @@ class IdMaker:
 
     def make(self) -> str:
         """A new id; greater than every earlier one of this maker, also when the clock steps back."""
+        return encode(self._next())
+
+    def _next(self) -> int:
         now = self._now_ms()
         if now > self._last_ms:
             self._last_ms = now
@@ -36,11 +39,11 @@ class IdMaker:
             self._chance = self._random_bits(79)
         else:
             self._chance += 1
-        return encode(self._last_ms << 80 | self._chance)
+        return self._last_ms << 80 | self._chance
 
     def make_with_delay(self, delay_s: int) -> str:
         """An id in lmstfy's layout: its last four bytes are the delay in seconds, little-endian."""
-        number = decode(self.make()) >> 32 << 32
+        number = self._next() >> 32 << 32
         # 48 random bits remain; counting up must happen in them, not in the bytes that the delay takes.
         self._chance += 1 << 32
         return encode(number | int.from_bytes(delay_s.to_bytes(4, "little"), "big"))

@@ -37,9 +37,12 @@ async def consume(desk: Desk, call: Call) -> Answer:
     if not found:
         return NO_JOB
     call.taken = found
-    now = desk.clock.now_ms()
-    desk.metrics.consumed(call.pool, [(one.lease.queue, elapsed_ms(one.lease.id, now)) for one in found])
-    bodies = [_delivered(one, asked.ttr * 1000, now) for one in found]
+    now, ttr_ms = desk.clock.now_ms(), asked.ttr * 1000
+    bodies: list[bytes] = []
+    for delivery in found:
+        elapsed = elapsed_ms(delivery.lease.id, now)
+        desk.metrics.consumed(call.pool, delivery.lease.queue, elapsed)
+        bodies.append(_delivered(delivery, elapsed, ttr_ms))
     return Answer(200, bodies[0] if asked.count == 1 else b"[%b]" % b",".join(bodies))
 
 
@@ -64,12 +67,12 @@ async def _wait(call: Call, queues: Sequence[Queue], ttr_ms: int, deadline: floa
     return []
 
 
-def _delivered(delivery: Delivery, ttr_ms: int, now_ms: int) -> bytes:
+def _delivered(delivery: Delivery, elapsed: int, ttr_ms: int) -> bytes:
     lease = delivery.lease
     return b'{"attributes":%b,"data":"%b","elapsed_ms":%d,"job_id":%b,"msg":"new job",%b}' % (
         attributes_json(delivery.attributes),
         b2a_base64(delivery.body, newline=False),
-        elapsed_ms(lease.id, now_ms),
+        elapsed,
         id_json(lease.id),
         place_json(
             lease.queue,

@@ -1,8 +1,21 @@
 """Job ids in lmstfy's layout: a ULID whose last four bytes are the delay; a leading `1` marks version 1."""
 
-from duetime.ids import LENGTH, IdMaker, timestamp_ms
+from duetime.ids import ALPHABET, LENGTH, IdMaker
 
 VERSION_1 = "1"
+
+_TIME = 10
+"""The characters of an id that say when it was made."""
+
+
+class _Digits(dict[int, str]):
+    """Crockford's digits as those that int() knows; anything else as one that it does not."""
+
+    def __missing__(self, key: int) -> str:
+        return "z"
+
+
+_DIGITS = _Digits(zip(map(ord, ALPHABET), "0123456789abcdefghijklmnopqrstuv", strict=True))
 
 
 def make_id(ids: IdMaker, delay_s: int, *, version_1: bool) -> str:
@@ -12,9 +25,11 @@ def make_id(ids: IdMaker, delay_s: int, *, version_1: bool) -> str:
 
 def elapsed_ms(job_id: str, now_ms: int) -> int:
     """Since the id was made; 0 for one that does not say, or says later than now."""
-    if len(job_id) == LENGTH + 1:
-        job_id = job_id[1:]
+    extra = len(job_id) - LENGTH
+    if extra not in (0, 1):
+        return 0
     try:
-        return max(now_ms - timestamp_ms(job_id), 0)
+        made_ms = int(job_id[extra : extra + _TIME].translate(_DIGITS), 32)
     except ValueError:
         return 0
+    return max(now_ms - made_ms, 0)

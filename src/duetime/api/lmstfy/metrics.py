@@ -8,10 +8,13 @@ read when somebody asks for them, at most every five seconds.
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError
@@ -47,6 +50,47 @@ class Seen(NamedTuple):
     method: str
 
 
+@dataclass
+class PoolTotals:
+    """What one pool did; lmstfy's twelve counters per pool are these few, seen from its several parts."""
+
+    direct: int = 0
+    delayed: int = 0
+    consumed: int = 0
+    deleted: int = 0
+    respawned: int = 0
+
+    def counters(self) -> Mapping[str, int]:
+        published = self.direct + self.delayed
+        return {
+            "publish_jobs": published,
+            "pool_add_jobs": published,
+            "timer_add_jobs": self.delayed,
+            "queue_direct_push_jobs": self.direct,
+            "consume_jobs": self.consumed,
+            "consume_multi_jobs": self.consumed,
+            "pool_get_jobs": self.consumed,
+            "queue_pop_jobs": self.consumed,
+            "pool_delete_jobs": self.deleted,
+            "deadletter_respawn_jobs": self.respawned,
+        }
+
+
+class _PoolCounters(Collector):
+    """Turns totals into metrics when they are asked for."""
+
+    def __init__(self, totals: Mapping[str, PoolTotals]) -> None:
+        self._totals = totals
+
+    def collect(self) -> Iterable[Metric]:
+        by_pool = {pool: totals.counters() for pool, totals in self._totals.items()}
+        for name in PoolTotals().counters():
+            metric = CounterMetricFamily(REDIS + name, f"lmstfy: {REDIS}{name}", labels=PER_POOL)
+            for pool, counters in by_pool.items():
+                metric.add_metric((pool,), counters[name])
+            yield metric
+
+
 class Metrics:
     """Belongs to one process; `registry` may hold the metrics of others too."""
 
@@ -55,21 +99,6 @@ class Metrics:
         self._latency = self._histogram(HTTP + "latency_milliseconds", PER_ROUTE, LATENCY_MS)
         self._codes = self._counter(HTTP + "http_codes", (*PER_ROUTE, "code"))
         self._limited = self._counter(HTTP + "rate_limit", ("pool", "namespace", "token", "action"))
-        self._pool_counts = {
-            name: self._counter(REDIS + name, PER_POOL)
-            for name in (
-                "publish_jobs",
-                "consume_jobs",
-                "consume_multi_jobs",
-                "pool_add_jobs",
-                "pool_get_jobs",
-                "pool_delete_jobs",
-                "timer_add_jobs",
-                "queue_direct_push_jobs",
-                "queue_pop_jobs",
-                "deadletter_respawn_jobs",
-            )
-        }
         self._published = self._counter(REDIS + "publish_queue_jobs", PER_QUEUE)
         self._consumed = self._counter(REDIS + "consume_queue_jobs", PER_QUEUE)
         self._elapsed = self._histogram(REDIS + "job_elapsed_ms", PER_QUEUE, ELAPSED_MS)
@@ -77,6 +106,8 @@ class Metrics:
         self._timer_sizes = self._gauge("timer_sizes", PER_POOL)
         self._queue_sizes = self._gauge("queue_sizes", PER_QUEUE)
         self._dead_sizes = self._gauge("deadletter_sizes", PER_QUEUE)
+        self._totals: dict[str, PoolTotals] = {}
+        self.registry.register(_PoolCounters(self._totals))
         self._children: dict[tuple[object, ...], Counter | Histogram] = {}
         self._queues: set[tuple[str, Queue]] = set()
         self._read_at = -GAUGES_EVERY_S
@@ -103,27 +134,29 @@ class Metrics:
         self._count(self._limited, (pool, namespace, label, action))
 
     def published(self, pool: str, queue: Queue, jobs: int, *, delayed: bool) -> None:
-        self._count_pool("publish_jobs", pool, jobs)
-        self._count_pool("pool_add_jobs", pool, jobs)
-        self._count_pool("timer_add_jobs" if delayed else "queue_direct_push_jobs", pool, jobs)
+        totals = self._pool_totals(pool)
+        if delayed:
+            totals.delayed += jobs
+        else:
+            totals.direct += jobs
         self._count(self._published, self._labels(pool, queue), jobs)
 
-    def consumed(self, pool: str, jobs: Sequence[tuple[Queue, int]]) -> None:
-        """`jobs` are the queue and the age in ms of each."""
-        for name in ("consume_jobs", "consume_multi_jobs", "pool_get_jobs", "queue_pop_jobs"):
-            self._count_pool(name, pool, len(jobs))
-        for queue, elapsed_ms in jobs:
-            labels = self._labels(pool, queue)
-            self._count(self._consumed, labels)
-            self._observe(self._elapsed, labels, elapsed_ms)
+    def consumed(self, pool: str, queue: Queue, elapsed_ms: int) -> None:
+        self._pool_totals(pool).consumed += 1
+        labels = self._labels(pool, queue)
+        self._count(self._consumed, labels)
+        self._observe(self._elapsed, labels, elapsed_ms)
 
     def acknowledged(self, pool: str, queue: Queue, elapsed_ms: int, *, delivered: bool) -> None:
-        self._count_pool("pool_delete_jobs", pool, 1)
+        self._pool_totals(pool).deleted += 1
         if delivered:
             self._observe(self._ack_elapsed, self._labels(pool, queue), elapsed_ms)
 
     def respawned(self, pool: str, jobs: int) -> None:
-        self._count_pool("deadletter_respawn_jobs", pool, jobs)
+        self._pool_totals(pool).respawned += jobs
+
+    def _pool_totals(self, pool: str) -> "PoolTotals":
+        return self._totals.get(pool) or self._totals.setdefault(pool, PoolTotals())
 
     # --- what is read
 
@@ -161,9 +194,6 @@ class Metrics:
         self._timer_sizes.labels(pool).set(timed)
 
     # --- counting without looking up labels each time
-
-    def _count_pool(self, name: str, pool: str, by: int) -> None:
-        self._count(self._pool_counts[name], (pool,), by)
 
     def _count(self, counter: Counter, labels: Iterable[str], by: int = 1) -> None:
         key = (counter, *labels)
