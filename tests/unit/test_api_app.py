@@ -101,6 +101,7 @@ async def test_unknown_paths_have_the_form_of_their_listener(runtime: Runtime) -
     api = await get(api_app(runtime), "/nowhere")
     assert (api.status_code, api.text) == (404, '{"error":"api not found"}')
     assert api.headers["content-type"] == "application/json; charset=utf-8"
+    assert (await get(api_app(runtime), "/healthz", "POST")).text == api.text
     admin = await get(admin_app(runtime), "/nowhere", "DELETE")
     assert (admin.status_code, admin.text) == (404, "404 page not found")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -54,8 +55,14 @@ def admin_app(runtime: Runtime) -> ASGIApp:
     return _listener_app(runtime, admin_doors(runtime), no_such_page, detailed=True)
 
 
-def _listener_app(runtime: Runtime, doors: Sequence[Door], otherwise: ASGIApp, *, detailed: bool) -> ASGIApp:
-    health = Starlette(routes=health_routes(runtime.pools, runtime.draining, detailed=detailed))
+def _listener_app(runtime: Runtime, doors: Sequence[Door], otherwise: Response, *, detailed: bool) -> ASGIApp:
+    def not_found(request: Request, error: Exception) -> Response:
+        return otherwise
+
+    health = Starlette(
+        routes=health_routes(runtime.pools, runtime.draining, detailed=detailed),
+        exception_handlers={404: not_found, 405: not_found},
+    )
     health.router.redirect_slashes = False
     named = [door for door in doors if door.prefix]
     last = [door.app for door in doors if not door.prefix]
