@@ -1,5 +1,6 @@
 """`duetime serve`: one server process."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,8 @@ from duetime.settings import DEFAULT_STORE, Settings, mask
 if TYPE_CHECKING:
     from duetime.api.app import Runtime
     from duetime.api.host import Addresses
+
+log = logging.getLogger("duetime.serve")
 
 EXAMPLES = (
     "duetime serve --dev",
@@ -52,7 +55,13 @@ def serve(
     set_up_logging(settings.log_level, settings.log_format)
     if settings.store == DEFAULT_STORE:
         _make_folder(DEFAULT_STORE)
-    run(serve(settings, announce=announce))
+    try:
+        run(serve(settings, announce=announce))
+    except DuetimeError:
+        raise
+    except Exception:
+        log.critical("server_failed", exc_info=True)
+        raise
 
 
 def _make_folder(url: str) -> None:
