@@ -7,6 +7,7 @@ but a comparison: push, reserve and ack pass here. Everything else is ordinary S
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from starlette.applications import Starlette
@@ -15,6 +16,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duetime.api.health import health_routes
+from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Parts
+from duetime.api.lmstfy.plug import make_parts
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.settings import Settings
@@ -29,6 +32,11 @@ class Runtime:
     mirror: Mirror
     draining: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @cached_property
+    def lmstfy(self) -> Parts:
+        """What its two listeners share."""
+        return make_parts(self.settings, self.pools, self.mirror)
+
 
 class Door(NamedTuple):
     """`prefix` is one or more whole segments of the path, "/v1" or "/api"; "" takes what no other door wants."""
@@ -39,12 +47,12 @@ class Door(NamedTuple):
 
 def api_doors(runtime: Runtime) -> Sequence[Door]:
     """The doors of the API listener."""
-    return ()
+    return (Door("/api", LmstfyDoor(runtime.lmstfy)),)
 
 
 def admin_doors(runtime: Runtime) -> Sequence[Door]:
     """The doors of the admin listener."""
-    return ()
+    return (Door("", LmstfyAdmin(runtime.lmstfy)),)
 
 
 def api_app(runtime: Runtime) -> ASGIApp:
