@@ -151,6 +151,8 @@ def page_out(page: Page) -> PageOut:
 
 # --- from the wire
 
+_PRIORITIES: Mapping[str, Priority] = {priority.name.lower(): priority for priority in Priority}
+
 
 def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
     """The kernel's job; raises InvalidRequest or InvalidTime for what does not fit together."""
@@ -161,9 +163,9 @@ def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
         body=body_of(job),
         delay_ms=0 if job.delay is UNSET else duration_ms(job.delay),
         due_at=None if job.due_at is UNSET else instant_ms(job.due_at),
-        ttl_ms=duration_ms(job.ttl),
+        ttl_ms=duration_ms(job.ttl) if job.ttl else 0,
         tries=job.tries,
-        priority=Priority[job.priority.upper()],
+        priority=_PRIORITIES[job.priority],
         attributes=job.attributes,
         born=job.born,
         attempt=job.attempt,
@@ -243,7 +245,7 @@ def delivery(namespace: str, message: DeliveryOut) -> Delivery:
         _bytes(message.body, message.body_b64),
         due_at=message.due_at,
         lease_until=message.lease_until,
-        priority=Priority[message.priority.upper()],
+        priority=_PRIORITIES[message.priority],
         tries=message.tries,
         used=message.used,
         expires_at=message.expires_at,
@@ -260,7 +262,7 @@ def job(message: JobOut) -> Job:
         state=message.state,
         body=_bytes(message.body, message.body_b64),
         due_at=message.due_at,
-        priority=Priority[message.priority.upper()],
+        priority=_PRIORITIES[message.priority],
         tries=message.tries,
         used=message.used,
         attempt=message.attempt,

@@ -31,6 +31,7 @@ from duetime.wire.messages import MAX_REQUEST
 log = logging.getLogger("duetime.api")
 
 MAX_PARAMETERS = 20
+MAX_KNOWN = 10_000
 NOWHERE = Place(Queue("", ""))
 
 
@@ -58,6 +59,7 @@ class NativeDoor:
         self._make_id = make_id or IdMaker().make
         self._max_request = max_request
         self._encode = msgspec.json.Encoder().encode
+        self._known: dict[tuple[str, bytes], tuple[Endpoint, Place]] = {}
         self._router: Router[Endpoint | Reply] = Router()
         for route in ROUTES:
             decode = msgspec.json.Decoder(route.takes).decode if route.takes else None
@@ -87,11 +89,16 @@ class NativeDoor:
                 raise
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
-        endpoint, names = self._router.find(scope["method"], scope.get("raw_path") or quote(scope["path"]).encode())
-        if isinstance(endpoint, Reply):
-            return endpoint
+        key = (scope["method"], scope.get("raw_path") or quote(scope["path"]).encode())
+        known = self._known.get(key)
+        if known is None:
+            endpoint, names = self._router.find(*key)
+            if isinstance(endpoint, Reply):
+                return endpoint
+            place = self._place(endpoint, names, key, scope)
+        else:
+            endpoint, place = known
         route = endpoint.route
-        place = _check_names(names) if names else _place_in(_read_query(scope["query_string"], route.query))
         request: AnyRequest = Request(scope, receive, place, self._make_id)
         token = token_of(request.headers)
         pool, slot = await self._gate.admit(token, place.queue.namespace or None, route.needs, route.spends)
@@ -102,6 +109,17 @@ class NativeDoor:
         except BaseException:
             await self._refund(slot)
             raise
+
+    def _place(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> Place:
+        if not names:
+            return _place_in(_read_query(scope["query_string"], endpoint.route.query))
+        place = _check_names(names)
+        if not place.job_id:
+            # Producers and consumers come back to the same few addresses, whose names need no second look.
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = endpoint, place
+        return place
 
     async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Reply:
         request.engine = self._engines.engine(pool)
