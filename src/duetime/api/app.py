@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duetime.api.health import health_routes
 from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Parts
 from duetime.api.lmstfy.plug import make_parts
+from duetime.api.v1 import NativeDoor
+from duetime.api.v1.gate import TokenGate
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.settings import Settings
@@ -47,7 +49,9 @@ class Door(NamedTuple):
 
 def api_doors(runtime: Runtime) -> Sequence[Door]:
     """The doors of the API listener."""
-    return (Door("/api", LmstfyDoor(runtime.lmstfy)),)
+    lmstfy = runtime.lmstfy
+    native = NativeDoor(runtime.pools, TokenGate(lmstfy.tokens, lmstfy.limits))
+    return (Door("/v1", native), Door("/api", LmstfyDoor(lmstfy)))
 
 
 def admin_doors(runtime: Runtime) -> Sequence[Door]:
