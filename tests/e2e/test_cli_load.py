@@ -2,7 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from duetime.client import Client
+from duetime.errors import StoreUnavailable
 from tests.e2e.shell import Shell
 
 MIXED = """\
@@ -84,3 +89,20 @@ def test_what_cannot_be_meant_is_a_usage_error(shell: Shell) -> None:
     assert "nowhere.jsonl" in missing.error["message"]
     assert shell.run("push", "mail", "x", "--attribute", "novalue").code == 2
     assert shell.run("push", "no/slash", "x").code == 2
+
+
+def test_a_lost_connection_says_what_is_done(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs.jsonl").write_text('{"body": "x"}\n' * 1200)
+    send, sent = Client.send, []
+
+    def breaking(client: Client, call: Any) -> Any:
+        if len(sent) == 2:
+            raise StoreUnavailable("gone", unknown=True)
+        sent.append(call)
+        return send(client, call)
+
+    monkeypatch.setattr(Client, "send", breaking)
+    ran = shell.run("push", "mail", "--file", "jobs.jsonl", "--json")
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.error["message"] == "gone (lines up to 1000 of jobs.jsonl are done)"
+    assert ran.error["fields"] == {"line": 1000, "unknown": True}

@@ -65,9 +65,13 @@ def test_global_options_stand_before_or_after_and_win_over_the_environment(shell
     assert "mail" not in elsewhere.out
 
 
-def test_without_a_url_the_local_server_is_meant(tmp_path: Path) -> None:
-    ran = Shell("", tmp_path).run("push", "--help")
-    assert "http://127.0.0.1:7777" in ran.out
+def test_without_a_url_the_local_server_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.cli.options.DEFAULT_URL", "http://127.0.0.1:9")
+    ran = Shell("", tmp_path).run("push", "mail", "x", "--json")
+    assert (ran.code, ran.error["fields"]) == (3, {"unknown": False})
+    assert ran.error["message"].endswith(
+        "(http://127.0.0.1:9; start one with `duetime serve --dev`, or name yours with --url or DUETIME_URL)"
+    )
 
 
 def test_every_command_has_help_with_an_example_and_at_most_eight_options(shell: Shell) -> None:

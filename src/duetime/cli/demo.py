@@ -254,6 +254,8 @@ def demo(
             Story(client, timeline, _teller(answer, live=live)).run()
             screen.finished = True
         until_s = timeline.now_s()
+        if left := client.queue(QUEUE).counts().total:
+            raise StoryBroken(f"{left} jobs are left over")
     if not live and not target.json:
         console.print(draw_chart(timeline, width=60, until_s=until_s))
     sums = summary(timeline, time.monotonic() - started)

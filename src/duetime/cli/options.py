@@ -17,9 +17,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from duetime.client import Client, connect
+from duetime.client.transport import is_http
 from duetime.clock import MAX_DURATION, Duration, duration_ms, instant_ms
-from duetime.errors import InvalidRequest, InvalidTime
+from duetime.errors import InvalidRequest, InvalidTime, StoreUnavailable
 from duetime.names import Queue, check_queue
+from duetime.settings import mask
 
 DEFAULT_URL = "http://127.0.0.1:7777"
 """Where `duetime serve --dev` listens."""
@@ -119,11 +121,23 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             made = group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
             values[name] = made.over(given_before(context)) if isinstance(made, Target) else made
-        function(**values)
+        try:
+            function(**values)
+        except StoreUnavailable as error:
+            target = next((one for one in values.values() if isinstance(one, Target)), None)
+            raise located(error, target) if target else error from None
 
     command.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return command
+
+
+def located(error: StoreUnavailable, target: Target) -> StoreUnavailable:
+    """Say which server it was: whoever set no address does not know that there is a default one."""
+    if not is_http(target.address) or target.address in error.message:
+        return error
+    hint = "" if target.is_chosen else "; start one with `duetime serve --dev`, or name yours with --url or DUETIME_URL"
+    return StoreUnavailable(f"{error.message} ({mask(target.address)}{hint})", **error.fields)
 
 
 def given_before(context: typer.Context) -> Target:

@@ -1,0 +1,89 @@
+"""The small texts: times as people write and read them, leases as a shell carries them."""
+
+import pytest
+
+from duetime.cli.leases import read_lease, write_lease
+from duetime.cli.options import When, parse_attributes, parse_when
+from duetime.cli.output import body_text, preview, relative, safe, span
+from duetime.errors import InvalidId, InvalidName, InvalidRequest, InvalidTime
+from duetime.job import Lease
+from duetime.names import Queue
+
+
+@pytest.mark.parametrize("job_id", ["j", "a:b/c d%41", "été ☃", "'$(rm)`", "x" * 128])
+def test_a_lease_is_one_word_and_comes_back(job_id: str) -> None:
+    lease = Lease(Queue("ns", "mail.v1"), job_id, 1_794_783_902_585, 3)
+    text = write_lease(lease)
+    assert set(text) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-~%:/")
+    assert read_lease(f" {text}\n") == lease
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", InvalidRequest),
+        ("ns/mail:j:1", InvalidRequest),
+        ("ns/mail:j:1:x", InvalidRequest),
+        ("ns/mail:j:1:²", InvalidRequest),
+        ("mail:j:1:1", InvalidName),
+        ("ns/mail::1:1", InvalidId),
+    ],
+)
+def test_what_is_no_lease_is_refused(text: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        read_lease(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("0", When(delay="0ms")),
+        ("90", When(delay="90000ms")),
+        (" 1h30m ", When(delay="5400000ms")),
+        ("3153600000", When(delay="3153600000000ms")),
+        ("4070908800000", When(due_at=4_070_908_800_000)),
+        ("2099-01-01T00:00:00Z", When(due_at=4_070_908_800_000)),
+        ("2099-01-01T01:00:00+01:00", When(due_at=4_070_908_800_000)),
+    ],
+)
+def test_when(text: str, when: When) -> None:
+    assert parse_when(text) == when
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10x", "-5s", "2099-01-01", "2099-01-01T00:00:00", "9" * 30])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidTime):
+        parse_when(text)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0ms"),
+        (999, "999ms"),
+        (1000, "1s"),
+        (1250, "1.2s"),
+        (59_990, "60s"),
+        (60_000, "1m"),
+        (303_000, "5m 3s"),
+        (7_500_000, "2h 5m"),
+        (273_600_000, "3d 4h"),
+    ],
+)
+def test_spans(ms: int, text: str) -> None:
+    assert span(ms) == text
+
+
+def test_before_and_after_now() -> None:
+    assert (relative(5000, 3000), relative(3000, 5000), relative(0, 5000)) == ("in 2s", "2s ago", "-")
+
+
+def test_attributes() -> None:
+    assert parse_attributes(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+
+
+def test_nothing_from_a_job_can_steer_the_terminal() -> None:
+    assert safe("a\x1b[2J\r\x07b\n\t\u202e") == "a\ufffd[2J\ufffd\ufffdb\n\t\ufffd"
+    assert body_text(b"\xff\x00") == "<2 bytes that are not text; --json has them in base64>"
+    assert preview(b"a\nb  c") == "a b c"
+    assert len(preview(b"x" * 100)) == 48
