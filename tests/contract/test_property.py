@@ -73,7 +73,7 @@ requests = st.builds(
     if_exists=st.sampled_from([IfExists.KEEP, IfExists.REPLACE, IfExists.ERROR]),
     mark=marks,
 )
-asks = st.lists(st.builds(Ask, limit=limits, ttr_ms=ttrs, quotas=quotas), min_size=1, max_size=3)
+asks = st.builds(Ask, limit=limits, ttr_ms=ttrs, quotas=quotas)
 flags = st.sampled_from([msgspec.UNSET, False, True])
 caps = st.sampled_from([msgspec.UNSET, 0, 3, 2])
 rules_changes = st.builds(
@@ -185,16 +185,16 @@ class Jobs(Comparison):
         self.both(lambda store: store.push(queue, timed))
 
     @while_there_are("ready")
-    @rule(queue=queues, asks=asks)
+    @rule(queue=queues, asks=st.lists(asks, min_size=1, max_size=3))
     def reserve(self, queue: Queue, asks: Sequence[Ask]) -> None:
         reserved: Reserved = self.both(lambda store: store.reserve(queue, asks))
         self.leases += [delivery.lease for deliveries in reserved.deliveries for delivery in deliveries]
 
-    @rule(queue=queues, jobs=st.lists(new_jobs, min_size=1, max_size=3), ttr=ttrs)
-    def push_and_reserve(self, queue: Queue, jobs: Sequence[NewJob], ttr: int) -> None:
-        """What is most likely to bring jobs into consumers' hands."""
+    @rule(queue=queues, jobs=st.lists(new_jobs, min_size=1, max_size=4), limit=st.sampled_from([9, 1, 2]), ask=asks)
+    def push_and_reserve(self, queue: Queue, jobs: Sequence[NewJob], limit: int, ask: Ask) -> None:
+        """What is most likely to bring jobs into consumers' hands, and to leave some behind."""
         self.push(queue, [Push([msgspec.structs.replace(job, due_at=None, delay_ms=0)]) for job in jobs])
-        self.reserve(queue, [Ask(9, ttr)])
+        self.reserve(queue, [msgspec.structs.replace(ask, limit=limit)])
 
     def lease(self, choice: int) -> Lease:
         """Mostly one that is held, now and then one that was lost."""
@@ -268,8 +268,9 @@ class Jobs(Comparison):
         self.both(lambda store: store.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl, tries=tries))
 
     @while_there_are("total")
-    @rule(queue=queues, states=states, limit=st.none() | limits)
-    def purge(self, queue: Queue, states: Sequence[State], limit: int | None) -> None:
+    @rule(step=st.sampled_from([0, 1, -10]), queue=queues, states=states, limit=st.none() | limits)
+    def purge(self, step: int, queue: Queue, states: Sequence[State], limit: int | None) -> None:
+        self.time_passes(step)
         self.both(lambda store: store.purge(queue, states, limit=limit))
 
     @rule(queue=queues, change=rules_changes)
