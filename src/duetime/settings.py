@@ -148,7 +148,7 @@ class Settings:
     store: str = _row(DEFAULT_STORE, Kind.TEXT, "where jobs are kept: the URL of the pool `default`", flag="--store")
     host: str = _row("0.0.0.0", Kind.TEXT, "address of the API; with --dev 127.0.0.1")
     port: int = _row(7777, Kind.PORT, "port of the API; 0 picks a free one", flag="--port")
-    admin_host: str = _row("127.0.0.1", Kind.TEXT, "address of the admin API; loopback only")
+    admin_host: str = _row("127.0.0.1", Kind.TEXT, "address of the admin API; loopback only without [accounts]")
     admin_port: int = _row(7778, Kind.PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
     journal: str = _row("", Kind.TEXT, "folder of the journal; not written yet", flag="--journal")
     dev: bool = _row(False, Kind.SWITCH, "for trying out: loopback only, any or no token is let in", flag="--dev")
@@ -159,6 +159,11 @@ class Settings:
     lmstfy_ttr: timedelta = _row("120s", Kind.DURATION, "lmstfy API: ttr where a request names none")
     lmstfy_delay: timedelta = _row("0s", Kind.DURATION, "lmstfy API: delay where a request names none")
     lmstfy_timeout: timedelta = _row("0s", Kind.DURATION, "lmstfy API: long poll where a request names none")
+    lmstfy_public_sizes: bool = _row(True, Kind.SWITCH, "lmstfy API: /size and /deadletter/size need no token")
+    admin_protect_all: bool = _row(
+        False, Kind.SWITCH, "admin API: ask for an account also where lmstfy does not (/metrics, /info ...)"
+    )
+    access_log: bool = _row(False, Kind.SWITCH, "lmstfy API: a log line per request; POST /accesslog switches it")
     log_level: str = _row(
         "info", Kind.TEXT, "the least level that is logged", choices=("debug", "info", "warning", "error")
     )
@@ -168,6 +173,8 @@ class Settings:
     """Every pool with the URL of its store, `default` included."""
     registry_store: str = ""
     """The store of the registry; empty: the default pool's."""
+    accounts: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """The users of the admin API with their passwords."""
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -210,6 +217,7 @@ def load(
         **values,
         pools=pools,
         registry_store=_registry(file, file_name),
+        accounts=_accounts(file, file_name),
         sources=sources | pool_sources,
     )
     _check_exposure(settings)
@@ -247,7 +255,7 @@ def _check_variables(environment: Mapping[str, str]) -> None:
 
 
 def _check_keys(file: Mapping[str, Any], file_name: str) -> None:
-    known = [*FIELDS, "pool", "registry"]
+    known = [*FIELDS, "pool", "registry", "accounts"]
     for name in file:
         if name not in known:
             raise InvalidSettings(
@@ -282,6 +290,17 @@ def _registry(file: Mapping[str, Any], file_name: str) -> str:
     return _store_of(file["registry"], f"[registry] in {file_name}") if "registry" in file else ""
 
 
+def _accounts(file: Mapping[str, Any], file_name: str) -> dict[str, str]:
+    where = f"[accounts] in {file_name}"
+    given = _table(file.get("accounts", {}), where)
+    for user, password in given.items():
+        if not user or ":" in user:
+            raise InvalidSettings(f"{where}: a user's name is not empty and has no colon: {user!r}")
+        if not isinstance(password, str) or not password:
+            raise InvalidSettings(f"{where}: {user} needs a password, as text")
+    return {user: str(password) for user, password in given.items()}
+
+
 def _store_of(table: object, where: str) -> str:
     """The one key that such a table may have."""
     given = _table(table, where)
@@ -295,7 +314,10 @@ def _store_of(table: object, where: str) -> str:
 
 def _table(value: object, where: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise InvalidSettings(f"{where} is not a table; write [pool.NAME] or [registry], and store = URL below it")
+        raise InvalidSettings(
+            f"{where} is not a table; write [pool.NAME] or [registry] and store = URL below it, or [accounts] and "
+            "name = password"
+        )
     return value  # pyright: ignore[reportUnknownVariableType]  # TOML's keys are text
 
 
@@ -323,10 +345,13 @@ def _check_exposure(settings: Settings) -> None:
         raise InvalidSettings(
             f"--dev lets everybody in and therefore listens on loopback only; leave out --dev or host ({settings.host})"
         )
-    if not is_loopback(settings.admin_host):
+    if not is_loopback(settings.admin_host) and not settings.accounts:
         raise InvalidSettings(
-            f"the admin API stays on loopback until an admin account is configured; admin_host is {settings.admin_host}"
+            "the admin API stays on loopback until an admin account is configured: there are no [accounts], and "
+            f"admin_host is {settings.admin_host}"
         )
+    if settings.admin_protect_all and not settings.accounts:
+        raise InvalidSettings("admin_protect_all locks everybody out: there are no [accounts]")
 
 
 def is_loopback(host: str) -> bool:

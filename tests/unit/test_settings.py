@@ -186,6 +186,23 @@ def test_the_admin_port_stays_on_loopback() -> None:
     assert settled("admin_host = 'localhost'").admin_host == "localhost"
     with pytest.raises(InvalidSettings, match="until an admin account is configured"):
         settled("admin_host = '0.0.0.0'")
+    assert settled("admin_host = '0.0.0.0'\n[accounts]\nann = 'pass'").admin_host == "0.0.0.0"
+
+
+def test_accounts() -> None:
+    settings = settled("admin_protect_all = true\n[accounts]\nann = 'pa:ss'\nbob = 'word'")
+    assert settings.accounts == {"ann": "pa:ss", "bob": "word"}
+    assert "pa:ss" not in repr(settings)
+    for text, message in [
+        ("accounts = 'ann'", "not a table"),
+        ("[accounts]\nann = ''", "ann needs a password"),
+        ("[accounts]\nann = 5", "ann needs a password"),
+        ("[accounts]\n'a:b' = 'pass'", "no colon"),
+        ("admin_protect_all = true", "locks everybody out"),
+    ]:
+        with pytest.raises(InvalidSettings, match=message) as caught:
+            settled(text)
+        assert "pass'" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,14 @@ from duetime.settings import Settings
 
 def make_parts(settings: Settings, pools: Pools, mirror: Mirror) -> Parts:
     """Raises InvalidSettings for defaults that no request could ask for."""
-    options = Options(defaults=_defaults(settings), max_body=settings.max_body)
+    options = Options(
+        defaults=_defaults(settings),
+        max_body=settings.max_body,
+        public_sizes=settings.lmstfy_public_sizes,
+        accounts=settings.accounts,
+        protect_admin=settings.admin_protect_all,
+        access_log=settings.access_log,
+    )
     tokens = Tokens(mirror, lambda: pools.registry, pools, dev=settings.dev)
     return Parts.make(pools, mirror, tokens, options, Metrics())
 
