@@ -9,7 +9,7 @@ from duetime.clock import ManualClock
 from duetime.errors import StoreDamaged
 from duetime.job import STEP_BYTES, STEP_JOBS, Counts, NewJob, State
 from duetime.names import Queue
-from duetime.stores.base import Mark, Push, Pushed
+from duetime.stores.base import Ask, Mark, Push, Pushed
 from duetime.stores.sql.sqlite import SqliteStore
 
 QUEUE = Queue("shop", "mail")
@@ -84,6 +84,16 @@ async def test_a_page_ends_at_its_bound_of_bytes(store: SqliteStore) -> None:
     second = await store.list_jobs(QUEUE, State.READY, cursor=first.cursor)
     assert [job.id for job in second.jobs] == ["c"]
     assert second.cursor is None
+
+
+@pytest.mark.parametrize("text", ["", "\0", 'a "quoted" \\ line\n', "\x01\x1f\x7f", "snow ☃ and 𝄞", "[1, null]"])
+async def test_any_text_and_any_bytes_come_back_as_they_were(store: SqliteStore, text: str) -> None:
+    body = bytes(range(256)) + text.encode()
+    await store.push(QUEUE, [Push([NewJob("a", body, attributes={f"key {text}": text})])])
+    [[first]] = (await store.reserve(QUEUE, [Ask(1, 1000)])).deliveries
+    await store.release(first.lease, 0, text)
+    [[second]] = (await store.reserve(QUEUE, [Ask(1, 1000)])).deliveries
+    assert (second.body, second.attributes, second.error) == (body, {f"key {text}": text}, text)
 
 
 async def test_what_somebody_else_wrote_into_a_job_is_damage(store: SqliteStore) -> None:

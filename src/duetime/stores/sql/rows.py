@@ -118,7 +118,7 @@ ready_rows = msgspec.json.Decoder(list[ReadyRow]).decode
 _hex_bodies = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 
-def bodies(answer: str) -> dict[str, bytes]:
+def bodies_by_id(answer: str) -> dict[str, bytes]:
     """The answer of `get_bodies`, by id."""
     return {job_id: bytes.fromhex(body) for job_id, body in _hex_bodies(answer)}
 

@@ -172,7 +172,7 @@ class DatabaseThread:
             step = Step(connection, self._clock.now_ms())
             call.result, call.error, call.step = call.operation(step), None, step
         except BaseException as error:
-            call.error = _public(error)
+            call.error, call.step = _public(error), None
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO operation")

@@ -15,8 +15,7 @@ from duetime.job import STEP_JOBS, Event, Lease, Moved, Priority, Reason, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange
 from duetime.stores.sql import rules
-from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, QueueRow, ReadyRow, as_json, ready_rows
-from duetime.stores.sql.rows import bodies as bodies_by_id
+from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, QueueRow, ReadyRow, as_json, bodies_by_id, ready_rows
 from duetime.stores.sql.sqlite_rows import (
     announce,
     changing,
@@ -126,14 +125,13 @@ def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str,
 
 
 def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
-    ids = [lease.id for lease in leases]
     with changing(step, queue) as line:
         answers: list[Moved | LeaseLost | None]
         if _all_held(step, line, leases):
             # The usual case needs no look at each job: the leases say all there is to know.
             answers = [*rules.ack_held(line, leases, step.now)]
         else:
-            jobs = find_jobs(step, line, ids)
+            jobs = find_jobs(step, line, [lease.id for lease in leases])
             answers = [rules.ack(line, jobs.get(lease.id), lease, step.now) for lease in leases]
         if ended := [answer.id for answer in answers if isinstance(answer, Moved)]:
             execute(step, "delete_jobs", queue=line.id, ids=as_json(ended))
