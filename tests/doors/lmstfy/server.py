@@ -12,14 +12,15 @@ import msgspec
 import uvloop
 from starlette.types import Message, Scope
 
-from duetime.api.auth import Tokens
+from duetime.api.app import Runtime, admin_app, api_app
 from duetime.api.exchange import ClientGone
 from duetime.api.listener import Listener
-from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Metrics, Options, Parts
+from duetime.api.lmstfy import LmstfyDoor, Parts
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.job import Counts, NewJob
 from duetime.names import Queue
+from duetime.settings import Settings, load
 from duetime.stores.open import open_store
 from tests.doors.lmstfy.client import Lmstfy
 from tests.doors.lmstfy.wire import Address
@@ -30,13 +31,12 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def open_parts(urls: Mapping[str, str], options: Options, *, dev: bool = False) -> AsyncIterator[Parts]:
+async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
     async with (
-        Pools(urls, open_store=open_store) as pools,
+        Pools(settings.pools, open_store=open_store, max_body=settings.max_body) as pools,
         Mirror(lambda: pools.registry) as mirror,
     ):
-        tokens = Tokens(mirror, lambda: pools.registry, pools, dev=dev)
-        yield Parts.make(pools, mirror, tokens, options, Metrics())
+        yield Runtime(settings, pools, mirror)
 
 
 def poll_scope(lmstfy: Lmstfy, queue: str, count: int) -> Scope:
@@ -55,10 +55,10 @@ class Server:
     api: Address
     admin: Address
 
-    def __init__(self, urls: Mapping[str, str], options: Options | None = None, *, dev: bool = False) -> None:
-        self._urls = urls
-        self._options = options or Options()
-        self._dev = dev
+    def __init__(self, urls: Mapping[str, str], *, dev: bool = False, **settings: object) -> None:
+        """Pools by name, and settings as they would stand in duetime.toml."""
+        pools = {name: {"store": url} for name, url in urls.items()}
+        self._settings = load(flags={"dev": dev or None}, environment={}, file={**settings, "pool": pools})
         self._thread = threading.Thread(target=self._run, name="lmstfy server")
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -133,10 +133,10 @@ class Server:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with open_parts(self._urls, self._options, dev=self._dev) as parts:
-            self.parts = parts
+        async with open_runtime(self._settings) as runtime:
+            self.parts = runtime.lmstfy
             sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-            apps = (LmstfyDoor(parts), LmstfyAdmin(parts))
+            apps = (api_app(runtime), admin_app(runtime))
             listeners = [Listener(app, [sock]) for app, sock in zip(apps, sockets, strict=True)]
             for listener in listeners:
                 await listener.start()

@@ -53,6 +53,7 @@ async def test_a_late_one_ends_the_second_delivery_too(lmstfy: Lmstfy) -> None:
 
 
 async def test_a_publisher_can_recall_a_job(lmstfy: Lmstfy) -> None:
-    job_id = await lmstfy.publish("q", delay=1)
-    await lmstfy.ack("q", job_id)
-    assert await lmstfy.consume("q", timeout=2) is None
+    recalled = await lmstfy.publish("q", delay=1)
+    later = await lmstfy.publish("q", delay=1)
+    await lmstfy.ack("q", recalled)
+    assert [job["job_id"] for job in await lmstfy.consume("q", timeout=5, count=5)] == [later]

@@ -16,6 +16,6 @@ async def test_a_fresh_ttl_reads_as_given(lmstfy: Lmstfy, ttl: int, shown: int) 
 
 
 async def test_it_goes_down(lmstfy: Lmstfy) -> None:
-    await lmstfy.publish("q", ttl=10, delay=2)
+    await lmstfy.publish("q", ttl=10, delay=1)
     job = await lmstfy.consume("q", timeout=5)
-    assert job["ttl"] == 8
+    assert job["ttl"] == 9

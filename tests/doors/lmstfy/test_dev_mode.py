@@ -2,7 +2,6 @@
 
 import pytest
 
-from duetime.api.lmstfy import Options
 from tests.doors.lmstfy.server import Server
 
 
@@ -40,8 +39,8 @@ async def test_tokens_can_still_be_made_and_limited() -> None:
 
 @pytest.mark.store_kind("memory")
 async def test_switches_for_sizes_and_the_admin_listener() -> None:
-    options = Options(public_sizes=False, accounts={"ann": "pa:ss"}, protect_admin=True)
-    with Server({"default": "memory:"}, options) as server:
+    closed = {"lmstfy_public_sizes": False, "admin_protect_all": True, "accounts": {"ann": "pa:ss"}}
+    with Server({"default": "memory:"}, **closed) as server:
         size = await server.api.request("GET", "/api/ns/q/size")
         assert (size.status, size.json()) == (401, {"error": "token not found"})
         for path in ("/info", "/version", "/metrics", "/pools", "/limits", "/accesslog", "/token/ns"):
@@ -63,7 +62,7 @@ async def test_basic_authentication_is_asked_where_lmstfy_asks() -> None:
         ("DELETE", "/token/ns/x/limit"): 200,
         ("POST", "/accesslog"): 400,
     }
-    with Server({"default": "memory:"}, Options(accounts={"ann": "pa:ss", "bob": ""})) as server:
+    with Server({"default": "memory:"}, accounts={"ann": "pa:ss", "bob": "?"}) as server:
         for path in ("/info", "/version", "/metrics", "/pools", "/accesslog"):
             assert (await server.admin.request("GET", path)).status == 200
         for (method, path), status in protected.items():
