@@ -65,6 +65,12 @@ def test_global_options_stand_before_or_after_and_win_over_the_environment(shell
     assert "mail" not in elsewhere.out
 
 
+def test_json_holds_for_every_command(shell: Shell) -> None:
+    assert shell.json("version")[0].keys() == {"version"}
+    assert shell.ok("--json", "version").document == shell.json("version")[0]
+    assert shell.json("config")[0]["settings"]["port"]["value"] == "7777"
+
+
 def test_without_a_url_the_local_server_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime.cli.options.DEFAULT_URL", "http://127.0.0.1:9")
     ran = Shell("", tmp_path).run("push", "mail", "x", "--json")

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from duetime.cli.options import given_before
 from duetime.cli.output import PIPE_WIDTH
 from duetime.errors import InvalidSettings
 from duetime.settings import CONFIG_VARIABLE, FIELDS, FILE, Settings, load, mask, parse_file, row, shown, variable
@@ -37,11 +38,11 @@ def read_settings(flags: Mapping[str, object], config: str | None) -> Settings:
     return load(flags=flags, environment=os.environ, file=file, file_name=name or FILE)
 
 
-def config(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def config(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Print the effective settings and where each came from; passwords are masked."""
     settings = read_settings({}, config)
-    if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(_document(settings)), indent=2).decode())
+    if as_json or given_before(context).json:
+        typer.echo(msgspec.json.encode(_document(settings)).decode())
         return
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     console.print(_settings_table(settings))

@@ -25,8 +25,8 @@ from rich.markup import escape
 
 from duetime import __version__
 from duetime.cli import commands
-from duetime.cli.config import config
-from duetime.cli.options import Target
+from duetime.cli.config import JsonOption, config
+from duetime.cli.options import Target, given_before
 from duetime.cli.output import error_document, safe
 from duetime.cli.serve import EXAMPLES, serve
 from duetime.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
@@ -60,9 +60,10 @@ def _take_global_options(function: Callable[..., None]) -> None:
     app.callback()(function)
 
 
-def version() -> None:
+def version(context: typer.Context, as_json: JsonOption = False) -> None:
     """Print the version."""
-    typer.echo(__version__)
+    as_json = as_json or given_before(context).json
+    typer.echo(msgspec.json.encode({"version": __version__}).decode() if as_json else __version__)
 
 
 def _examples(*lines: str) -> str:
