@@ -1,25 +1,43 @@
 """One empty store per test, on a clock that the test turns.
 
-`store_kind` is the parameter that selects and counts tests per store. A door that is to pass the same suite overrides
-`store` and leaves the tests as they are. Every test ends with a proof that the store it leaves behind is sound.
+`store_kind` is the parameter that selects and counts tests per store. The doors pass the same suite: `http` and
+`http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what no door
+offers, marked `store_only`, stay out of it. Every test ends with a proof that the store it leaves behind is sound.
 """
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import redis
 
+from duetime.client import connect, connect_async
 from duetime.clock import ManualClock
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
+from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
+from tests.doors.v1.server import serve
 
 STORE_KINDS = ["memory", "sqlite", "redis"]
+DOOR_KINDS = ["http", "http-blocking"]
 SHARED_KINDS = ["sqlite", "redis"]
 """Stores that several processes can open at once."""
 
 
-@pytest.fixture(params=STORE_KINDS)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What no door offers is not asked of one."""
+    kept, left_out = [], []
+    for item in items:
+        kind = getattr(item, "callspec", None) and item.callspec.params.get("store_kind")
+        unasked = kind in DOOR_KINDS and ("store" not in item.fixturenames or item.get_closest_marker("store_only"))
+        (left_out if unasked else kept).append(item)
+    if left_out:
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture(params=[*STORE_KINDS, *DOOR_KINDS])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -38,7 +56,7 @@ def empty_store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: P
             client.flushall()
         return str(server.url)
 
-    return {"memory": lambda: "memory:", "sqlite": sqlite_url, "redis": redis_url}[store_kind]
+    return {"sqlite": sqlite_url, "redis": redis_url}.get(store_kind, lambda: "memory:")
 
 
 @pytest.fixture
@@ -52,10 +70,18 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def store(store_url: str, clock: ManualClock) -> AsyncIterator[Store]:
+async def store(store_url: str, store_kind: str, clock: ManualClock) -> AsyncIterator[Store]:
     opened = await open_store(store_url, clock=clock)
     try:
-        yield opened
+        if store_kind in DOOR_KINDS:
+            async with serve(opened, reaping=False) as served, AsyncExitStack() as stack:
+                if store_kind == "http":
+                    client = await stack.enter_async_context(connect_async(served.url))
+                    yield ThroughHttp(opened, sending_async(client))
+                else:
+                    yield ThroughHttp(opened, sending_sync(stack.enter_context(connect(served.url))))
+        else:
+            yield opened
         assert list(await opened.check()) == []
     finally:
         await opened.close()

@@ -166,6 +166,43 @@ async def test_a_job_that_fell_due_between_two_passes_expires(store: Store, cloc
     assert await reap(store) == [Moved(Event.EXPIRED, "a", NOW)]
 
 
+@pytest.mark.parametrize("way", ["push", "release", "give back", "lapse", "reschedule", "respawn"])
+async def test_a_job_that_waits_from_before_the_last_pass_on_expires(
+    store: Store, clock: ManualClock, way: str
+) -> None:
+    # Given a reaper that has just passed
+    lease = await given_leased(store, "a", ttl="10s", ttr="1s")
+    clock.advance("1s")
+    if way != "lapse":
+        await store.extend(lease, 60_000)
+    await store.reap()
+
+    # When a job comes to wait, due at or before that pass
+    match way:
+        case "push":
+            await replace_one(store, "a", ttl="9s", due_at=NOW)
+        case "release":
+            await store.release(lease, 0)
+        case "give back":
+            await store.give_back(lease)
+        case "reschedule":
+            await store.release(lease, 5000)
+            await store.reschedule(QUEUE, ["a"], due_at=NOW)
+        case "respawn":
+            await store.kill(lease)
+            await store.respawn(QUEUE, ids=["a"], ttl_ms=9000)
+        case _:
+            assert way == "lapse"
+
+    # Then it expires on time
+    clock.set(NOW + 10_000)
+    assert (await counts(store), await reap(store)) == (Counts(ready=1), [])
+    clock.advance("1ms")
+    assert await counts(store) == Counts(expired=1)
+    assert [(moved.event, moved.id) for moved in await reap(store)] == [(Event.EXPIRED, "a")]
+    assert await counts(store) == Counts(expired=1)
+
+
 async def test_jobs_that_expire_in_the_same_millisecond_end_by_id(store: Store, clock: ManualClock) -> None:
     await push(store, job("b", ttl="1s"), job("a", ttl="1s", priority=HIGH), job("c", ttl="500ms"))
     clock.advance("1001ms")
