@@ -35,9 +35,9 @@ def agenda(partition: int) -> str:
     return f"dt:{{{partition:02}}}:queues"
 
 
+def companion(prefix_of_script: str) -> str:
+    """KEYS[2] of a script: the agenda of a queue's partition, the version of the registry."""
+    return f"{REGISTRY}:version" if prefix_of_script == REGISTRY else f"{prefix_of_script[:7]}:queues"
+
+
 AGENDAS = tuple(agenda(partition) for partition in range(PARTITIONS))
-
-
-def queue_of(prefix_of_queue: str) -> Queue:
-    """The inverse of `prefix`."""
-    return Queue.parse(prefix_of_queue.split(":", 2)[2])

@@ -13,10 +13,11 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.stores.redis.link import Argument, Command, Link
+from duetime.stores.redis.keys import companion
+from duetime.stores.redis.link import Argument, Link
 
 Run = tuple[Sequence[str], Sequence[Argument]]
-"""The keys and the arguments of one run of a script."""
+"""The prefixes (KEYS but the last) and the arguments of one run of a script."""
 
 
 @cache
@@ -38,30 +39,26 @@ class Scripts:
         self._sources = sources()
         self._hashes = {name: sha1(text.encode()).hexdigest() for name, text in self._sources.items()}
 
-    async def run(self, name: str, key: str, *arguments: Argument, again: bool = False) -> Any:
-        """One run with one key. `again`: as in Link.call."""
-        answer = await self._link.call(key, ("EVALSHA", self._hashes[name], 1, key, *arguments), again=again)
+    async def run(self, name: str, prefix: str, *arguments: Argument, again: bool = False) -> Any:
+        """One run on what one prefix stands for. `again`: as in Link.call."""
+        rest = (2, prefix, companion(prefix), *arguments)
+        answer = await self._link.call(prefix, ("EVALSHA", self._hashes[name], *rest), again=again)
         if isinstance(answer, NoScriptError):
-            answer = await self._link.call(key, ("EVAL", self._sources[name], 1, key, *arguments), again=again)
+            answer = await self._link.call(prefix, ("EVAL", self._sources[name], *rest), again=again)
         if isinstance(answer, ResponseError):
             raise translate(answer)
         return answer
 
     async def run_many(self, name: str, runs: Sequence[Run], *, again: bool = True) -> list[Any]:
         """Many runs of one script in one round trip per node. An error of one fails all; they must bear repetition."""
-        answers = await self._link.many(
-            [(keys[0], self._command(name, keys, args)) for keys, args in runs], again=again
-        )
+        rests = [(len(prefixes) + 1, *prefixes, companion(prefixes[0]), *arguments) for prefixes, arguments in runs]
+        known, text = self._hashes[name], self._sources[name]
+        answers = await self._link.many([(rest[1], ("EVALSHA", known, *rest)) for rest in rests], again=again)
         for index, answer in enumerate(answers):
             if isinstance(answer, NoScriptError):
-                keys, args = runs[index]
-                answers[index] = await self._link.call(
-                    keys[0], ("EVAL", self._sources[name], len(keys), *keys, *args), again=again
-                )
+                rest = rests[index]
+                answers[index] = await self._link.call(rest[1], ("EVAL", text, *rest), again=again)
         return checked(answers)
-
-    def _command(self, name: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Command:
-        return ("EVALSHA", self._hashes[name], len(keys), *keys, *arguments)
 
 
 def checked(answers: list[Any]) -> list[Any]:

@@ -1,5 +1,5 @@
 -- Finish jobs: they are gone.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3 the latest born among the leases · 4 number of leases · 5.. their
 --   ids, each once, then their fences
 -- Returns: one letter per lease: a acked, g gone already, l lease lost

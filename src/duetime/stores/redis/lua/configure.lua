@@ -1,5 +1,5 @@
 -- Change a queue's rules, or only read them.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 '1' to change, which creates the queue, '0' to read · 2 paused · 3 strict · 4 expired_to_dead · 5 max_jobs ·
 --   6 max_body: numbers, or '' for what stays as it is
 -- Returns: { paused, strict, expired_to_dead, max_jobs, max_body }

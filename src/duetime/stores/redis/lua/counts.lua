@@ -1,5 +1,5 @@
 -- Count the jobs of a queue, each in its state.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to sweep at most · 3 bytes of values to read at most
 -- Returns: { now, delayed, ready, leased, dead, expired } at one instant; { now } when the sweep has not caught up and
 --   expired jobs are not all known: call again

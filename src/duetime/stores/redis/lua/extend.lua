@@ -1,5 +1,5 @@
 -- Renew a lease.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 fence · 4 ttr_ms
 -- Returns: the new end, false if the lease is lost
 -- Touches: leases agenda

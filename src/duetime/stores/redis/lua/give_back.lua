@@ -1,5 +1,5 @@
 -- Undo a delivery: the job waits where it was, and the delivery does not count.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 fence
 -- Returns: packed Moved (given_back, expired or dead), false if the lease is lost
 -- Touches: leases wait tries jobs info dead ttl meta agenda

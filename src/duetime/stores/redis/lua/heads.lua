@@ -1,11 +1,11 @@
 -- When the first job of each queue is due.
--- KEYS: 1.. prefixes of queues in one partition
+-- KEYS: 1.. prefixes of queues in one partition · last their agenda
 -- ARGV: none
 -- Returns: per queue due_at, or false where nothing waits or the queue is paused
 -- Touches: nothing
 
 local answers = {}
-for i = 1, #KEYS do
+for i = 1, #KEYS - 1 do
   local first = huge
   q.read_rules(call('HGET', KEYS[i] .. ':meta', 'rules'))
   if not q.paused then

@@ -1,5 +1,5 @@
 -- Send a leased job to the dead letters.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 fence · 4 error ('' keeps the last one)
 -- Returns: packed Moved (dead), false if the lease is lost
 -- Touches: leases dead tries info meta

@@ -11,7 +11,8 @@
 --   P:info      hash  id -> last error (with its length before it) and attributes, for jobs that have either
 --   P:meta      hash  rules, state (see RULES and STATE), expired (a total), sweeping (where an unfinished sweep is)
 --   P:mark:*    string  what a marked push answered
---   dt:{NN}:queues  zset  queue by a lower bound of its next lease end or expiry: registry and reaper's agenda in one
+--   KEYS[2]     zset  `dt:{NN}:queues`: queue by a lower bound of its next lease end or expiry; the registry of
+--                     queues and the reaper's agenda in one
 --
 -- The sweep keeps delayed jobs out of P:ttl. Every waiting job with a ttl and due_at <= swept stands in P:ttl
 -- (once `sweeping` is absent); each later one has expires_at - due_at >= slack, so none of them can have expired
@@ -20,6 +21,9 @@
 -- A script reads and validates first: begin() touches each key with a command of its type, so that foreign data
 -- ends the script with WRONGTYPE before anything is written. commit() then removes before it adds: Redis refuses
 -- a script over maxmemory at its first write that needs room, and lets one go on that has begun by giving room back.
+--
+-- P itself is never a key, and every script names two keys. So while a slot moves to another node of a Cluster, Redis
+-- answers TRYAGAIN, and does not run a script where only some of the queue's keys are.
 --
 -- Functions hang in `q` and not in locals for speed: making a closure costs more the more locals it holds on to.
 
@@ -51,8 +55,8 @@ local NO_SLACK = 2 ^ 52
 local CHUNK = 4000 -- arguments that one unpack() can take; even, so that pairs stay together
 
 -- A small key is a list that Redis searches from end to end, which makes many additions slow. A member of this length
--- makes it a table at once; nobody sees it, as it is gone before the script ends.
-local LONG, MANY = string.rep('-', 80), 64
+-- makes it a table at once. No id can be it, as ids are printable, and it is gone before the script ends.
+local LONG, MANY = string.rep('\0', 80), 64
 
 local prefix = KEYS[1]
 local q = {
@@ -64,7 +68,7 @@ local q = {
   dead = prefix .. ':dead',
   ttl = prefix .. ':ttl',
   wait = { prefix .. ':wait:1', prefix .. ':wait:2', prefix .. ':wait:3' },
-  agenda = sub(prefix, 1, 7) .. ':queues',
+  agenda = KEYS[2],
   name = sub(prefix, 9),
   shapes = {},
   first_due = huge, -- the earliest due_at that the script planned

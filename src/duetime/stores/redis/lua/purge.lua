@@ -1,5 +1,5 @@
 -- Remove jobs of some states, oldest first within each; or all at once, and the queue with them.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to remove ('' for everything) · 3 as many as are wanted in all ('' for all there are) ·
 --   4 jobs to look at one by one · 5.. states
 -- Returns: { now, number removed, 1 if more are wanted and there else 0 }

@@ -1,5 +1,5 @@
 -- Add jobs to a queue: several requests, each all or nothing.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to hold at a time · 3 '1' if no id stands twice in this call · 4 number of
 --   requests · 5.. the requests. A request is if_exists (k keep, r replace, e error) · mark name · digest · life_ms
 --   (all '' without a mark) · number of groups · groups. A group is jobs that differ in id, body and due_at only:

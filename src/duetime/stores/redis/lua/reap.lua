@@ -1,5 +1,5 @@
 -- Take back leases that ran out and end expired jobs of one queue, and put it on the agenda anew.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to move · 3 bytes of values to read
 -- Returns: { now, when to come again or false, id, packed Moved (lease_expired, dead, expired).. }
 --   Error DAMAGED: a lease has no record

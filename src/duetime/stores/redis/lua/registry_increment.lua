@@ -1,5 +1,5 @@
 -- Add to a counter, and clear away some whose life is over.
--- KEYS: 1 the registry's prefix
+-- KEYS: 1 the registry's prefix · 2 its version
 -- ARGV: 1 now or '' · 2 name · 3 by how much (0 only reads) · 4 life_ms of a new counter (0 for ever) · 5 how many to
 --   clear away
 -- Returns: { value, milliseconds left (0 for ever) }

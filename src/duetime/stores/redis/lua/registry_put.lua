@@ -1,5 +1,5 @@
 -- Write a record of the registry.
--- KEYS: 1 the registry's prefix
+-- KEYS: 1 the registry's prefix · 2 its version
 -- ARGV: 1 kind · 2 key · 3 value · 4 the version it must have now ('' for any, 0 for none)
 -- Returns: { 1, new version }, or { 0, present version } when that is another one
 -- Touches: records changes version
@@ -11,9 +11,9 @@ if ARGV[4] ~= '' and tonumber(ARGV[4]) ~= version then
   return { 0, version }
 end
 redis.call('ZCARD', changes)
-local new = tonumber(redis.call('GET', KEYS[1] .. ':version') or 0) + 1
+local new = tonumber(redis.call('GET', KEYS[2]) or 0) + 1
 redis.call('HSET', records, ARGV[2], struct.pack('>I8', new) .. ARGV[3])
 redis.call('ZADD', changes, new, ARGV[1] .. '\0' .. ARGV[2])
-redis.call('SET', KEYS[1] .. ':version', new)
+redis.call('SET', KEYS[2], new)
 redis.call('PUBLISH', 'dt:registry', new)
 return { 1, new }

@@ -1,5 +1,5 @@
 -- Give a leased job back: it waits again, or ends.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 fence · 4 delay_ms · 5 error ('' keeps the last one)
 -- Returns: packed Moved (released, dead or expired), false if the lease is lost
 -- Touches: leases wait tries jobs info dead ttl meta agenda

@@ -1,5 +1,5 @@
 -- Change when waiting jobs are due.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3 '+delay_ms' or due_at · 4.. ids
 -- Returns: per id a packed Moved (rescheduled), 'r' running, 'd' dead, 'l' expires before due, or false; fewer answers
 --   than ids when the bytes were read

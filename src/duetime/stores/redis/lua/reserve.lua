@@ -1,5 +1,5 @@
 -- Lease ready jobs to consumers, ask by ask.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to look at · 3 bytes of bodies to give · 4.. the asks: limit, ttr_ms, high, normal, low
 -- Returns: { now, next_at or false, 1 if paused else 0, { number of deliveries per ask.. },
 --   { id, moved.. } of jobs that had expired, { id, record.. } of the deliveries, { header + body.. } of the deliveries,

@@ -1,5 +1,5 @@
 -- Bring dead jobs back: ready now, with new tries and ttl.
--- KEYS: 1 the queue's prefix
+-- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 ttl_ms · 3 tries ('' keeps each job's own) · 4 how many of the longest dead ('' for the ids
 --   that follow) · 5.. ids
 -- Returns: { id, packed Moved (respawned).. }
