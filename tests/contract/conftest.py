@@ -1,8 +1,8 @@
 """One empty store per test, on a clock that the test turns.
 
 `store_kind` is the parameter that selects and counts tests per store. The doors pass the same suite: `http` and
-`http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what no door
-offers, marked `store_only`, stay out of it. Every test ends with a proof that the store it leaves behind is sound.
+`http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what no
+door offers, marked `store_only`, stay out of it. Every test ends with a proof that the store it leaves behind is sound.
 """
 
 from collections.abc import AsyncIterator, Callable
