@@ -37,22 +37,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._planned[self.steps + steps] = action
 
     def _run_once(self) -> None:
-        if not self._ready and not self._stopping:
-            self._jump()
-        while self._scheduled and self._scheduled[0].when() <= self._now:
-            self._ready.append(self._pop_timer())
-        if not self._ready:
-            return
-        if self._chance:
-            self._ready.rotate(-self._chance.randrange(len(self._ready)))
-        handle = self._ready.popleft()
-        if handle.cancelled():
-            return
+        """All that can run at this instant, one callback after the other; then on to the next timer."""
+        ready, chance = self._ready, self._chance
+        while not self._stopping:
+            while self._scheduled and self._scheduled[0].when() <= self._now:
+                ready.append(self._pop_timer())
+            if not ready:
+                self._jump()
+                continue
+            if chance and len(ready) > 1:
+                ready.rotate(-int(chance.random() * len(ready)))
+            handle = ready.popleft()
+            if not handle.cancelled():
+                self._step(handle)
+
+    def _step(self, handle: asyncio.Handle) -> None:
         self.steps += 1
         if self.steps - self._steps_at_last_jump > MAX_STEPS_AT_ONE_INSTANT:
             raise RuntimeError("the loop turns without getting anywhere")
         handle._run()
-        if action := self._planned.pop(self.steps, None):
+        if self._planned and (action := self._planned.pop(self.steps, None)):
             action()
 
     def _jump(self) -> None:

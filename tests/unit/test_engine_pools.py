@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 import pytest
 
 from duetime.engine.pools import Pools
-from duetime.errors import InvalidSettings, PoolNotFound, StoreDamaged, StoreUnavailable
+from duetime.errors import InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.job import NewJob
 from duetime.names import Queue
 from duetime.stores.memory import MemoryStore
@@ -63,10 +63,10 @@ async def test_a_broken_engine_is_replaced_and_its_neighbours_work_on() -> None:
     async with Pools({"default": "memory:a", "fast": "memory:b"}, open_store=stores) as pools:
         broken, neighbour = pools.engine("fast"), pools.engine("default")
 
-        async def damaged(limit: int = 0) -> None:
-            raise StoreDamaged
+        async def bug(limit: int = 0) -> None:
+            raise ZeroDivisionError
 
-        broken.store.reap = damaged  # type: ignore[method-assign, assignment]
+        broken.store.reap = bug  # type: ignore[method-assign, assignment]
         await until(lambda: len(stores.opened["memory:b"]) == 2 and not pools.errors())
         assert pools.engine("fast") is not broken
         assert pools.engine("default") is neighbour

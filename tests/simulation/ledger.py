@@ -1,0 +1,241 @@
+"""The truth of a simulation: a memory store that keeps books, and the watch at the engine's side of the wire.
+
+`Ledger` writes down every move at the instant it happens, below all faults, and complains about one that cannot be:
+a delivery before its time or beside a live lease, a lease taken back too early, a job that comes from nowhere.
+`Wire` is an engine's own faulty connection to it and knows which leases reached the engine and which it gave back.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from duetime.clock import Clock
+from duetime.errors import DuetimeError
+from duetime.job import Delivery, Event, Lease, Moved
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Wake
+from duetime.stores.memory import MemoryStore
+from tests.faults.store_faults import FaultyStore
+
+WAITING, LEASED, DEAD = "waiting", "leased", "dead"
+
+Key = tuple[Queue, str]
+
+
+@dataclass
+class Entry:
+    """Where a job is, since when, and until when it is leased."""
+
+    born: int
+    attempt: int
+    place: str
+    since: int
+    due_at: int = 0
+    until: int = 0
+
+
+FROM: dict[Event, tuple[str, ...]] = {
+    Event.GIVEN_BACK: (LEASED,),
+    Event.ACKED: (LEASED,),
+    Event.RELEASED: (LEASED,),
+    Event.LEASE_EXPIRED: (LEASED,),
+    Event.DEAD: (LEASED, WAITING),
+    Event.CANCELLED: (WAITING, LEASED),
+    Event.DELETED: (DEAD,),
+    Event.RESCHEDULED: (WAITING,),
+    Event.EXPIRED: (WAITING, LEASED),
+    Event.RESPAWNED: (DEAD,),
+}
+TO: dict[Event, str | None] = {
+    Event.GIVEN_BACK: WAITING,
+    Event.ACKED: None,
+    Event.RELEASED: WAITING,
+    Event.LEASE_EXPIRED: WAITING,
+    Event.DEAD: DEAD,
+    Event.CANCELLED: None,
+    Event.DELETED: None,
+    Event.RESCHEDULED: WAITING,
+    Event.EXPIRED: None,
+    Event.RESPAWNED: WAITING,
+}
+
+
+class Ledger(MemoryStore):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._listeners = InOrder()  # type: ignore[assignment]
+        self.jobs: dict[Key, Entry] = {}
+        self.accepted: set[tuple[Queue, str, int]] = set()
+        self.events: Counter[Event] = Counter()
+        self.resumed_at: dict[Queue, int] = {}
+        self.history: list[tuple[Any, ...]] = []
+        self.complaints: list[str] = []
+
+    # --- the books
+
+    def _complain(self, what: str, *about: object) -> None:
+        self.complaints.append(f"{self._clock.now_ms()}: {what}: {about}")
+
+    def _note(self, queue: Queue, moved: Iterable[Moved | DuetimeError | None]) -> None:
+        for one in moved:
+            if isinstance(one, Moved):
+                self.events[one.event] += 1
+                self.history.append((self._clock.now_ms(), one.event, queue.name, one.id, one.born, one.attempt))
+                self._book(queue, one)
+
+    def _book(self, queue: Queue, moved: Moved) -> None:
+        key, entry = (queue, moved.id), self.jobs.get((queue, moved.id))
+        match moved.event:
+            case Event.ACCEPTED | Event.REPLACED:
+                self._book_new(key, entry, moved)
+            case Event.KEPT:
+                if entry is None or (entry.born, entry.place) != (moved.born, moved.reason):
+                    self._complain("kept what was not there", moved, entry)
+            case event:
+                if entry is None or entry.place not in FROM[event]:
+                    self._complain("cannot happen here", moved, entry)
+                elif (entry.born, entry.attempt) != (moved.born, moved.attempt):
+                    self._complain("through the fence", moved, entry)
+                elif event is Event.LEASE_EXPIRED and entry.until > self._clock.now_ms():
+                    self._complain("a lease ended early", moved, entry)
+                elif place := TO[event]:
+                    self.jobs[key] = self._entry(moved, place)
+                else:
+                    del self.jobs[key]
+
+    def _book_new(self, key: Key, entry: Entry | None, moved: Moved) -> None:
+        if (entry.born if entry else 0) != moved.was or (entry and moved.born <= entry.born):
+            self._complain("took the wrong place", moved, entry)
+        self.events[Event.EXPIRED] += moved.reason == "expired"
+        self.accepted.add((*key, moved.born))
+        self.jobs[key] = self._entry(moved, WAITING)
+
+    def _entry(self, moved: Moved, place: str) -> Entry:
+        return Entry(moved.born, moved.attempt, place, self._clock.now_ms(), moved.due_at)
+
+    def _book_delivery(self, delivery: Delivery) -> None:
+        lease, now = delivery.lease, self._clock.now_ms()
+        entry = self.jobs.get((lease.queue, lease.id))
+        self.events[Event.DELIVERED] += 1
+        self.history.append((now, Event.DELIVERED, lease.queue.name, lease.id, lease.born, lease.attempt))
+        if entry is None or entry.place != WAITING:
+            self._complain("delivered beside a live lease, or from nowhere", delivery, entry)
+        elif (entry.born, entry.attempt + 1) != (lease.born, lease.attempt):
+            self._complain("delivered under a wrong number", delivery, entry)
+        if delivery.due_at > now or (delivery.expires_at and delivery.expires_at < now):
+            self._complain("delivered early or expired", delivery, entry)
+        key = lease.queue, lease.id
+        self.jobs[key] = Entry(lease.born, lease.attempt, LEASED, now, until=delivery.lease_until)
+
+    def audit(self) -> None:
+        """The store holds what the books say, no more and no less."""
+        held = {
+            (queue, job.id): (job.born, job.attempt, job.place)
+            for queue, line in self._lines.items()
+            for job in line.jobs.values()
+        }
+        booked = {key: (entry.born, entry.attempt, entry.place) for key, entry in self.jobs.items()}
+        for key in held.keys() | booked.keys():
+            if held.get(key) != booked.get(key):
+                self._complain("lost, or there without a reason", key, held.get(key), booked.get(key))
+
+    # --- the verbs
+
+    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        answers = await super().push(queue, requests)
+        for answer in answers:
+            if isinstance(answer, Pushed) and not answer.repeated:
+                self._note(queue, answer.jobs)
+        return answers
+
+    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        reserved = await super().reserve(queue, asks)
+        self._note(queue, reserved.expired)
+        for deliveries in reserved.deliveries:
+            for delivery in deliveries:
+                self._book_delivery(delivery)
+        return reserved
+
+    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Any]:
+        answers = await super().ack(queue, leases)
+        self._note(queue, answers)
+        return answers
+
+    async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
+        moved = await super().release(lease, delay_ms, error)
+        self._note(lease.queue, [moved])
+        return moved
+
+    async def give_back(self, lease: Lease) -> Moved:
+        moved = await super().give_back(lease)
+        self._note(lease.queue, [moved])
+        return moved
+
+    async def kill(self, lease: Lease, error: str = "") -> Moved:
+        moved = await super().kill(lease, error)
+        self._note(lease.queue, [moved])
+        return moved
+
+    async def extend(self, lease: Lease, ttr_ms: int) -> int:
+        until = await super().extend(lease, ttr_ms)
+        self.jobs[lease.queue, lease.id].until = until
+        return until
+
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+        answers = await super().cancel(queue, ids)
+        self._note(queue, answers)
+        return answers
+
+    async def reschedule(self, queue: Queue, ids: Sequence[str], **when: Any) -> Sequence[Any]:
+        answers = await super().reschedule(queue, ids, **when)
+        self._note(queue, answers)
+        return answers
+
+    async def reap(self, limit: int = 500) -> Reaped:
+        reaped = await super().reap(limit)
+        for queue, moved in reaped.moved.items():
+            self._note(queue, moved)
+        return reaped
+
+    async def respawn(self, queue: Queue, **options: Any) -> Sequence[Moved]:
+        moved = await super().respawn(queue, **options)
+        self._note(queue, moved)
+        return moved
+
+    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
+        rules = await super().configure(queue, change)
+        self.resumed_at[queue] = self._clock.now_ms()
+        return rules
+
+
+class InOrder(dict[asyncio.Queue[Wake], None]):
+    """A set that remembers the order: the same seed must give the same history."""
+
+    def add(self, listener: asyncio.Queue[Wake]) -> None:
+        self[listener] = None
+
+    def discard(self, listener: asyncio.Queue[Wake]) -> None:
+        self.pop(listener, None)
+
+
+class Wire(FaultyStore):
+    """One engine's connection. `reached`: leases whose answer came through; `returned`: those it tried to give back."""
+
+    def __init__(self, ledger: Ledger, interrupt: Callable[[], None]) -> None:
+        super().__init__(ledger)
+        self._interrupt = interrupt
+        self.reached: set[Lease] = set()
+        self.returned: set[Lease] = set()
+
+    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        reserved: Reserved = await self.__getattr__("reserve")(queue, asks)
+        self.reached |= {delivery.lease for deliveries in reserved.deliveries for delivery in deliveries}
+        self._interrupt()
+        return reserved
+
+    async def give_back(self, lease: Lease) -> Moved:
+        self.returned.add(lease)
+        moved: Moved = await self.__getattr__("give_back")(lease)
+        return moved

@@ -1,0 +1,83 @@
+"""Five hundred worlds: nothing lost, nothing early, nothing doubled, nobody left waiting.
+
+A failing seed is named with what was wrong and the end of its history. `DUETIME_SIM_SEED=123` runs that one alone:
+
+    DUETIME_SIM_SEED=123 make test ARGS=tests/simulation
+"""
+
+import os
+
+import pytest
+
+from duetime.engine.engine import Engine
+from duetime.engine.reaper import Reaper
+from duetime.engine.waiters import Desk
+from tests.plugins.scale import read_scale
+from tests.simulation.world import World, live
+
+SEEDS_PER_TEST = 25
+SEEDS = 500 * read_scale()
+SHOWN = 40
+"""How much of a failing seed's history is shown."""
+
+
+def blocks() -> list[range]:
+    if seed := os.environ.get("DUETIME_SIM_SEED"):
+        return [range(int(seed), int(seed) + 1)]
+    return [range(start, start + SEEDS_PER_TEST) for start in range(0, SEEDS, SEEDS_PER_TEST)]
+
+
+def report(seed: int, world: World) -> str:
+    history = [f"  {at} {event:<14} {queue} {job_id} {born}/{attempt}" for at, event, queue, job_id, born, attempt in
+               world.ledger.history[-SHOWN:]]  # fmt: skip
+    title = f"seed {seed} ({world.kind}); DUETIME_SIM_SEED={seed} runs it alone"
+    return "\n".join([title, *world.ledger.complaints[:10], "the end of its history:", *history])
+
+
+@pytest.mark.parametrize("seeds", blocks(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+def test_nothing_is_lost_early_or_doubled(seeds: range) -> None:
+    for seed in seeds:
+        try:
+            world = live(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}; DUETIME_SIM_SEED={seed} runs it alone")
+            raise
+        if world.ledger.complaints:
+            pytest.fail(report(seed, world), pytrace=False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_seed_has_one_history(seed: int) -> None:
+    assert live(seed).ledger.history == live(seed).ledger.history
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_world_is_full_of_life(seed: int) -> None:
+    """A simulation in which little happens would find little."""
+    world = live(seed)
+    assert sum(world.ledger.events.values()) > 20
+    assert len(world.received) > 5
+
+
+def complaints_of(seeds: range) -> str:
+    return "\n".join(complaint for seed in seeds for complaint in live(seed).ledger.complaints)
+
+
+def test_it_notices_leases_that_nobody_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "_give_back_later", lambda engine, deliveries: None)
+    assert "nobody gave back" in complaints_of(range(12))
+
+
+def test_it_notices_a_timer_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_at_once(desk: Desk, seconds: float) -> None:
+        if desk._next_at is not None and seconds <= 0:
+            desk.signal()
+
+    monkeypatch.setattr(Desk, "_set_timer", only_at_once)
+    assert "nobody told the consumer" in complaints_of(range(0, 40, 4))
+
+
+def test_it_notices_leases_that_nobody_takes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reaper, "expect", lambda reaper, in_s: None)
+    monkeypatch.setattr("duetime.engine.reaper.LONGEST_REST_S", 5.0)
+    assert "nobody took back" in complaints_of(range(2, 12, 4))
