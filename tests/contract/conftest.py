@@ -25,6 +25,10 @@ SHARED_KINDS = ["sqlite", "redis"]
 """Stores that several processes can open at once."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "store_only: about what no door offers, such as the bounds of one call")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What no door offers is not asked of one."""
     kept, left_out = [], []

@@ -51,6 +51,7 @@ async def test_a_purged_store_is_sound(store: Store) -> None:
     assert list(await store.check()) == []
 
 
+@pytest.mark.store_only
 async def test_ping_tells_the_kind_and_the_time(store: Store, store_kind: str, clock: ManualClock) -> None:
     first = await store.ping()
     clock.advance("1s")

@@ -127,6 +127,7 @@ async def test_expired_jobs_end_while_a_queue_is_paused(store: Store, clock: Man
 # --- strict
 
 
+@pytest.mark.store_only
 async def test_a_strict_queue_serves_by_priority_alone(store: Store) -> None:
     await push(store, *[job(f"h{n}", priority=HIGH) for n in range(3)], job("l", priority=LOW))
     await store.configure(QUEUE, RulesChange(strict=True))

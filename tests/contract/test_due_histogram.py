@@ -1,5 +1,7 @@
 """due_histogram: how many jobs fall due when."""
 
+import pytest
+
 from duetime.clock import ManualClock
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
@@ -60,6 +62,7 @@ async def test_an_unknown_queue_has_zeros(store: Store) -> None:
     assert list(await store.queues()) == []
 
 
+@pytest.mark.store_only
 async def test_an_edge_alone_has_no_bucket(store: Store) -> None:
     await push_one(store, "a")
 

@@ -68,6 +68,7 @@ async def test_a_lease_outlives_the_ttl(store: Store, clock: ManualClock) -> Non
     assert await counts(store) == Counts(leased=1)
 
 
+@pytest.mark.store_only
 async def test_the_longest_lease(store: Store) -> None:
     lease = await given_leased(store, "a")
 

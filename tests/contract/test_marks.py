@@ -107,6 +107,7 @@ async def test_a_mismatch_does_not_fail_its_neighbours(store: Store) -> None:
 
 
 @pytest.mark.parametrize("digest", [b"", b"\0", bytes(range(256)), b"\xff" * 64])
+@pytest.mark.store_only
 async def test_a_digest_is_any_bytes(store: Store, digest: bytes) -> None:
     await push(store, job("a"), mark=mark(digest=digest))
 
@@ -116,6 +117,7 @@ async def test_a_digest_is_any_bytes(store: Store, digest: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["1", "a b:c/d", "it's", "日本", "load-2027-01-15T08:00:00Z#12", "x" * 255])
+@pytest.mark.store_only
 async def test_a_name_is_any_text(store: Store, name: str) -> None:
     await push(store, job("a"), mark=mark(name))
 

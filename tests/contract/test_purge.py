@@ -135,6 +135,7 @@ async def test_the_oldest_go_first(store: Store, clock: ManualClock, state: Stat
     assert await states(store) == {}
 
 
+@pytest.mark.store_only
 async def test_a_limit_of_nothing(store: Store) -> None:
     await push_one(store, "a")
 
@@ -142,6 +143,7 @@ async def test_a_limit_of_nothing(store: Store) -> None:
     assert await counts(store) == Counts(ready=1)
 
 
+@pytest.mark.store_only
 async def test_a_call_ends_at_its_bound_and_says_so(store: Store) -> None:
     for batch in "ab":
         await push(store, *[job(f"{batch}{n:03}") for n in range(400)])
@@ -152,6 +154,7 @@ async def test_a_call_ends_at_its_bound_and_says_so(store: Store) -> None:
     assert await counts(store) == Counts()
 
 
+@pytest.mark.store_only
 async def test_a_limit_beyond_the_bound_ends_at_the_bound(store: Store) -> None:
     for batch in "ab":
         await push(store, *[job(f"{batch}{n:03}") for n in range(300)])

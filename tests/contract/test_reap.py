@@ -337,6 +337,7 @@ async def test_next_at_is_never_later_than_the_next_expiry(store: Store) -> None
     assert NOW < next_at <= NOW + 5001
 
 
+@pytest.mark.store_only
 async def test_following_next_at_meets_every_end_on_time(store: Store, clock: ManualClock) -> None:
     # Given ends of both kinds at known instants
     await push_one(store, "x", ttl="7s")

@@ -89,6 +89,7 @@ async def test_a_leased_job_is_not_given_again(store: Store) -> None:
     assert await reserved_ids(store) == []
 
 
+@pytest.mark.store_only
 async def test_a_lease_may_be_as_long_as_it_gets(store: Store) -> None:
     await push_one(store, "a")
 
@@ -212,6 +213,7 @@ async def test_a_limit_holds(store: Store) -> None:
     assert await reserved_ids(store, 2) == ["4"]
 
 
+@pytest.mark.store_only
 async def test_a_limit_of_nothing_gives_nothing(store: Store) -> None:
     await push_one(store, "a")
 
@@ -234,6 +236,7 @@ async def test_quotas_are_taken_high_normal_low(store: Store) -> None:
     assert await shares(store, 10, QUOTAS) == "HHHHHNNNLL"
 
 
+@pytest.mark.store_only
 async def test_what_quotas_leave_is_filled_by_priority(store: Store) -> None:
     await push_of_each(store, 20)
 
@@ -254,6 +257,7 @@ async def test_left_over_places_go_to_the_highest_first(store: Store) -> None:
     assert await shares(store, 10, QUOTAS) == "NNNLLNNNNN"
 
 
+@pytest.mark.store_only
 async def test_quotas_beyond_the_limit_are_cut(store: Store) -> None:
     await push_of_each(store, 9)
 
@@ -261,6 +265,7 @@ async def test_quotas_beyond_the_limit_are_cut(store: Store) -> None:
     assert await shares(store, 2, (0, 0, 9)) == "LL"
 
 
+@pytest.mark.store_only
 async def test_no_quotas_is_strict_priority(store: Store) -> None:
     await push_of_each(store, 3)
 
@@ -274,6 +279,7 @@ async def test_a_strict_queue_ignores_quotas(store: Store) -> None:
     assert await shares(store, 10, QUOTAS) == "HHHHHHHHHN"
 
 
+@pytest.mark.store_only
 async def test_several_asks_are_served_one_after_the_other(store: Store) -> None:
     await push_of_each(store, 3)
 
@@ -298,6 +304,7 @@ async def test_no_asks_give_nothing(store: Store) -> None:
 # --- bounds
 
 
+@pytest.mark.store_only
 async def test_a_call_ends_at_its_bound_of_jobs(store: Store) -> None:
     await push(store, *[job(f"{n:04}", due_at=NOW - 1) for n in range(STEP_JOBS)])
     await push(store, *[job(f"{n:04}") for n in range(STEP_JOBS, STEP_JOBS + 10)])
@@ -320,6 +327,7 @@ async def test_a_call_ends_at_its_bound_of_bytes(store: Store) -> None:
     assert [[d.lease.id for d in given] for given in reserved.deliveries] == [["4"], ["5"]]
 
 
+@pytest.mark.store_only
 async def test_a_job_that_does_not_fit_in_the_step_waits_for_the_next(store: Store) -> None:
     # Given a body that fits alone, one that fills the step to one byte too many, and a small one behind it
     await push_one(store, "1", b"x" * MAX_BODY)
@@ -332,6 +340,7 @@ async def test_a_job_that_does_not_fit_in_the_step_waits_for_the_next(store: Sto
     assert await reserved_ids(store) == ["2", "3"]
 
 
+@pytest.mark.store_only
 async def test_at_least_one_job_is_given_whatever_its_size(store: Store) -> None:
     await push_one(store, "a", b"x" * (STEP_BYTES + 1))
     await push_one(store, "b", b"small")
@@ -340,6 +349,7 @@ async def test_at_least_one_job_is_given_whatever_its_size(store: Store) -> None
     assert await reserved_ids(store) == ["b"]
 
 
+@pytest.mark.store_only
 async def test_empty_bodies_do_not_count_against_the_bytes(store: Store) -> None:
     await push(store, *[job(f"{n}", b"") for n in range(5)])
     await push_one(store, "z", b"x" * (STEP_BYTES + 1))
@@ -350,6 +360,7 @@ async def test_empty_bodies_do_not_count_against_the_bytes(store: Store) -> None
 # --- ttl
 
 
+@pytest.mark.store_only
 async def test_an_expired_job_is_never_delivered_and_is_reported(store: Store, clock: ManualClock) -> None:
     await given_expired(store, clock, "a")
     await push_one(store, "b")
@@ -372,6 +383,7 @@ async def test_a_job_is_delivered_up_to_its_expiry(store: Store, clock: ManualCl
     assert delivery.expires_at == clock.now_ms()
 
 
+@pytest.mark.store_only
 async def test_an_expired_job_that_is_met_goes_to_the_dead_if_the_queue_says_so(
     store: Store, clock: ManualClock
 ) -> None:
@@ -387,6 +399,7 @@ async def test_an_expired_job_that_is_met_goes_to_the_dead_if_the_queue_says_so(
     assert (dead.state, dead.reason, dead.dead_at, dead.expires_at) == (State.DEAD, "expired", NOW + 1001, 0)
 
 
+@pytest.mark.store_only
 async def test_expired_jobs_count_against_the_jobs_looked_at(store: Store, clock: ManualClock) -> None:
     await push(store, *[job(f"{n:04}", ttl="1ms") for n in range(STEP_JOBS + 1)])
     await push_one(store, "zzz")

@@ -137,12 +137,14 @@ async def test_the_longest_dead_come_first(store: Store, clock: ManualClock) -> 
     assert await counts(store) == Counts(ready=4)
 
 
+@pytest.mark.store_only
 async def test_a_limit_of_nothing(store: Store) -> None:
     await given_dead(store, "a")
 
     assert list(await store.respawn(QUEUE, limit=0)) == []
 
 
+@pytest.mark.store_only
 async def test_a_call_ends_at_its_bound(store: Store) -> None:
     for batch in ("a", "b"):
         await push(store, *[job(f"{batch}{n:03}") for n in range(300)])

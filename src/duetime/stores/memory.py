@@ -229,10 +229,10 @@ class MemoryStore:
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
         line, now = self._line(queue), self._clock.now_ms()
         if limit is None and set(states) == set(State):
-            removed, floor = len(line.jobs), max(line.floor, now)
+            floor = max([line.floor, now, *(job.born for job in line.jobs.values())])
             rules = line.rules
             self._lines[queue] = Line(marks=line.marks, rules=rules, floor=floor, known=rules != QueueRules())
-            return Purged(removed, now)
+            return Purged(len(line.jobs), now)
         matching = [job_id for state in states for _, _, job_id in sorted(lines.places(line, state, now, expired=True))]
         doomed = matching[: min(STEP_JOBS, STEP_JOBS if limit is None else limit)]
         for job_id in doomed:

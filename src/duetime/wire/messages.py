@@ -54,7 +54,7 @@ IdIn = Annotated[
     str,
     Meta(description="printable characters", extra_json_schema={"minLength": 1, "maxLength": MAX_ID}),
 ]
-IdsList = Annotated[list[IdIn], Meta(min_length=1, max_length=MAX_PUSH)]
+IdsList = Annotated[list[IdIn], Meta(max_length=MAX_PUSH)]
 
 
 class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -178,7 +178,7 @@ class DeliveriesOut(Struct):
 
 
 class AckIn(Struct, forbid_unknown_fields=True):
-    leases: Annotated[list[LeaseRef], Meta(min_length=1, max_length=MAX_PUSH)]
+    leases: Annotated[list[LeaseRef], Meta(max_length=MAX_PUSH)]
 
 
 class ResultsOut(Struct):
@@ -307,7 +307,7 @@ class RespawnIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 class PurgeIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The states to empty; at most `limit` jobs if one is given."""
 
-    states: Annotated[list[State], Meta(min_length=1, max_length=len(State))]
+    states: Annotated[list[State], Meta(max_length=len(State))]
     limit: Annotated[int, Meta(ge=1, le=MAX_CAP)] | None = None
 
 
