@@ -178,15 +178,15 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_primary_of_a_cluster_falls(redis_cluster: RedisCluster) -> None:
+async def test_a_primary_of_a_cluster_falls(doomed_cluster: RedisCluster) -> None:
     queues = queues_on_every_node()
-    async with opened(redis_cluster.url) as store, aclosing(store.wakeups()) as wakes:
+    async with opened(doomed_cluster.url) as store, aclosing(store.wakeups()) as wakes:
         assert await anext(wakes) == Wake()
         for queue in queues:
             await push(store, queue, "before")
-        redis_cluster.wait_for_replicas()
+        doomed_cluster.wait_for_replicas()
 
-        await asyncio.to_thread(redis_cluster.fail_over, 0)
+        await asyncio.to_thread(doomed_cluster.fail_over, 0)
 
         # The survivors serve on, the fallen one's queues are served by its replica, and wakes come again.
         for queue in queues:

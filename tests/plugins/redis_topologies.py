@@ -1,13 +1,16 @@
 """A real Redis Cluster and a real Redis behind Sentinels, from nothing but `redis-server`.
 
-`redis_cluster` is three primaries with one replica each; `sentinel_set` one primary, one replica and three Sentinels.
-Both start in about two seconds and are a test's own, as tests break them.
+`redis_cluster` is three primaries with one replica each, shared by the tests of a module and empty for each of them;
+`doomed_cluster` is another for a test that breaks it. `sentinel_set` is one primary, one replica and three Sentinels.
+Each takes about two seconds to start.
 """
 
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import redis
@@ -19,6 +22,8 @@ from tests.plugins.redis_server import RedisServer, Setting, find_redis_program
 DEADLINE_S = 30
 SLOTS = 16384
 SERVICE = "main"
+
+Servers = TypeVar("Servers", "RedisCluster", "SentinelSet")
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -218,19 +223,33 @@ def _keys_in_slot(server: RedisServer, slot: int) -> list[str]:
     return keys
 
 
-@pytest.fixture
-def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    cluster = RedisCluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        cluster.start()
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with running(RedisCluster(tmp_path_factory.mktemp("cluster"))) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
+
+
+@pytest.fixture
+def redis_cluster(shared_cluster: RedisCluster) -> RedisCluster:
+    for primary in shared_cluster.primaries:
+        ask(primary, "FLUSHALL")
+    return shared_cluster
+
+
+@pytest.fixture
+def doomed_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with running(RedisCluster(tmp_path_factory.mktemp("cluster"))) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def sentinel_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSet]:
-    servers = SentinelSet(tmp_path_factory.mktemp("sentinels"))
+    with running(SentinelSet(tmp_path_factory.mktemp("sentinels"))) as servers:
+        yield servers
+
+
+@contextmanager
+def running(servers: Servers) -> Iterator[Servers]:
     try:
         servers.start()
         yield servers

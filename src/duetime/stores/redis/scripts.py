@@ -10,7 +10,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.redis.keys import companion
@@ -74,7 +74,7 @@ def translate(error: ResponseError) -> DuetimeError:
     searched for.
     """
     text = str(error)
-    if "OOM" in text:
+    if isinstance(error, OutOfMemoryError) or "OOM" in text:
         return StoreFull()
     if "WRONGTYPE" in text or "DAMAGED" in text:
         return StoreDamaged(f"Redis holds something that Duetime did not write: {text}")
