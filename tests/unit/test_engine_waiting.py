@@ -149,6 +149,21 @@ def test_a_consumer_wakes_soon_when_a_job(
     run_virtual(main())
 
 
+@pytest.mark.parametrize("happens", [wake for wake in WAKES if wake is not is_resumed], ids=lambda wake: wake.__name__)
+def test_what_happens_here_needs_no_wake_from_the_store(happens: Callable[[Engine], Awaitable[None]]) -> None:
+    async def main() -> None:
+        store = given_store()
+        store.silence_wakeups()
+        async with Engine(store) as engine:
+            consumer = await waiting(engine)
+            await happens(engine)
+            watch = Stopwatch()
+            assert ids(await consumer) == ["a"]
+            assert watch.ms <= SOON_MS
+
+    run_virtual(main())
+
+
 @virtual_time
 async def test_a_job_that_is_there_is_taken_without_waiting() -> None:
     async with Engine(given_store()) as engine:
