@@ -156,7 +156,10 @@ class Wake(Struct, frozen=True):
 class Store(Protocol):
     """See the module's docstring for what holds for every verb."""
 
-    registry: Registry
+    @property
+    def registry(self) -> Registry:
+        """What is not a job, kept in the same place."""
+        ...
 
     # --- the hot path
 

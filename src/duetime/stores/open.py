@@ -28,8 +28,8 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
         case "sqlite":
             from duetime.stores.sql.sqlite import SqliteStore
 
-            path, options = _sqlite_path(url)
-            return await SqliteStore.open(path, clock=clock, **options)
+            path, synchronous = _sqlite_path(url)
+            return await SqliteStore.open(path, clock=clock, synchronous=synchronous)
         case "redis" | "rediss" | "redis+sentinel" | "redis+cluster":
             try:
                 from duetime.stores.redis.store import RedisStore
@@ -42,8 +42,8 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
             raise InvalidSettings(f"no store for {scheme!r}: a store URL starts with one of {', '.join(SCHEMES)}")
 
 
-def _sqlite_path(url: str) -> tuple[str, dict[str, str]]:
-    """`sqlite:///abs/path`, `sqlite:relative/path`; options in the query."""
+def _sqlite_path(url: str) -> tuple[str, str]:
+    """`sqlite:///abs/path` or `sqlite:relative/path`, with `?synchronous=`, which is SQLite's own and FULL by default."""
     parts = urlsplit(url)
     if parts.netloc:
         raise InvalidSettings(f"a SQLite URL has three slashes before an absolute path: {url!r}")
@@ -52,4 +52,4 @@ def _sqlite_path(url: str) -> tuple[str, dict[str, str]]:
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if unknown := set(options) - {"synchronous"}:
         raise InvalidSettings(f"unknown options in {url!r}: {', '.join(sorted(unknown))}")
-    return unquote(parts.path), options
+    return unquote(parts.path), options.get("synchronous", "FULL")
