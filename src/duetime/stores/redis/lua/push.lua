@@ -24,8 +24,8 @@ local known = call('ZSCORE', q.agenda, q.name)
 local options = {}
 
 local function read_how(how)
-  local o, rest = {}, nil
-  o.ttl, o.tries, o.priority, o.attempt, o.born, rest = unpack_struct('>I8I2BI4I8', how)
+  local lasts, allowed, priority, attempt, born, rest = unpack_struct('>I8I2BI4I8', how)
+  local o = { ttl = lasts, tries = allowed, priority = priority, attempt = attempt, born = born }
   o.attributes = sub(how, rest)
   o.expires = o.ttl > 0 and now + o.ttl or 0
   options[how] = o
@@ -273,11 +273,12 @@ end
 local answers, made_now, any = { now }, {}, false
 for r = 1, #requests do
   local request = requests[r]
-  local made, answer = made_now[request.mark] or request.made, nil
+  local made = made_now[request.mark] or request.made
   local until_at, length = 0, 0
   if made then
     until_at, length = unpack_struct('>I8I2', made)
   end
+  local answer
   if until_at > now then
     answer = sub(made, 11, 10 + length) == request.digest and { 'repeated', sub(made, 11 + length) } or 'm'
   else

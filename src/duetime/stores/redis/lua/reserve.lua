@@ -2,8 +2,8 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to look at · 3 bytes of bodies to give · 4.. the asks: limit, ttr_ms, high, normal, low
 -- Returns: { now, next_at or false, 1 if paused else 0, { number of deliveries per ask.. },
---   { id, moved.. } of jobs that had expired, { id, record.. } of the deliveries, { header + body.. } of the deliveries,
---   { info or false.. } of the deliveries, or false }
+--   { id, moved.. } of jobs that had expired, and of the deliveries { id, record.. }, { header + body.. } and
+--   { info or false.. }, or false if none has any }
 --   Error DAMAGED: a waiting job has no body
 -- Touches: wait leases tries jobs info dead ttl meta agenda
 
@@ -26,10 +26,8 @@ local function deliver(page, priority, lease_end)
   local bodies = #ids * q.largest <= room - given and q.fetch(q.jobs, ids)
   local before = size
   for i = 1, #ids do
-    local id, raw = ids[i], nil
-    if bodies then
-      raw = bodies[i]
-    else
+    local id, raw = ids[i], bodies and bodies[i]
+    if not bodies then
       raw = call('HGET', q.jobs, id)
     end
     if not raw then
@@ -52,7 +50,8 @@ local function deliver(page, priority, lease_end)
       end
       given, size = given + length, size + 1
       local n = 2 * size
-      records[n - 1], records[n] = id, pack(RECORD, LEASED, born, attempt + 1, used + 1, allowed, priority, due, expires)
+      local record = pack(RECORD, LEASED, born, attempt + 1, used + 1, allowed, priority, due, expires)
+      records[n - 1], records[n] = id, record
       raws[size], ends[n - 1], ends[n] = raw, lease_end, id
     end
     gone[i] = id

@@ -1,0 +1,135 @@
+"""The Lua scripts as text: each says what it takes, answers and touches, and does nothing else."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from duetime.stores import redis as package
+from duetime.stores.redis.scripts import sources
+from tests.plugins.ci import missing_service
+
+pytestmark = pytest.mark.store_kind("redis")
+
+FOLDER = Path(package.__file__).parent / "lua"
+PRELUDE = (FOLDER / "prelude.lua").read_text()
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua") if path.stem != "prelude")
+VERBS = [name for name in SCRIPTS if not name.startswith("registry_")]
+WRITES = r"'(HSET|HDEL|HINCRBY|ZADD|ZREM|SET|UNLINK|PERSIST|PEXPIRE)'"
+
+# What the prelude's functions write, by the name a script calls them by.
+PLANS = {
+    "stand": {"wait", "ttl"},
+    "unstand": {"wait", "ttl"},
+    "forget": {"jobs", "tries", "info"},
+    "die": {"dead", "tries"},
+    "expire": {"dead", "tries", "jobs", "info"},
+    "settle": {"leases", "wait", "ttl", "dead", "tries", "jobs", "info"},
+    "set_error": {"info"},
+    "sweep": {"ttl", "meta"},
+    "begin_with_removal": {"meta"},
+}
+
+
+def split(name: str) -> tuple[dict[str, str], str]:
+    """The header's parts by name, and the code behind it."""
+    text = (FOLDER / f"{name}.lua").read_text()
+    header, _, code = text.partition("\n\n")
+    assert all(line.startswith("--") for line in header.splitlines())
+    lines = [line.removeprefix("--").strip() for line in header.splitlines()]
+    parts: dict[str, str] = {"purpose": ""}
+    current = "purpose"
+    for line in lines:
+        if found := re.match(r"(KEYS|ARGV|Returns|Touches): (.*)", line):
+            current, line = found.groups()  # noqa: PLW2901
+            parts[current] = ""
+        parts[current] = f"{parts[current]} {line}".strip()
+    return parts, re.sub(r"--.*", "", code)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_header_is_complete(name: str) -> None:
+    header, _ = split(name)
+
+    assert list(header) == ["purpose", "KEYS", "ARGV", "Returns", "Touches"]
+    assert all(header.values())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_argument_that_is_used_is_named(name: str) -> None:
+    header, code = split(name)
+    named = {int(number) for number in re.findall(r"(?:^|· )(\d+)(?:\.\.)? ", header["ARGV"])}
+    used = {int(number) for number in re.findall(r"\b(?:ARGV|args)\[(\d+)\]", code)}
+    used |= {int(number) for number in re.findall(r"unpack\(ARGV, (\d+)", code)}
+    used |= {int(number) for number in re.findall(r"= (\d+), #ARGV", code)}
+
+    assert used <= named, "an argument is used that the header does not name"
+    open_ended = {int(number) for number in re.findall(r"(\d+)\.\. ", header["ARGV"])}
+    assert named - open_ended <= used | set(range(2, 7)) if name == "configure" else named - open_ended <= used
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_key_that_is_written_is_named(name: str) -> None:
+    header, code = split(name)
+    named = set(header["Touches"].split()) - {"nothing"}
+    written: set[str] = set()
+    for function, keys in PLANS.items():
+        if f"q.{function}(" in code:
+            written |= keys
+    for line in code.splitlines():
+        if re.search(WRITES, line) or re.search(r"q\.(zadd|zrem|hset|hdel|zadds|zrems|hsets|hdels)\b", line):
+            written |= set(re.findall(r"q\.(jobs|wait|tries|info|leases|dead|ttl|meta|agenda)\b", line))
+            written |= {"mark"} if ":mark:" in line else set()
+    if "q.commit()" in code:
+        written.add("meta")
+        if "q.next_end" in code or "q.stand(" in code or "q.settle(" in code:
+            written.add("agenda")
+
+    # A script may touch less than the prelude's functions could, never more than it says.
+    could = {"kill": {"wait", "ttl", "jobs"}, "extend": {"meta"}, "cancel": set[str]()}.get(name, set())
+    assert written - could <= named
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_forbidden_words(name: str) -> None:
+    code = split(name)[1]
+
+    assert not re.search(r"'(KEYS|SCAN|HSCAN|ZSCAN|HGETALL|FLUSHALL|EVAL)'", code), "no walks over whole keys"
+    assert not re.search(r"'(ZRANGESTORE|GETEX|LMPOP|ZMPOP|EXPIRETIME|HEXPIRE)'", code), "nothing newer than Redis 6.2"
+    assert "math.random" not in code
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_everything_is_looked_at_before_anything_is_written(name: str) -> None:
+    _, code = split(name)
+    if not re.search(WRITES, code) and "q.commit()" not in code:
+        return
+    first_write = min(found.start() for found in re.finditer(WRITES + r"|q\.commit\(\)|flush\(\)$", code, re.MULTILINE))
+
+    assert "q.begin()" in code[:first_write]
+
+
+def test_the_loader_puts_the_prelude_in_front_of_queue_scripts() -> None:
+    assert sorted(sources()) == SCRIPTS
+    assert all(text.startswith(PRELUDE) == (name in VERBS) for name, text in sources().items())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_luacheck(name: str, tmp_path: Path) -> None:
+    program = shutil.which("luacheck")
+    if program is None:
+        missing_service("luacheck is not installed")
+    script = tmp_path / f"{name}.lua"
+    script.write_text(sources()[name])
+    # 211: the prelude has more names than any one script needs. 122 and 142 do not happen: Redis forbids them.
+    command = [program, "--std", "lua51+redis", "--ignore", "211", "--max-line-length", "120", "--codes", "--no-color"]
+    config = tmp_path / "luacheckrc"
+    config.write_text('stds.redis = { read_globals = { "redis", "struct", "KEYS", "ARGV", "unpack" } }\n')
+
+    result = subprocess.run(
+        [*command, "--config", str(config), str(script)], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,225 @@
+"""What only the Redis store can get wrong: its indexes, its bounds, its memory."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import redis
+
+from duetime.clock import ManualClock
+from duetime.job import STEP_BYTES, STEP_JOBS, Event, NewJob, Priority, State
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.redis import keys
+from duetime.stores.redis.store import RedisStore
+
+pytestmark = pytest.mark.store_kind("redis")
+
+QUEUE = Queue("shop", "mail")
+PREFIX = keys.prefix(QUEUE)
+MIB = 1_048_576
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def client(redis_url: str) -> Any:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+async def store(redis_url: str, clock: ManualClock) -> AsyncIterator[RedisStore]:
+    store = await RedisStore.open(redis_url, clock=clock)
+    try:
+        yield store
+        assert list(await store.check()) == []
+    finally:
+        await store.close()
+
+
+async def push(store: RedisStore, *jobs: NewJob) -> Pushed:
+    [answer] = await store.push(QUEUE, [Push(jobs)])
+    assert isinstance(answer, Pushed), answer
+    return answer
+
+
+# --- the sweep
+
+
+async def test_a_delayed_job_with_a_ttl_costs_no_index_entry(
+    store: RedisStore, client: redis.Redis, clock: ManualClock
+) -> None:
+    await push(store, *(NewJob(f"{n}", b"", delay_ms=n, ttl_ms=86_400_000) for n in range(100)))
+
+    clock.advance("1h")
+    assert (await store.counts([QUEUE]))[0].ready == 100
+    await store.reap()
+
+    assert not client.exists(f"{PREFIX}:ttl")
+
+
+async def test_jobs_that_fell_due_are_swept_once_they_can_have_expired(
+    store: RedisStore, client: redis.Redis, clock: ManualClock
+) -> None:
+    jobs = [
+        NewJob(f"{n}", b"", delay_ms=1000 * n, ttl_ms=1000 * n + 5000, priority=Priority(1 + n % 3)) for n in range(9)
+    ]
+    await push(store, *jobs)
+
+    clock.advance("9s")
+    counts = (await store.counts([QUEUE]))[0]
+
+    assert (counts.ready, counts.expired) == (5, 4)
+    assert client.zcard(f"{PREFIX}:ttl") == 4
+    assert [moved.id for moved in (await store.reap()).moved[QUEUE]] == ["0", "1", "2", "3"]
+
+
+async def test_a_sweep_in_small_steps_misses_nothing(store: RedisStore, clock: ManualClock) -> None:
+    # Given many jobs in one millisecond, some of which go while the sweep is under way
+    jobs = [NewJob(f"{n:03}", b"", ttl_ms=1000 + n % 7, priority=Priority(1 + n % 3)) for n in range(200)]
+    await push(store, *jobs)
+    clock.advance("1003ms")
+    removed = 0
+    for step in range(1000):
+        answer = await store._scripts.run("counts", PREFIX, clock.now_ms(), 3, STEP_BYTES)
+        if len(answer) > 1:
+            break
+        removed += len([moved for moved in await store.cancel(QUEUE, [f"{(step * 37) % 200:03}"]) if moved])
+        await push(store, NewJob(f"new-{step}", b"", ttl_ms=1))
+    clock.advance("2s")
+
+    counts = (await store.counts([QUEUE]))[0]
+
+    assert removed > 0
+    assert counts.ready == 0
+    assert counts.expired == 200 - removed + step
+    reaped = [moved for _ in range(3) for moved in (await store.reap()).moved.get(QUEUE, [])]
+    assert len(reaped) == counts.expired
+
+
+async def test_the_reaper_sleeps_until_something_can_expire(store: RedisStore, clock: ManualClock) -> None:
+    now = clock.now_ms()
+    await push(store, NewJob("a", b"", delay_ms=10_000, ttl_ms=60_000))
+
+    assert (await store.reap()).next_at == now + 60_001
+    clock.advance("10s")
+    assert (await store.reap()).next_at == now + 60_001
+    clock.advance("50s")
+    assert (await store.reap()).moved == {}
+    clock.advance("1ms")
+    reaped = await store.reap()
+    assert [moved.event for moved in reaped.moved[QUEUE]] == [Event.EXPIRED]
+    assert reaped.next_at is None
+
+
+async def test_the_reaper_serves_more_queues_than_one_round_takes(store: RedisStore, clock: ManualClock) -> None:
+    queues = [Queue("shop", f"queue-{number}") for number in range(300)]
+    for queue in queues:
+        await store.push(queue, [Push([NewJob("a", b""), NewJob("b", b"")])])
+        await store.reserve(queue, [Ask(2, 1000)])
+    clock.advance("1s")
+
+    seen: dict[Queue, int] = {}
+    calls = 0
+    while len(moved := (await store.reap(100)).moved) > 0:
+        assert sum(map(len, moved.values())) <= 100
+        for queue, some in moved.items():
+            seen[queue] = seen.get(queue, 0) + len(some)
+        calls += 1
+
+    assert seen == dict.fromkeys(queues, 2)
+    assert calls == 6
+
+
+# --- bounds
+
+
+async def test_a_request_larger_than_a_chunk(store: RedisStore) -> None:
+    jobs = [NewJob(f"{n:05}", b"x", tries=1, attributes={"n": f"{n}"} if n % 1000 == 0 else {}) for n in range(5000)]
+
+    assert len((await push(store, *jobs)).jobs) == 5000
+
+    assert (await store.counts([QUEUE]))[0].ready == 5000
+    killed = 0
+    while deliveries := (await store.reserve(QUEUE, [Ask(1000, 1000)])).deliveries[0]:
+        assert len(deliveries) <= STEP_JOBS
+        for delivery in deliveries[:2]:
+            await store.kill(delivery.lease)
+            killed += 1
+        assert None not in await store.ack(QUEUE, [delivery.lease for delivery in deliveries[2:]])
+    assert (await store.counts([QUEUE]))[0].dead == killed
+
+
+async def test_large_bodies_are_handled_a_few_at_a_time(store: RedisStore) -> None:
+    names = [f"{n:02}" for n in range(20)]
+    for name in names:
+        await push(store, NewJob(name, name.encode() * (MIB // 2), tries=1))
+
+    found = await store.get(QUEUE, names)
+    assert [job.body[:2].decode() for job in found if job] == names
+    shown: list[str] = []
+    cursor = None
+    while True:
+        page = await store.list_jobs(QUEUE, State.READY, cursor=cursor)
+        assert sum(len(job.body) for job in page.jobs) <= STEP_BYTES
+        shown += [job.id for job in page.jobs]
+        if not (cursor := page.cursor):
+            break
+    assert shown == names
+
+    [deliveries] = (await store.reserve(QUEUE, [Ask(20, 60_000)])).deliveries
+    assert [delivery.lease.id for delivery in deliveries] == names[:4]
+    assert [moved is not None for moved in await store.reschedule(QUEUE, names[4:], delay_ms=10)] == [True] * 16
+    kept = (await push(store, *(NewJob(name, b"") for name in names))).jobs
+    assert [moved.reason for moved in kept] == ["leased"] * 4 + ["waiting"] * 16
+    assert [moved.id for moved in await store.cancel(QUEUE, names) if moved] == names
+
+
+async def test_a_million_jobs_in_one_instant_are_paged_through_in_order(store: RedisStore, scale: int) -> None:
+    count = 3000 * scale
+    jobs = [NewJob(f"{n:06}", b"", delay_ms=1000, priority=Priority(1 + n % 3)) for n in range(count)]
+    await push(store, *jobs)
+
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await store.list_jobs(QUEUE, State.DELAYED, cursor=cursor, limit=499)
+        seen += [job.id for job in page.jobs]
+        # What goes between two pages must not shift the rest.
+        await store.cancel(QUEUE, [page.jobs[-1].id, page.jobs[0].id])
+        if not (cursor := page.cursor):
+            break
+
+    assert seen == [job.id for job in jobs]
+
+
+# --- what it costs
+
+
+async def test_a_delayed_job_takes_little_memory(store: RedisStore, client: redis.Redis) -> None:
+    count = 16_000  # just below a power of two, as a million is: Redis's tables are nearly full
+    for first in range(0, count, STEP_JOBS):
+        ids = [f"01J{n:023}" for n in range(first, first + STEP_JOBS)]
+        jobs = [NewJob(name, b"x" * 100, delay_ms=60_000 + n, ttl_ms=86_400_000) for n, name in enumerate(ids)]
+        await push(store, *jobs)
+
+    used = sum(client.memory_usage(key, samples=0) for key in client.scan_iter(f"{PREFIX}:*"))
+
+    assert used / count <= 312
+
+
+async def test_an_idle_queue_takes_nothing(store: RedisStore, client: redis.Redis) -> None:
+    await push(store, *(NewJob(f"{n}", b"", ttl_ms=5000, attributes={"a": "b"}) for n in range(200)))
+    [deliveries] = (await store.reserve(QUEUE, [Ask(200, 1000)])).deliveries
+    assert None not in await store.ack(QUEUE, [delivery.lease for delivery in deliveries])
+
+    left = {key.decode() for key in client.scan_iter("dt:*")}
+
+    assert left == {"dt:epoch", f"{PREFIX}:meta", keys.companion(PREFIX)}
+    await store.purge(QUEUE, list(State))
+    assert {key.decode() for key in client.scan_iter("dt:*")} == {"dt:epoch", f"{PREFIX}:meta"}
+    assert client.ttl(f"{PREFIX}:meta") > 0
