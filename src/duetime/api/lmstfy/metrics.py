@@ -20,7 +20,8 @@ from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError
 from duetime.names import Queue
 
-MAX_QUEUES = 10_000
+MAX_QUEUES = 1_000
+MAX_GAUGES = 10_000
 OTHERS = "(others)"
 GAUGES_EVERY_S = 5.0
 GAUGES_WITHIN_S = 3.0
@@ -76,6 +77,15 @@ class PoolTotals:
         }
 
 
+class QueueSeries(NamedTuple):
+    """What is counted per queue."""
+
+    published: Counter
+    consumed: Counter
+    elapsed: Histogram
+    ack_elapsed: Histogram
+
+
 class _PoolCounters(Collector):
     """Turns totals into metrics when they are asked for."""
 
@@ -108,8 +118,8 @@ class Metrics:
         self._dead_sizes = self._gauge("deadletter_sizes", PER_QUEUE)
         self._totals: dict[str, PoolTotals] = {}
         self.registry.register(_PoolCounters(self._totals))
-        self._children: dict[tuple[object, ...], Counter | Histogram] = {}
-        self._queues: set[tuple[str, Queue]] = set()
+        self._routes: dict[tuple[tuple[str, ...], int], tuple[Counter, Histogram]] = {}
+        self._queues: dict[tuple[str, Queue], QueueSeries] = {}
         self._read_at = -GAUGES_EVERY_S
         self._reading = asyncio.Lock()
 
@@ -125,13 +135,17 @@ class Metrics:
     # --- what the door reports
 
     def finished(self, seen: Seen, status: int, elapsed_s: float) -> None:
-        seen = seen._replace(method=seen.method if seen.method in METHODS else "")
-        self._count(self._codes, (*seen, str(status)))
+        labels = (seen.pool, seen.namespace, seen.api, seen.method if seen.method in METHODS else "")
+        series = self._routes.get((labels, status))
+        if series is None:
+            series = self._codes.labels(*labels, str(status)), self._latency.labels(*labels)
+            self._routes[labels, status] = series
+        series[0].inc()
         if status < 300:
-            self._observe(self._latency, seen, elapsed_s * 1000)
+            series[1].observe(elapsed_s * 1000)
 
     def limited(self, pool: str, namespace: str, label: str, action: str) -> None:
-        self._count(self._limited, (pool, namespace, label, action))
+        self._limited.labels(pool, namespace, label, action).inc()
 
     def published(self, pool: str, queue: Queue, jobs: int, *, delayed: bool) -> None:
         totals = self._pool_totals(pool)
@@ -139,21 +153,36 @@ class Metrics:
             totals.delayed += jobs
         else:
             totals.direct += jobs
-        self._count(self._published, self._labels(pool, queue), jobs)
+        self._series(pool, queue).published.inc(jobs)
 
     def consumed(self, pool: str, queue: Queue, elapsed_ms: int) -> None:
         self._pool_totals(pool).consumed += 1
-        labels = self._labels(pool, queue)
-        self._count(self._consumed, labels)
-        self._observe(self._elapsed, labels, elapsed_ms)
+        series = self._series(pool, queue)
+        series.consumed.inc()
+        series.elapsed.observe(elapsed_ms)
 
     def acknowledged(self, pool: str, queue: Queue, elapsed_ms: int, *, delivered: bool) -> None:
         self._pool_totals(pool).deleted += 1
         if delivered:
-            self._observe(self._ack_elapsed, self._labels(pool, queue), elapsed_ms)
+            self._series(pool, queue).ack_elapsed.observe(elapsed_ms)
 
     def respawned(self, pool: str, jobs: int) -> None:
         self._pool_totals(pool).respawned += jobs
+
+    def _series(self, pool: str, queue: Queue) -> QueueSeries:
+        """Looked up by labels once; a lookup costs more than the counting."""
+        known = self._queues.get((pool, queue))
+        if known is None:
+            if len(self._queues) >= MAX_QUEUES and queue.name != OTHERS:
+                return self._series(pool, Queue(queue.namespace, OTHERS))
+            labels = (pool, queue.namespace, queue.name)
+            known = self._queues[pool, queue] = QueueSeries(
+                self._published.labels(*labels),
+                self._consumed.labels(*labels),
+                self._elapsed.labels(*labels),
+                self._ack_elapsed.labels(*labels),
+            )
+        return known
 
     def _pool_totals(self, pool: str) -> "PoolTotals":
         return self._totals.get(pool) or self._totals.setdefault(pool, PoolTotals())
@@ -183,7 +212,7 @@ class Metrics:
                 store = pools.engine(pool).store
                 queues = await store.queues()
                 timed = 0
-                for at in range(0, min(len(queues), MAX_QUEUES), 500):
+                for at in range(0, min(len(queues), MAX_GAUGES), 500):
                     chunk = queues[at : at + 500]
                     for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
                         timed += counts.delayed + counts.leased
@@ -192,29 +221,3 @@ class Metrics:
         except (DuetimeError, TimeoutError):
             return  # no numbers are better than old ones
         self._timer_sizes.labels(pool).set(timed)
-
-    # --- counting without looking up labels each time
-
-    def _count(self, counter: Counter, labels: Iterable[str], by: int = 1) -> None:
-        key = (counter, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = counter.labels(*key[1:])
-        assert isinstance(child, Counter)
-        child.inc(by)
-
-    def _observe(self, histogram: Histogram, labels: Iterable[str], value: float) -> None:
-        key = (histogram, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = histogram.labels(*key[1:])
-        assert isinstance(child, Histogram)
-        child.observe(value)
-
-    def _labels(self, pool: str, queue: Queue) -> tuple[str, str, str]:
-        known = (pool, queue)
-        if known not in self._queues:
-            if len(self._queues) >= MAX_QUEUES:
-                return pool, queue.namespace, OTHERS
-            self._queues.add(known)
-        return pool, queue.namespace, queue.name
