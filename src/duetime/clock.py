@@ -16,8 +16,8 @@ from duetime.errors import InvalidTime
 
 MAX_INSTANT = 253_402_300_799_999
 """The last millisecond of the year 9999."""
-MAX_DURATION = 100 * 366 * 86_400_000
-"""A hundred years."""
+MAX_DURATION = 4_294_967_295_000
+"""2³² - 1 seconds, about 136 years, which is what lmstfy's clients may ask for."""
 
 _UNITS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+|\d+(?:\.\d+)?", re.ASCII)
@@ -90,7 +90,7 @@ def duration_ms(value: Duration) -> int:
     if ms < 0:
         raise InvalidTime(f"a duration is not negative: {value!r}")
     if ms > MAX_DURATION:
-        raise InvalidTime(f"a duration is at most 100 years: {value!r}")
+        raise InvalidTime(f"a duration is at most 136 years: {value!r}")
     return ms
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import duetime
-from duetime.errors import InvalidRequest, JobExists, JobNotFound, LeaseLost
+from duetime.errors import InvalidRequest, JobExists, JobNotFound, LeaseLost, NoAnswer
 from duetime.job import Event, IfExists, NewJob, State
 
 
@@ -190,3 +190,33 @@ def test_a_subscription_acks_only_what_its_consumer_took(client: duetime.Client)
     subscription.close()
     assert sorted(map(str, seen)) == ["once", "twice", "twice"]
     assert client.queue("values").counts().total == 0
+
+
+def test_a_call_waits_for_its_answer(client: duetime.Client) -> None:
+    queue = client.queue("sums")
+
+    def worker() -> None:
+        delivery = queue.pop(wait="10s")
+        assert delivery is not None
+        client.queue(delivery.lease.id).push(b"answer to " + delivery.body, attributes={"by": "worker"})
+        client.ack(delivery)
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    answer = queue.call("1+1", wait="10s")
+    thread.join()
+    assert (answer.body, answer.attributes) == (b"answer to 1+1", {"by": "worker"})
+    assert [status.queue.name for status in client.queues()] == ["sums"]
+    with pytest.raises(NoAnswer):
+        queue.call("nobody", wait="10ms", id="unheard")
+    assert queue.get("unheard").state is State.READY
+
+
+def test_the_oldest_pending_is_the_oldest_of_all_priorities(client: duetime.Client) -> None:
+    queue = client.queue("mixed")
+    assert queue.oldest_pending() is None
+    queue.push("later", delay="1h")
+    assert queue.oldest_pending() is None
+    queue.push("low", due_at=1_000, priority=duetime.Priority.LOW)
+    queue.push("high", due_at=2_000, priority=duetime.Priority.HIGH)
+    assert queue.oldest_pending() == 1_000

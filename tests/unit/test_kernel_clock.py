@@ -99,13 +99,13 @@ def test_durations(value: Any, ms: int) -> None:
         ("5s\n5s", "not a duration"),
         (None, "not a duration"),
         (b"5s", "not a duration"),
-        (MAX_DURATION // 1000 + 1, "at most 100 years"),
-        ("99999d", "at most 100 years"),
-        (1e308, "at most 100 years"),
+        (MAX_DURATION // 1000 + 1, "at most 136 years"),
+        ("99999d", "at most 136 years"),
+        (1e308, "at most 136 years"),
         (-1e308, "not negative"),
-        (10**400, "at most 100 years"),
+        (10**400, "at most 136 years"),
         (-(10**400), "not negative"),
-        ("9" * 400 + "d", "at most 100 years"),
+        ("9" * 400 + "d", "at most 136 years"),
     ],
 )
 def test_not_durations(value: Any, message: str) -> None:

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from duetime.client import calls
-from duetime.client.calls import Body, Call, JobFields, Leased, QueueStatus, Result
+from duetime.client.calls import Answered, Body, Call, JobFields, Leased, QueueStatus, Result
 from duetime.client.transport import AsyncEmbedded, AsyncHttp, AsyncTransport, is_http
 from duetime.clock import Duration, Instant
 from duetime.ids import IdMaker
@@ -110,6 +110,14 @@ class AsyncQueueClient:
         made = (calls.as_job(job, options, self._client.make_id) for job in jobs)
         return [moved for call in calls.bulk(self.name, made, if_exists) for moved in (await self._send(call)).jobs]
 
+    async def call(self, body: Body, /, wait: Duration, **options: Unpack[JobFields]) -> Answered:
+        """Push a job and wait for the answer that a worker pushes to the queue named after its id.
+
+        Raises NoAnswer; the job stays then, and calling again with its id waits on.
+        """
+        job = calls.new_job(body, options, self._client.make_id)
+        return await self._send(calls.call(self.name, job, wait))
+
     async def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> Delivery | None:
         """Lease the next job, or None if there is none in time."""
         return next(iter(await self.reserve(ttr=ttr, wait=wait)), None)
@@ -176,7 +184,7 @@ class AsyncQueueClient:
 
     async def oldest_pending(self) -> int | None:
         """When the job that has been ready for longest fell due, in epoch milliseconds."""
-        return calls.oldest(await self.list_jobs(State.READY, limit=1))
+        return calls.oldest(await self.status())
 
     async def clear(self) -> int:
         """Remove everything that waits or runs; answers how many. Dead letters stay."""

@@ -7,13 +7,13 @@ Both clients, sync and async, only hand Calls to a transport, so all four combin
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from duetime.clock import Duration, Instant, duration_ms, instant_ms
-from duetime.engine import Engine
+from duetime.engine import Engine, calling
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import (
     DEFAULT_TRIES,
@@ -173,6 +173,38 @@ def _batch(jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None, *, at
     return messages.BatchIn([convert.job_in(job) for job in jobs], if_exists, atomic, marked)
 
 
+class Answered(NamedTuple):
+    """What a worker answered to a call: its body, and the attributes that came with it."""
+
+    job_id: str
+    body: bytes
+    attributes: Mapping[str, str]
+
+
+def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExists.KEEP) -> Call[Answered]:
+    """Push a job and wait for the answer that a worker pushes to the queue named after its id. Raises NoAnswer.
+
+    Repeatable: with the same id it waits on for the same answer.
+    """
+    wait_ms = duration_ms(wait)
+
+    async def run(engine: Engine) -> Answered:
+        answers = await calling.ask(engine, queue, job, if_exists)
+        found = await engine.reserve([answers], wait_ms=wait_ms)
+        delivery = await calling.answered(engine, answers, found)
+        return Answered(job.id, delivery.body, delivery.attributes)
+
+    def request() -> Request:
+        body = msgspec.json.encode({**msgspec.to_builtins(convert.job_in(job)), "if_exists": if_exists})
+        return Request("POST", f"{_path(queue, 'call')}?wait={wait_ms}ms", body)
+
+    def parse(reply: bytes) -> Answered:
+        message = _decode(reply, messages.AnswerOut)
+        return Answered(message.id, convert.body_in(message.body, message.body_b64), message.attributes)
+
+    return Call(request, parse, run, repeatable=True, wait_ms=wait_ms)
+
+
 def cancel(queue: Queue, ids: Sequence[str]) -> Call[list[Result]]:
     async def run(engine: Engine) -> list[Result]:
         return list(await engine.cancel(queue, ids))
@@ -317,17 +349,21 @@ def list_jobs(queue: Queue, state: State, cursor: str | None, limit: int) -> Cal
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """A queue with its counts and rules."""
+    """A queue with its counts and rules. `next_at` is when its first waiting job is or was due, None without one or
+    while it is paused.
+    """
 
     queue: Queue
     counts: Counts
     rules: QueueRules
+    next_at: int | None
 
 
 def status(queue: Queue) -> Call[QueueStatus]:
     async def run(engine: Engine) -> QueueStatus:
         [counts] = await engine.store.counts([queue])
-        return QueueStatus(queue, counts, await engine.configure(queue))
+        [head] = await engine.store.heads([queue])
+        return QueueStatus(queue, counts, await engine.configure(queue), head)
 
     return Call(
         lambda: _get(_path(queue)), lambda reply: _status(_decode(reply, messages.QueueOut)), run, repeatable=True
@@ -337,8 +373,8 @@ def status(queue: Queue) -> Call[QueueStatus]:
 def statuses(namespace: str | None) -> Call[list[QueueStatus]]:
     async def run(engine: Engine) -> list[QueueStatus]:
         found = await engine.store.queues(namespace)
-        counted = zip(found, await engine.store.counts(found), strict=True)
-        return [QueueStatus(queue, counts, await engine.configure(queue)) for queue, counts in counted]
+        counted = zip(found, await engine.store.counts(found), await engine.store.heads(found), strict=True)
+        return [QueueStatus(queue, counts, await engine.configure(queue), head) for queue, counts, head in counted]
 
     return Call(
         lambda: _get("/v1/queues", namespace=namespace),
@@ -349,7 +385,8 @@ def statuses(namespace: str | None) -> Call[list[QueueStatus]]:
 
 
 def _status(message: messages.QueueOut) -> QueueStatus:
-    return QueueStatus(Queue(message.namespace, message.queue), convert.counts(message.counts), message.rules)
+    queue, counts = Queue(message.namespace, message.queue), convert.counts(message.counts)
+    return QueueStatus(queue, counts, message.rules, message.next_at or None)
 
 
 def due_histogram(queue: Queue, edges: Sequence[int]) -> Call[list[int]]:
@@ -368,8 +405,9 @@ def size(counts: Counts) -> int:
     return counts.ready + counts.delayed + counts.leased
 
 
-def oldest(page: Page) -> int | None:
-    return page.jobs[0].due_at if page.jobs else None
+def oldest(status: QueueStatus) -> int | None:
+    """When the job that has been ready for longest fell due."""
+    return status.next_at if status.next_at is not None and status.next_at <= status.counts.now else None
 
 
 # --- administration

@@ -7,13 +7,11 @@ share it; so what is let in here can be written by every store.
 
 from collections.abc import Sequence
 
-from duetime.clock import MAX_INSTANT
+from duetime.clock import MAX_DURATION, MAX_INSTANT
 from duetime.errors import BodyTooLarge, InvalidRequest, InvalidTime
 from duetime.job import MAX_TRIES, Lease, NewJob, Priority
 from duetime.names import check_attributes, check_id
 
-MAX_SPAN_MS = 4_294_967_295_000
-"""The longest delay and ttl: 2³² - 1 seconds, about 136 years, which is what lmstfy's clients may ask for."""
 MAX_ATTEMPT = 4_294_967_295
 
 _HIGHEST, _LOWEST = int(min(Priority)), int(max(Priority))
@@ -34,8 +32,8 @@ def check_job(job: NewJob, *, max_body: int) -> None:
         raise BodyTooLarge(f"the body of {job.id!r} has {len(job.body)} bytes; at most {max_body} are taken", id=job.id)
     if not 0 <= job.tries <= MAX_TRIES:
         raise InvalidRequest(f"tries lie between 0 (unlimited) and {MAX_TRIES}: {job.tries}", id=job.id)
-    if not 0 <= job.delay_ms <= MAX_SPAN_MS or not 0 <= job.ttl_ms <= MAX_SPAN_MS:
-        raise InvalidTime(f"delay and ttl of {job.id!r} lie between 0 and {MAX_SPAN_MS} ms", id=job.id)
+    if not 0 <= job.delay_ms <= MAX_DURATION or not 0 <= job.ttl_ms <= MAX_DURATION:
+        raise InvalidTime(f"delay and ttl of {job.id!r} lie between 0 and {MAX_DURATION} ms", id=job.id)
     if job.due_at is not None and not 0 <= job.due_at <= MAX_INSTANT:
         raise InvalidTime(f"due_at of {job.id!r} lies between 1970 and 9999", id=job.id)
     if not _HIGHEST <= job.priority <= _LOWEST:
@@ -76,7 +74,7 @@ def check_tries(tries: int) -> None:
 
 
 def check_times(*, delay_ms: int = 0, ttl_ms: int = 0, due_at: int | None = None) -> None:
-    if not 0 <= delay_ms <= MAX_SPAN_MS or not 0 <= ttl_ms <= MAX_SPAN_MS:
-        raise InvalidTime(f"delay and ttl lie between 0 and {MAX_SPAN_MS} ms: {delay_ms}, {ttl_ms}")
+    if not 0 <= delay_ms <= MAX_DURATION or not 0 <= ttl_ms <= MAX_DURATION:
+        raise InvalidTime(f"delay and ttl lie between 0 and {MAX_DURATION} ms: {delay_ms}, {ttl_ms}")
     if due_at is not None and not 0 <= due_at <= MAX_INSTANT:
         raise InvalidTime(f"due_at lies between 1970 and 9999: {due_at}")

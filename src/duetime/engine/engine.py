@@ -17,6 +17,7 @@ from itertools import repeat
 from types import TracebackType
 from typing import Any, TypeVar
 
+from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
 from duetime.engine.batch import Batch
 from duetime.engine.loops import OUTAGE, run_duty
@@ -28,7 +29,6 @@ from duetime.job import (
     DEFAULT_TTR_MS,
     MAX_BODY,
     MAX_ERROR,
-    MAX_TTR_MS,
     STEP_BYTES,
     STEP_JOBS,
     Delivery,
@@ -344,8 +344,8 @@ def _log_lapsing(lease: Lease, error: DuetimeError) -> None:
 
 
 def _check_ttr(ttr_ms: int) -> None:
-    if not 0 <= ttr_ms <= MAX_TTR_MS:
-        raise InvalidRequest(f"a ttr lies between 0 and {MAX_TTR_MS} ms: {ttr_ms}")
+    if not 0 <= ttr_ms <= MAX_DURATION:
+        raise InvalidRequest(f"a ttr lies between 0 and {MAX_DURATION} ms: {ttr_ms}")
 
 
 def _cut(error: str) -> str:

@@ -43,7 +43,7 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def _sqlite_path(url: str) -> tuple[str, str]:
-    """`sqlite:///abs/path` or `sqlite:relative/path`, with `?synchronous=`, which is SQLite's own and FULL by default."""
+    """The path, absolute after three slashes, and `?synchronous=`, which is SQLite's own and FULL by default."""
     parts = urlsplit(url)
     if parts.netloc:
         raise InvalidSettings(f"a SQLite URL has three slashes before an absolute path: {url!r}")

@@ -197,7 +197,7 @@ def _unbase64(text: str) -> bytes:
         raise InvalidRequest("body_b64 is not base64") from None
 
 
-def _bytes(body: str | UnsetType, b64: str | UnsetType) -> bytes:
+def body_in(body: str | UnsetType, b64: str | UnsetType) -> bytes:
     if isinstance(b64, str):
         return base64.b64decode(b64)
     return body.encode() if isinstance(body, str) else b""
@@ -242,7 +242,7 @@ def results(messages: Sequence[ResultOut]) -> list[Moved | DuetimeError | None]:
 def delivery(namespace: str, message: DeliveryOut) -> Delivery:
     return Delivery(
         lease(Queue(namespace, message.queue), message.lease),
-        _bytes(message.body, message.body_b64),
+        body_in(message.body, message.body_b64),
         due_at=message.due_at,
         lease_until=message.lease_until,
         priority=_PRIORITIES[message.priority],
@@ -260,7 +260,7 @@ def job(message: JobOut) -> Job:
         id=message.id,
         born=message.born,
         state=message.state,
-        body=_bytes(message.body, message.body_b64),
+        body=body_in(message.body, message.body_b64),
         due_at=message.due_at,
         priority=_PRIORITIES[message.priority],
         tries=message.tries,

@@ -273,11 +273,12 @@ class CountsOut(Struct):
     now: int
 
 
-class QueueOut(Struct):
+class QueueOut(Struct, omit_defaults=True):
     namespace: str
     queue: str
     counts: CountsOut
     rules: QueueRules
+    next_at: int = 0
 
 
 class QueuesOut(Struct):

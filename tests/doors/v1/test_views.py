@@ -74,6 +74,7 @@ async def test_a_queue_has_counts_and_rules(http: httpx.AsyncClient) -> None:
         "queue": "mail",
         "counts": {"delayed": 1, "ready": 1, "leased": 1, "dead": 1, "expired": 0, "now": NOW},
         "rules": {**NO_RULES, "max_jobs": 10},
+        "next_at": NOW,
     }
 
 

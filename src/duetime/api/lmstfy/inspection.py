@@ -7,7 +7,7 @@ from duetime.api.lmstfy.consumers import attributes_json, id_json, place_json, r
 from duetime.api.lmstfy.ids import elapsed_ms
 from duetime.api.lmstfy.params import MAX_I64, read_limit, read_number
 from duetime.api.lmstfy.wire import Answer, refused, to_json
-from duetime.engine.admission import MAX_SPAN_MS
+from duetime.clock import MAX_DURATION
 from duetime.errors import InvalidId
 from duetime.job import Job, State
 from duetime.names import check_id
@@ -76,7 +76,7 @@ async def peek_dead(desk: Desk, call: Call) -> Answer:
 async def respawn(desk: Desk, call: Call) -> Answer:
     """Oldest first; each gets one try and, unless ttl is 0, a new time to live."""
     limit = min(read_limit(call.query), LARGEST_LIMIT)
-    ttl_ms = min(read_number(call.query, "ttl", desk.defaults.ttl, MAX_I64) * 1000, MAX_SPAN_MS)
+    ttl_ms = min(read_number(call.query, "ttl", desk.defaults.ttl, MAX_I64) * 1000, MAX_DURATION)
     moved = await call.engine.respawn(call.queue, limit=limit, ttl_ms=ttl_ms, tries=1)
     desk.metrics.respawned(call.pool, len(moved))
     return Answer(200, b'{"count":%d,"msg":"respawned"}' % len(moved))

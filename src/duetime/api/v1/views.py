@@ -54,8 +54,8 @@ def _check_cursor(cursor: str) -> str:
 
 
 async def get_queue(request: Request[None, None]) -> Reply:
-    [counts] = await request.engine.store.counts([request.queue])
-    return Reply(200, _queue_out(request.queue, counts, await request.engine.configure(request.queue)))
+    [status] = await _statuses(request.engine, [request.queue])
+    return Reply(200, status)
 
 
 async def list_queues(request: Request[None, QueuesQuery]) -> Reply:
@@ -69,12 +69,13 @@ async def list_queues(request: Request[None, QueuesQuery]) -> Reply:
 
 async def _statuses(engine: Engine, queues: Sequence[Queue]) -> list[QueueOut]:
     counts = await engine.store.counts(queues)
+    heads = await engine.store.heads(queues)
     rules = await asyncio.gather(*(engine.configure(queue) for queue in queues))
-    return [_queue_out(*status) for status in zip(queues, counts, rules, strict=True)]
+    return [_queue_out(*status) for status in zip(queues, counts, rules, heads, strict=True)]
 
 
-def _queue_out(queue: Queue, counts: Counts, rules: QueueRules) -> QueueOut:
-    return QueueOut(queue.namespace, queue.name, convert.counts_out(counts), rules)
+def _queue_out(queue: Queue, counts: Counts, rules: QueueRules, head: int | None) -> QueueOut:
+    return QueueOut(queue.namespace, queue.name, convert.counts_out(counts), rules, head or 0)
 
 
 async def list_namespaces(request: Request[None, None]) -> Reply:
