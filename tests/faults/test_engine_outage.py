@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from duetime.engine import Engine
 from duetime.errors import StoreDamaged, StoreUnavailable
 from duetime.job import Lease, State
-from duetime.stores.base import RulesChange
+from duetime.stores.base import RulesChange, Wake
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, job, push, settle, waiting
 from tests.simulation.virtual_loop import run_virtual, virtual_time
 
@@ -277,6 +277,26 @@ async def test_a_listener_that_is_cut_off_again_and_again_does_not_spin() -> Non
         assert asyncio.get_running_loop().steps - steps < 2000
         store.heal()
         consumer.cancel()
+
+
+@virtual_time
+async def test_a_listener_that_connects_and_breaks_all_the_time_backs_off_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = given_store()
+    connects = 0
+
+    async def flapping() -> AsyncIterator[Wake]:
+        nonlocal connects
+        connects += 1
+        yield Wake()
+        raise StoreUnavailable("gone again")
+
+    store.wakeups = flapping
+    async with Engine(store):
+        await asyncio.sleep(60)
+        assert connects < 100
+        assert [record.message for record in caplog.records] == ["wakeups_lost"]
 
 
 # --- a store that hangs

@@ -165,6 +165,21 @@ def test_what_happens_here_needs_no_wake_from_the_store(happens: Callable[[Engin
 
 
 @virtual_time
+async def test_a_job_whose_producer_went_away_wakes_a_consumer_too() -> None:
+    store = given_store()
+    store.silence_wakeups()
+    async with Engine(store) as engine:
+        consumer = await waiting(engine)
+        store.slow("push", answer=0.1)
+        producer = asyncio.create_task(push(engine, "a"))
+        await settle()
+        producer.cancel()
+        watch = Stopwatch()
+        assert ids(await consumer) == ["a"]
+        assert watch.ms <= 100 + SOON_MS
+
+
+@virtual_time
 async def test_a_job_that_is_there_is_taken_without_waiting() -> None:
     async with Engine(given_store()) as engine:
         await push(engine, "a")

@@ -60,7 +60,7 @@ class Engine:
         self._tasks = asyncio.TaskGroup()
         self._duties: list[asyncio.Task[None]] = []
         self._wheels: dict[Queue, Wheel] = {}
-        self._pushes = Batch(store.push, self._spawn, max_weight=STEP_BYTES)
+        self._pushes = Batch(self._call_push, self._spawn, max_weight=STEP_BYTES)
         self._acks = Batch(self._call_ack, self._spawn, max_weight=STEP_JOBS)
         self._cancels = Batch(self._call_cancel, self._spawn, max_weight=STEP_JOBS)
         self._reserves = Batch(self._call_reserve, self._spawn, max_weight=STEP_JOBS, orphan=self._give_back_later)
@@ -106,10 +106,7 @@ class Engine:
         if mark:
             check_text(mark.name)
             check_times(ttl_ms=mark.life_ms)
-        pushed = await self._pushes.submit(queue, Push(jobs, if_exists, mark), _weight(jobs))
-        if not pushed.repeated:
-            self._moved(queue, pushed.jobs)
-        return pushed
+        return await self._pushes.submit(queue, Push(jobs, if_exists, mark), _weight(jobs))
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
         """Remove jobs by id, wherever they are, in bounded steps; None where there is none."""
@@ -249,6 +246,13 @@ class Engine:
 
     # --- what the parts call
 
+    async def _call_push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        """The jobs are noticed here and not by the callers: one that went away has pushed all the same."""
+        answers = await self.store.push(queue, requests)
+        done = (answer for answer in answers if isinstance(answer, Pushed) and not answer.repeated)
+        self._moved(queue, [moved for pushed in done for moved in pushed.jobs])
+        return answers
+
     async def _call_reserve(self, queue: Queue, wants: Sequence[tuple[int, int]]) -> Sequence[list[Delivery]]:
         """One store call for several consumers; neighbours with the same ttr share an ask."""
         wheel = self._wheel(queue)
@@ -318,17 +322,21 @@ class Engine:
     async def _listen(self) -> None:
         """Turn the store's wakes into noticed jobs, for as long as the engine lives."""
         failures = 0
+        loop = asyncio.get_running_loop()
         while True:
+            started, why = loop.time(), "the store ended them"
             try:
                 async for wake in self.store.wakeups():
-                    failures = 0
                     if wake.queue is None:
                         self._room.check_now()
                     else:
                         self._room.notice(wake.queue, wake.due_at)
             except DuetimeError as error:
-                if failures == 0:
-                    log.warning("wakeups_lost", extra={"error": error.message})
+                why = error.message
+            if loop.time() - started > OUTAGE.cap_ms / 1000:
+                failures = 0  # a connection that lasted; shorter ones belong to one outage
+            if failures == 0:
+                log.warning("wakeups_lost", extra={"error": why})
             failures += 1
             await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
 

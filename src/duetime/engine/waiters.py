@@ -11,6 +11,7 @@ What was leased for a consumer that has gone meanwhile is given back to its old 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from duetime.engine.batch import Spawn, own_copy
 from duetime.errors import StoreUnavailable
@@ -105,8 +106,10 @@ class Desk:
         if self._calling:
             self._again = True
         elif self.parked and not self._room.closed:
-            self._room.spawn(self._serve())
-            self._calling = True
+            # An engine that breaks starts nothing more, and its end tells those who wait.
+            with suppress(StoreUnavailable):
+                self._room.spawn(self._serve())
+                self._calling = True
 
     def notice(self, due_at: int) -> None:
         """A job waits here from `due_at` on."""
