@@ -6,7 +6,7 @@ from duetime.errors import InvalidSettings
 from duetime.names import Queue
 from duetime.stores.redis import keys
 from duetime.stores.redis.connect import Address, connect, parse_address
-from duetime.stores.redis.link import pack
+from duetime.stores.redis.pipe import pack
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_urls(url: str, address: Address) -> None:
         "redis://host/0/1",
         "redis://host?color=red",
         "redis://host?timeout=soon",
-        "redis://host?connections=many",
+        "redis://host?connections=2",
         "redis+sentinel://host",
         "redis+cluster://host/1",
     ],

@@ -5,11 +5,12 @@
     redis+sentinel://[user:password@]host[:26379],.../service[/db]
     redis+cluster://[user:password@]host[:6379],...
 
-Options in the query: `timeout` (seconds to wait for an answer, 5), `connections` (to one node, 32), `tls` (1 for
-Sentinel and Cluster over TLS), `ca`, `cert`, `key` (files), `sentinel_password`.
+Options in the query: `timeout` (seconds to wait for an answer, 5), `tls` (1 for Sentinel and Cluster over TLS), `ca`,
+`cert`, `key` (files), `sentinel_password`.
 """
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -21,9 +22,10 @@ from redis.crc import key_slot
 from redis.exceptions import MovedError, ResponseError
 
 from duetime.errors import InvalidSettings
-from duetime.stores.redis.link import Argument, Dial, Link, Lost, Node, Topology, Unsent, Wire, pack, target
+from duetime.stores.redis.link import Link, Node, Topology, Wire, target
+from duetime.stores.redis.pipe import Argument, Login, Lost, Unsent, pack
 
-OPTIONS = {"timeout", "connections", "tls", "ca", "cert", "key", "sentinel_password"}
+OPTIONS = {"timeout", "tls", "ca", "cert", "key", "sentinel_password"}
 RENEW_PAUSE_S = 0.1
 """A topology that was just asked for is not asked for again."""
 
@@ -86,56 +88,59 @@ def connect(url: str) -> Link:
     """No connection is made yet."""
     address = parse_address(url)
     try:
-        limit, timeout_s = int(address.option("connections", "32")), float(address.option("timeout", "5"))
+        timeout_s = float(address.option("timeout", "5"))
     except ValueError as error:
         raise InvalidSettings(f"an option of the Redis URL is no number: {error}") from None
-    maker = _NodeMaker(_dialler(address), limit, timeout_s)
+    maker = _NodeMaker(address, Login(address.username, address.password, address.db, _tls(address)), timeout_s)
     match address.scheme:
         case "redis+cluster":
             return Link(Cluster(address, maker))
         case "redis+sentinel":
-            asker = _NodeMaker(_sentinel_dialler(address), limit, min(timeout_s, 1.0))
-            return Link(Sentinel(address, maker, asker))
+            login = Login(password=address.option("sentinel_password") or None, tls=_tls(address))
+            return Link(Sentinel(address, maker, _NodeMaker(address, login, min(timeout_s, 1.0))))
         case _:
             return Link(Single(maker.make(*address.hosts[0])))
 
 
-def _dialler(address: Address) -> Dial:
-    extra: dict[str, Any] = {"username": address.username, "password": address.password, "db": address.db}
-    return _dial_with(address, extra)
-
-
-def _sentinel_dialler(address: Address) -> Dial:
-    return _dial_with(address, {"password": address.option("sentinel_password") or None})
-
-
-def _dial_with(address: Address, extra: dict[str, Any]) -> Dial:
-    kind = Connection
-    # One attempt and no deadline of the driver's own: the link repeats and watches the clock.
-    settings: dict[str, Any] = {
-        **extra,
-        "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": None,
-        "socket_connect_timeout": None,
-        "socket_keepalive": True,
-    }
-    if address.is_tls:
-        kind = SSLConnection
-        for option, setting in (("ca", "ssl_ca_certs"), ("cert", "ssl_certfile"), ("key", "ssl_keyfile")):
-            if value := address.option(option):
-                settings[setting] = value
-    return lambda host, port: cast(Wire, kind(host=host, port=port, **settings))
+def _tls(address: Address) -> ssl.SSLContext | None:
+    if not address.is_tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=address.option("ca") or None)
+        if certificate := address.option("cert"):
+            context.load_cert_chain(certificate, address.option("key") or None)
+    except OSError as error:
+        raise InvalidSettings(f"a certificate of the Redis URL cannot be read: {error}") from None
+    return context
 
 
 @dataclass(frozen=True)
 class _NodeMaker:
-    dial: Dial
-    limit: int
+    address: Address
+    login: Login
     timeout_s: float
 
     def make(self, host: str, port: int) -> Node:
-        return Node(host, port, self.dial, limit=self.limit, timeout_s=self.timeout_s)
+        return Node(host, port, self._dial, login=self.login, timeout_s=self.timeout_s)
+
+    def _dial(self, host: str, port: int) -> Wire:
+        """For subscriptions. One attempt and no deadline of the driver's own: the link repeats and watches the time."""
+        settings: dict[str, Any] = {
+            "username": self.login.username,
+            "password": self.login.password,
+            "db": self.login.db,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "socket_timeout": None,
+            "socket_connect_timeout": None,
+            "socket_keepalive": True,
+        }
+        if not self.address.is_tls:
+            return cast(Wire, Connection(host=host, port=port, **settings))
+        for option, setting in (("ca", "ssl_ca_certs"), ("cert", "ssl_certfile"), ("key", "ssl_keyfile")):
+            if value := self.address.option(option):
+                settings[setting] = value
+        return cast(Wire, SSLConnection(host=host, port=port, **settings))
 
 
 class Single:

@@ -1,21 +1,17 @@
 """Connections to Redis: sending packed commands to the right node, and knowing what became of them.
 
-redis-py makes the connections (handshake, TLS, parsing by hiredis); this module lends them out, puts a deadline on
-every wait, follows a Cluster's or a Sentinel's redirections, and tells a command that was never sent from one whose
-answer was lost. Only the first may be repeated without asking; the second only where the caller says that a repetition
-does no harm.
+Commands go through `pipe.py`, subscriptions over redis-py's connections. This module follows the
+redirections of a Cluster or a Sentinel, and repeats what may be repeated: a command that was never sent always, one
+whose answer was lost only where the caller says that a repetition does no harm.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import (
     AskError,
-    BusyLoadingError,
     ClusterDownError,
     MasterDownError,
     MovedError,
@@ -24,12 +20,9 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
-from redis.exceptions import ConnectionError as DriverConnectionError
 
 from duetime.errors import StoreUnavailable
-
-Argument = str | bytes | int
-Command = tuple[Argument, ...]
+from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unsent, pack
 
 PAUSES_S = (0.0, 0.05, 0.2)
 """Before each repetition of a command; then the caller is told."""
@@ -52,59 +45,32 @@ class Wire(Protocol):
 
 
 Dial = Callable[[str, int], Wire]
-_has_unread = cast(
-    Callable[[Wire], Any], getattr(AbstractConnection, "can_read", None) or AbstractConnection.can_read_destructive
-)
-
-
-class Unsent(Exception):
-    """Nothing reached Redis."""
-
-
-class Lost(Exception):
-    """The command was sent, or partly; its answer did not come."""
-
-
-_LENGTHS = tuple(b"\r\n$%d\r\n" % length for length in range(4096))
-
-
-def pack(command: Command) -> bytes:
-    """A command as it goes over the wire. Several times faster than the drivers' own for hundreds of arguments."""
-    encoded = [argument if type(argument) is bytes else str(argument).encode() for argument in command]
-    lengths = [_LENGTHS[n] if (n := len(part)) < 4096 else b"\r\n$%d\r\n" % n for part in encoded]
-    parts = [b""] * (2 * len(encoded))
-    parts[0::2] = lengths
-    parts[1::2] = encoded
-    return b"*%d%b\r\n" % (len(encoded), b"".join(parts))
 
 
 class Node:
-    """One Redis server and the connections to it."""
+    """One Redis server: a pipe for commands, and connections of their own for subscriptions."""
 
-    def __init__(self, host: str, port: int, dial: Dial, *, limit: int, timeout_s: float) -> None:
+    def __init__(self, host: str, port: int, dial: Dial, *, login: Login, timeout_s: float) -> None:
         self.host, self.port = host, port
-        self._dial, self._timeout_s = dial, timeout_s
-        self._free: deque[Wire] = deque()
-        self._room = asyncio.Semaphore(limit)
+        self._dial, self._login, self._timeout_s = dial, login, timeout_s
+        self._pipe: Pipe | None = None
+        self._dialling = asyncio.Lock()
 
     async def run(self, packed: bytes, answers: int = 1) -> list[Any]:
         """Send commands in one piece and read as many answers; errors that Redis answers are values."""
-        wire = await self._take()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await wire.send_packed_command([packed], check_health=False)
-                received = [await _read(wire) for _ in range(answers)]
-        except (RedisError, OSError, TimeoutError) as error:
-            await wire.disconnect(nowait=True)
-            raise Lost(f"{self.host}:{self.port}: {error or 'no answer in time'}") from error
-        except BaseException:
-            # Cancelled: the answer may still be on its way, and must not become another command's.
-            await wire.disconnect(nowait=True)
-            raise
-        finally:
-            self._room.release()
-        self._free.append(wire)
-        return received
+        pipe = self._pipe
+        if pipe is not None and not pipe.is_closed:
+            try:
+                return await pipe.send(packed, answers)
+            except Unsent:
+                pass  # it ended while nobody looked
+        return await (await self._connect()).send(packed, answers)
+
+    async def _connect(self) -> Pipe:
+        async with self._dialling:
+            if self._pipe is None or self._pipe.is_closed:
+                self._pipe = await Pipe.dial(self.host, self.port, self._login, self._timeout_s)
+            return self._pipe
 
     async def open(self) -> Wire:
         """A connection of the caller's own."""
@@ -121,43 +87,9 @@ class Node:
         return wire
 
     async def close(self) -> None:
-        while self._free:
-            await self._free.pop().disconnect()
-
-    async def _take(self) -> Wire:
-        if self._room.locked():
-            await self._wait_for_room()
-        else:
-            await self._room.acquire()
-        try:
-            while self._free:
-                wire = self._free.pop()
-                # Redis may have closed it meanwhile, which shows as something to read.
-                if wire.is_connected and not await _has_unread(wire):
-                    return wire
-                await wire.disconnect(nowait=True)
-            return await self.open()
-        except BaseException:
-            self._room.release()
-            raise
-
-    async def _wait_for_room(self) -> None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._room.acquire()
-        except TimeoutError as error:
-            raise Unsent(f"{self.host}:{self.port}: all connections are busy") from error
-
-
-async def _read(wire: Wire) -> Any:
-    try:
-        return await wire.read_response(disable_decoding=True)
-    except BusyLoadingError as error:
-        return ResponseError(f"LOADING {error}")
-    except DriverConnectionError:
-        raise
-    except ResponseError as error:
-        return error
+        if self._pipe is not None:
+            self._pipe.close()
+            await asyncio.sleep(0)  # the loop closes the socket in its next round
 
 
 class Topology(Protocol):

@@ -14,7 +14,8 @@ from duetime.names import Queue
 from duetime.stores.base import Page, Purged, QueueRules, RulesChange, StoreInfo
 from duetime.stores.redis import keys, walk
 from duetime.stores.redis.codec import Entry, read_job, read_moves
-from duetime.stores.redis.link import Argument, Link
+from duetime.stores.redis.link import Link
+from duetime.stores.redis.pipe import Argument
 from duetime.stores.redis.registry import RedisRegistry
 from duetime.stores.redis.scripts import Scripts, checked
 

@@ -14,7 +14,8 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.redis.keys import companion
-from duetime.stores.redis.link import Argument, Link
+from duetime.stores.redis.link import Link
+from duetime.stores.redis.pipe import Argument
 
 Run = tuple[Sequence[str], Sequence[Argument]]
 """The prefixes (KEYS but the last) and the arguments of one run of a script."""

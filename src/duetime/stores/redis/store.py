@@ -41,7 +41,7 @@ from duetime.stores.redis.codec import (
     read_moves,
 )
 from duetime.stores.redis.connect import connect
-from duetime.stores.redis.link import Argument
+from duetime.stores.redis.pipe import Argument
 from duetime.stores.redis.reads import RedisReads
 from duetime.stores.redis.scripts import checked
 

@@ -8,7 +8,8 @@ from duetime.job import Counts
 from duetime.names import Queue
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import LEASED, RECORD, STATE, WAITING, QueueState, read_header
-from duetime.stores.redis.link import Argument, Link
+from duetime.stores.redis.link import Link
+from duetime.stores.redis.pipe import Argument
 from duetime.stores.redis.scripts import checked
 
 PAGE = 500
