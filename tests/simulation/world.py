@@ -6,8 +6,8 @@ Every second seed is calm: nothing fails, there is no safety net, and a job may 
 waits for it, nor a lease outlive its end, by more than a moment. In the others connections break, answers get lost,
 clocks jump and engines come and go; when that is over, everything must still come to an end.
 
-Half of each kind are lonely, so that a wake that is lost is not made good by the next: few consumers that wait long,
-few jobs, and in calm all of them in rounds, within the time that a call takes. The others are crowded.
+Three in four of each kind are lonely, so that a wake that is lost is not made good by the next: few consumers that wait
+long, few jobs, and in calm all of them in rounds, within the time that a call takes. The others are crowded.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ T = TypeVar("T")
 class World:
     def __init__(self, seed: int) -> None:
         self.calm = seed % 2 == 0
-        self.lonely = seed % 4 < 2
+        self.lonely = seed % 8 < 6
         self.chance = random.Random(seed)
         self.clock = LoopClock()
         self.ledger = Ledger(self.clock)
