@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from bench.core_parts.setting import QUEUE, STEP, a_redis, meter, new_jobs, with_engine
+from bench.core_parts.setting import QUEUE, STEP, a_redis, meter, new_jobs, push_all, with_engine
 from bench.report import interleave, median, number, ratio, spread, table
 from duetime.engine import Engine
 from duetime.job import NewJob
@@ -59,8 +59,7 @@ async def concurrently(engine: Engine, jobs: list[NewJob]) -> float:
 
 async def in_batches(engine: Engine, jobs: list[NewJob]) -> float:
     started = time.perf_counter()
-    for at in range(0, len(jobs), STEP):
-        await engine.push(QUEUE, jobs[at : at + STEP])
+    await push_all(engine, iter(jobs))
     return len(jobs) / (time.perf_counter() - started)
 
 
@@ -68,11 +67,16 @@ async def reserve_and_ack(engine: Engine, jobs: list[NewJob]) -> float:
     ready = [NewJob(job.id, job.body) for job in jobs]
     for at in range(0, len(ready), STEP):
         await engine.push(QUEUE, ready[at : at + STEP])
-    started = time.perf_counter()
     taken = 0
-    while deliveries := await engine.reserve([QUEUE], limit=100):
-        await engine.ack([delivery.lease for delivery in deliveries])
-        taken += len(deliveries)
+
+    async def consumer() -> None:
+        nonlocal taken
+        while deliveries := await engine.reserve([QUEUE], limit=100):
+            await engine.ack([delivery.lease for delivery in deliveries])
+            taken += len(deliveries)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(consumer() for _ in range(4)))
     assert taken == len(jobs)
     return taken / (time.perf_counter() - started)
 
@@ -95,8 +99,8 @@ def report(jobs: int, rounds: int) -> str:
                 "raw: redis-cli --pipe, HSET + ZADD": lambda: run_raw(server, raw, jobs),
                 "push, one by one": ours(one_by_one),
                 "push, 64 concurrent tasks": ours(concurrently),
-                "push, batches of 500": ours(in_batches),
-                "reserve + ack, batches of 100": ours(reserve_and_ack),
+                "push, batches of 500, 4 callers": ours(in_batches),
+                "reserve + ack by 100, 4 consumers": ours(reserve_and_ack),
             },
             rounds=rounds,
         )

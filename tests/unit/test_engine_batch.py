@@ -169,13 +169,13 @@ async def test_a_caller_that_goes_away_before_the_call_is_not_sent_and_weighs_no
     desk = Desk()
     async with asyncio.TaskGroup() as group:
         batch = desk.batch(group, max_weight=2)
-        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abcde"]
+        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abcdefg"]
         await settle()
-        for task in tasks[2:4]:
+        for task in tasks[4:6]:
             task.cancel()
         await asyncio.wait(tasks)
 
-        assert desk.calls == [["a", "b"], ["e"]]
+        assert desk.calls == [["a", "b"], ["c", "d"], ["g"]]
         assert desk.orphans == []
 
 
@@ -298,13 +298,14 @@ def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | No
     async def main() -> None:
         desk = Desk()
         batch = Batch(desk.call, cancelled_runner(after_s), max_weight=1)
-        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "ab"]
+        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abc"]
         async with asyncio.timeout(CALL_S):
             await asyncio.wait(tasks)
 
+        # Two calls were under way, the third caller was in none.
         errors = [task.exception() for task in tasks]
         assert all(isinstance(error, StoreUnavailable) for error in errors)
-        assert [error.outcome_unknown for error in errors] == [after_s is not None, False]
+        assert [error.outcome_unknown for error in errors] == [after_s is not None, after_s is not None, False]
 
     run_virtual(main())
 
@@ -317,3 +318,20 @@ async def test_nothing_is_kept_for_queues_that_are_idle() -> None:
         await asyncio.gather(*(batch.submit(Queue("shop", f"q{number}"), "a") for number in range(100)))
 
         assert batch._inboxes == {}
+
+
+@virtual_time
+async def test_a_second_call_goes_out_only_when_it_is_full() -> None:
+    desk = Desk()
+    async with asyncio.TaskGroup() as group:
+        batch = desk.batch(group, max_weight=3)
+        first = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        await settle()
+        more = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "bc"]
+        await settle()
+        assert desk.calls == [["a"]]
+        more += [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "def"]
+        await settle()
+        assert desk.calls == [["a"], ["b", "c", "d"]]
+        assert await asyncio.gather(first, *more) == ["A", "B", "C", "D", "E", "F"]
+        assert desk.calls == [["a"], ["b", "c", "d"], ["e", "f"]]

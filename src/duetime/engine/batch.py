@@ -1,8 +1,11 @@
 """Group commit: requests of a queue that arrive while a store call is under way share the next one.
 
 The first request on an idle queue goes out at once; there is no timer and no wait for company. Under load the batches
-grow by themselves, and with them the throughput. Each request keeps its own answer: an error value from the store
-reaches only its caller, a failed call reaches all who were in it.
+grow by themselves, and with them the throughput. Only when a whole call's worth waits does a second call go out beside
+the first, so that this process prepares one while the store works on the other.
+
+Each request keeps its own answer: an error value from the store reaches only its caller, a failed call reaches all who
+were in it.
 """
 
 import asyncio
@@ -17,6 +20,8 @@ from duetime.names import Queue
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
+MAX_CALLS = 2
+
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task that somebody keeps an eye on."""
 
@@ -25,6 +30,15 @@ class Entry(NamedTuple, Generic[Request, Answer]):
     request: Request
     weight: int
     answer: asyncio.Future[Answer]
+
+
+class Inbox(Generic[Request, Answer]):
+    """What waits for a queue's next call, and how many calls are under way."""
+
+    def __init__(self) -> None:
+        self.entries: deque[Entry[Request, Answer]] = deque()
+        self.weight = 0
+        self.runners = 0
 
 
 class Batch(Generic[Request, Answer]):
@@ -46,8 +60,8 @@ class Batch(Generic[Request, Answer]):
         self._max_weight = max_weight
         self._orphan = orphan
         self._closed = False
-        # A queue has an inbox while its runner lives.
-        self._inboxes: dict[Queue, deque[Entry[Request, Answer]]] = {}
+        # A queue has an inbox while a runner of its lives.
+        self._inboxes: dict[Queue, Inbox[Request, Answer]] = {}
         self.calls = 0
         self.requests = 0
 
@@ -57,9 +71,14 @@ class Batch(Generic[Request, Answer]):
             raise StoreUnavailable("the engine is stopping")
         inbox = self._inboxes.get(queue)
         if inbox is None:
-            inbox = self._start(queue)
+            inbox = Inbox[Request, Answer]()
+            self._start(queue, inbox)
+            self._inboxes[queue] = inbox
         entry = Entry(request, weight, asyncio.get_running_loop().create_future())
-        inbox.append(entry)
+        inbox.entries.append(entry)
+        inbox.weight += weight
+        if inbox.weight >= self._max_weight and inbox.runners < MAX_CALLS:
+            self._start(queue, inbox)
         try:
             return await entry.answer
         except asyncio.CancelledError:
@@ -72,32 +91,33 @@ class Batch(Generic[Request, Answer]):
         """Take no more requests; those that are in are served."""
         self._closed = True
 
-    def _start(self, queue: Queue) -> deque[Entry[Request, Answer]]:
-        inbox = deque[Entry[Request, Answer]]()
+    def _start(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
         runner = self._spawn(self._run(queue, inbox))
-        self._inboxes[queue] = inbox
+        inbox.runners += 1
         # A callback and not a `finally`: a task that is cancelled before its first step never gets to one.
-        runner.add_done_callback(lambda _: self._abandon(queue, inbox))
-        return inbox
+        runner.add_done_callback(lambda done: self._leave(queue, inbox) if done.cancelled() else None)
 
-    async def _run(self, queue: Queue, inbox: deque[Entry[Request, Answer]]) -> None:
-        while inbox:
+    async def _run(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
+        while inbox.entries:
             if entries := self._take(inbox):
                 await self._serve(queue, entries)
+        self._leave(queue, inbox)
+
+    def _leave(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
+        """A runner is gone. The last one takes the inbox with it; if it was stopped, those who still wait are told."""
+        inbox.runners -= 1
+        if inbox.runners:
+            return
         del self._inboxes[queue]
+        for entry in inbox.entries:
+            _fail(entry.answer, StoreUnavailable("the engine is stopping"))
 
-    def _abandon(self, queue: Queue, inbox: deque[Entry[Request, Answer]]) -> None:
-        """The runner is gone, and so is the inbox if it came to its end; otherwise those who still wait are told."""
-        if self._inboxes.get(queue) is inbox:
-            del self._inboxes[queue]
-            for entry in inbox:
-                _fail(entry.answer, StoreUnavailable("the engine is stopping"))
-
-    def _take(self, inbox: deque[Entry[Request, Answer]]) -> list[Entry[Request, Answer]]:
+    def _take(self, inbox: Inbox[Request, Answer]) -> list[Entry[Request, Answer]]:
         entries: list[Entry[Request, Answer]] = []
         weight = 0
-        while inbox and (not entries or weight + inbox[0].weight <= self._max_weight):
-            entry = inbox.popleft()
+        while inbox.entries and (not entries or weight + inbox.entries[0].weight <= self._max_weight):
+            entry = inbox.entries.popleft()
+            inbox.weight -= entry.weight
             if not entry.answer.done():
                 entries.append(entry)
                 weight += entry.weight
