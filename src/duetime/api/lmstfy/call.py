@@ -29,8 +29,9 @@ class Desk:
 class Call:
     """One request.
 
-    `queues` is that part of the path as it came; `admitted` says that pool and namespace are real, not just asked for;
-    `taken` is what must go back if nobody gets it.
+    `queues` is that part of the path as it came, `queue` the one queue that it names on every route but consume;
+    `admitted` says that pool and namespace are real, not just asked for; `taken` is what must go back if nobody gets
+    it.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class Call:
         "namespace",
         "pool",
         "query",
+        "queue",
         "queues",
         "receive",
         "scope",
@@ -48,6 +50,7 @@ class Call:
     )
 
     engine: Engine
+    queue: Queue
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
@@ -56,7 +59,3 @@ class Call:
         self.api = self.pool = self.namespace = self.queues = self.job_id = ""
         self.admitted = False
         self.taken: Sequence[Delivery] = ()
-
-    @property
-    def queue(self) -> Queue:
-        return Queue(self.namespace, self.queues)

@@ -16,7 +16,7 @@ from duetime.api.exchange import ClientGone
 from duetime.api.limits import Side, Slot
 from duetime.api.lmstfy import consumers, inspection, producers
 from duetime.api.lmstfy.call import Call, Desk
-from duetime.api.lmstfy.metrics import Seen
+from duetime.api.lmstfy.metrics import METHODS
 from duetime.api.lmstfy.options import Parts
 from duetime.api.lmstfy.params import check_consumed_names, check_names
 from duetime.api.lmstfy.wire import (
@@ -44,6 +44,7 @@ from duetime.errors import (
     Unauthorized,
 )
 from duetime.ids import IdMaker
+from duetime.names import Queue
 
 log = logging.getLogger("duetime.lmstfy")
 
@@ -115,7 +116,8 @@ class LmstfyDoor:
             await self._take_back(call)
         elapsed_s = time.perf_counter() - started
         pool, namespace = (call.pool, call.namespace) if call.admitted else ("", "")
-        self._metrics.finished(Seen(pool, namespace, call.api, scope["method"]), answer.status, elapsed_s)
+        method = scope["method"] if scope["method"] in METHODS else ""
+        self._metrics.finished((pool, namespace, call.api, method), answer.status, elapsed_s)
         if self._access_log.enabled:
             self._access_log.write(scope, answer.status, pool=pool, elapsed_s=elapsed_s, request_id=name)
 
@@ -213,6 +215,7 @@ def _find_route(call: Call) -> Route | None:
     route = ROUTES.get((call.scope["method"], tail))
     if route is not None:
         call.api, call.namespace, call.queues = PREFIX + tail, namespace, queues
+        call.queue = Queue(namespace, queues)
     return route
 
 

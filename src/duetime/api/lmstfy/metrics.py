@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from duetime.api.lmstfy.tallies import Collected, Labels, Spread, Spreads, Tallies, Tally
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError
 from duetime.names import Queue
@@ -37,18 +38,8 @@ PER_POOL = ("pool",)
 PER_QUEUE = ("pool", "namespace", "queue")
 PER_ROUTE = ("pool", "namespace", "api", "method")
 
-# The client library writes counters as `name_total` and adds a `name_created`; lmstfy's have their bare names.
+# The client library writes counters as `name_total`; lmstfy's have their bare names.
 _BARE = re.compile(rb"^((?:# (?:HELP|TYPE) )?infra_lmstfy_\w+?)_total(?=[ {])", re.MULTILINE)
-_CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?infra_lmstfy_\w+_created[ {].*\n", re.MULTILINE)
-
-
-class Seen(NamedTuple):
-    """A finished request, as it is counted."""
-
-    pool: str
-    namespace: str
-    api: str
-    method: str
 
 
 @dataclass
@@ -80,10 +71,10 @@ class PoolTotals:
 class QueueSeries(NamedTuple):
     """What is counted per queue."""
 
-    published: Counter
-    consumed: Counter
-    elapsed: Histogram
-    ack_elapsed: Histogram
+    published: Tally
+    consumed: Tally
+    elapsed: Spread
+    ack_elapsed: Spread
 
 
 class _PoolCounters(Collector):
@@ -106,46 +97,42 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._latency = self._histogram(HTTP + "latency_milliseconds", PER_ROUTE, LATENCY_MS)
-        self._codes = self._counter(HTTP + "http_codes", (*PER_ROUTE, "code"))
-        self._limited = self._counter(HTTP + "rate_limit", ("pool", "namespace", "token", "action"))
-        self._published = self._counter(REDIS + "publish_queue_jobs", PER_QUEUE)
-        self._consumed = self._counter(REDIS + "consume_queue_jobs", PER_QUEUE)
-        self._elapsed = self._histogram(REDIS + "job_elapsed_ms", PER_QUEUE, ELAPSED_MS)
-        self._ack_elapsed = self._histogram(REDIS + "job_ack_elapsed_ms", PER_QUEUE, ELAPSED_MS)
+        self._latency = Spreads(HTTP + "latency_milliseconds", PER_ROUTE, LATENCY_MS)
+        self._codes = Tallies(HTTP + "http_codes", (*PER_ROUTE, "code"))
+        self._limited = Tallies(HTTP + "rate_limit", ("pool", "namespace", "token", "action"))
+        self._published = Tallies(REDIS + "publish_queue_jobs", PER_QUEUE)
+        self._consumed = Tallies(REDIS + "consume_queue_jobs", PER_QUEUE)
+        self._elapsed = Spreads(REDIS + "job_elapsed_ms", PER_QUEUE, ELAPSED_MS)
+        self._ack_elapsed = Spreads(REDIS + "job_ack_elapsed_ms", PER_QUEUE, ELAPSED_MS)
+        per_route = (self._latency, self._codes, self._limited)
+        per_queue = (self._published, self._consumed, self._elapsed, self._ack_elapsed)
+        self.registry.register(Collected([*per_route, *per_queue]))
         self._timer_sizes = self._gauge("timer_sizes", PER_POOL)
         self._queue_sizes = self._gauge("queue_sizes", PER_QUEUE)
         self._dead_sizes = self._gauge("deadletter_sizes", PER_QUEUE)
         self._totals: dict[str, PoolTotals] = {}
         self.registry.register(_PoolCounters(self._totals))
-        self._routes: dict[tuple[tuple[str, ...], int], tuple[Counter, Histogram]] = {}
+        self._routes: dict[tuple[Labels, int], tuple[Tally, Spread]] = {}
         self._queues: dict[tuple[str, Queue], QueueSeries] = {}
         self._read_at = -GAUGES_EVERY_S
         self._reading = asyncio.Lock()
-
-    def _counter(self, name: str, labels: Sequence[str]) -> Counter:
-        return Counter(name, f"lmstfy: {name}", labels, registry=self.registry)
-
-    def _histogram(self, name: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
-        return Histogram(name, f"lmstfy: {name}", labels, buckets=buckets, registry=self.registry)
 
     def _gauge(self, name: str, labels: Sequence[str]) -> Gauge:
         return Gauge(REDIS + name, f"lmstfy: {REDIS}{name}", labels, registry=self.registry)
 
     # --- what the door reports
 
-    def finished(self, seen: Seen, status: int, elapsed_s: float) -> None:
-        labels = (seen.pool, seen.namespace, seen.api, seen.method if seen.method in METHODS else "")
-        series = self._routes.get((labels, status))
+    def finished(self, route: Labels, status: int, elapsed_s: float) -> None:
+        """`route` is pool, namespace, api and method."""
+        series = self._routes.get((route, status))
         if series is None:
-            series = self._codes.labels(*labels, str(status)), self._latency.labels(*labels)
-            self._routes[labels, status] = series
-        series[0].inc()
+            series = self._routes[route, status] = self._codes.of(*route, str(status)), self._latency.of(*route)
+        series[0].value += 1
         if status < 300:
             series[1].observe(elapsed_s * 1000)
 
     def limited(self, pool: str, namespace: str, label: str, action: str) -> None:
-        self._limited.labels(pool, namespace, label, action).inc()
+        self._limited.of(pool, namespace, label, action).value += 1
 
     def published(self, pool: str, queue: Queue, jobs: int, *, delayed: bool) -> None:
         totals = self._pool_totals(pool)
@@ -153,12 +140,12 @@ class Metrics:
             totals.delayed += jobs
         else:
             totals.direct += jobs
-        self._series(pool, queue).published.inc(jobs)
+        self._series(pool, queue).published.value += jobs
 
     def consumed(self, pool: str, queue: Queue, elapsed_ms: int) -> None:
         self._pool_totals(pool).consumed += 1
         series = self._series(pool, queue)
-        series.consumed.inc()
+        series.consumed.value += 1
         series.elapsed.observe(elapsed_ms)
 
     def acknowledged(self, pool: str, queue: Queue, elapsed_ms: int, *, delivered: bool) -> None:
@@ -177,10 +164,10 @@ class Metrics:
                 return self._series(pool, Queue(queue.namespace, OTHERS))
             labels = (pool, queue.namespace, queue.name)
             known = self._queues[pool, queue] = QueueSeries(
-                self._published.labels(*labels),
-                self._consumed.labels(*labels),
-                self._elapsed.labels(*labels),
-                self._ack_elapsed.labels(*labels),
+                self._published.of(*labels),
+                self._consumed.of(*labels),
+                self._elapsed.of(*labels),
+                self._ack_elapsed.of(*labels),
             )
         return known
 
@@ -195,7 +182,7 @@ class Metrics:
             if time.monotonic() - self._read_at >= GAUGES_EVERY_S:
                 await self._read_gauges(pools)
                 self._read_at = time.monotonic()
-        return _CREATED.sub(b"", _BARE.sub(rb"\1", generate_latest(self.registry)))
+        return _BARE.sub(rb"\1", generate_latest(self.registry))
 
     def forget_gauges(self) -> None:
         """Read them anew for the next who asks."""
