@@ -17,7 +17,7 @@ FOLDER = Path(package.__file__).parent / "lua"
 PRELUDE = (FOLDER / "prelude.lua").read_text()
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua") if path.stem != "prelude")
 VERBS = [name for name in SCRIPTS if not name.startswith("registry_")]
-WRITES = r"'(HSET|HDEL|HINCRBY|ZADD|ZREM|SET|UNLINK|PERSIST|PEXPIRE)'"
+WRITES = r"'(HSET|HDEL|HINCRBY|ZADD|ZREM|ZREMRANGEBYRANK|SET|UNLINK|PERSIST|PEXPIRE)'"
 
 # What the prelude's functions write, by the name a script calls them by.
 PLANS = {

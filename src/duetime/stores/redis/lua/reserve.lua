@@ -18,13 +18,13 @@ local seen, given, wasted = { 0, 0, 0 }, 0, 0 -- places looked at, bytes deliver
 
 -- Plans deliveries of one page of ready jobs; answers how many. `page` is id, due_at, id, due_at ...
 local function deliver(page, priority, lease_end)
-  local ids, gone, size, read_header = {}, {}, #raws, q.read_header
+  local ids, size, before, looked = {}, #raws, #raws, 0
   for i = 1, #page, 2 do
     ids[#ids + 1] = page[i]
   end
   local known = q.recorded > 0 and q.fetch(q.tries, ids)
   local bodies = #ids * q.largest <= room - given and q.fetch(q.jobs, ids)
-  local before = size
+  local read_header, expiring = q.read_header, q.expiring > 0
   for i = 1, #ids do
     local id, raw = ids[i], bodies and bodies[i]
     if not bodies then
@@ -54,8 +54,8 @@ local function deliver(page, priority, lease_end)
       records[n - 1], records[n] = id, record
       raws[size], ends[n - 1], ends[n] = raw, lease_end, id
     end
-    gone[i] = id
-    if expires > 0 and q.expiring > 0 then
+    looked = i
+    if expiring and expires > 0 then
       q.zrem(q.ttl, id)
     end
     if wasted > room then
@@ -63,15 +63,7 @@ local function deliver(page, priority, lease_end)
       break
     end
   end
-  local leaving = q.zrems[q.wait[priority]]
-  if leaving then
-    for i = 1, #gone do
-      leaving[#leaving + 1] = gone[i]
-    end
-  else
-    q.zrems[q.wait[priority]] = gone
-  end
-  looks, seen[priority] = math.max(0, looks - #gone), seen[priority] + #gone
+  looks, seen[priority] = math.max(0, looks - looked), seen[priority] + looked
   return size - before
 end
 
@@ -123,6 +115,12 @@ if #raws > 0 then
     end
   else
     q.hsets[q.tries] = records
+  end
+end
+for priority = 1, 3 do
+  if seen[priority] > 0 then
+    -- What was looked at is what stood first.
+    call('ZREMRANGEBYRANK', q.wait[priority], 0, seen[priority] - 1)
   end
 end
 q.commit()
