@@ -169,7 +169,8 @@ class Pipe(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         sock = cast(socket.socket, transport.get_extra_info("socket"))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._poll.register(sock.fileno(), select.POLLIN)
+        if transport.get_extra_info("sslcontext") is None:  # TLS has things to say of its own on an idle connection
+            self._poll.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
