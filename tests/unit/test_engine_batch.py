@@ -311,6 +311,31 @@ def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | No
 
 
 @virtual_time
+async def test_a_runner_that_breaks_leaves_no_caller_hanging() -> None:
+    """A bug behind the call ends the engine; those who still wait must not wait for ever."""
+    desk = Desk()
+    runners: list[asyncio.Task[None]] = []
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        runners.append(asyncio.create_task(work))
+        return runners[-1]
+
+    def bug(answer: str) -> None:
+        raise ZeroDivisionError
+
+    batch = Batch(desk.call, spawn, max_weight=10, orphan=bug)
+    gone = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+    await settle()
+    behind = asyncio.ensure_future(batch.submit(QUEUE, "b"))
+    await settle()
+    gone.cancel()
+    async with asyncio.timeout(2 * CALL_S):
+        with pytest.raises(StoreUnavailable):
+            await behind
+    assert isinstance(runners[0].exception(), ZeroDivisionError)
+
+
+@virtual_time
 async def test_nothing_is_kept_for_queues_that_are_idle() -> None:
     desk = Desk()
     async with asyncio.TaskGroup() as group:

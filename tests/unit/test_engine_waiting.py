@@ -425,6 +425,63 @@ def test_a_bad_ask_is_refused(queues: list, limit: int, ttr_ms: int) -> None:
     run_virtual(main())
 
 
+# --- many queues
+
+MANY = [QUEUE._replace(name=f"q{number:02}") for number in range(30)]
+
+
+@virtual_time
+async def test_a_look_at_many_queues_costs_few_calls_and_keeps_their_order() -> None:
+    store = given_store()
+    async with Engine(store) as engine:
+        for queue in (MANY[20], MANY[7], MANY[25]):
+            await push(engine, queue.name, queue=queue)
+        await push(engine, "late", queue=MANY[3], delay="1h")
+        store.calls.clear()
+        assert ids(await engine.reserve(MANY, limit=2)) == ["q07", "q20"]
+        assert store.count("reserve") == 2
+        assert ids(await engine.reserve(list(reversed(MANY)), limit=2)) == ["q25"]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1, 20, 49, 51, 500, 5000])
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("before", [False, True], ids=["pushed after", "pushed before"])
+def test_a_consumer_of_many_queues_is_on_time(delay_ms: int, elsewhere: bool, before: bool) -> None:
+    async def main() -> None:
+        store = given_store()
+        async with Engine(store) as engine, Engine(store) as another:
+            doer = another if elsewhere else engine
+            if before:
+                await push(doer, "a", queue=MANY[17], delay=delay_ms / 1000)
+            watch = Stopwatch()
+            consumer = asyncio.create_task(engine.reserve(MANY, wait_ms=LONG_MS))
+            if not before:
+                await asyncio.sleep(0.1)
+                await push(doer, "a", queue=MANY[17], delay=delay_ms / 1000)
+                watch = Stopwatch()
+            assert ids(await consumer) == ["a"]
+            assert delay_ms <= watch.ms <= delay_ms + SOON_MS
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("verb", ["ping", "heads"])
+def test_a_job_that_comes_while_many_queues_are_looked_at_is_not_missed(verb: str) -> None:
+    async def main() -> None:
+        store = given_store()
+        async with Engine(store) as engine:
+            await settle()
+            store.slow(verb, answer=0.02)
+            consumer = asyncio.create_task(engine.reserve(MANY, wait_ms=LONG_MS))
+            await asyncio.sleep(0.01)
+            await push(engine, "a", queue=MANY[17])
+            watch = Stopwatch()
+            assert ids(await consumer) == ["a"]
+            assert watch.ms <= 20 + SOON_MS
+
+    run_virtual(main())
+
+
 # --- answers that cross news on their way
 
 

@@ -95,13 +95,17 @@ class Batch(Generic[Request, Answer]):
         runner = self._spawn(self._run(queue, inbox))
         inbox.runners += 1
         # A callback and not a `finally`: a task that is cancelled before its first step never gets to one.
-        runner.add_done_callback(lambda done: self._leave(queue, inbox) if done.cancelled() else None)
+        runner.add_done_callback(lambda done: self._broke(done, queue, inbox))
 
     async def _run(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
         while inbox.entries:
             if entries := self._take(inbox):
                 await self._serve(queue, entries)
         self._leave(queue, inbox)
+
+    def _broke(self, runner: asyncio.Task[None], queue: Queue, inbox: Inbox[Request, Answer]) -> None:
+        if runner.cancelled() or runner.exception():
+            self._leave(queue, inbox)
 
     def _leave(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
         """A runner is gone. The last one takes the inbox with it; if it was stopped, those who still wait are told."""
