@@ -90,11 +90,11 @@ class RedisStore(RedisReads):
         for ask in asks:
             wanted += (ask.limit, ask.ttr_ms, *ask.quotas)
         answer = await self._scripts.run("reserve", keys.prefix(queue), self._now(), STEP_JOBS, STEP_BYTES, *wanted)
-        now, next_at, paused, given, expired, records, raws, infos = answer
+        now, next_at, paused, given, expired, ids, records, raws, infos = answer
         if paused:
             return Reserved([[] for _ in asks], None, now, paused=True)
         deliveries: list[list[Delivery]] = []
-        found = zip(records[0::2], RECORD.iter_unpack(b"".join(records[1::2])), raws, strict=True)
+        found = zip(ids, RECORD.iter_unpack(records), raws, strict=True)
         for ask, count in zip(asks, given, strict=True):
             deliveries.append(_read_deliveries(queue, islice(found, count), now + ask.ttr_ms))
         if infos:
@@ -105,10 +105,10 @@ class RedisStore(RedisReads):
         answers: list[Moved | LeaseLost | None] = []
         for some in _ack_batches(leases):
             ids = [lease.id for lease in some]
-            fences = [pack_fence(LEASED, lease.born, lease.attempt) for lease in some]
+            fences = b"".join([pack_fence(LEASED, lease.born, lease.attempt) for lease in some])
             latest = max([lease.born for lease in some])
             letters = await self._scripts.run(
-                "ack", keys.prefix(queue), self._now(), STEP_BYTES, latest, len(ids), *ids, *fences, again=True
+                "ack", keys.prefix(queue), self._now(), STEP_BYTES, latest, fences, *ids, again=True
             )
             if letters.count(b"a") == len(some):
                 answers += [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in some]
@@ -165,24 +165,23 @@ class RedisStore(RedisReads):
 
     async def reap(self, limit: int = 500) -> Reaped:
         moved: dict[Queue, list[Moved]] = {}
-        now, agenda = await self._agenda()
+        now, agenda = await self._agenda(1)
         for _ in range(REAP_ROUNDS):
-            due = [queue for at, queue in agenda if at <= now]
-            if not due or limit <= 0:
+            if limit <= 0 or not agenda or agenda[0][0] > now:
                 break
-            for first in range(0, len(due), REAP_WAVE):
-                wave = due[first : first + min(REAP_WAVE, limit)]
-                limit -= await self._reap_wave(wave, max(1, limit // max(1, len(wave))), moved)
-                if limit <= 0:
-                    break
-            now, agenda = await self._agenda()
+            now, agenda = await self._agenda(AGENDA_PAGE)
+            due = [queue for at, queue in agenda if at <= now]
+            while due and limit > 0:
+                wave, due = due[: min(REAP_WAVE, limit)], due[min(REAP_WAVE, limit) :]
+                limit -= await self._reap_wave(wave, limit // len(wave), moved)
+            now, agenda = await self._agenda(1)
         # `inf` is how the agenda says never.
-        next_at = min((at for at, _ in agenda), default=float("inf"))
+        next_at = agenda[0][0] if agenda else float("inf")
         return Reaped(moved, None if next_at == float("inf") else int(next_at), now)
 
-    async def _agenda(self) -> tuple[int, list[tuple[float, Queue]]]:
-        """The store's time, and the first queues of each partition with the time at which they want the reaper."""
-        heads = [(key, ("ZRANGE", key, 0, AGENDA_PAGE - 1, "WITHSCORES")) for key in keys.AGENDAS]
+    async def _agenda(self, count: int) -> tuple[int, list[tuple[float, Queue]]]:
+        """The store's time, and the first queues of each partition by the time at which they want the reaper."""
+        heads = [(key, ("ZRANGE", key, 0, count - 1, "WITHSCORES")) for key in keys.AGENDAS]
         time, *pages = checked(await self._link.many([(keys.AGENDAS[0], ("TIME",)), *heads]))
         now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
         entries = [

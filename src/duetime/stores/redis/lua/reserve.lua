@@ -2,18 +2,18 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to look at · 3 bytes of bodies to give · 4.. the asks: limit, ttr_ms, high, normal, low
 -- Returns: { now, next_at or false, 1 if paused else 0, { number of deliveries per ask.. },
---   { id, moved.. } of jobs that had expired, and of the deliveries { id, record.. }, { header + body.. } and
---   { info or false.. }, or false if none has any }
+--   { id, moved.. } of jobs that had expired, and of the deliveries { id.. }, their records in one piece,
+--   { header + body.. } and { info or false.. }, or false if none has any }
 --   Error DAMAGED: a waiting job has no body
 -- Touches: wait leases tries jobs info dead ttl meta agenda
 
 local now, looks, room = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
 if q.paused then
-  return { now, false, 1, {}, {}, {}, {}, false }
+  return { now, false, 1, {}, {}, {}, '', {}, false }
 end
 
-local asked, expired, records, raws, ends = {}, {}, {}, {}, {}
+local asked, expired, names, raws, records, values, ends = {}, {}, {}, {}, {}, {}, {}
 local seen, given, wasted = { 0, 0, 0 }, 0, 0 -- places looked at, bytes delivered, bytes read in vain
 
 -- Plans deliveries of one page of ready jobs; answers how many. `page` is id, due_at, id, due_at ...
@@ -51,8 +51,8 @@ local function deliver(page, priority, lease_end)
       given, size = given + length, size + 1
       local n = 2 * size
       local record = pack(RECORD, LEASED, born, attempt + 1, used + 1, allowed, priority, due, expires)
-      records[n - 1], records[n] = id, record
-      raws[size], ends[n - 1], ends[n] = raw, lease_end, id
+      names[size], raws[size], records[size] = id, raw, record
+      values[n - 1], values[n], ends[n - 1], ends[n] = id, record, lease_end, id
     end
     looked = i
     if expiring and expires > 0 then
@@ -100,21 +100,15 @@ end
 
 local infos = false
 if #raws > 0 then
-  if q.informed > 0 then
-    local ids = {}
-    for i = 1, #records, 2 do
-      ids[#ids + 1] = records[i]
-    end
-    infos = q.fetch(q.info, ids)
-  end
+  infos = q.informed > 0 and q.fetch(q.info, names)
   q.zadds[q.leases] = ends
   local died = q.hsets[q.tries] -- records of jobs that died of age
   if died then
-    for i = 1, #records do
-      died[#died + 1] = records[i]
+    for i = 1, #values do
+      died[#died + 1] = values[i]
     end
   else
-    q.hsets[q.tries] = records
+    q.hsets[q.tries] = values
   end
 end
 for priority = 1, 3 do
@@ -125,4 +119,4 @@ for priority = 1, 3 do
 end
 q.commit()
 local next_at = q.earliest()
-return { now, next_at < huge and next_at, 0, asked, expired, records, raws, infos }
+return { now, next_at < huge and next_at, 0, asked, expired, names, table.concat(records), raws, infos }
