@@ -65,9 +65,11 @@ def test_every_argument_that_is_used_is_named(name: str) -> None:
     used |= {int(number) for number in re.findall(r"unpack\(ARGV, (\d+)", code)}
     used |= {int(number) for number in re.findall(r"= (\d+), #ARGV", code)}
 
-    assert used <= named, "an argument is used that the header does not name"
     open_ended = {int(number) for number in re.findall(r"(\d+)\.\. ", header["ARGV"])}
-    assert named - open_ended <= used | set(range(2, 7)) if name == "configure" else named - open_ended <= used
+    in_a_loop = set(range(2, 7)) if name == "configure" else set[int]()
+
+    assert used <= named
+    assert named <= used | open_ended | in_a_loop
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -87,9 +89,10 @@ def test_every_key_that_is_written_is_named(name: str) -> None:
         if "q.next_end" in code or "q.stand(" in code or "q.settle(" in code:
             written.add("agenda")
 
-    # A script may touch less than the prelude's functions could, never more than it says.
-    could = {"kill": {"wait", "ttl", "jobs"}, "extend": {"meta"}, "cancel": set[str]()}.get(name, set())
-    assert written - could <= named
+    if name == "extend":
+        written.remove("meta")  # commit() writes the state there only if it changed
+
+    assert written <= named
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -123,13 +126,23 @@ def test_luacheck(name: str, tmp_path: Path) -> None:
         missing_service("luacheck is not installed")
     script = tmp_path / f"{name}.lua"
     script.write_text(sources()[name])
-    # 211: the prelude has more names than any one script needs. 122 and 142 do not happen: Redis forbids them.
-    command = [program, "--std", "lua51+redis", "--ignore", "211", "--max-line-length", "120", "--codes", "--no-color"]
     config = tmp_path / "luacheckrc"
     config.write_text('stds.redis = { read_globals = { "redis", "struct", "KEYS", "ARGV", "unpack" } }\n')
+    options = ["--std", "lua51+redis", "--max-line-length", "120", "--codes", "--formatter", "plain"]
 
     result = subprocess.run(
-        [*command, "--config", str(config), str(script)], capture_output=True, text=True, timeout=30, check=False
+        [program, *options, "--config", str(config), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
 
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode <= 1, result.stderr
+    assert [line for line in result.stdout.splitlines() if not is_spare_name(line)] == []
+
+
+def is_spare_name(warning: str) -> bool:
+    """The prelude has more names than any one script needs."""
+    found = re.match(r".*?:(\d+):\d+: \(W211\)", warning)
+    return found is not None and int(found[1]) <= PRELUDE.count("\n")
