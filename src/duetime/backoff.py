@@ -14,6 +14,9 @@ from duetime.errors import InvalidRequest
 
 MINUTE_MS = 60_000
 
+chance = random.SystemRandom().random
+"""0 to 1, and not from the state of `random`, which belongs to the program that we run in."""
+
 
 class Backoff(Protocol):
     def delay_ms(self, failures: int) -> int:
@@ -49,7 +52,7 @@ class Exponential:
     factor: float = 2.0
     cap_ms: int = 3_600_000
     jitter: float = 0.5
-    chance: Callable[[], float] = random.random
+    chance: Callable[[], float] = chance
 
     def delay_ms(self, failures: int) -> int:
         # 1023 doublings overflow a float; long before that the cap holds.

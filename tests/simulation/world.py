@@ -102,7 +102,7 @@ class World:
         wire, stop, started = Wire(self.ledger, self.interrupt), asyncio.Event(), asyncio.Event()
 
         async def run() -> None:
-            async with Engine(wire) as engine:
+            async with Engine(wire, chance=self.chance.random) as engine:
                 self.engines.append(engine)
                 started.set()
                 await stop.wait()

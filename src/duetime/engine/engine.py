@@ -12,11 +12,13 @@ change is one atomic step in the store, and everything here can be rebuilt from 
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from types import TracebackType
 from typing import Any, TypeVar
 
+from duetime.backoff import chance
 from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
 from duetime.engine.batch import Batch
@@ -54,7 +56,8 @@ LEAST_WEIGHT = STEP_BYTES // STEP_JOBS
 class Engine:
     """An async context manager: inside it the duties run; leaving it stops them and waits for calls under way."""
 
-    def __init__(self, store: Store, *, max_body: int = MAX_BODY) -> None:
+    def __init__(self, store: Store, *, max_body: int = MAX_BODY, chance: Callable[[], float] = chance) -> None:
+        """`chance` (0 to 1) spreads what several engines would do in the same instant."""
         self.store = store
         self._max_body = max_body
         self._tasks = asyncio.TaskGroup()
@@ -64,12 +67,13 @@ class Engine:
         self._acks = Batch(self._call_ack, self._spawn, max_weight=STEP_JOBS)
         self._cancels = Batch(self._call_cancel, self._spawn, max_weight=STEP_JOBS)
         self._reserves = Batch(self._call_reserve, self._spawn, max_weight=STEP_JOBS, orphan=self._give_back_later)
-        self._reaper = Reaper(store, self._reaped)
+        self._outage = replace(OUTAGE, chance=chance)
+        self._reaper = Reaper(store, self._reaped, chance)
         self._room = WaitingRoom(store, self._spawn, reserve=self._call_reserve, give_back=self._give_back_later)
 
     async def __aenter__(self) -> "Engine":
         await self._tasks.__aenter__()
-        duties = [run_duty(self._reaper), run_duty(self._room), self._listen()]
+        duties = [run_duty(self._reaper, self._outage), run_duty(self._room, self._outage), self._listen()]
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 
@@ -338,7 +342,7 @@ class Engine:
             if failures == 0:
                 log.warning("wakeups_lost", extra={"error": why})
             failures += 1
-            await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+            await asyncio.sleep(self._outage.delay_ms(failures) / 1000)
 
 
 def _weight(jobs: Sequence[NewJob]) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from duetime.backoff import Exponential
+from duetime.backoff import Backoff, Exponential
 from duetime.errors import DuetimeError
 
 log = logging.getLogger("duetime.engine")
@@ -29,7 +29,7 @@ class Duty(Protocol):
         ...
 
 
-async def run_duty(duty: Duty) -> None:
+async def run_duty(duty: Duty, outage: Backoff = OUTAGE) -> None:
     failures = 0
     while True:
         try:
@@ -38,7 +38,7 @@ async def run_duty(duty: Duty) -> None:
             failures += 1
             if failures == 1:
                 log.warning("duty_fails", extra={"duty": duty.name, "code": error.code, "error": error.message})
-            await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+            await asyncio.sleep(outage.delay_ms(failures) / 1000)
             continue
         if failures:
             log.info("duty_works", extra={"duty": duty.name, "failures": failures})

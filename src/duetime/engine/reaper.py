@@ -5,9 +5,9 @@ that this process gave out are told to it, those of other processes it finds wit
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping, Sequence
 
+from duetime.backoff import chance
 from duetime.job import Moved
 from duetime.names import Queue
 from duetime.stores.base import Store
@@ -21,9 +21,10 @@ Report = Callable[[Mapping[Queue, Sequence[Moved]]], None]
 class Reaper:
     name = "reaper"
 
-    def __init__(self, store: Store, report: Report) -> None:
+    def __init__(self, store: Store, report: Report, chance: Callable[[], float] = chance) -> None:
         self._store = store
         self._report = report
+        self._chance = chance
         self._news = asyncio.Event()
         self._wake_at = float("inf")
 
@@ -47,7 +48,7 @@ class Reaper:
         loop = asyncio.get_running_loop()
         if seconds >= LONGEST_REST_S:
             # Many processes on one store need not all look in the same instant.
-            seconds *= random.uniform(0.9, 1.0)
+            seconds *= 1 - 0.1 * self._chance()
         self._wake_at = min(self._wake_at, loop.time() + seconds)
         # However much there is to do, others get their turn between two rounds.
         await asyncio.sleep(0)

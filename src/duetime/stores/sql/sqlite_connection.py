@@ -5,13 +5,13 @@ Everything here blocks and runs in the threads of `sqlite_thread.py`. Only this 
 
 import fcntl
 import os
-import random
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from duetime.backoff import chance
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.sql.queries import load_migrations, load_queries, statements
 
@@ -78,6 +78,11 @@ def translate(error: sqlite3.Error, *, committing: bool = False) -> DuetimeError
     return StoreDamaged(f"the SQLite file is damaged or foreign: {error}")
 
 
+def _retry_pause_s() -> float:
+    low, high = _RETRY_MS
+    return (low + (high - low) * chance()) / 1000
+
+
 def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
     """SQLite's own busy handler sleeps up to 100 ms at a time, far beyond what a due job should wait."""
     while True:
@@ -86,7 +91,7 @@ def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
         except sqlite3.OperationalError as error:
             if primary_code(error) not in _BUSY or time.monotonic() >= deadline:
                 raise
-        time.sleep(random.uniform(*_RETRY_MS) / 1000)
+        time.sleep(_retry_pause_s())
 
 
 class Turnstile:
@@ -115,7 +120,7 @@ class Turnstile:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return None  # whoever holds it may have stopped; SQLite's own lock still decides
-            time.sleep(random.uniform(*_RETRY_MS) / 1000)
+            time.sleep(_retry_pause_s())
 
     def close(self) -> None:
         if self._file >= 0:
