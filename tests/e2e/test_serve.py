@@ -16,6 +16,7 @@ import pytest
 from tests.plugins.processes import guard, release
 
 COMMAND = [str(Path(sys.executable).with_name("duetime"))]
+README = Path(__file__).parents[2] / "README.md"
 Start = Callable[..., "Server"]
 
 
@@ -92,8 +93,29 @@ def test_starts_on_the_default_store_and_says_what_is_where(start: Start, tmp_pa
     assert (tmp_path / "duetime-data" / "jobs.db").exists()
     for label in ("API", "admin"):
         assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", server.address(label))
-    [hint] = [line for line in server.message if line.split()[0] == "try"]
-    assert hint.split("try", 1)[1].strip() == f"curl {server.address('API')}/healthz"
+
+
+def delivered_by(lines: list[str], folder: Path) -> dict[str, object]:
+    """Run a push and a reserve as they are written, and return what was delivered."""
+    assert len(lines) == 2
+    for line in lines:
+        done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
+    [delivery] = json.loads(done.stdout)["deliveries"]
+    assert delivery["lease_until"] - 60_000 >= delivery["due_at"]
+    return delivery
+
+
+def test_what_it_says_to_try_works(start: Start, tmp_path: Path) -> None:
+    server = start("serve", "--dev", *ANY_PORT)
+    hints = [line[line.index("curl") :].replace("5s", "1s") for line in server.message if " curl " in line]
+    assert delivered_by(hints, tmp_path)["body"] == "hello"
+
+
+def test_what_the_readme_says_to_try_works(start: Start, tmp_path: Path) -> None:
+    server = start("serve", "--dev", *ANY_PORT)
+    lines = [line for line in README.read_text().splitlines() if line.startswith("curl ")]
+    here = [line.replace("localhost:7777", server.address("API")).replace("5s", "1s") for line in lines]
+    assert delivered_by(here, tmp_path)["body"] == '{"to": "ann"}'
 
 
 def test_both_listeners_tell_how_it_is(start: Start) -> None:
