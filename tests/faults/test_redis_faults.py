@@ -122,6 +122,24 @@ async def test_check_names_what_is_broken(redis_url: str) -> None:
         assert any("'lost' is in 0 places" in problem for problem in problems)
 
 
+async def test_a_damaged_queue_does_not_hold_up_the_reaper(redis_url: str) -> None:
+    clock = ManualClock()
+    queues = [Queue("shop", f"queue-{number}") for number in range(100)]
+    async with opened(redis_url, clock) as store:
+        for queue in queues:
+            await store.push(queue, [Push([NewJob("a", b"")])])
+            await store.reserve(queue, [Ask(1, 1000)])
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete(f"{keys.prefix(queues[0])}:tries")
+        clock.advance("1s")
+
+        moved = (await store.reap()).moved
+
+        assert set(moved) == set(queues[1:])
+        with pytest.raises(StoreDamaged, match="has no record"):
+            await store.reap()
+
+
 # --- no room
 
 
@@ -272,6 +290,33 @@ async def test_a_redis_that_does_not_answer(start_redis: Callable[..., RedisServ
         async with asyncio.timeout(DEADLINE_S):
             while (await store.counts([QUEUE]))[0].ready < 2:  # noqa: ASYNC110  # it was done after all
                 await asyncio.sleep(0.01)
+
+
+async def test_a_redis_that_falls_in_the_middle_of_a_large_call(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    async with opened(server.url) as store:
+        run, calls = store._scripts.run, 0
+
+        async def run_and_fall(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls % 2 == 0:
+                raise StoreUnavailable(unknown=False)
+            return await run(*arguments, **options)
+
+        store._scripts.run = run_and_fall  # type: ignore[method-assign]
+        halves = [Push([NewJob(f"{half}-{n}", b"") for n in range(500)]) for half in range(2)]
+        names = [job.id for push in halves for job in push.jobs]
+
+        # What was done is told, and what was not as well
+        done, failed = await store.push(QUEUE, halves)
+        assert isinstance(done, Pushed)
+        assert isinstance(failed, StoreUnavailable)
+        assert not failed.outcome_unknown
+        # A verb that cannot tell them apart does not claim that nothing was done
+        with pytest.raises(StoreUnavailable) as failure:
+            await store.cancel(QUEUE, names)
+        assert failure.value.outcome_unknown
 
 
 async def test_a_replica_refuses_writes(start_redis: Callable[..., RedisServer]) -> None:

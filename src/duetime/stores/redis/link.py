@@ -138,13 +138,15 @@ class Link:
         raise StoreUnavailable(f"Redis cannot be reached: {problem}", unknown=False)
 
     async def many(self, commands: Sequence[tuple[Argument, Command]], *, again: bool = True) -> list[Any]:
-        """Commands by key, in one round trip per node. For what may be repeated, unless `again` is False."""
+        """Commands by key, in one round trip per node, each with its own answer: Redis's, also where that is an error,
+        or StoreUnavailable.
+        """
         groups: dict[Node, list[int]] = {}
         try:
             for index, (key, _) in enumerate(commands):
                 groups.setdefault(await self._topology.node(key), []).append(index)
         except Unsent:
-            return [await self.call(key, command, again=again) for key, command in commands]
+            return [await self._call_alone(command, again=again) for command in commands]
         answers: list[Any] = [None] * len(commands)
         runs = [self._run_group(node, commands, indexes, answers, again) for node, indexes in groups.items()]
         if len(runs) == 1:
@@ -152,6 +154,12 @@ class Link:
         else:
             await asyncio.gather(*runs)
         return answers
+
+    async def _call_alone(self, command: tuple[Argument, Command], *, again: bool) -> Any:
+        try:
+            return await self.call(*command, again=again)
+        except StoreUnavailable as error:
+            return error
 
     async def subscribe(self, channel: str) -> AsyncIterator[bytes | None]:
         """Messages of a channel, and None after each (re)subscription: before it some may have been missed."""
@@ -184,22 +192,22 @@ class Link:
         answers: list[Any],
         again: bool,
     ) -> None:
+        received: list[Any] = [None] * len(indexes)
+        unanswered = indexes
         try:
             received = await node.run(b"".join([pack(commands[index][1]) for index in indexes]), len(indexes))
+        except Unsent:
+            pass
         except Lost as error:
             if not again:
-                raise StoreUnavailable(f"no answer from Redis at {error}", unknown=True) from error
-            received = [None] * len(indexes)
-            misdirected = indexes
-        except Unsent:
-            received = [None] * len(indexes)
-            misdirected = indexes
+                lost = StoreUnavailable(f"no answer from Redis at {error}", unknown=True)
+                received, unanswered = [lost] * len(indexes), []
         else:
-            misdirected = [index for index, answer in zip(indexes, received, strict=True) if _is_misdirected(answer)]
+            unanswered = [index for index, answer in zip(indexes, received, strict=True) if _is_misdirected(answer)]
         for index, answer in zip(indexes, received, strict=True):
             answers[index] = answer
-        for index in misdirected:
-            answers[index] = await self.call(*commands[index], again=again)
+        for index in unanswered:
+            answers[index] = await self._call_alone(commands[index], again=again)
 
     async def _ask(self, error: AskError, packed: bytes) -> Any:
         """The slot is on its way to another node, and this key is there already."""

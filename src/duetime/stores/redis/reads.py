@@ -42,7 +42,8 @@ class RedisReads:
         for index, prefix in enumerate(prefixes):
             by_partition.setdefault(prefix[:7], []).append(index)
         groups = list(by_partition.values())
-        answers = await self._scripts.run_many("heads", [([prefixes[i] for i in group], ()) for group in groups])
+        runs = [([prefixes[index] for index in group], ()) for group in groups]
+        answers = checked(await self._scripts.run_many("heads", runs))
         heads: list[int | None] = [None] * len(queues)
         for group, answer in zip(groups, answers, strict=True):
             for index, head in zip(group, answer, strict=True):
@@ -75,7 +76,7 @@ class RedisReads:
         left = list(range(len(queues)))
         for _ in range(COUNTING_STEPS):
             runs = [([keys.prefix(queues[i])], (self._now(), STEP_JOBS, STEP_BYTES)) for i in left]
-            answers = await self._scripts.run_many("counts", runs)
+            answers = checked(await self._scripts.run_many("counts", runs))
             behind: list[int] = []
             for index, answer in zip(left, answers, strict=True):
                 if len(answer) == 1:

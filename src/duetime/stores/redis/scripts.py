@@ -51,22 +51,25 @@ class Scripts:
         return answer
 
     async def run_many(self, name: str, runs: Sequence[Run], *, again: bool = True) -> list[Any]:
-        """Many runs of one script in one round trip per node. An error of one fails all; they must bear repetition."""
+        """Many runs of one script in one round trip per node. Each has its own answer, which may be an error."""
         rests = [(len(prefixes) + 1, *prefixes, companion(prefixes[0]), *arguments) for prefixes, arguments in runs]
         known, text = self._hashes[name], self._sources[name]
         answers = await self._link.many([(rest[1], ("EVALSHA", known, *rest)) for rest in rests], again=again)
-        for index, answer in enumerate(answers):
-            if isinstance(answer, NoScriptError):
-                rest = rests[index]
-                answers[index] = await self._link.call(rest[1], ("EVAL", text, *rest), again=again)
-        return checked(answers)
+        forgotten = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if forgotten:
+            commands = [(rests[index][1], ("EVAL", text, *rests[index])) for index in forgotten]
+            for index, answer in zip(forgotten, await self._link.many(commands, again=again), strict=True):
+                answers[index] = answer
+        return [translate(answer) if isinstance(answer, ResponseError) else answer for answer in answers]
 
 
 def checked(answers: list[Any]) -> list[Any]:
-    """The answers, or the first error among them as ours."""
+    """The answers, or the first error among them."""
     for answer in answers:
         if isinstance(answer, ResponseError):
             raise translate(answer)
+        if isinstance(answer, DuetimeError):
+            raise answer
     return answers
 
 

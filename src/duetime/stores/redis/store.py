@@ -4,9 +4,9 @@ Every verb is one run of one Lua script, so it is atomic by nature; the layout s
 Jobs go in and come out as flat lists of bytes, which is what keeps a batch cheap on both sides.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from duetime.errors import (
     MarkMismatch,
     QueueFull,
     StoreFull,
+    StoreUnavailable,
 )
 from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
 from duetime.names import Queue
@@ -50,6 +51,10 @@ AGENDA_PAGE = 16
 REAP_WAVE = 32
 """Queues that are reaped in one round trip."""
 REAP_ROUNDS = 8
+NEVER = float("inf")
+"""How the agenda says that a queue does not want the reaper."""
+
+T = TypeVar("T")
 
 _KINDS = {IfExists.KEEP: "k", IfExists.REPLACE: "r", IfExists.ERROR: "e"}
 
@@ -69,9 +74,17 @@ class RedisStore(RedisReads):
         return store
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        return await self._push_batches(queue, list(_batches(requests)))
+
+    async def _push_batches(self, queue: Queue, batches: Sequence[Sequence[Push]]) -> list[Pushed | DuetimeError]:
         answers: list[Pushed | DuetimeError] = []
-        for batch in _batches(requests):
-            answers += await self._push(queue, batch)
+        for batch in batches:
+            try:
+                answers += await self._push(queue, batch)
+            except StoreUnavailable as error:
+                if not answers:
+                    raise
+                answers += [error] * len(batch)  # what came before it has happened, and says so
         return answers
 
     async def _push(self, queue: Queue, requests: Sequence[Push]) -> list[Pushed | DuetimeError]:
@@ -82,7 +95,7 @@ class RedisStore(RedisReads):
             if len(requests) == 1:
                 return [full]
             # One that needs room must not fail one that needs none.
-            return [answer for request in requests for answer in await self._push(queue, [request])]
+            return await self._push_batches(queue, [[request] for request in requests])
         return [_read_pushed(request, answer, now) for request, answer in zip(requests, answers, strict=True)]
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
@@ -143,41 +156,55 @@ class RedisStore(RedisReads):
         )
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        answers: list[Moved | None] = []
-        while len(answers) < len(ids):
-            some = ids[len(answers) : len(answers) + STEP_JOBS]
-            packed = await self._scripts.run("cancel", keys.prefix(queue), self._now(), STEP_BYTES, *some)
-            answers += [moved and read_moved(name, moved) for name, moved in zip(some, packed, strict=False)]
-        return answers
+        return await self._on_ids("cancel", queue, ids, (), _read_cancelled)
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
     ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
-        answers: list[Moved | DuetimeError | None] = []
         when = f"+{delay_ms}" if due_at is None else due_at
+        return await self._on_ids("reschedule", queue, ids, (when,), _read_rescheduled)
+
+    async def _on_ids(
+        self,
+        verb: str,
+        queue: Queue,
+        ids: Sequence[str],
+        arguments: tuple[Argument, ...],
+        read: Callable[[str, bytes | None], T],
+    ) -> list[T]:
+        """A verb on ids in as many steps as its bounds ask for."""
+        answers: list[T] = []
         while len(answers) < len(ids):
             some = ids[len(answers) : len(answers) + STEP_JOBS]
-            packed = await self._scripts.run(
-                "reschedule", keys.prefix(queue), self._now(), STEP_BYTES, when, *some, again=due_at is not None
-            )
-            answers += [_read_rescheduled(name, moved) for name, moved in zip(some, packed, strict=False)]
+            try:
+                packed = await self._scripts.run(verb, keys.prefix(queue), self._now(), STEP_BYTES, *arguments, *some)
+            except StoreUnavailable as error:
+                # Some of it has happened.
+                raise StoreUnavailable(error.message, unknown=error.outcome_unknown or bool(answers)) from error
+            answers += [read(name, answer) for name, answer in zip(some, packed, strict=False)]
         return answers
 
     async def reap(self, limit: int = 500) -> Reaped:
         moved: dict[Queue, list[Moved]] = {}
+        problems: list[DuetimeError] = []
         now, agenda = await self._agenda(1)
         for _ in range(REAP_ROUNDS):
-            if limit <= 0 or not agenda or agenda[0][0] > now:
+            if limit <= 0 or problems or not agenda or agenda[0][0] > now:
                 break
-            now, agenda = await self._agenda(AGENDA_PAGE)
-            due = [queue for at, queue in agenda if at <= now]
-            while due and limit > 0:
-                wave, due = due[: min(REAP_WAVE, limit)], due[min(REAP_WAVE, limit) :]
-                limit -= await self._reap_wave(wave, limit // len(wave), moved)
-            now, agenda = await self._agenda(1)
-        # `inf` is how the agenda says never.
-        next_at = agenda[0][0] if agenda else float("inf")
-        return Reaped(moved, None if next_at == float("inf") else int(next_at), now)
+            try:
+                now, agenda = await self._agenda(AGENDA_PAGE)
+                due = [queue for at, queue in agenda if at <= now]
+                while due and limit > 0:
+                    wave, due = due[: min(REAP_WAVE, limit)], due[min(REAP_WAVE, limit) :]
+                    limit -= await self._reap_wave(wave, limit // len(wave), moved, problems)
+                now, agenda = await self._agenda(1)
+            except StoreUnavailable as error:
+                problems.append(error)
+        if problems and not moved:
+            raise problems[0]
+        # What has moved must be told; then the next call, at once, meets the problem again.
+        next_at = now if problems else agenda[0][0] if agenda else NEVER
+        return Reaped(moved, None if next_at == NEVER else int(next_at), now)
 
     async def _agenda(self, count: int) -> tuple[int, list[tuple[float, Queue]]]:
         """The store's time, and the first queues of each partition by the time at which they want the reaper."""
@@ -189,11 +216,16 @@ class RedisStore(RedisReads):
         ]
         return now, sorted(entries)
 
-    async def _reap_wave(self, queues: Sequence[Queue], limit: int, moved: dict[Queue, list[Moved]]) -> int:
+    async def _reap_wave(
+        self, queues: Sequence[Queue], limit: int, moved: dict[Queue, list[Moved]], problems: list[DuetimeError]
+    ) -> int:
+        """Reaps queues in one round trip; answers how many jobs moved. One bad queue does not hold up the others."""
         runs = [([keys.prefix(queue)], (self._now(), limit, STEP_BYTES)) for queue in queues]
         total = 0
         for queue, answer in zip(queues, await self._scripts.run_many("reap", runs, again=False), strict=True):
-            if happened := read_moves(answer[2:]):
+            if isinstance(answer, DuetimeError):
+                problems.append(answer)
+            elif happened := read_moves(answer[2:]):
                 moved.setdefault(queue, []).extend(happened)
                 total += len(happened)
         return total
@@ -351,6 +383,10 @@ def _held(lease: Lease, moved: bytes | None) -> Moved:
     if moved is None:
         raise _lease_lost(lease)
     return read_moved(lease.id, moved)
+
+
+def _read_cancelled(job_id: str, moved: bytes | None) -> Moved | None:
+    return None if moved is None else read_moved(job_id, moved)
 
 
 def _read_rescheduled(job_id: str, answer: bytes | None) -> Moved | DuetimeError | None:
