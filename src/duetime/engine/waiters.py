@@ -21,6 +21,7 @@ from duetime.stores.base import Reserved, Store
 
 CHECK_EVERY_S = 1.0
 ABOUT_TO_S = 0.05
+FIRST_REACH = 8
 JUMP_MS = 5
 """Timers are set anew when the store's clock has run ahead of them by more than this ..."""
 SET_BACK_MS = 1000
@@ -100,6 +101,7 @@ class Desk:
         self._timer: asyncio.TimerHandle | None = None
         self._calling = False
         self._again = False
+        self._reach = FIRST_REACH
 
     def signal(self) -> None:
         """There may be a job: look, now or right after the call that is under way."""
@@ -173,6 +175,8 @@ class Desk:
         except Exception as error:  # whatever it is, it belongs to the consumers
             self._failed(waiters, error)
             return
+        filled = sum(map(len, shares)) == sum(waiter.wants[0] for waiter in waiters)
+        self._reach = min(2 * self._reach, STEP_JOBS) if filled else FIRST_REACH
         for waiter, share in zip(waiters, shares, strict=True):
             if waiter.answer.done():
                 self._room.give_back(share)
@@ -182,7 +186,10 @@ class Desk:
                 waiter.free()
 
     def _next_waiters(self) -> list[Waiter]:
-        """Those who stand first, as many as one call can serve."""
+        """Those who stand first: few at first, and twice as many after each call that had something for all of them.
+
+        One job for a desk where hundreds wait must not cost a look at each of them.
+        """
         chosen: list[Waiter] = []
         wanted = 0
         for waiter in self.parked:
@@ -192,7 +199,7 @@ class Desk:
                 waiter.miss(self)
                 continue
             wanted += waiter.wants[0]
-            if chosen and wanted > STEP_JOBS:
+            if chosen and wanted > self._reach:
                 break
             chosen.append(waiter)
         return chosen
