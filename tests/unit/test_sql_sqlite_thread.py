@@ -210,13 +210,15 @@ async def test_close_ends_those_who_listen(tmp_path: Path) -> None:
 
 
 async def test_threads_and_sockets_are_gone_after_close(tmp_path: Path) -> None:
+    others = set(threading.enumerate())
     store = await SqliteStore.open(tmp_path / "jobs.db")
-    assert sum(thread.name.startswith("duetime-sqlite") for thread in threading.enumerate()) == 2
+    own = [thread for thread in threading.enumerate() if thread not in others]
+    assert sorted(thread.name for thread in own) == ["duetime-sqlite-reader", "duetime-sqlite-writer"]
     wakes = store.wakeups()
     await anext(wakes)
     assert mailboxes(tmp_path) == 1
     await store.close()
-    assert not any(thread.name.startswith("duetime-sqlite") for thread in threading.enumerate())
+    assert not any(thread.is_alive() for thread in own)
     assert mailboxes(tmp_path) == 0
 
 
