@@ -239,6 +239,18 @@ async def test_scripts_that_redis_forgot(redis_url: str) -> None:
         assert [count.ready for count in await store.counts(queues)] == [1, 0, 0]
 
 
+async def test_a_script_that_thousands_miss_at_once_is_sent_once(redis_url: str) -> None:
+    async with opened(redis_url) as store:
+        with redis.Redis.from_url(redis_url) as client:
+            client.script_flush()
+            client.config_resetstat()
+            queues = [Queue("shop", f"queue{number}") for number in range(3000)]
+            answers = await asyncio.gather(*(store.reserve(queue, [Ask(1, 1000)]) for queue in queues))
+
+            assert [answer.deliveries for answer in answers] == [[[]]] * len(queues)
+            assert client.info("commandstats")["cmdstat_eval"]["calls"] == 1
+
+
 async def test_connections_that_redis_closed(redis_url: str) -> None:
     async with opened(redis_url) as store:
         await push_one(store, "a")

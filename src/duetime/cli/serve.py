@@ -94,8 +94,8 @@ def _facts(runtime: "Runtime", addresses: "Addresses") -> list[tuple[str, str]]:
         *stores,
         ("API", addresses.api),
         ("admin", addresses.admin),
-        ("try", f"curl {local}/v1/queues/default/mail/jobs -d '{{\"body\": \"hello\", \"delay\": \"5s\"}}'"),
-        ("", f"curl {local}/v1/queues/default/mail/reserve -d '{{\"wait\": \"10s\"}}'"),
+        ("try", f'curl {local}/v1/queues/default/mail/jobs -d \'{{"body": "hello", "delay": "5s"}}\''),
+        ("", f'curl {local}/v1/queues/default/mail/reserve -d \'{{"wait": "10s"}}\''),
         ("stop", "Ctrl-C"),
     ]
 

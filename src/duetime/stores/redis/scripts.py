@@ -4,6 +4,7 @@ Every script that works on a queue has lua/prelude.lua in front. Scripts are sen
 them (after a restart, a failover or SCRIPT FLUSH).
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha1
@@ -15,7 +16,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.redis.keys import companion
 from duetime.stores.redis.link import Link
-from duetime.stores.redis.pipe import Argument
+from duetime.stores.redis.pipe import Argument, Command
 
 Run = tuple[Sequence[str], Sequence[Argument]]
 """The prefixes (KEYS but the last) and the arguments of one run of a script."""
@@ -39,16 +40,33 @@ class Scripts:
         self._link = link
         self._sources = sources()
         self._hashes = {name: sha1(text.encode()).hexdigest() for name, text in self._sources.items()}
+        self._sent = dict.fromkeys(self._sources, 0)
+        """How often each script was sent in full."""
+        self._sending = asyncio.Lock()
 
     async def run(self, name: str, prefix: str, *arguments: Argument, again: bool = False) -> Any:
         """One run on what one prefix stands for. `again`: as in Link.call."""
         rest = (2, prefix, companion(prefix), *arguments)
+        sent = self._sent[name]
         answer = await self._link.call(prefix, ("EVALSHA", self._hashes[name], *rest), again=again)
-        if isinstance(answer, NoScriptError):
-            answer = await self._link.call(prefix, ("EVAL", self._sources[name], *rest), again=again)
+        while isinstance(answer, NoScriptError):
+            sent, answer = await self._run_forgotten(name, prefix, rest, sent=sent, again=again)
         if isinstance(answer, ResponseError):
             raise translate(answer)
         return answer
+
+    async def _run_forgotten(self, name: str, prefix: str, rest: Command, *, sent: int, again: bool) -> tuple[int, Any]:
+        """Send the script in full, unless another caller just did: thousands at once must not all send it.
+
+        In a Cluster that may have been to another node; then the answer is NOSCRIPT again.
+        """
+        async with self._sending:
+            if self._sent[name] == sent:
+                answer = await self._link.call(prefix, ("EVAL", self._sources[name], *rest), again=again)
+                self._sent[name] += 1
+                return self._sent[name], answer
+        sent = self._sent[name]
+        return sent, await self._link.call(prefix, ("EVALSHA", self._hashes[name], *rest), again=again)
 
     async def run_many(self, name: str, runs: Sequence[Run], *, again: bool = True) -> list[Any]:
         """Many runs of one script in one round trip per node. Each has its own answer, which may be an error."""
