@@ -20,6 +20,8 @@ from duetime.names import Queue
 from duetime.stores.base import Reserved, Store
 
 CHECK_EVERY_S = 1.0
+CHECK_AT_ONCE = 250
+"""Queues in one call, so that the check of thousands holds up no delivery."""
 ABOUT_TO_S = 0.05
 FIRST_REACH = 8
 JUMP_MS = 5
@@ -326,16 +328,20 @@ class WaitingRoom:
         self._check_now.clear()
         if queues := list(self._desks):
             try:
-                info, heads = await self._store.ping(), await self._store.heads(queues)
+                info = await self._store.ping()
+                for at in range(0, len(queues), CHECK_AT_ONCE):
+                    await self._check(queues[at : at + CHECK_AT_ONCE])
             except StoreUnavailable as error:
                 self.outage = error
                 raise
             self.outage = None
             self._learn_time(info.now)
-            for queue, head in zip(queues, heads, strict=True):
-                if head is not None:
-                    self.notice(queue, head)
         return CHECK_EVERY_S
+
+    async def _check(self, queues: Sequence[Queue]) -> None:
+        for queue, head in zip(queues, await self._store.heads(queues), strict=True):
+            if head is not None:
+                self.notice(queue, head)
 
     async def rest(self, seconds: float) -> None:
         try:
