@@ -20,7 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from duetime.cli.options import Target
 from duetime.cli.output import Answer, error_document
 from duetime.client import Client, calls
-from duetime.client.calls import JobFields
+from duetime.client.making import JobFields
 from duetime.clock import duration_ms, instant_ms
 from duetime.errors import DuetimeError, InvalidRequest, StoreUnavailable
 from duetime.job import DEFAULT_TRIES, STEP_BYTES, STEP_JOBS, Event, IfExists, Moved, NewJob, Priority

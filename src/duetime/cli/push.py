@@ -12,7 +12,7 @@ from duetime.cli.load import load_file
 from duetime.cli.options import Target, When, parse_attributes, parse_when, takes_options
 from duetime.cli.output import Answer, moment, moved_document
 from duetime.client import Client, calls
-from duetime.client.calls import JobFields
+from duetime.client.making import JobFields, new_job
 from duetime.errors import InvalidRequest
 from duetime.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
 from duetime.names import Queue
@@ -125,7 +125,7 @@ def read_body(body: str) -> bytes:
 def _push_one(
     client: Client, queue: Queue, body: bytes, fields: JobFields, if_exists: IfExists, target: Target
 ) -> None:
-    job: NewJob = calls.new_job(body, fields, client.make_id)
+    job: NewJob = new_job(body, fields, client.make_id)
     pushed = client.send(calls.push(queue, [job], if_exists))
     moved = pushed.jobs[0]
     Answer(as_json=target.json).tell(moved_document(queue, moved), describe_push(queue, moved, pushed.now))

@@ -5,7 +5,8 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from duetime.client import calls
-from duetime.client.calls import Answered, Body, Call, JobFields, Leased, QueueStatus, Result
+from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
+from duetime.client.making import Body, JobFields, as_job, delayed, new_job
 from duetime.client.transport import AsyncEmbedded, AsyncHttp, AsyncTransport, is_http
 from duetime.clock import Duration, Instant
 from duetime.ids import IdMaker
@@ -93,7 +94,7 @@ class AsyncQueueClient:
 
     async def push(self, body: Body, **options: Unpack[JobFields]) -> Moved:
         """Add a job; if its id exists, that one is kept."""
-        return await self._send(calls.push_one(self.name, calls.new_job(body, options, self._client.make_id)))
+        return await self._send(calls.push_one(self.name, new_job(body, options, self._client.make_id)))
 
     async def push_raw(self, body: bytes, **options: Unpack[JobFields]) -> Moved:
         """Add a job whose body is taken byte for byte."""
@@ -101,13 +102,13 @@ class AsyncQueueClient:
 
     async def later(self, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
         """Add a job that is due after a delay."""
-        return await self.push(body, **calls.delayed(options, delay))
+        return await self.push(body, **delayed(options, delay))
 
     async def bulk(
         self, jobs: Iterable[Body | NewJob], *, if_exists: IfExists = IfExists.KEEP, **options: Unpack[JobFields]
     ) -> list[Moved]:
         """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
-        made = (calls.as_job(job, options, self._client.make_id) for job in jobs)
+        made = (as_job(job, options, self._client.make_id) for job in jobs)
         return [moved for call in calls.bulk(self.name, made, if_exists) for moved in (await self._send(call)).jobs]
 
     async def call(self, body: Body, /, wait: Duration, **options: Unpack[JobFields]) -> Answered:
@@ -115,7 +116,7 @@ class AsyncQueueClient:
 
         Raises NoAnswer; the job stays then, and calling again with its id waits on.
         """
-        job = calls.new_job(body, options, self._client.make_id)
+        job = new_job(body, options, self._client.make_id)
         return await self._send(calls.call(self.name, job, wait))
 
     async def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> Delivery | None:

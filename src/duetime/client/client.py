@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from duetime.client import calls
-from duetime.client.calls import Answered, Body, Call, JobFields, Leased, QueueStatus, Result
+from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
+from duetime.client.making import Body, JobFields, as_job, delayed, new_job
 from duetime.client.transport import SyncEmbedded, SyncHttp, SyncTransport, is_http
 from duetime.clock import Duration, Instant
 from duetime.ids import IdMaker
@@ -98,7 +99,7 @@ class QueueClient:
 
     def push(self, body: Body, **options: Unpack[JobFields]) -> Moved:
         """Add a job; if its id exists, that one is kept."""
-        return self._send(calls.push_one(self.name, calls.new_job(body, options, self._client.make_id)))
+        return self._send(calls.push_one(self.name, new_job(body, options, self._client.make_id)))
 
     def push_raw(self, body: bytes, **options: Unpack[JobFields]) -> Moved:
         """Add a job whose body is taken byte for byte."""
@@ -106,13 +107,13 @@ class QueueClient:
 
     def later(self, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
         """Add a job that is due after a delay."""
-        return self.push(body, **calls.delayed(options, delay))
+        return self.push(body, **delayed(options, delay))
 
     def bulk(
         self, jobs: Iterable[Body | NewJob], *, if_exists: IfExists = IfExists.KEEP, **options: Unpack[JobFields]
     ) -> list[Moved]:
         """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
-        made = (calls.as_job(job, options, self._client.make_id) for job in jobs)
+        made = (as_job(job, options, self._client.make_id) for job in jobs)
         return [moved for call in calls.bulk(self.name, made, if_exists) for moved in self._send(call).jobs]
 
     def call(self, body: Body, /, wait: Duration, **options: Unpack[JobFields]) -> Answered:
@@ -120,7 +121,7 @@ class QueueClient:
 
         Raises NoAnswer; the job stays then, and calling again with its id waits on.
         """
-        job = calls.new_job(body, options, self._client.make_id)
+        job = new_job(body, options, self._client.make_id)
         return self._send(calls.call(self.name, job, wait))
 
     def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> Delivery | None:
