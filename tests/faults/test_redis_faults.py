@@ -440,9 +440,20 @@ class LosingProxy:
         raise ConnectionResetError
 
 
+async def know_the_scripts(store: RedisStore) -> None:
+    """Else the answer that is lost could be that Redis does not know the script, and nothing was done."""
+    await push_one(store, "first")
+    lease = await lease_one(store)
+    await store.extend(lease, 1000)
+    await store.ack(QUEUE, [lease])
+    await store.counts([QUEUE])
+
+
 async def test_a_lost_answer(redis_server: RedisServer, redis_url: str) -> None:
     assert redis_url == redis_server.url
     async with LosingProxy(redis_server.port) as proxy, opened(proxy.url) as store:
+        await know_the_scripts(store)
+
         # What cannot be repeated says that it may have happened, and it has
         proxy.loses_next = True
         with pytest.raises(StoreUnavailable) as failure:
@@ -468,6 +479,7 @@ async def test_a_reserve_whose_answer_is_lost_lapses(redis_server: RedisServer, 
     assert redis_url == redis_server.url
     clock = ManualClock()
     async with LosingProxy(redis_server.port) as proxy, opened(proxy.url, clock) as store:
+        await know_the_scripts(store)
         await push_one(store, "a")
         proxy.loses_next = True
         with pytest.raises(StoreUnavailable) as failure:
