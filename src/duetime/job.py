@@ -47,6 +47,7 @@ class Event(StrEnum):
     """What happened to a job; the words of the journal."""
 
     ACCEPTED = "accepted"
+    ADOPTED = "adopted"  # found in the store with nobody's promise, and taken into the books
     KEPT = "kept"
     REPLACED = "replaced"
     DELIVERED = "delivered"
@@ -61,6 +62,9 @@ class Event(StrEnum):
     PURGED = "purged"
     DELETED = "deleted"
     RESPAWNED = "respawned"
+    NOTIFIED = "notified"  # its callback answered, or did not
+    HEARTBEAT = "heartbeat"  # of a node, as the next one
+    CLOSED = "closed"
 
 
 class IfExists(StrEnum):

@@ -1,0 +1,73 @@
+"""What the journal says: one entry per thing that happened, and the words for it.
+
+The engine writes entries; the console, `duetime history` and Spark read them. The key of a job in every table is
+(namespace, queue, id, born); entries of one job are ordered by (born, attempt, kind), never by time across nodes.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from duetime.job import Event
+
+ENDS = frozenset(
+    {Event.ACKED, Event.CANCELLED, Event.REPLACED, Event.EXPIRED, Event.PURGED, Event.DELETED},
+)
+"""What ends a job. Replaced ends the incarnation `was`; purged (one entry per call) ends whatever it removed."""
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One line of the journal. Times are epoch milliseconds, `ttl` and `ms` are milliseconds, zero means none.
+
+    `ts` is the store's time of the event, `wrote_at` the node's when it wrote. `seq` starts at 1 for each node and has
+    no gaps. `body`, `ttl`, `tries`, `priority` and `attributes` are there for accepted and adopted, and for replaced,
+    whose job takes the place of `was`: enough to push the job again. `body` is text if it is valid UTF-8, else
+    `body_b64`. `status` and `ms` belong to notified: what the callback answered, and how long it took. `reason` is the
+    store's (see `job.Moved`); for purged, the states that were purged, joined by commas.
+    """
+
+    ts: int
+    wrote_at: int
+    node: str
+    seq: int
+    event: Event
+    pool: str = "default"
+    namespace: str = ""
+    queue: str = ""
+    id: str = ""
+    born: int = 0
+    attempt: int = 0
+    due_at: int = 0
+    priority: int = 0
+    ttl: int = 0
+    tries: int = 0
+    reason: str = ""
+    body: str | UnsetType = UNSET
+    body_b64: str | UnsetType = UNSET
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    batch: str = ""
+    was: int = 0
+    status: int = 0
+    ms: int = 0
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """The one of `body` and `body_b64` that can hold it."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_b64": b64encode(body).decode()}
+
+
+def body_of(entry: Entry) -> bytes | None:
+    """The job's body, where the entry carries one."""
+    if entry.body is not UNSET:
+        return entry.body.encode()
+    return None if entry.body_b64 is UNSET else b64decode(entry.body_b64)
+
+
+def as_fields(entry: Entry) -> dict[str, Any]:
+    """For people and tables: what is set, by name."""
+    return {name: value for name in entry.__struct_fields__ if (value := getattr(entry, name)) is not UNSET}

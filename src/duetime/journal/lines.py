@@ -1,0 +1,37 @@
+"""A line of the journal: 8 hex digits of CRC-32, 8 of length, a blank, the JSON, a newline.
+
+A line is complete or it is damage. The check sum is over the JSON and the length counts its bytes, so a torn write, a
+flipped bit and a cut file are all found, and found at the right place.
+"""
+
+from zlib import crc32
+
+import msgspec
+
+from duetime.journal.events import Entry
+
+HEAD = 17
+"""Bytes before the JSON."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Entry).decode
+
+
+def write_line(entry: Entry) -> bytes:
+    text = _encode(entry)
+    return b"%08x%08x %b\n" % (crc32(text), len(text), text)
+
+
+def read_line(line: bytes) -> Entry:
+    """Raises ValueError that says what is wrong with the line."""
+    if len(line) <= HEAD or line[HEAD - 1 : HEAD] != b" " or not line.endswith(b"\n"):
+        raise ValueError("the line is cut" if not line.endswith(b"\n") else "the line has no head")
+    text = line[HEAD:-1]
+    if line[8 : HEAD - 1] != b"%08x" % len(text):
+        raise ValueError(f"the line holds {len(text)} bytes and says another length")
+    if line[:8] != b"%08x" % crc32(text):
+        raise ValueError("the check sum does not fit")
+    try:
+        return _decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not an entry: {error}") from None
