@@ -6,6 +6,7 @@ but a comparison: push, reserve and ack pass here. Everything else is ordinary S
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -57,6 +58,11 @@ def api_doors(runtime: Runtime) -> Sequence[Door]:
 def admin_doors(runtime: Runtime) -> Sequence[Door]:
     """The doors of the admin listener."""
     return (Door("", LmstfyAdmin(runtime.lmstfy)),)
+
+
+def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
+    """What runs beside the listeners in every process: entered before they listen, left when they are drained."""
+    return ()
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
-from duetime.api.app import Runtime, admin_app, api_app
+from duetime.api.app import Runtime, admin_app, api_app, companions
 from duetime.api.listener import Listener
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
@@ -67,6 +67,8 @@ async def serve(settings: Settings, *, announce: Announce) -> None:
         await stack.enter_async_context(pools)
         mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
         runtime = Runtime(settings, pools, mirror)
+        for companion in companions(runtime):
+            await stack.enter_async_context(companion)
         api = Listener(api_app(runtime), [api_socket])
         admin = Listener(admin_app(runtime), [admin_socket])
         await api.start()

@@ -8,7 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Struct, UnsetType
 
 from duetime.job import Event
 
@@ -46,7 +46,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     reason: str = ""
     body: str | UnsetType = UNSET
     body_b64: str | UnsetType = UNSET
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = {}
     batch: str = ""
     was: int = 0
     status: int = 0
