@@ -17,7 +17,6 @@ from duetime.settings import DEFAULT_STORE, Settings, mask
 
 if TYPE_CHECKING:
     from duetime.api.app import Runtime
-    from duetime.api.host import Addresses
 
 log = logging.getLogger("duetime.serve")
 
@@ -75,7 +74,7 @@ def _make_folder(url: str) -> None:
         ) from None
 
 
-def announce(runtime: "Runtime", addresses: "Addresses") -> None:
+def announce(runtime: "Runtime", addresses: Mapping[str, str]) -> None:
     """A few lines for the person who started it: what is where, what is unsafe, what to try."""
     settings = runtime.settings
     console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -86,14 +85,13 @@ def announce(runtime: "Runtime", addresses: "Addresses") -> None:
         console.print(Text.assemble(("  warning ", "yellow"), warning))
 
 
-def _facts(runtime: "Runtime", addresses: "Addresses") -> list[tuple[str, str]]:
+def _facts(runtime: "Runtime", addresses: Mapping[str, str]) -> list[tuple[str, str]]:
     settings = runtime.settings
     stores = [("store" if name == "default" else f"pool {name}", mask(url)) for name, url in settings.pools.items()]
-    local = addresses.api.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+    local = addresses["API"].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
     return [
         *stores,
-        ("API", addresses.api),
-        ("admin", addresses.admin),
+        *addresses.items(),
         ("try", f'curl {local}/v1/queues/default/mail/jobs -d \'{{"body": "hello", "delay": "5s"}}\''),
         ("", f'curl {local}/v1/queues/default/mail/reserve -d \'{{"wait": "10s"}}\''),
         ("stop", "Ctrl-C"),
