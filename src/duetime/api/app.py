@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duetime.api.health import health_routes
 from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Parts
 from duetime.api.lmstfy.plug import make_parts
+from duetime.api.supervision.crew import Alone, Crew
 from duetime.api.v1 import NativeDoor
 from duetime.api.v1.gate import TokenGate
 from duetime.engine.mirror import Mirror
@@ -28,12 +29,13 @@ from duetime.settings import Settings
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a process has while it serves. `draining` is set when its end begins."""
+    """What a process has while it serves. `draining` is set when its end begins; `crew` are all processes like it."""
 
     settings: Settings
     pools: Pools
     mirror: Mirror
     draining: asyncio.Event = field(default_factory=asyncio.Event)
+    crew: Crew = field(default_factory=Alone)
 
     @cached_property
     def lmstfy(self) -> Parts:

@@ -1,0 +1,99 @@
+"""The channel between worker and supervisor, and what a crew makes of it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from duetime.api.supervision.control import Channel, ControlLost
+from duetime.api.supervision.crew import Alone, Member, Reply
+
+Pair = tuple[Channel, Channel]
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    left, right = (Channel(sock) for sock in socket.socketpair())
+    await left.open()
+    await right.open()
+    yield left, right
+    await left.close()
+    await right.close()
+
+
+async def shout(body: bytes) -> bytes:
+    return body.upper()
+
+
+async def test_both_ends_ask_and_answer(pair: Pair) -> None:
+    for asking, answering in (pair, pair[::-1]):
+        answering.handle("shout", shout)
+        assert await asking.ask("shout", b"hello") == b"HELLO"
+
+
+async def test_answers_find_their_questions_in_any_order(pair: Pair) -> None:
+    gates = {b"first": asyncio.Event(), b"second": asyncio.Event()}
+
+    async def wait(body: bytes) -> bytes:
+        await gates[body].wait()
+        return body
+
+    pair[1].handle("wait", wait)
+    asked = [asyncio.create_task(pair[0].ask("wait", body)) for body in gates]
+    gates[b"second"].set()
+    assert await asked[1] == b"second"
+    assert not asked[0].done()
+    gates[b"first"].set()
+    assert await asked[0] == b"first"
+
+
+async def test_large_bodies_pass(pair: Pair) -> None:
+    pair[1].handle("shout", shout)
+    assert await pair[0].ask("shout", b"x" * 5_000_000) == b"X" * 5_000_000
+
+
+async def test_no_answer_is_an_error_and_not_a_wait(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    async def never(body: bytes) -> bytes:
+        return await asyncio.get_running_loop().create_future()
+
+    async def broken(body: bytes) -> bytes:
+        raise KeyError(body)
+
+    pair[1].handle("never", never)
+    pair[1].handle("broken", broken)
+    with pytest.raises(ControlLost, match="no answer to never"):
+        await pair[0].ask("never", within_s=0.01)
+    with pytest.raises(ControlLost, match="nobody handles unknown"):
+        await pair[0].ask("unknown")
+    with pytest.raises(ControlLost, match="KeyError"):
+        await pair[0].ask("broken")
+    assert "control_failed" in caplog.text
+
+
+async def test_the_end_of_one_process_is_seen_by_the_other(pair: Pair) -> None:
+    async def leave(body: bytes) -> bytes:
+        await pair[1].close()
+        return b""
+
+    pair[1].handle("leave", leave)
+    with pytest.raises(ControlLost):
+        await pair[0].ask("leave")
+    await asyncio.wait_for(pair[0].gone.wait(), 10)
+    with pytest.raises(ControlLost):
+        await pair[0].ask("leave")
+
+
+async def test_a_crew_of_one_asks_itself() -> None:
+    crew = Alone()
+    crew.handle("shout", shout)
+    assert await crew.ask_all("shout", b"me") == [Reply("1", b"ME")]
+    assert await crew.ask_all("unknown") == []
+    assert [worker.state for worker in await crew.workers()] == ["ready"]
+
+
+async def test_a_member_without_a_supervisor_speaks_for_itself(pair: Pair) -> None:
+    crew = Member("2", pair[0])
+    crew.handle("shout", shout)
+    await pair[1].close()
+    assert await crew.ask_all("shout", b"me") == [Reply("2", b"ME")]
