@@ -30,7 +30,7 @@ def test_the_examples_are_commands_that_exist() -> None:
     page = PAGE.read_text()
     known = set(re.findall(r"^### (.+)$", page, flags=re.MULTILINE))
     used = re.findall(
-        r"\b(duetime (?:(?:queue|dead|token) )?[a-z]+)", "\n".join(re.findall(r"```sh\n(.*?)```", page, re.S))
+        r"\b(duetime (?:(?:queue|dead|token|pipeline) )?[a-z]+)", "\n".join(re.findall(r"```sh\n(.*?)```", page, re.S))
     )
     assert used
     assert set(used) <= known

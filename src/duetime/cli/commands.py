@@ -119,19 +119,20 @@ TOKEN = (
 
 
 def register(app: typer.Typer) -> None:
-    _add(app, JOBS, panel="Jobs")
+    add_commands(app, JOBS, panel="Jobs")
     for name, summary, group in (
         ("queue", "Queues as a whole: list, count, pause, purge.", QUEUE),
         ("dead", "Dead letters: look at them, bring them back, remove them.", DEAD),
         ("token", "Tokens: who may use a namespace.", TOKEN),
     ):
         noun = typer.Typer(name=name, help=summary, no_args_is_help=True)
-        _add(noun, group)
+        add_commands(noun, group)
         app.add_typer(noun, rich_help_panel="Queues")
-    _add(app, WATCH, panel="Looking around")
+    add_commands(app, WATCH, panel="Looking around")
 
 
-def _add(app: typer.Typer, commands: tuple[Command, ...], *, panel: str | None = None) -> None:
+def add_commands(app: typer.Typer, commands: tuple[Command, ...], *, panel: str | None = None) -> None:
+    """Each with its examples below its help."""
     for command in commands:
         lines = ["Examples:", *(f"  {escape(line)}" for line in command.examples)]
         app.command(command.name, epilog="\n".join(lines), rich_help_panel=panel)(command.function)

@@ -24,7 +24,7 @@ import typer
 from rich.markup import escape
 
 from duetime import __version__
-from duetime.cli import commands
+from duetime.cli import commands, pipeline
 from duetime.cli.config import JsonOption, config
 from duetime.cli.options import Target, given_before
 from duetime.cli.output import error_document, safe
@@ -75,6 +75,7 @@ app.command("serve", epilog=_examples(*EXAMPLES))(serve)
 app.command("config", epilog=_examples("duetime config", "duetime config --config /etc/duetime.toml --json"))(config)
 app.command("version", epilog=_examples("duetime version"))(version)
 commands.register(app)
+pipeline.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,18 @@
+"""`duetime pipeline NAME`: the data pipelines on Spark, on one screen.
+
+Each command lives in `cli/pipelines/<name>.py`, imports Spark inside its function and is added to PIPELINES here.
+"""
+
+import typer
+
+from duetime.cli.commands import Command, add_commands
+
+PIPELINES: tuple[Command, ...] = ()
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        name="pipeline", help="Pipelines on Spark: schedule tables, audit, repair, report.", no_args_is_help=True
+    )
+    add_commands(group, PIPELINES)
+    app.add_typer(group, rich_help_panel="Data")

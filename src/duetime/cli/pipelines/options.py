@@ -1,0 +1,73 @@
+"""What every pipeline command takes: where Spark runs and where the lake is.
+
+@takes_options
+def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
+    with spark.session("stats") as session:
+        ...
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_PANEL = "Spark"
+DEFAULT_LAKE = "lake"
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """None: not given."""
+
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Spark's master: spark://host:7077, yarn, k8s://... Without it this machine with all its cores.",
+            show_default=False,
+            rich_help_panel=SPARK_PANEL,
+        ),
+    ] = None
+    remote: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A Spark Connect server, sc://host:15002.",
+            show_default=False,
+            rich_help_panel=SPARK_PANEL,
+        ),
+    ] = None
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"The folder of the pipelines' tables; any file system of Spark's. DUETIME_LAKE, else {DEFAULT_LAKE}.",
+            show_default=False,
+            rich_help_panel=SPARK_PANEL,
+        ),
+    ] = None
+
+    @property
+    def lake_folder(self) -> str:
+        return self.lake or os.environ.get("DUETIME_LAKE") or DEFAULT_LAKE
+
+    @contextmanager
+    def session(self, name: str) -> "Generator[SparkSession]":
+        """A session that ends with the block, unless it was open before."""
+        from pyspark.sql import SparkSession
+
+        from duetime.spark.session import open_session
+
+        was_open = SparkSession.getActiveSession() is not None
+        session = open_session(name, master=self.master, remote=self.remote)
+        try:
+            yield session
+        finally:
+            if not was_open:
+                session.stop()

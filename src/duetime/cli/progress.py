@@ -1,0 +1,137 @@
+"""How far a long piece of work is: rows, rate, time left, on standard error.
+
+A terminal gets a bar that moves; a log file gets a line every ten seconds; with `--json` there is nothing, so that
+programs read only the answer. Used by every pipeline:
+
+    with show_progress("pushing", total=rows, as_json=target.json) as progress:
+        progress.advance_to(done)
+        ...
+    with show_progress("lifecycle", as_json=target.json) as progress, progress.follow(spark):
+        frame.write.parquet(...)            # the tasks of Spark's stages are counted
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from duetime.cli.output import note, span
+
+LINE_EVERY_S = 10.0
+LOOK_EVERY_S = 0.5
+
+
+class ProgressDisplay:
+    """What `show_progress` gives. May be told from any thread."""
+
+    def __init__(self, what: str, total: int | None, unit: str) -> None:
+        self.what, self.total, self.unit = what, total, unit
+        self.done = 0
+        self._started = self._last_line = time.monotonic()
+
+    @property
+    def rate(self) -> float:
+        """Per second, since the start."""
+        return self.done / max(time.monotonic() - self._started, 1e-6)
+
+    @property
+    def left_s(self) -> float | None:
+        if not self.total or not self.done:
+            return None
+        return max(self.total - self.done, 0) / self.rate
+
+    def advance_to(self, done: int, *, total: int | None = None) -> None:
+        """So many are done now; never goes back."""
+        self.done = max(done, self.done)
+        self.total = total if total is not None else self.total
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Show it; the base shows nothing."""
+
+    @contextmanager
+    def follow(self, spark: Any) -> Generator[None]:
+        """Count the finished tasks of Spark's running stages in the meantime. Over Spark Connect nothing is shown."""
+        tracker = _status_tracker(spark)
+        if tracker is None:
+            yield
+            return
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(LOOK_EVERY_S):
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                known = [stage for stage in stages if stage is not None]
+                if known:
+                    self.done = 0  # another stage may have fewer tasks
+                    self.advance_to(
+                        sum(stage.numCompletedTasks for stage in known), total=sum(stage.numTasks for stage in known)
+                    )
+
+        thread = threading.Thread(target=look, name="duetime-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+class LineDisplay(ProgressDisplay):
+    """For logs: now and then a line."""
+
+    def redraw(self) -> None:
+        now = time.monotonic()
+        if now - self._last_line < LINE_EVERY_S:
+            return
+        self._last_line = now
+        of = f" of {self.total:,}" if self.total else ""
+        left = "" if self.left_s is None else f", {span(self.left_s * 1000)} left"
+        note(f"{self.what}: {self.done:,}{of} {self.unit}, {self.rate:,.0f}/s{left}")
+
+
+class BarDisplay(ProgressDisplay):
+    """For terminals."""
+
+    def __init__(self, what: str, total: int | None, unit: str) -> None:
+        super().__init__(what, total, unit)
+        self.bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}  {task.fields[rate]:,.0f}/s", markup=False),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, highlight=False),
+        )
+        self._task = self.bar.add_task(what, total=total, unit=unit, rate=0.0)
+
+    def redraw(self) -> None:
+        self.bar.update(self._task, completed=self.done, total=self.total, rate=self.rate)
+
+
+@contextmanager
+def show_progress(
+    what: str, *, as_json: bool, total: int | None = None, unit: str = "rows"
+) -> Generator[ProgressDisplay]:
+    """A display that is gone when the block ends."""
+    if as_json:
+        yield ProgressDisplay(what, total, unit)
+    elif sys.stderr.isatty():
+        display = BarDisplay(what, total, unit)
+        with display.bar:
+            yield display
+    else:
+        yield LineDisplay(what, total, unit)
+
+
+def _status_tracker(spark: Any) -> Any:
+    try:
+        return spark.sparkContext.statusTracker()
+    except Exception:  # Spark Connect has no context, and says so with an error of its own
+        return None

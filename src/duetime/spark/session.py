@@ -1,0 +1,135 @@
+"""A Spark session with the settings that Duetime's pipelines are measured with.
+
+Without a master it is this machine: as many tasks at once as there are cores, on the loopback interface, without the
+web page. A cluster brings its own settings; there only what the pipelines rely on is set. Runs on the driver.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from duetime.errors import InvalidSettings
+
+try:
+    from pyspark.sql import SparkSession
+except ModuleNotFoundError as missing:
+    raise InvalidSettings(f"the pipelines need the extra duetime[spark] ({missing.name} is missing)") from None
+
+JAVA_VERSION = 17
+LOCAL_MASTER = "local[*]"
+JAVA_HINT = (
+    f"Spark needs a Java runtime, version {JAVA_VERSION} or newer: install Debian's openjdk-17-jre-headless "
+    "(apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
+)
+
+EVERYWHERE: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+"""What the pipelines rely on, whatever the cluster says."""
+
+LOCALLY: Mapping[str, str] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+"""200 shuffle partitions, or zstd between them, cost 1.5 times as much on one machine."""
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
+    """The program `java` of JAVA_HOME, else of PATH, else of where Debian puts it. Raises InvalidSettings."""
+    found: list[str] = []
+    for candidate in _java_candidates(environment):
+        version = _java_version(candidate)
+        if version >= JAVA_VERSION:
+            return candidate
+        found.append(f"{candidate} is version {version}" if version else f"{candidate} does not run")
+    raise InvalidSettings("; ".join([JAVA_HINT, *found]))
+
+
+def _java_candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    if home := environment.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        yield Path(on_path)
+    yield from sorted(Path("/usr/lib/jvm").glob("*/bin/java"), reverse=True)
+
+
+def _java_version(java: Path) -> int:
+    """The major version; 0 if it does not run."""
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    matched = re.search(r'version "(?:1\.)?(\d+)', ran.stderr)
+    return int(matched[1]) if matched else 0
+
+
+def open_session(
+    name: str, *, master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on this machine, on a `master` (spark://, yarn, k8s://, local[N]) or over Spark Connect (`remote`).
+
+    An open session is used as it is. `conf` wins over what is set here. Raises InvalidSettings where there is no Java,
+    or no client for Spark Connect.
+    """
+    if master and remote:
+        raise InvalidSettings("--master and --remote exclude each other")
+    builder: Any = SparkSession.builder.appName(f"duetime {name}")
+    if remote:
+        _check_connect()
+        return _configured(builder.remote(remote), {**EVERYWHERE, **(conf or {})})
+    if (active := SparkSession.getActiveSession()) is not None:
+        return active
+    _prepare_environment()
+    master = master or os.environ.get("SPARK_MASTER") or LOCAL_MASTER
+    settings = {**EVERYWHERE, **quiet(), **(LOCALLY if is_local(master) else {}), **(conf or {})}
+    session = _configured(builder.master(master), settings)
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _prepare_environment() -> None:
+    """What must be set before the driver's JVM starts. Workers run the interpreter that runs this."""
+    java = find_java()
+    if "JAVA_HOME" not in os.environ or _java_version(Path(os.environ["JAVA_HOME"]) / "bin" / "java") < JAVA_VERSION:
+        os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def quiet() -> Mapping[str, str]:
+    """Errors only, also while the JVM starts. A file of the user's, named in the usual way, wins."""
+    if "SPARK_CONF_DIR" in os.environ:
+        return {}
+    log_settings = Path(str(files("duetime.spark") / "log4j2.properties"))
+    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings.as_uri()}"}
+
+
+def _configured(builder: Any, settings: Mapping[str, str]) -> SparkSession:
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _check_connect() -> None:
+    try:
+        import grpc  # noqa: F401, PLC0415 # pyright: ignore[reportMissingModuleSource, reportUnusedImport, reportMissingImports]
+    except ModuleNotFoundError:
+        raise InvalidSettings("--remote needs Spark Connect's client: pip install 'pyspark[connect]'") from None
