@@ -1,0 +1,177 @@
+"""The tables of the lake, typed: what each column is called, and nothing is ever inferred.
+
+A job's key in every table is (pool, namespace, queue, id, born); a namespace lives in one pool, so `KEY` leads with it.
+Times are epoch milliseconds and durations milliseconds, as everywhere in Duetime; `date` is the UTC day that a table is
+partitioned by. Executors and driver use these constants alike.
+"""
+
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+KEY = ("pool", "namespace", "queue", "id", "born")
+
+_TEXT = StringType()
+_LONG = LongType()
+_INT = IntegerType()
+_DOUBLE = DoubleType()
+_BYTES = BinaryType()
+_DAY = DateType()
+
+
+def _table(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+ENTRY = _table(
+    ts=_LONG,
+    wrote_at=_LONG,
+    node=_TEXT,
+    seq=_LONG,
+    event=_TEXT,
+    pool=_TEXT,
+    namespace=_TEXT,
+    queue=_TEXT,
+    id=_TEXT,
+    born=_LONG,
+    attempt=_INT,
+    due_at=_LONG,
+    priority=_INT,
+    ttl=_LONG,
+    tries=_INT,
+    reason=_TEXT,
+    body=_TEXT,
+    body_b64=_TEXT,
+    attributes=MapType(_TEXT, _TEXT),
+    batch=_TEXT,
+    was=_LONG,
+    status=_INT,
+    ms=_LONG,
+)
+"""One line of the journal as it is written: `journal.events.Entry`. What is absent there is null here."""
+
+EVENTS = _table(
+    ts=_LONG,  # the store's time of the event
+    wrote_at=_LONG,  # the node's time when it wrote the entry
+    node=_TEXT,
+    seq=_LONG,  # (node, seq) is unique in the table
+    event=_TEXT,  # a word of `duetime.job.Event`
+    pool=_TEXT,
+    namespace=_TEXT,
+    queue=_TEXT,
+    id=_TEXT,
+    born=_LONG,
+    attempt=_INT,
+    due_at=_LONG,  # 0: none; the same for priority, ttl, tries, was, status and ms
+    priority=_INT,
+    ttl=_LONG,
+    tries=_INT,
+    reason=_TEXT,  # "": none; the same for batch
+    body=_BYTES,  # null except for accepted, adopted and replaced
+    attributes=MapType(_TEXT, _TEXT),  # null where there are none
+    batch=_TEXT,
+    was=_LONG,
+    status=_INT,
+    ms=_LONG,
+    date=_DAY,  # partition: the day of ts
+)
+"""`events`: every entry of the journal once, typed. Numbers and words are never null; absent is 0 or ""."""
+
+JOBS = _table(
+    pool=_TEXT,
+    namespace=_TEXT,
+    queue=_TEXT,
+    id=_TEXT,
+    born=_LONG,
+    outcome=_TEXT,  # waiting, leased, dead, acked, cancelled, expired, replaced, purged, deleted; "": not begun yet
+    reason=_TEXT,  # why it is dead, or how it was cancelled; "": none
+    batch=_TEXT,  # "": none
+    priority=_INT,
+    accepted_at=_LONG,  # null: its begin (accepted, adopted, replaced) has not been seen
+    adopted=_INT,  # 1: begun by adopted and not by accepted
+    due_at=_LONG,  # as it stands after every reschedule and release
+    first_due_at=_LONG,  # as it stood before the first delivery
+    expires_at=_LONG,  # 0: never
+    first_delivered_at=_LONG,  # null: never delivered
+    last_delivered_at=_LONG,
+    acked_at=_LONG,
+    ended_at=_LONG,  # null while it lives
+    attempts=_INT,  # deliveries seen
+    attempt=_INT,  # the highest attempt seen
+    used=_INT,  # deliveries that count against tries
+    tries=_INT,  # 0: unlimited
+    lateness_ms=_LONG,  # first delivery - first_due_at
+    run_ms=_LONG,  # ack - last delivery
+    history=_INT,  # entries about this job
+    last_at=_LONG,  # ts of its latest entry
+    # What a later run needs to go on from here (see lifecycle.py); readers pass over it.
+    accepts=_INT,
+    acks=_INT,
+    ends=_INT,  # bit per end seen
+    deads=_INT,
+    respawns=_INT,
+    place=_LONG,  # rank of the latest step
+    due_order=_LONG,
+    first_due_order=_LONG,
+    expires_order=_LONG,
+    tries_order=_LONG,
+    reason_order=_LONG,
+    delivered_bits=_LONG,  # bit (attempt mod 63) per delivery
+    early_ms=_LONG,  # how much too early the earliest delivery was
+    purged_at=_LONG,  # null, or the purge that removed it
+    date=_DAY,  # partition: the day of born
+)
+"""`jobs`: one row per job. Everything but `outcome` can be merged from parts that come in any order."""
+
+STATS = _table(
+    pool=_TEXT,
+    namespace=_TEXT,
+    queue=_TEXT,
+    minute_at=_LONG,
+    accepted=_LONG,  # a count per event of `duetime.job.Event`
+    adopted=_LONG,
+    kept=_LONG,
+    replaced=_LONG,
+    delivered=_LONG,
+    given_back=_LONG,
+    acked=_LONG,
+    released=_LONG,
+    lease_expired=_LONG,
+    dead=_LONG,
+    cancelled=_LONG,
+    rescheduled=_LONG,
+    expired=_LONG,
+    purged=_LONG,
+    deleted=_LONG,
+    respawned=_LONG,
+    notified=_LONG,
+    notify_failed=_LONG,
+    lateness_p50_ms=_LONG,
+    lateness_p95_ms=_LONG,
+    lateness_p99_ms=_LONG,
+    lateness_max_ms=_LONG,
+    lateness_sketch=_BYTES,  # KLL, merges over time
+    run_p50_ms=_LONG,
+    run_p95_ms=_LONG,
+    run_p99_ms=_LONG,
+    run_max_ms=_LONG,
+    run_sketch=_BYTES,
+    retry_rate=_DOUBLE,  # released and lapsed per delivery
+    dead_rate=_DOUBLE,  # dead per delivery
+    date=_DAY,  # partition: the day of minute_at
+)
+"""`stats`: per queue and minute."""
+
+
+def ddl(schema: StructType) -> str:
+    """The schema as text, for casts and readers that take one."""
+    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
