@@ -18,20 +18,19 @@ ENDS = frozenset(
 """What ends a job. Replaced ends the incarnation `was`; purged (one entry per call) ends whatever it removed."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One line of the journal. Times are epoch milliseconds, `ttl` and `ms` are milliseconds, zero means none.
+class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What happened, before a node writes it down. Times are epoch milliseconds, `ttl` and `ms` are milliseconds, zero
+    means none.
 
-    `ts` is the store's time of the event, `wrote_at` the node's when it wrote. `seq` starts at 1 for each node and has
-    no gaps. `body`, `ttl`, `tries`, `priority` and `attributes` are there for accepted and adopted, and for replaced,
-    whose job takes the place of `was`: enough to push the job again. `body` is text if it is valid UTF-8, else
-    `body_b64`. `status` and `ms` belong to notified: what the callback answered, and how long it took. `reason` is the
-    store's (see `job.Moved`); for purged, the states that were purged, joined by commas.
+    `ts` is the store's time of the event. A heartbeat's says more: everything of its node and pool with an earlier ts
+    stands before it. `body`, `ttl`, `tries`, `priority` and `attributes` are there for accepted and adopted, and for
+    replaced, whose job takes the place of `was`: enough to push the job again. `body` is text if it is valid UTF-8,
+    else `body_b64`. `status` and `ms` belong to notified: what the callback answered, and how long it took. `reason` is
+    the store's (see `job.Moved`); "unfenced" for an ack by id alone; for purged, the states that were purged, joined by
+    commas; for closed, "successor" if the node did not write it itself. `batch` is the name of the push's mark.
     """
 
     ts: int
-    wrote_at: int
-    node: str
-    seq: int
     event: Event
     pool: str = "default"
     namespace: str = ""
@@ -51,6 +50,17 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     was: int = 0
     status: int = 0
     ms: int = 0
+
+
+class Entry(Draft, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One line of the journal: a draft with its place. `wrote_at` is the node's time when it wrote.
+
+    `seq` starts at 1 for each node and has no gaps.
+    """
+
+    wrote_at: int
+    node: str
+    seq: int
 
 
 def body_fields(body: bytes) -> dict[str, str]:

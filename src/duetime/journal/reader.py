@@ -1,0 +1,189 @@
+"""Reading the journal: for the console, `duetime history`, the pipelines and a dead process's successor.
+
+Everything comes as a value: entries in the order of their seq per node, damage with its place, gaps with the numbers
+that are missing. A reader never raises for what it finds in a segment, goes on after damage at the next line, and may
+read while the journal is written.
+
+    for item in read_journal(folder):
+        match item:
+            case Entry(): ...
+            case Damage(path, offset, what): ...
+            case Gap(node, first, last): ...
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from duetime.job import Event
+from duetime.journal.events import Entry
+from duetime.journal.lines import read_line
+from duetime.journal.segments import Segment, find, is_alive, nodes, segments
+
+PURGED = b'"event":"purged"'
+
+
+class Damage(NamedTuple):
+    """Bytes of a segment that are no line of the journal, from `offset` on."""
+
+    path: Path
+    offset: int
+    what: str
+    size: int = 0
+
+
+class Gap(NamedTuple):
+    """Entries `first` to `last` of a node are not there: deleted or shipped if `first` is 1, else lost."""
+
+    node: str
+    first: int
+    last: int
+
+
+Item = Entry | Damage | Gap
+
+
+class Found(NamedTuple):
+    """`end` is the offset behind it: where the next line begins."""
+
+    item: Entry | Damage
+    end: int
+
+
+def read_segment(path: Path, offset: int = 0, *, complete: bool = True) -> Iterator[Found]:
+    """The lines from an offset on, which must be where a line begins.
+
+    A last line without its end is damage if the segment is `complete`, else it is still being written.
+    Raises FileNotFoundError if the segment is gone: it was sealed meanwhile, or deleted.
+    """
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not complete and not line.endswith(b"\n"):
+                return
+            at, offset = offset, offset + len(line)
+            try:
+                item = read_line(line)
+            except ValueError as error:
+                item = Damage(path, at, str(error), len(line))
+            yield Found(item, offset)
+
+
+def read_journal(journal: Path, *, only: Collection[str] | None = None) -> Iterator[Item]:
+    """All entries of all nodes, or of those named, node by node: what was there when the reader came by."""
+    for node in nodes(journal):
+        if only is None or node.name in only:
+            yield from read_node(node)
+
+
+def read_node(node: Path) -> Iterator[Item]:
+    yield from Tail(node).read()
+
+
+class Tail:
+    """A place in a node's journal: each `read` answers what has come since the last one.
+
+    The process that writes may seal, and others may delete what was read, meanwhile.
+    """
+
+    def __init__(self, node: Path) -> None:
+        self.node = node
+        self._first = 0
+        self._offset = 0
+        self._seq = 0
+
+    def read(self) -> Iterator[Item]:
+        # Asked before the segments: who is dead by then has written its last.
+        alive = is_alive(self.node)
+        known = segments(self.node)
+        for segment in known:
+            if segment.first < self._first:
+                continue
+            if segment.first > self._first:
+                self._first, self._offset = segment.first, 0
+                if segment.first > self._seq + 1:
+                    yield Gap(self.node.name, self._seq + 1, segment.first - 1)
+                    self._seq = segment.first - 1
+            yield from self._read_segment(segment, alive=alive)
+
+    def _read_segment(self, segment: Segment, *, alive: bool) -> Iterator[Item]:
+        try:
+            yield from self._read_lines(segment, alive=alive)
+        except FileNotFoundError:
+            # Sealed since it was listed, or deleted, and then its name says what is missing.
+            again = find(self.node, segment.first)
+            if again and again.path != segment.path:
+                yield from self._read_lines(again, alive=alive)
+                segment = again
+        if not segment.is_open and self._seq < segment.last:
+            yield Gap(self.node.name, self._seq + 1, segment.last)
+            self._seq = segment.last
+
+    def _read_lines(self, segment: Segment, *, alive: bool) -> Iterator[Item]:
+        complete = not (segment.is_open and alive)
+        for item, end in read_segment(segment.path, self._offset, complete=complete):
+            self._offset = end
+            if isinstance(item, Damage):
+                yield item
+            elif item.seq > self._seq:
+                if item.seq > self._seq + 1:
+                    yield Gap(self.node.name, self._seq + 1, item.seq - 1)
+                self._seq = item.seq
+                yield item
+
+
+class Follower:
+    """All nodes of a journal as they grow, new ones included: `read` again and again."""
+
+    def __init__(self, journal: Path, *, only: Collection[str] | None = None) -> None:
+        self._journal = journal
+        self._only = only
+        self._tails: dict[str, Tail] = {}
+
+    def read(self) -> Iterator[Item]:
+        for node in nodes(self._journal):
+            if self._only is None or node.name in self._only:
+                yield from self._tails.setdefault(node.name, Tail(node)).read()
+
+
+def read_job(journal: Path, job_id: str) -> Iterator[Entry | Damage]:
+    """What concerns one id, in all queues: its own entries, and every purge, which names no jobs.
+
+    Only lines that hold the id are looked at closely, so gaps and other jobs' damage are not noticed.
+    """
+    needles = (b'"id":' + msgspec.json.encode(job_id), PURGED)
+    for node in nodes(journal):
+        for segment in segments(node):
+            for item in _search(node, segment, needles):
+                # An attribute may be called `id` as well.
+                if isinstance(item, Damage) or item.event is Event.PURGED or item.id == job_id:
+                    yield item
+
+
+def _search(node: Path, segment: Segment, needles: Sequence[bytes]) -> Iterator[Entry | Damage]:
+    try:
+        content = segment.path.read_bytes()
+    except FileNotFoundError:
+        again = find(node, segment.first)
+        if again and again.path != segment.path:
+            yield from _search(node, again, needles)
+        return
+    starts = {content.rfind(b"\n", 0, at) + 1 for needle in needles for at in _places(content, needle)}
+    for start in sorted(starts):
+        end = content.find(b"\n", start) + 1
+        if not end and segment.is_open:
+            continue
+        line = content[start : end or len(content)]
+        try:
+            yield read_line(line)
+        except ValueError as error:
+            yield Damage(segment.path, start, str(error), len(line))
+
+
+def _places(content: bytes, needle: bytes) -> Iterator[int]:
+    at = content.find(needle)
+    while at >= 0:
+        yield at
+        at = content.find(needle, at + 1)

@@ -1,0 +1,135 @@
+"""Where the journal lies: a folder, in it one folder per node, in that its segments.
+
+    <journal>/<node>/000000000001-000000004711.journal    sealed: never changed again
+    <journal>/<node>/000000004712.open                    being written
+    <journal>/<node>/lock                                 held while the process lives, gone after a clean end
+
+A node is one life of one process: its instance name and a ULID. Names say which entries a segment holds (first and last
+seq), so that a reader knows what is missing without opening anything.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+LOCK = "lock"
+SHIPPED = ".shipped"
+"""The names of the node's segments that were shipped, one per line."""
+
+_SEALED = re.compile(r"(\d{12})-(\d{12})\.journal", re.ASCII)
+_OPEN = re.compile(r"(\d{12})\.open", re.ASCII)
+
+
+class Segment(NamedTuple):
+    """`last` is 0 while the segment is written."""
+
+    path: Path
+    first: int
+    last: int
+
+    @property
+    def is_open(self) -> bool:
+        return self.last == 0
+
+
+def open_name(first: int) -> str:
+    return f"{first:012}.open"
+
+
+def sealed_name(first: int, last: int) -> str:
+    return f"{first:012}-{last:012}.journal"
+
+
+def parse(path: Path) -> Segment | None:
+    """None for files that are no segments."""
+    if match := _SEALED.fullmatch(path.name):
+        return Segment(path, int(match[1]), int(match[2]))
+    if match := _OPEN.fullmatch(path.name):
+        return Segment(path, int(match[1]), 0)
+    return None
+
+
+def nodes(journal: Path) -> list[Path]:
+    """The folders of all nodes, sorted by name; empty if there is no journal."""
+    try:
+        return sorted(path for path in journal.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def segments(node: Path) -> list[Segment]:
+    """All segments of a node in the order of their entries.
+
+    A segment that is being sealed meanwhile is seen under one of its names, or under both.
+    """
+    try:
+        found = [segment for path in node.iterdir() if (segment := parse(path))]
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=lambda segment: (segment.first, segment.is_open))
+
+
+def sealed(node: Path) -> Iterator[Segment]:
+    return (segment for segment in segments(node) if not segment.is_open)
+
+
+def find(node: Path, first: int) -> Segment | None:
+    """The segment that begins with this entry, whatever it is called by now."""
+    return next((segment for segment in segments(node) if segment.first == first), None)
+
+
+class Lock:
+    """The right to write into a node's folder. It ends with the process, however that ends."""
+
+    def __init__(self, handle: int, path: Path) -> None:
+        self._handle = handle
+        self._path = path
+
+    @classmethod
+    def take(cls, node: Path, *, create: bool = False) -> "Lock | None":
+        """None if somebody holds it, or if there is none because the node ended cleanly."""
+        path = node / LOCK
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return None
+        return cls(handle, path)
+
+    def release(self, *, ended: bool) -> None:
+        """`ended`: nothing will ever be written there again."""
+        if ended:
+            self._path.unlink(missing_ok=True)
+        os.close(self._handle)
+
+
+def is_alive(node: Path) -> bool:
+    """Whether a process holds the node's lock."""
+    try:
+        handle = os.open(node / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in a folder survive a loss of power."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
