@@ -44,10 +44,9 @@ class Priority(IntEnum):
 
 
 class Event(StrEnum):
-    """What happened to a job; the words of the journal."""
+    """What happened to a job; the words of the journal. New ones go last: their places are numbers on some wires."""
 
     ACCEPTED = "accepted"
-    ADOPTED = "adopted"  # found in the store with nobody's promise, and taken into the books
     KEPT = "kept"
     REPLACED = "replaced"
     DELIVERED = "delivered"
@@ -62,6 +61,7 @@ class Event(StrEnum):
     PURGED = "purged"
     DELETED = "deleted"
     RESPAWNED = "respawned"
+    ADOPTED = "adopted"  # found in the store with nobody's promise, and taken into the books
     NOTIFIED = "notified"  # its callback answered, or did not
     HEARTBEAT = "heartbeat"  # of a node, as the next one
     CLOSED = "closed"
