@@ -11,7 +11,7 @@ that is. Pure: the caller reads files and the environment, and hands in what it 
 # ruff: noqa: RUF009  # a row's default is immutable: text, a number, a timedelta
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
@@ -19,6 +19,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 from duetime.clock import duration_ms
 from duetime.errors import InvalidSettings, InvalidTime
@@ -287,7 +288,7 @@ def _pools(store: str, source: str, file: Mapping[str, Any], file_name: str) -> 
         where = f"[pool.{name}] in {file_name}"
         if not _POOL_NAME.fullmatch(name):
             raise InvalidSettings(f"a pool's name may hold ASCII letters, digits, '-' and '_': {name!r} in {file_name}")
-        url = _store_of(table, where)
+        url = _pool_url(name, table, where)
         if name == DEFAULT_POOL:
             if "store" in file:
                 raise InvalidSettings(f"store and [pool.default] in {file_name} mean the same; keep one of them")
@@ -312,6 +313,30 @@ def _accounts(file: Mapping[str, Any], file_name: str) -> dict[str, str]:
         if not isinstance(password, str) or not password:
             raise InvalidSettings(f"{where}: {user} needs a password, as text")
     return {user: str(password) for user, password in given.items()}
+
+
+def _pool_url(name: str, table: object, where: str) -> str:
+    """One store, or a group of them: `stores` by name, and `drain`, those that take nothing new."""
+    given = _table(table, where)
+    if "stores" not in given:
+        return _store_of(table, where)
+    if unknown := sorted(set(given) - {"stores", "drain"}):
+        raise InvalidSettings(f"unknown setting {unknown[0]!r} in {where}; a group has stores and drain")
+    stores, drain = given["stores"], given.get("drain", [])
+    if not isinstance(stores, dict) or not stores or not isinstance(drain, list):
+        raise InvalidSettings(f'{where} needs stores = {{ a = "URL", b = "URL" }}; and drain is a list of their names')
+    members = {str(member): str(url) for member, url in _table(stores, where).items()}  # pyright: ignore[reportUnknownArgumentType]
+    leaving = [str(member) for member in drain]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    for member in [*members, *leaving]:
+        if not _POOL_NAME.fullmatch(member) or member == "drain" or member not in members:
+            raise InvalidSettings(f"{where}: {member!r} is no name of a store in this group")
+    return group_url(name, members, leaving)
+
+
+def group_url(name: str, members: Mapping[str, str], drain: Sequence[str] = ()) -> str:
+    """The URL of a group of stores. Slashes and colons stay readable, and passwords where `mask` finds them."""
+    parts = [f"{member}={quote(url, safe=':/@')}" for member, url in members.items()]
+    return f"group:{name}?{'&'.join([*parts, *(f'drain={member}' for member in drain)])}"
 
 
 def _store_of(table: object, where: str) -> str:

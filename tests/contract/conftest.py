@@ -2,7 +2,8 @@
 
 `store_kind` is the parameter that selects and counts tests per store. The doors pass the same suite: `http` and
 `http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what no
-door offers, marked `store_only`, stay out of it. Every test ends with a proof that the store it leaves behind is sound.
+door offers, marked `store_only`, stay out of it. A group of stores passes it too, less what one_place.py names. Every
+test ends with a proof that the store it leaves behind is sound.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -16,11 +17,13 @@ from duetime.client import connect, connect_async
 from duetime.clock import ManualClock
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
+from tests.contract.one_place import ONE_PLACE
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
 from tests.doors.v1.server import serve
 
 STORE_KINDS = ["memory", "sqlite", "redis"]
 DOOR_KINDS = ["http", "http-blocking"]
+GROUP = "group"
 SHARED_KINDS = ["sqlite", "redis"]
 """Stores that several processes can open at once."""
 
@@ -35,13 +38,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         kind = getattr(item, "callspec", None) and item.callspec.params.get("store_kind")
         unasked = kind in DOOR_KINDS and ("store" not in item.fixturenames or item.get_closest_marker("store_only"))
+        unasked = unasked or (kind == GROUP and getattr(item, "originalname", "") in ONE_PLACE)
         (left_out if unasked else kept).append(item)
     if left_out:
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)
 
 
-@pytest.fixture(params=[*STORE_KINDS, *DOOR_KINDS])
+@pytest.fixture(params=[*STORE_KINDS, GROUP, *DOOR_KINDS])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -61,7 +65,10 @@ def empty_store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: P
             client.flushall()
         return str(server.url)
 
-    return {"sqlite": sqlite_url, "redis": redis_url}.get(store_kind, lambda: "memory:")
+    def group_url() -> str:
+        return "group:test?a=memory:&b=memory:&c=memory:"
+
+    return {"sqlite": sqlite_url, "redis": redis_url, GROUP: group_url}.get(store_kind, lambda: "memory:")
 
 
 @pytest.fixture

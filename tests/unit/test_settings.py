@@ -144,6 +144,29 @@ def test_pools_are_tables_and_the_default_comes_from_store() -> None:
     assert settings.sources["pool.default"] == "store in duetime.toml"
 
 
+def test_a_pool_may_be_a_group_of_stores() -> None:
+    settings = settled("[pool.wide]\nstores = { a = 'redis://:pw@one/0?x=1&y=2', b = 'memory:' }\ndrain = ['b']")
+    assert settings.pools["wide"] == "group:wide?a=redis://:pw@one/0%3Fx%3D1%26y%3D2&b=memory:&drain=b"
+    assert "pw" not in mask(settings.pools["wide"])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("stores = {}", "needs stores ="),
+        ("stores = 'redis://a'", "needs stores ="),
+        ("stores = { a = 'memory:' }\ndrain = 'a'", "drain is a list"),
+        ("stores = { a = 'memory:' }\ndrain = ['z']", "'z' is no name of a store"),
+        ("stores = { 'a b' = 'memory:' }", "'a b' is no name of a store"),
+        ("stores = { drain = 'memory:' }", "'drain' is no name of a store"),
+        ("stores = { a = 'memory:' }\nstore = 'memory:'", "unknown setting 'store'"),
+    ],
+)
+def test_a_group_that_makes_no_sense_is_refused(table: str, message: str) -> None:
+    with pytest.raises(InvalidSettings, match=message):
+        settled(f"[pool.wide]\n{table}")
+
+
 def test_the_default_pool_may_be_written_as_a_table_and_a_flag_beats_it() -> None:
     file = "[pool.default]\nstore = 'memory:'"
     assert settled(file).store == settled(file).pools["default"] == "memory:"

@@ -32,18 +32,23 @@ from typing import Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
-from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost
+from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, State
 from duetime.names import Queue
 from duetime.stores.registry import Registry
 
 
 class Mark(Struct, frozen=True):
-    """Makes a push happen once: `name` is unique in the queue, `digest` tells requests apart, kept for `life_ms`."""
+    """Makes a push happen once: `name` is unique in the queue, `digest` tells requests apart, kept for `life_ms`.
+
+    `brief` promises that whoever repeats the request brings the same ids and times; so a store need not keep them, and
+    a mark for 500 jobs costs as much as one for a single job.
+    """
 
     name: str
     digest: bytes
     life_ms: int
+    brief: bool = False
 
 
 class Push(Struct, frozen=True):
@@ -184,10 +189,11 @@ class Store(Protocol):
         """
         ...
 
-    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
+    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         """Finish jobs: they are gone. None where the job was gone already, so repeating an ack is no error.
 
-        Atomic per lease. Idempotent. Cost O(log n) per lease.
+        StoreUnavailable as a value: only the part of the store that has this job is down. Atomic per lease.
+        Idempotent. Cost O(log n) per lease.
         """
         ...
 
@@ -218,10 +224,11 @@ class Store(Protocol):
         """
         ...
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         """Remove jobs by id from wherever they are: cancelled (reason "running" if leased), deleted if dead.
 
-        Atomic per id. Idempotent: None where there is no such job. Cost O(log n) per id.
+        StoreUnavailable as a value: only the part of the store that would have this job is down. Atomic per
+        id. Idempotent: None where there is no such job. Cost O(log n) per id.
         """
         ...
 

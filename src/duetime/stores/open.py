@@ -6,15 +6,17 @@ missing one is named together with the extra that brings it.
     memory:                                          this process only
     sqlite:///var/lib/duetime/jobs.db                one file, several processes
     redis://[user:password@]host:6379/0              also rediss://, redis+sentinel://, redis+cluster://
+    group:NAME?a=URL&b=URL&drain=b                   several stores as one; their URLs are percent-encoded
 """
 
-from urllib.parse import parse_qs, unquote, urlsplit
+from functools import partial
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from duetime.clock import Clock
 from duetime.errors import InvalidSettings
 from duetime.stores.base import Store
 
-SCHEMES = ("memory", "sqlite", "redis", "rediss", "redis+sentinel", "redis+cluster")
+SCHEMES = ("memory", "sqlite", "redis", "rediss", "redis+sentinel", "redis+cluster", "group")
 
 
 async def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -38,6 +40,12 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
                     f"{scheme}:// needs the extra duetime[redis] ({missing.name} is missing)"
                 ) from None
             return await RedisStore.open(url, clock=clock)
+        case "group":
+            from duetime.stores.group import GroupStore
+
+            name, members, drain = _group_parts(url)
+            opening = {member: partial(open_store, own, clock=clock) for member, own in members.items()}
+            return await GroupStore.open(name, opening, drain)
         case _:
             raise InvalidSettings(f"no store for {scheme!r}: a store URL starts with one of {', '.join(SCHEMES)}")
 
@@ -53,3 +61,24 @@ def _sqlite_path(url: str) -> tuple[str, str]:
     if unknown := set(options) - {"synchronous"}:
         raise InvalidSettings(f"unknown options in {url!r}: {', '.join(sorted(unknown))}")
     return unquote(parts.path), options.get("synchronous", "FULL")
+
+
+def _group_parts(url: str) -> tuple[str, dict[str, str], list[str]]:
+    """The inverse of `settings.group_url`."""
+    name, _, query = url.removeprefix("group:").partition("?")
+    members: dict[str, str] = {}
+    drain: list[str] = []
+    for key, value in parse_qsl(query):
+        if key == "drain":
+            drain.append(value)
+        elif key in members:
+            raise InvalidSettings(f"group {name}: member {key} is named twice")
+        elif value.startswith("group:"):
+            raise InvalidSettings(f"group {name}: member {key} is a group itself")
+        else:
+            members[key] = value
+    if unknown := sorted(set(drain) - members.keys()):
+        raise InvalidSettings(f"group {name}: {unknown[0]} drains and is no member")
+    if not name or not members:
+        raise InvalidSettings("a group has a name and members: group:NAME?a=redis://one&b=redis://two")
+    return name, members, drain

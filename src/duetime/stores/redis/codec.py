@@ -19,6 +19,8 @@ STATE = Struct(">QQQQQ")
 MOVED = Struct(">BBQIQQ")
 HOW = Struct(">QHBIQ")
 U16 = Struct(">H")
+BRIEF = Struct(">QQ")
+"""What a brief mark keeps: born and now. No full one is as short."""
 
 EVENTS: tuple[Event, ...] = tuple(Event)
 REASONS: tuple[str, ...] = ("", *Reason, "waiting", "leased", "dead", "running")

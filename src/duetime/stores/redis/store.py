@@ -29,6 +29,7 @@ from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reaped, Reserved, Wake
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import (
+    BRIEF,
     HEADER_BYTES,
     LEASED,
     PRIORITIES,
@@ -259,7 +260,8 @@ def _push_arguments(requests: Sequence[Push]) -> list[Argument]:
     arguments: list[Argument] = ["1" if len(set(ids)) == len(ids) else "", len(requests)]
     for request in requests:
         mark, groups = request.mark, _groups(request.jobs)
-        arguments.append(_KINDS[request.if_exists])
+        brief = mark is not None and mark.brief and request.if_exists is IfExists.KEEP
+        arguments.append("K" if brief else _KINDS[request.if_exists])
         arguments += (mark.name, mark.digest, mark.life_ms) if mark else ("", "", "")
         arguments.append(len(groups))
         for group in groups:
@@ -294,18 +296,22 @@ def _groups(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
 
 def _read_pushed(request: Push, answer: Any, now: int) -> Pushed | DuetimeError:
     if isinstance(answer, int):
-        return Pushed(
-            [
-                Moved(Event.ACCEPTED, job.id, answer, 0, now + job.delay_ms if job.due_at is None else job.due_at)
-                for job in request.jobs
-            ],
-            now,
-        )
+        return Pushed(_accepted(request, answer, now), now)
     if isinstance(answer, bytes):
         return _read_refusal(request, answer.decode())
     if answer and answer[0] == b"repeated":
+        if len(answer[1]) == BRIEF.size:
+            return Pushed(_accepted(request, *BRIEF.unpack(answer[1])), now, repeated=True)
         return Pushed(list(read_marked(answer[1])), now, repeated=True)
     return Pushed([read_moved(job.id, moved) for job, moved in zip(request.jobs, answer, strict=True)], now)
+
+
+def _accepted(request: Push, born: int, now: int) -> list[Moved]:
+    """All of them with this born, at this time."""
+    return [
+        Moved(Event.ACCEPTED, job.id, born, 0, now + job.delay_ms if job.due_at is None else job.due_at)
+        for job in request.jobs
+    ]
 
 
 def _read_refusal(request: Push, text: str) -> DuetimeError:

@@ -1,15 +1,16 @@
 -- Add jobs to a queue: several requests, each all or nothing.
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to hold at a time · 3 '1' if no id stands twice in this call · 4 number of
---   requests · 5.. the requests. A request is if_exists (k keep, r replace, e error) · mark name · digest · life_ms
---   (all '' without a mark) · number of groups · groups. A group is jobs that differ in id, body and due_at only:
+--   requests · 5.. the requests. A request is if_exists (k keep, r replace, e error; K keep with a brief mark) · mark
+--   name · digest · life_ms (all '' without a mark) · number of groups · groups. A group is jobs that differ in id, body and due_at only:
 --   how (ttl_ms I8, tries I2, priority B, attempt I4, born I8, packed attributes) · number of jobs · delay_ms ('' if
 --   each has a due_at of its own) · least due_at · greatest due_at ('' with a delay) · ids, or pairs of due_at and id ·
 --   bodies
 -- Returns: { now, answer.. }, an answer per request:
 --   born (integer)          every job was accepted with this born, attempt 0, in no other's place
 --   { moved.. }             one packed Moved per job
---   { 'repeated', packed }  the mark was there; packed: id length I2, id, Moved, for each job
+--   { 'repeated', packed }  the mark was there; packed: id length I2, id, Moved, for each job; or born I8, now I8 where
+--                           a brief mark stands for jobs that were all accepted with one born
 --   text                    refused: 'm' mark_mismatch · 'f max_jobs' queue_full · 'b index max_body' body_too_large ·
 --                           'l index' expires_before_due · 'x index' job_exists
 -- Touches: jobs wait tries info leases dead ttl meta agenda mark
@@ -35,7 +36,8 @@ end
 local requests, ids, cursor = {}, {}, 5
 for r = 1, tonumber(args[4]) do
   local mark = args[cursor + 1]
-  local request = { kind = args[cursor], mark = mark, digest = args[cursor + 2], life = tonumber(args[cursor + 3]),
+  local brief = args[cursor] == 'K'
+  local request = { kind = brief and 'k' or args[cursor], brief = brief, mark = mark, digest = args[cursor + 2], life = tonumber(args[cursor + 3]),
     made = mark ~= '' and call('GET', prefix .. ':mark:' .. mark) }
   local groups = tonumber(args[cursor + 4])
   cursor = cursor + 5
@@ -238,7 +240,7 @@ end
 
 -- Carries out a request that nothing speaks against: its Moveds, or the born of all if they are all alike.
 local function accept(request)
-  local moved, alike, in_full = {}, nil, request.mark ~= ''
+  local moved, alike, in_full = {}, nil, request.mark ~= '' and not request.brief
   if no_conflict then
     for g = 1, #request do
       local born = add(request[g], 1, request[g].size, 0)
@@ -264,6 +266,10 @@ end
 
 local function remember(request, moved)
   local parts = { pack('>I8I2', now + request.life, #request.digest), request.digest }
+  if type(moved) == 'number' then
+    parts[3] = pack('>I8I8', moved, now)
+    return table.concat(parts)
+  end
   each(request, function(_, _, index, id)
     parts[#parts + 1] = pack('>I2', #id) .. id .. moved[index]
   end)

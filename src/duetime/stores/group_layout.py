@@ -1,0 +1,66 @@
+"""Where a job of a group lives: rendezvous hashing, and the memory of how it was done before.
+
+A layout is the set of members that took new jobs at a time. A job's home is the member with the highest hash of
+(member, queue, id); adding or removing one member moves the homes of that member's share and of no other job. What was
+pushed under an earlier layout stays where it is, so a job is looked for at its home and then at its earlier homes,
+which are the same member for most.
+"""
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from duetime.names import Queue
+
+Layout = tuple[str, ...]
+"""Names of members, sorted."""
+
+
+def home(queue: Queue, job_id: str, layout: Layout) -> str:
+    """Fixed for ever: jobs are found by it."""
+    key = f"{queue}\0{job_id}".encode()
+    return max(layout, key=lambda name: (_score(name, key), name))
+
+
+def _score(name: str, key: bytes) -> bytes:
+    return blake2b(key, digest_size=8, key=name.encode()[:64]).digest()
+
+
+class Layouts(msgspec.Struct, frozen=True):
+    """The current layout and every earlier one that may still have jobs."""
+
+    current: Layout
+    earlier: tuple[Layout, ...] = ()
+
+    def homes(self, queue: Queue, job_id: str) -> list[str]:
+        """The members where the job can be: its home first, each once."""
+        found = [home(queue, job_id, self.current)]
+        for layout in self.earlier:
+            place = home(queue, job_id, layout)
+            if place not in found:
+                found.append(place)
+        return found
+
+    @property
+    def names(self) -> set[str]:
+        return {name for layout in (self.current, *self.earlier) for name in layout}
+
+
+def merge(current: Layout, known: Iterable[Layout]) -> Layouts:
+    """The current layout with all others that anyone remembers."""
+    return Layouts(current, tuple(sorted({layout for layout in known if layout and layout != current})))
+
+
+def without(layouts: Layouts, emptied: Iterable[str]) -> Layouts:
+    """Forget members that hold nothing any more."""
+    gone = set(emptied)
+    return merge(layouts.current, [tuple(name for name in old if name not in gone) for old in layouts.earlier])
+
+
+def write(layouts: Layouts) -> bytes:
+    return msgspec.json.encode([layouts.current, *layouts.earlier])
+
+
+def read(value: bytes) -> Sequence[Layout]:
+    return msgspec.json.decode(value, type=list[Layout])

@@ -1,0 +1,66 @@
+"""What the contract promises across jobs, and a group of stores promises on each member only.
+
+Every other test of the suite holds for a group as it does for one store; `stores/group.py` says so to its users.
+"""
+
+ORDER = """
+    test_500_leases_in_one_call
+    test_a_batch_is_delivered_whole
+    test_a_share_that_nobody_wants_goes_to_the_others
+    test_a_strict_queue_ignores_quotas
+    test_a_strict_queue_serves_by_priority_alone
+    test_dead_jobs_come_longest_dead_first
+    test_delayed_jobs_come_by_due_time_whatever_their_priority
+    test_each_delivery_carries_its_own
+    test_jobs_that_expire_in_the_same_millisecond_end_by_id
+    test_leased_jobs_come_by_the_end_of_their_lease
+    test_leases_come_back_earliest_first
+    test_left_over_places_go_to_the_highest_first
+    test_many_jobs_in_one_millisecond
+    test_no_quotas_is_strict_priority
+    test_odd_ids_survive_a_cursor
+    test_priority_then_due_at_then_id
+    test_quotas_are_taken_high_normal_low
+    test_quotas_beyond_the_limit_are_cut
+    test_random_sequences_on_jobs
+    test_ready_jobs_come_as_they_would_be_delivered
+    test_several_asks_are_served_one_after_the_other
+    test_the_job_under_the_cursor_may_go
+    test_the_oldest_go_first
+    test_what_quotas_leave_is_filled_by_priority
+    test_who_stays_is_seen_exactly_once_while_others_come_and_go
+    test_within_a_millisecond_ids_decide_by_code_point
+"""
+BOUNDS = """
+    test_500_in_one_call_by_default
+    test_a_call_ends_at_its_bound
+    test_a_call_ends_at_its_bound_and_says_so
+    test_a_call_ends_at_its_bound_of_bytes
+    test_a_call_ends_at_its_bound_of_jobs
+    test_a_job_that_does_not_fit_in_the_step_waits_for_the_next
+    test_a_limit_beyond_the_bound_ends_at_the_bound
+    test_a_limit_holds
+    test_a_limit_holds_over_all_queues_and_the_answer_says_that_there_is_more
+    test_empty_bodies_do_not_count_against_the_bytes
+    test_expired_jobs_count_against_the_jobs_looked_at
+"""
+ALL_OR_NOTHING = """
+    test_a_refused_request_changes_nothing_and_its_neighbours_go_on
+    test_a_request_that_does_not_fit_is_refused_whole
+    test_the_first_refusal_wins
+"""
+CAPS_AND_MARKS = """
+    test_a_full_queue_refuses_new_jobs
+    test_a_mismatch_does_not_fail_its_neighbours
+    test_a_refused_request_sets_no_mark
+    test_jobs_in_every_state_count
+"""
+THE_GROUPS_OWN_RECORD = """
+    test_following_changes_gives_the_whole
+    test_no_such_record
+    test_ping_tells_the_kind_and_the_time
+    test_random_sequences_on_the_registry
+    test_what_changed_since
+"""
+
+ONE_PLACE = frozenset("".join([ORDER, BOUNDS, ALL_OR_NOTHING, CAPS_AND_MARKS, THE_GROUPS_OWN_RECORD]).split())
