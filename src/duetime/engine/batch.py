@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from copy import copy
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from duetime.engine.meters import Spread
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.names import Queue
 
@@ -44,7 +45,7 @@ class Inbox(Generic[Request, Answer]):
 class Batch(Generic[Request, Answer]):
     """One verb's group commit over all queues. `max_weight` bounds a call, but one request always fits.
 
-    `orphan` takes an answer whose caller went away during the call.
+    `orphan` takes an answer whose caller went away during the call; `sizes` is told how many requests shared a call.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class Batch(Generic[Request, Answer]):
         *,
         max_weight: int,
         orphan: Callable[[Answer], None] | None = None,
+        sizes: Spread | None = None,
     ) -> None:
         self._call = call
         self._spawn = spawn
         self._max_weight = max_weight
         self._orphan = orphan
+        self._sizes = sizes or Spread()
         self._closed = False
         # A queue has an inbox while a runner of its lives.
         self._inboxes: dict[Queue, Inbox[Request, Answer]] = {}
@@ -130,6 +133,7 @@ class Batch(Generic[Request, Answer]):
     async def _serve(self, queue: Queue, entries: Sequence[Entry[Request, Answer]]) -> None:
         self.calls += 1
         self.requests += len(entries)
+        self._sizes.observe(len(entries))
         try:
             answers = await self._call(queue, [entry.request for entry in entries])
             pairs = list(zip(entries, answers, strict=True))

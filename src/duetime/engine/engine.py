@@ -13,6 +13,7 @@ change is one atomic step in the store, and everything here can be rebuilt from 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import Context
 from dataclasses import replace
 from itertools import repeat
 from types import TracebackType
@@ -23,6 +24,7 @@ from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
 from duetime.engine.batch import Batch
 from duetime.engine.loops import OUTAGE, run_duty
+from duetime.engine.meters import Spread
 from duetime.engine.reaper import Reaper
 from duetime.engine.waiters import Waiter, WaitingRoom
 from duetime.engine.wheel import Wheel
@@ -56,17 +58,33 @@ LEAST_WEIGHT = STEP_BYTES // STEP_JOBS
 class Engine:
     """An async context manager: inside it the duties run; leaving it stops them and waits for calls under way."""
 
-    def __init__(self, store: Store, *, max_body: int = MAX_BODY, chance: Callable[[], float] = chance) -> None:
-        """`chance` (0 to 1) spreads what several engines would do in the same instant."""
+    def __init__(
+        self,
+        store: Store,
+        *,
+        max_body: int = MAX_BODY,
+        chance: Callable[[], float] = chance,
+        sizes: Callable[[str], Spread] = lambda verb: Spread(),
+    ) -> None:
+        """`chance` (0 to 1) spreads what several engines would do in the same instant; `sizes` gives the meter of a
+        verb's group commits.
+        """
         self.store = store
         self._max_body = max_body
         self._tasks = asyncio.TaskGroup()
+        self._context = Context()
         self._duties: list[asyncio.Task[None]] = []
         self._wheels: dict[Queue, Wheel] = {}
-        self._pushes = Batch(self._call_push, self._spawn, max_weight=STEP_BYTES)
-        self._acks = Batch(self._call_ack, self._spawn, max_weight=STEP_JOBS)
-        self._cancels = Batch(self._call_cancel, self._spawn, max_weight=STEP_JOBS)
-        self._reserves = Batch(self._call_reserve, self._spawn, max_weight=STEP_JOBS, orphan=self._give_back_later)
+        self._pushes = Batch(self._call_push, self._spawn, sizes=sizes("push"), max_weight=STEP_BYTES)
+        self._acks = Batch(self._call_ack, self._spawn, sizes=sizes("ack"), max_weight=STEP_JOBS)
+        self._cancels = Batch(self._call_cancel, self._spawn, sizes=sizes("cancel"), max_weight=STEP_JOBS)
+        self._reserves = Batch(
+            self._call_reserve,
+            self._spawn,
+            sizes=sizes("reserve"),
+            max_weight=STEP_JOBS,
+            orphan=self._give_back_later,
+        )
         self._outage = replace(OUTAGE, chance=chance)
         self._reaper = Reaper(store, self._reaped, chance)
         self._room = WaitingRoom(store, self._spawn, reserve=self._call_reserve, give_back=self._give_back_later)
@@ -90,10 +108,16 @@ class Engine:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         try:
-            return self._tasks.create_task(work)
+            # A store call serves many: it belongs to none of the requests (their ids, their traces) that it serves.
+            return self._tasks.create_task(work, context=self._context)
         except RuntimeError as stopped:
             work.close()
             raise StoreUnavailable("the engine is not running") from stopped
+
+    @property
+    def parked(self) -> int:
+        """How many consumers wait for a job."""
+        return self._room.parked
 
     # --- producers
 
@@ -380,10 +404,13 @@ def _merge(wants: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:
     return groups
 
 
-def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    shares: list[Sequence[Any]] = []
+def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[Any]:
+    """Each request's answers; or the error of a request that was for a part of the store that is down."""
+    shares: list[Any] = []
     at = 0
     for request in requests:
-        shares.append(answers[at : at + len(request)])
+        share = answers[at : at + len(request)]
+        down = next((answer for answer in share if isinstance(answer, StoreUnavailable)), None)
+        shares.append(down or share)
         at += len(request)
     return shares

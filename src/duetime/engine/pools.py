@@ -17,6 +17,9 @@ from types import TracebackType
 
 from duetime.engine.engine import Engine
 from duetime.engine.loops import OUTAGE
+from duetime.engine.metered import Metered
+from duetime.engine.meters import Meters
+from duetime.engine.pool_meters import PoolMeters
 from duetime.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.job import MAX_BODY
 from duetime.stores.base import Store
@@ -38,9 +41,10 @@ OpenStore = Callable[[str], Awaitable[Store]]
 class Pool:
     """One store and, while that is open, the engine on it. `error` says why it is not."""
 
-    def __init__(self, name: str, url: str) -> None:
+    def __init__(self, name: str, url: str, meters: Meters) -> None:
         self.name = name
         self.url = url
+        self.meters = PoolMeters(meters, name)
         self.engine: Engine | None = None
         self.error: DuetimeError | None = None
         self.tried = asyncio.Event()
@@ -60,7 +64,10 @@ class Pools:
         open_store: OpenStore,
         registry_url: str = "",
         max_body: int = MAX_BODY,
+        meters: Meters | None = None,
     ) -> None:
+        self.meters = meters or Meters()
+        self.meters.before_snapshot(self._count_parked)
         if DEFAULT_POOL not in urls:
             raise InvalidSettings(f"there must be a pool {DEFAULT_POOL!r}")
         for name in urls:
@@ -68,7 +75,7 @@ class Pools:
                 raise InvalidSettings(f"a pool's name may hold ASCII letters, digits, '-' and '_': {name!r}")
         self._open_store = open_store
         self._max_body = max_body
-        self._pools = {name: Pool(name, url) for name, url in urls.items()}
+        self._pools = {name: Pool(name, url, self.meters) for name, url in urls.items()}
         self._registry_pool = self._choose_registry(registry_url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
@@ -77,7 +84,7 @@ class Pools:
         if not url:
             return self._pools[DEFAULT_POOL]
         shared = (pool for pool in self._pools.values() if pool.url == url)
-        return next(shared, Pool(REGISTRY, url))
+        return next(shared, None) or Pool(REGISTRY, url, self.meters)
 
     async def __aenter__(self) -> "Pools":
         everything = {**self._pools, self._registry_pool.name: self._registry_pool}
@@ -134,6 +141,10 @@ class Pools:
         pools = {**self._pools, self._registry_pool.name: self._registry_pool}
         return {name: pool.error for name, pool in pools.items() if pool.error is not None}
 
+    def _count_parked(self) -> None:
+        for pool in {**self._pools, self._registry_pool.name: self._registry_pool}.values():
+            pool.meters.parked.value = pool.engine.parked if pool.engine else 0
+
     async def _keep(self, pool: Pool) -> None:
         """Hold the pool open until the end, opening it again whenever it broke."""
         failures = 0
@@ -153,7 +164,8 @@ class Pools:
 
     async def _serve(self, pool: Pool, store: Store) -> None:
         try:
-            async with Engine(store, max_body=self._max_body) as engine:
+            metered = Metered(store, pool.meters)
+            async with Engine(metered, max_body=self._max_body, sizes=pool.meters.batches) as engine:
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
                 log.info("pool_open", extra={"pool": pool.name})

@@ -1,0 +1,214 @@
+"""What a watched store counts: every event, every time, and nothing twice."""
+
+import asyncio
+
+import pytest
+
+from duetime.engine import Engine
+from duetime.engine.metered import VERBS, Metered
+from duetime.engine.meters import Meters, Snapshot
+from duetime.engine.pool_meters import COUNTERS, MAX_RUNNING, PoolMeters
+from duetime.errors import LeaseLost, StoreUnavailable
+from duetime.job import Delivery, IfExists, Lease, NewJob, Priority, State
+from duetime.names import Queue
+from duetime.stores.base import Ask, Mark, Push, Store
+from duetime.stores.memory import MemoryStore
+from tests.faults.store_faults import FaultyStore
+from tests.plugins.until import until
+
+QUEUE = Queue("ns", "q")
+
+
+class Hands:
+    """A clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+class Bench:
+    def __init__(self, max_queues: int = 1000) -> None:
+        self.clock = Hands()
+        self.meters = Meters(max_queues)
+        self.pool = PoolMeters(self.meters, "default")
+        self.faulty = FaultyStore(MemoryStore(self.clock))
+        self.store = Metered(self.faulty, self.pool)
+
+    async def push(self, *ids: str, queue: Queue = QUEUE, **options: object) -> None:
+        jobs = [NewJob(job_id, b"x", **options) for job_id in ids]  # type: ignore[arg-type]
+        await self.store.push(queue, [Push(jobs)])
+
+    async def reserve(self, limit: int = 1, ttr_ms: int = 60_000) -> list[Lease]:
+        reserved = await self.store.reserve(QUEUE, [Ask(limit, ttr_ms)])
+        return [delivery.lease for deliveries in reserved.deliveries for delivery in deliveries]
+
+    def counted(self, queue: Queue = QUEUE) -> dict[str, float]:
+        """The counters of a queue that are not zero."""
+        found = {
+            name: value(self.meters.snapshot(), f"duetime_jobs_{name}_total", "default", *queue) for name in COUNTERS
+        }
+        return {name: number for name, number in found.items() if number}
+
+
+def value(snapshot: Snapshot, name: str, *labels: str) -> float:
+    return series(snapshot, name).get(labels, [0])[0]
+
+
+def series(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], list[float]]:
+    [reading] = [reading for reading in snapshot.readings if reading.description.name == name]
+    return reading.series
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_it_has_every_verb_of_the_contract(bench: Bench) -> None:
+    for name in vars(Store):
+        if not name.startswith("_"):
+            assert name in vars(Metered), name
+
+
+async def test_the_life_of_jobs(bench: Bench) -> None:
+    await bench.push("a", "b", "c", "d", "e", "f")
+    await bench.push("a")
+    await bench.store.push(
+        QUEUE, [Push([NewJob("b", b"y")], IfExists.REPLACE), Push([NewJob("b", b"y")], IfExists.ERROR)]
+    )
+    leases = {lease.id: lease for lease in await bench.reserve(5)}
+    assert len(leases) == 5
+    names = sorted(leases)
+    await bench.store.ack(QUEUE, [leases[names[0]]])
+    await bench.store.release(leases[names[1]], 60_000)
+    await bench.store.kill(leases[names[2]])
+    await bench.store.give_back(leases[names[3]])
+    await bench.store.cancel(QUEUE, [names[4], "nobody"])
+    with pytest.raises(LeaseLost):
+        await bench.store.release(leases[names[0]], 0)
+    await bench.store.respawn(QUEUE)
+    await bench.store.reschedule(QUEUE, [names[1], "nobody"], delay_ms=5)
+    await bench.store.purge(QUEUE, list(State))
+    assert bench.counted() == {
+        "pushed": 7,
+        "kept": 1,
+        "delivered": 5,
+        "acked": 1,
+        "released": 1,
+        "dead": 1,
+        "given_back": 1,
+        "cancelled": 1,
+        "respawned": 1,
+        "rescheduled": 1,
+        "purged": 4,
+    }
+
+
+async def test_a_repeated_push_is_not_counted_again(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.store.push(QUEUE, [Push([NewJob("a", b"x")], mark=Mark("m", b"d", 60_000))])
+    assert bench.counted() == {"pushed": 1}
+
+
+async def test_what_the_reaper_moves(bench: Bench) -> None:
+    await bench.push("lapses", "dies", tries=2)
+    await bench.push("expires", delay_ms=100, ttl_ms=200)
+    await bench.reserve(2, ttr_ms=50)
+    bench.clock.ms += 60
+    await bench.store.reap()
+    await bench.reserve(1, ttr_ms=50)
+    bench.clock.ms += 500
+    await bench.store.reap()
+    counted = bench.counted()
+    assert (counted["lapsed"], counted["dead"], counted["expired"]) == (2, 1, 1)
+    snapshot = bench.meters.snapshot()
+    assert value(snapshot, "duetime_reaper_passes_total", "default") == 2
+    assert value(snapshot, "duetime_reaper_last_pass_timestamp_seconds", "default") == bench.clock.ms / 1000
+
+
+async def test_an_expired_job_is_counted_wherever_it_is_met(bench: Bench) -> None:
+    await bench.push("met by reserve", "met by push", ttl_ms=10)
+    bench.clock.ms += 20
+    await bench.push("met by push")
+    await bench.reserve(2)
+    assert bench.counted() == {"pushed": 3, "expired": 2, "delivered": 1}
+
+
+async def test_lateness_wait_and_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr("duetime.engine.metered.now_s", lambda: seconds[0])
+    await bench.push("a", delay_ms=30_000)
+    bench.clock.ms += 30_007
+    [lease] = await bench.reserve()
+    seconds[0] = 7.0
+    await bench.store.release(lease, 0)
+    [lease] = await bench.reserve()
+    seconds[0] = 7.5
+    await bench.store.ack(QUEUE, [lease])
+    snapshot, labels = bench.meters.snapshot(), ("default", *QUEUE)
+    late = series(snapshot, "duetime_job_lateness_seconds")[labels]
+    wait = series(snapshot, "duetime_job_wait_seconds")[labels]
+    run = series(snapshot, "duetime_job_run_seconds")[labels]
+    assert (sum(late[:-1]), late[-1], late[3]) == (2, pytest.approx(0.007), 1), "7 ms fall between 5 and 10"
+    assert (sum(wait[:-1]), wait[-1]) == (1, pytest.approx(30.007)), "only the first delivery"
+    assert (sum(run[:-1]), run[-1]) == (2, pytest.approx(7.5))
+
+
+async def test_times_of_runs_are_kept_for_a_bounded_number_of_jobs(bench: Bench) -> None:
+    for number in range(MAX_RUNNING + 5):
+        bench.pool.started([_delivery(str(number))], 0.0)
+    assert len(bench.pool._started) == MAX_RUNNING
+    bench.pool.ended(_delivery("0").lease, 1.0)
+    bench.pool.ended(_delivery(str(MAX_RUNNING)).lease, 1.0)
+    run = series(bench.meters.snapshot(), "duetime_job_run_seconds")["default", *QUEUE]
+    assert sum(run[:-1]) == 1
+
+
+def _delivery(job_id: str) -> Delivery:
+    return Delivery(Lease(QUEUE, job_id, 1, 1), b"", 0, 0, Priority.NORMAL, 1, 1)
+
+
+async def test_calls_are_timed_and_failures_counted(bench: Bench) -> None:
+    bench.faulty.down("push")
+    with pytest.raises(StoreUnavailable):
+        await bench.push("a")
+    await bench.reserve()
+    snapshot = bench.meters.snapshot()
+    calls = series(snapshot, "duetime_store_call_seconds")
+    assert set(calls) == {("default", verb) for verb in VERBS}
+    assert {verb: sum(counts[:-1]) for (_, verb), counts in calls.items() if sum(counts[:-1])} == {
+        "push": 1,
+        "reserve": 1,
+    }
+    assert series(snapshot, "duetime_store_call_errors_total") == {("default", "push", StoreUnavailable.code): [1]}
+
+
+async def test_queues_beyond_the_limit_are_counted_together() -> None:
+    bench = Bench(max_queues=2)
+    for name in ("a", "b", "c", "d", "a"):
+        await bench.push("x" + name, queue=Queue("ns", name))
+    assert bench.counted(Queue("ns", "a")) == {"pushed": 1, "kept": 1}
+    assert bench.counted(Queue("other", "other")) == {"pushed": 2}
+    assert bench.counted(Queue("ns", "c")) == {}
+    assert len(bench.pool._queues) == 2
+
+
+async def test_requests_that_share_a_call_are_counted() -> None:
+    meters = Meters()
+    pool = PoolMeters(meters, "default")
+    store = FaultyStore(MemoryStore())
+    async with Engine(Metered(store, pool), sizes=pool.batches) as engine:
+        gate = asyncio.Event()
+        store.slow("push", request=gate)
+        pushes = [asyncio.create_task(engine.push(QUEUE, [NewJob("0", b"")]))]
+        await until(lambda: any(call.verb == "push" for call in store.calls))
+        pushes += [asyncio.create_task(engine.push(QUEUE, [NewJob(str(number), b"")])) for number in range(1, 6)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*pushes)
+    sizes = series(meters.snapshot(), "duetime_batch_requests")["default", "push"]
+    assert (sizes[0], sizes[3], sizes[-1]) == (1, 1, 6), "one alone, then five together"
