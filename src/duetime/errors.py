@@ -6,12 +6,14 @@
     │   ├── InvalidId
     │   ├── InvalidTime
     │   ├── ExpiresBeforeDue
+    │   ├── InvalidCondition
     │   └── BodyTooLarge        413
     ├── Unauthorized            401
     ├── Forbidden               403
     ├── NotFound                404
     │   ├── JobNotFound
-    │   └── PoolNotFound
+    │   ├── PoolNotFound
+    │   └── TopicNotFound
     ├── MethodNotAllowed        405
     ├── Conflict                409  the job or record is not where the caller thinks
     │   ├── JobExists
@@ -19,6 +21,8 @@
     │   ├── JobRunning
     │   ├── JobDead
     │   ├── VersionConflict
+    │   ├── TopicExists
+    │   ├── TopicOffline
     │   └── MarkMismatch        422
     ├── QueueFull               429
     ├── TooManyRequests         429
@@ -92,6 +96,12 @@ class ExpiresBeforeDue(InvalidRequest):
     code = "expires_before_due"
 
 
+class InvalidCondition(InvalidRequest):
+    """The retry condition cannot be read."""
+
+    code = "invalid_condition"
+
+
 class BodyTooLarge(InvalidRequest):
     """The body is larger than allowed."""
 
@@ -130,6 +140,12 @@ class PoolNotFound(NotFound):
     """There is no such pool."""
 
     code = "pool_not_found"
+
+
+class TopicNotFound(NotFound):
+    """There is no such topic."""
+
+    code = "topic_not_found"
 
 
 class MethodNotAllowed(DuetimeError):
@@ -174,6 +190,18 @@ class VersionConflict(Conflict):
     """The record was changed by somebody else."""
 
     code = "version_conflict"
+
+
+class TopicExists(Conflict):
+    """A topic with this name exists."""
+
+    code = "topic_exists"
+
+
+class TopicOffline(Conflict):
+    """The topic is offline and takes no new jobs."""
+
+    code = "topic_offline"
 
 
 class MarkMismatch(Conflict):

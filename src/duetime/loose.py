@@ -1,0 +1,182 @@
+"""PHP 8's loose comparison, for values that came out of JSON.
+
+One table says how two kinds of value compare; everything else here is how a kind is read as another. A JSON list is
+the array of its places, as PHP sees it. `order` answers -1, 0 or 1, or None where PHP calls two arrays uncomparable,
+for which only `!=` holds. Pure; the retry condition of a topic is its only caller.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
+
+Value = Any
+"""None, bool, int, float, str, list or dict."""
+
+MAX_INT = 2**63 - 1
+_NUMERIC = re.compile(r"[ \t\n\r\v\f]*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)[ \t\n\r\v\f]*", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+
+
+def truth(value: Value) -> bool:
+    """False: null, false, 0, "", "0" and what is empty."""
+    return value != "0" and bool(value)
+
+
+def order(left: Value, right: Value) -> int | None:
+    """-1, 0 or 1 for less, equal, greater; None if the two cannot be compared."""
+    return _TABLE[_kind(left), _kind(right)](left, right)
+
+
+def equal(left: Value, right: Value) -> bool:
+    return order(left, right) == 0
+
+
+def _kind(value: Value) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "bool"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case _:
+            return "array"
+
+
+def _by_truth(left: Value, right: Value) -> int:
+    return truth(left) - truth(right)
+
+
+def _numbers(left: float, right: float) -> int:
+    a, b = _machine(left), _machine(right)
+    if isinstance(a, float) or isinstance(b, float):
+        a, b = float(a), float(b)
+    return (a > b) - (a < b)
+
+
+def _texts(left: str, right: str) -> int:
+    a, b = left.encode(errors="surrogatepass"), right.encode(errors="surrogatepass")
+    return (a > b) - (a < b)
+
+
+def _strings(left: str, right: str) -> int:
+    """As numbers if both are numeric, else as texts."""
+    a, b = number(left), number(right)
+    if a is None or b is None:
+        return _texts(left, right)
+    if a == b and (_overflows(left, a) and _overflows(right, b)):
+        return _texts(left, right)
+    return _numbers(a, b)
+
+
+def _overflows(text: str, value: float) -> bool:
+    """Too large for what it became, so that two different texts may have become the same number."""
+    return isinstance(value, float) and (math.isinf(value) or bool(_INTEGER.fullmatch(text.strip())))
+
+
+def _number_and_string(left: float, right: str) -> int:
+    value = number(right)
+    return _texts(text_of(left), right) if value is None else _numbers(left, value)
+
+
+def _string_and_number(left: str, right: float) -> int:
+    return -_number_and_string(right, left)
+
+
+def _null_and_string(_: None, right: str) -> int:
+    return _strings("", right)
+
+
+def _string_and_null(left: str, _: None) -> int:
+    return _strings(left, "")
+
+
+def _arrays(left: Value, right: Value) -> int | None:
+    """The longer one is greater; then key by key, and a key that the other has not makes them uncomparable."""
+    a, b = items(left), items(right)
+    if len(a) != len(b):
+        return 1 if len(a) > len(b) else -1
+    for key, value in a.items():
+        if key not in b:
+            return None
+        found = order(value, b[key])
+        if found != 0:
+            return found
+    return 0
+
+
+def _array_is_greater(_: Value, __: Value) -> int:
+    return 1
+
+
+def _array_is_greater_right(_: Value, __: Value) -> int:
+    return -1
+
+
+_TABLE: Mapping[tuple[str, str], Callable[[Any, Any], int | None]] = {
+    ("null", "null"): _by_truth,
+    ("null", "bool"): _by_truth,
+    ("null", "number"): _by_truth,
+    ("null", "string"): _null_and_string,
+    ("null", "array"): _by_truth,
+    ("bool", "null"): _by_truth,
+    ("bool", "bool"): _by_truth,
+    ("bool", "number"): _by_truth,
+    ("bool", "string"): _by_truth,
+    ("bool", "array"): _by_truth,
+    ("number", "null"): _by_truth,
+    ("number", "bool"): _by_truth,
+    ("number", "number"): _numbers,
+    ("number", "string"): _number_and_string,
+    ("number", "array"): _array_is_greater_right,
+    ("string", "null"): _string_and_null,
+    ("string", "bool"): _by_truth,
+    ("string", "number"): _string_and_number,
+    ("string", "string"): _strings,
+    ("string", "array"): _array_is_greater_right,
+    ("array", "null"): _by_truth,
+    ("array", "bool"): _by_truth,
+    ("array", "number"): _array_is_greater,
+    ("array", "string"): _array_is_greater,
+    ("array", "array"): _arrays,
+}
+
+
+def number(text: str) -> int | float | None:
+    """What a numeric string means, None if it is not one; blanks around it are allowed."""
+    found = _NUMERIC.fullmatch(text)
+    if found is None:
+        return None
+    return _machine(int(found[1])) if _INTEGER.fullmatch(found[1]) else float(found[1])
+
+
+def _machine(value: float) -> int | float:
+    """A whole number beyond 64 bits is a float."""
+    if isinstance(value, int) and not -MAX_INT - 1 <= value <= MAX_INT:
+        return float(value) if abs(value).bit_length() <= 1023 else math.copysign(math.inf, value)
+    return value
+
+
+def text_of(value: float) -> str:
+    """A number as PHP prints it: 14 digits, `1.0E+25`."""
+    value = _machine(value)
+    if isinstance(value, int):
+        return str(value)
+    if math.isinf(value):
+        return "INF" if value > 0 else "-INF"
+    mantissa, e, exponent = f"{value:.14G}".partition("E")
+    if not e:
+        return mantissa
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{exponent[0]}{exponent[1:].lstrip('0')}"
+
+
+def items(array: list[Value] | dict[str, Value]) -> dict[str, Value]:
+    """An array by its keys; a list's are its places."""
+    return {str(place): value for place, value in enumerate(array)} if _is_list(array) else dict(array)
+
+
+def _is_list(array: object) -> TypeGuard[list[Value]]:
+    return isinstance(array, list)

@@ -1,0 +1,169 @@
+"""A topic: a queue whose jobs are delivered to a callback URL.
+
+Frozen data and its checks, no I/O; php-delayqueue's fields with its defaults, and what it lacked. The queue of a topic
+has the topic's key for its name. Who keeps topics is `engine/topics`, who delivers is `engine/courier`.
+"""
+
+from enum import StrEnum
+from typing import Literal
+from urllib.parse import urlsplit
+
+from msgspec import UNSET, Struct, UnsetType, structs
+
+from duetime import backoff
+from duetime.clock import MAX_DURATION
+from duetime.condition import parse
+from duetime.errors import DuetimeError, InvalidRequest
+from duetime.job import Priority
+
+MAX_URL = 2048
+MAX_TEXT = 255
+MAX_ALERTS = 20
+MAX_TIMEOUT_MS = 600_000
+MAX_CAP = 10_000
+MAX_IN_FLIGHT = 10_000
+MAX_RATE = 1_000_000
+DEFAULT_CAP = 10
+DEFAULT_TIMEOUT_MS = 3000
+DEFAULT_SCHEDULE = "odd-minutes"
+DEFAULT_IN_FLIGHT = 100
+
+
+class Method(StrEnum):
+    """GET: the body's fields in the query. POST: as a form. JSON: a POST of the whole body, as it is."""
+
+    GET = "GET"
+    POST = "POST"
+    JSON = "JSON"
+
+
+class Status(StrEnum):
+    """Offline refuses new jobs; those that are there are still delivered."""
+
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+class Success(StrEnum):
+    """BODY: any answer that is not empty. STATUS: that, and a 2xx status."""
+
+    BODY = "body"
+    STATUS = "2xx"
+
+
+class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`key` is the queue's name, `name` what people call it; `id` numbers topics and is never used twice.
+
+    The n-th retry comes after the schedule's n-th wait; a failure with n > `cap` is the last, so a job is tried
+    1 + cap + 1 times. `lift_cap`: retries that the condition asked for have no end. `in_flight` and `rate` (calls a
+    second, 0 = no limit) hold for each server process. `halted` says why nothing is delivered, empty if all is well.
+    `secret` signs; `old_secret` signs too until `old_secret_until`, while receivers change over.
+    """
+
+    key: str
+    callback: str
+    id: int = 0
+    name: str = ""
+    delay_ms: int = 0
+    method: Method = Method.GET
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    retry_if: str = ""
+    schedule: str = DEFAULT_SCHEDULE
+    cap: int = DEFAULT_CAP
+    lift_cap: bool = False
+    success: Success = Success.BODY
+    priority: Priority = Priority.NORMAL
+    alert: tuple[str, ...] = ()
+    creator: str = ""
+    status: Status = Status.ONLINE
+    halted: str = ""
+    verify_tls: bool = True
+    in_flight: int = DEFAULT_IN_FLIGHT
+    rate: int = 0
+    secret: str = ""
+    old_secret: str = ""
+    old_secret_until: int = 0
+
+
+class TopicChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Only what is set changes. `secret`: "" ends signing, "new" draws one."""
+
+    callback: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    delay_ms: int | UnsetType = UNSET
+    method: Method | UnsetType = UNSET
+    timeout_ms: int | UnsetType = UNSET
+    retry_if: str | UnsetType = UNSET
+    schedule: str | UnsetType = UNSET
+    cap: int | UnsetType = UNSET
+    lift_cap: bool | UnsetType = UNSET
+    success: Success | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    alert: tuple[str, ...] | UnsetType = UNSET
+    creator: str | UnsetType = UNSET
+    verify_tls: bool | UnsetType = UNSET
+    in_flight: int | UnsetType = UNSET
+    rate: int | UnsetType = UNSET
+    secret: str | UnsetType = UNSET
+
+
+NEW_SECRET: Literal["new"] = "new"
+
+
+def changed(topic: Topic, change: TopicChange) -> Topic:
+    """The topic after the change, unchecked; the secret is its keeper's affair."""
+    fields = {name: value for name, value in structs.asdict(change).items() if value is not UNSET and name != "secret"}
+    return structs.replace(topic, **fields)
+
+
+def check_topic(topic: Topic) -> Topic:
+    """Returns its argument or raises InvalidRequest; InvalidCondition and InvalidTime for what they are about."""
+    _check_url(topic.callback)
+    parse(topic.retry_if)
+    _check_schedule(topic.schedule)
+    for name, most in (("name", MAX_TEXT), ("creator", MAX_TEXT)):
+        if len(getattr(topic, name)) > most:
+            raise InvalidRequest(f"the {name} of a topic has at most {most} characters", path=f"$.{name}")
+    _check_range(topic.delay_ms, "delay", 0, MAX_DURATION)
+    _check_range(topic.timeout_ms, "timeout", 1, MAX_TIMEOUT_MS)
+    _check_range(topic.cap, "cap", 0, MAX_CAP)
+    _check_range(topic.in_flight, "in_flight", 1, MAX_IN_FLIGHT)
+    _check_range(topic.rate, "rate", 0, MAX_RATE)
+    if len(topic.alert) > MAX_ALERTS or any(not 1 <= len(address) <= MAX_TEXT for address in topic.alert):
+        raise InvalidRequest(f"a topic has at most {MAX_ALERTS} alert addresses, none empty", path="$.alert")
+    return topic
+
+
+def _check_range(value: int, name: str, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidRequest(f"the {name} of a topic lies between {least} and {most}: {value}", path=f"$.{name}")
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidRequest(f"the callback is not a URL: {error}", path="$.callback") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise InvalidRequest(f"the callback is an http or https URL with a host: {url[:100]!r}", path="$.callback")
+    if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidRequest(
+            f"the callback has at most {MAX_URL} ASCII characters and no blanks; encode others as %XX",
+            path="$.callback",
+        )
+    if parts.username is not None or parts.fragment:
+        raise InvalidRequest("the callback has no user, password or fragment in it", path="$.callback")
+
+
+def _check_schedule(text: str) -> None:
+    try:
+        backoff.parse(text)
+    except DuetimeError as error:
+        raise InvalidRequest(f"the schedule cannot be read: {error.message}", path="$.schedule") from None
+
+
+def host_of(url: str) -> str:
+    """What limits per host go by: host and port."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
