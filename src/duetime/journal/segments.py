@@ -85,7 +85,7 @@ class Lock:
     """The right to write into a node's folder. It ends with the process, however that ends."""
 
     def __init__(self, handle: int, path: Path) -> None:
-        self._handle = handle
+        self.handle = handle
         self._path = path
 
     @classmethod
@@ -107,7 +107,7 @@ class Lock:
         """`ended`: nothing will ever be written there again."""
         if ended:
             self._path.unlink(missing_ok=True)
-        os.close(self._handle)
+        os.close(self.handle)
 
 
 def is_alive(node: Path) -> bool:
