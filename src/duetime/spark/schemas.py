@@ -5,6 +5,10 @@ Times are epoch milliseconds and durations milliseconds, as everywhere in Duetim
 partitioned by. Executors and driver use these constants alike.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -175,3 +179,9 @@ STATS = _table(
 def ddl(schema: StructType) -> str:
     """The schema as text, for casts and readers that take one."""
     return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
+
+
+def frame(spark: SparkSession, rows: Iterable[Any], schema: StructType) -> DataFrame:
+    """A few rows as a DataFrame; what is too many for a list does not belong here."""
+    session: Any = spark  # createDataFrame's own annotations are incomplete
+    return session.createDataFrame(list(rows), schema)

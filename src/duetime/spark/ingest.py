@@ -1,0 +1,126 @@
+"""Lines of the journal -> typed events: what the table `events` is made of.
+
+Everything here is a DataFrame -> DataFrame transform in Spark's own functions, so it runs on the JVM of the executors
+and no row passes through Python. A line is an entry or it is damage: its length, its check sum and its JSON are all
+checked, as `journal.lines.read_line` does it.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField
+
+from duetime.journal.lines import HEAD
+from duetime.spark.schemas import ENTRY, EVENTS
+
+REQUIRED = ("ts", "wrote_at", "node", "seq", "event")
+BODY = ("body", "body_b64", "attributes")
+
+
+def read_lines(lines: DataFrame) -> DataFrame:
+    """(value, file) -> (file, entry, problem): `problem` says what is wrong with the line, null if nothing is.
+
+    `value` is the line without its newline.
+    """
+    raw = F.col("value").cast("binary")
+    head = F.substring("value", 1, HEAD)
+    text = F.expr(f"substring(cast(value as binary), {HEAD + 1})")
+    return (
+        lines.select("file", head.alias("head"), text.alias("text"), F.octet_length(raw).alias("size"))
+        .withColumn("entry", F.from_json(F.col("text").cast("string"), ENTRY))
+        .select("file", "entry", _problem().alias("problem"))
+    )
+
+
+def _problem() -> Column:
+    lacks_head = (F.col("size") <= HEAD) | (F.substring("head", HEAD, 1) != " ")
+    wrong_length = F.substring("head", 9, 8) != _hex8(F.octet_length("text"))
+    wrong_sum = F.substring("head", 1, 8) != _hex8(F.crc32("text"))
+    not_entry = F.col("entry").isNull()
+    for name in REQUIRED:
+        not_entry = not_entry | F.col(f"entry.{name}").isNull()
+    return (
+        F.when(lacks_head, "the line has no head")
+        .when(wrong_length, "the line is cut or says another length")
+        .when(wrong_sum, "the check sum does not fit")
+        .when(not_entry, "not an entry")
+    )
+
+
+def _hex8(number: Column) -> Column:
+    return F.lower(F.lpad(F.hex(number), 8, "0"))
+
+
+def good_events(lines: DataFrame) -> DataFrame:
+    """(entry, problem ...) -> EVENTS, without what is damaged."""
+    entry = lines.where(F.col("problem").isNull()).select("entry.*")
+    plain = [_present(field) for field in ENTRY.fields if field.name not in BODY]
+    body = F.coalesce(F.encode("body", "UTF-8"), F.unbase64("body_b64")).alias("body")
+    moment = F.when(F.col("ts") > 0, F.col("ts")).otherwise(F.col("wrote_at"))
+    date = F.to_date(F.timestamp_millis(moment)).alias("date")
+    return entry.select(*plain, body, "attributes", date).select(*EVENTS.names)
+
+
+def _present(field: StructField) -> Column:
+    """What an entry leaves out has its default there."""
+    match field.dataType:
+        case StringType():
+            default = F.lit("default" if field.name == "pool" else "")
+        case LongType() | IntegerType():
+            default = F.lit(0)
+        case other:
+            raise AssertionError(other)
+    return F.coalesce(F.col(field.name), default.cast(field.dataType)).alias(field.name)
+
+
+def numbered_lines(whole: DataFrame) -> DataFrame:
+    """(value: a whole file, file) -> (file, line, last, value): lines count from 1; no newline follows the `last`."""
+    lines = F.split("value", "\n", -1)
+    return (
+        whole.select("file", F.size(lines).alias("count"), F.posexplode(lines).alias("position", "value"))
+        .select(
+            "file",
+            (F.col("position") + 1).alias("line"),
+            (F.col("position") + 1 == F.col("count")).alias("last"),
+            "value",
+        )
+        .where(~(F.col("last") & (F.col("value") == "")))
+    )
+
+
+def damaged_lines(numbered: DataFrame) -> DataFrame:
+    """(file, line, last, value) -> (file, line, last, problem) for what is damaged."""
+    checked = numbered.withColumn("file", F.struct("file", "line", "last")).transform(read_lines)
+    return checked.where(F.col("problem").isNotNull()).select("file.*", "problem")
+
+
+def once(events: DataFrame) -> DataFrame:
+    """Each (node, seq) once, wherever its copies were."""
+    return events.dropDuplicates(["node", "seq"])
+
+
+def new_only(events: DataFrame, known: DataFrame) -> DataFrame:
+    """Without what is known by (node, seq)."""
+    return events.join(known.select("node", "seq"), on=["node", "seq"], how="left_anti").select(*EVENTS.names)
+
+
+def node_extents(events: DataFrame) -> DataFrame:
+    """Per node: how many entries, how many of them distinct, the first and last seq, its latest time, its end."""
+    return events.groupBy("node").agg(
+        F.count("*").alias("entries"),
+        F.count_distinct("seq").alias("distinct"),
+        F.min("seq").alias("first"),
+        F.max("seq").alias("last"),
+        F.max("ts").alias("beat_at"),
+        F.max(F.col("event") == "closed").alias("closed"),
+    )
+
+
+def node_ranges(events: DataFrame) -> DataFrame:
+    """(node, seq) -> (node, first, last) without gaps in between."""
+    island = F.expr("seq - row_number() over (partition by node order by seq)")
+    return (
+        events.select("node", "seq", island.alias("island"))
+        .groupBy("node", "island")
+        .agg(F.min("seq").alias("first"), F.max("seq").alias("last"))
+        .select("node", "first", "last")
+    )

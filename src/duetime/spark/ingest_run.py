@@ -1,0 +1,226 @@
+"""The pipeline `ingest`: sealed segments of the journal -> the table `events`, each entry once.
+
+A Structured Streaming query over the journal's folder, checkpointed in the lake: a run takes the segments that are new,
+or goes on for ever. What makes it safe to repeat is not the checkpoint but (node, seq): the manifest says which ranges
+of every node are in the table, and rows that are there already are left out, so a lost checkpoint, a doubled or a
+renamed segment adds nothing. Driver code; rows stay on the executors.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct, field
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from duetime.clock import Duration, duration_ms
+from duetime.errors import InvalidRequest
+from duetime.spark import ingest
+from duetime.spark.lake import Lake, Manifest, PublishConflict, Staged
+from duetime.spark.lake_files import files_for
+from duetime.spark.lake_nodes import NodeState, join_nodes
+
+PER_BATCH = 4 * 1024**3
+"""Bytes of segments per micro-batch: each is one published step."""
+MAX_AGE = "3650d"
+"""Spark passes over files older than the newest by more than this; a segment that comes late must not be."""
+NAMED_DAMAGE = 1000
+
+
+class Damage(Struct, frozen=True):
+    """`seq` is the entry that stood there, 0 where the file's name does not tell."""
+
+    file: str
+    line: int
+    problem: str
+    node: str = ""
+    seq: int = 0
+
+
+class EventsAbout(Struct, frozen=True):
+    """What the manifest of `events` says about the journal."""
+
+    nodes: dict[str, NodeState] = field(default_factory=dict[str, NodeState])
+    damage: Sequence[Damage] = ()
+    damaged: int = 0
+    events: int = 0
+
+
+class Ingested(Struct):
+    """What a run did."""
+
+    segments: int = 0
+    events: int = 0
+    repeated: int = 0
+    damaged: int = 0
+    damage: list[Damage] = field(default_factory=list[Damage])
+    version: int = 0
+
+
+def about_events(manifest: Manifest) -> EventsAbout:
+    return msgspec.convert(manifest.about, EventsAbout)
+
+
+def run_ingest(
+    lake: Lake,
+    journal: str,
+    *,
+    every: Duration | None = None,
+    told: Callable[[Ingested], None] = lambda so_far: None,
+) -> Ingested:
+    """Take in what is sealed and new; with `every`, again at that interval until the process is interrupted.
+
+    Safe to run again, also beside another run.
+    """
+    total = Ingested(version=lake.events.manifest().version)
+    errors: list[BaseException] = []
+
+    def take(lines: DataFrame, number: int) -> None:
+        try:
+            _add(total, ingest_lines(lake, lines))
+        except BaseException as error:  # it comes out of the query as a Java error without its own words
+            errors.append(error)
+            raise
+        told(total)
+
+    query = _start(lake, journal, take, every)
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    except Exception:
+        if errors:
+            raise errors[0] from None
+        raise
+    return total
+
+
+def _start(lake: Lake, journal: str, take: Callable[[DataFrame, int], None], every: Duration | None) -> StreamingQuery:
+    files = files_for(lake.spark, journal)
+    home = files.home(journal)
+    if not files.list(home):
+        raise InvalidRequest(f"there is no journal in {journal}")
+    lines = (
+        lake.spark.readStream.format("text")
+        .option("lineSep", "\n")
+        .option("pathGlobFilter", "*.journal")
+        .option("recursiveFileLookup", True)
+        .option("maxFileAge", MAX_AGE)
+        .option("maxBytesPerTrigger", PER_BATCH)
+        .load(home)
+        .select("value", F.col("_metadata.file_path").alias("file"))
+    )
+    checkpoint = f"{lake.folder}/_checkpoints/ingest-{zlib.crc32(home.encode()):08x}"
+    writer = lines.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
+    if every is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{duration_ms(every)} milliseconds").start()
+
+
+def ingest_lines(lake: Lake, lines: DataFrame) -> Ingested:
+    """Publish the entries of some lines (value, file) that are not in the table yet, and note the damaged ones."""
+    seen = Observation()
+    read = lines.transform(ingest.read_lines).observe(
+        seen,
+        F.count_if(F.col("problem").isNotNull()).alias("damaged"),
+        F.collect_set("file").alias("files"),
+        F.collect_set(F.when(F.col("problem").isNotNull(), F.col("file"))).alias("bad_files"),
+    )
+    staged = lake.events.stage(read.transform(ingest.good_events))
+    observed = seen.get
+    damage = find_damage(lake, observed["bad_files"]) if observed["damaged"] else []
+    done = Ingested(segments=len(observed["files"]), damage=damage, damaged=len(damage))
+    while True:
+        try:
+            return _publish(lake, staged, done)
+        except PublishConflict:
+            continue
+
+
+def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
+    manifest = lake.events.manifest()
+    about = about_events(manifest)
+    incoming, rows, doubled = extents(staged.read())
+    overlapping = [name for name, state in incoming.items() if state.overlaps(about.nodes.get(name, NodeState()))]
+    if doubled or overlapping:
+        rows_before = rows
+        known = lake.events.read(manifest=manifest).where(F.col("node").isin(overlapping))
+        fresh = staged.read().transform(ingest.once).transform(ingest.new_only, known)
+        doubled_in, staged = staged, lake.events.stage(fresh)
+        doubled_in.drop()
+        incoming, rows, _ = extents(staged.read())
+        done.repeated += rows_before - rows
+    known_places = {(one.file, one.line) for one in about.damage}
+    damage = [one for one in done.damage if (one.file, one.line) not in known_places]
+    if not rows and not damage:
+        staged.drop()
+        done.version = manifest.version
+        return done
+    new_about = EventsAbout(
+        nodes=join_nodes(about.nodes, incoming),
+        damage=[*about.damage, *damage][:NAMED_DAMAGE],
+        damaged=about.damaged + len(damage),
+        events=about.events + rows,
+    )
+    published = lake.events.publish(staged, after=manifest, about=msgspec.to_builtins(new_about))
+    done.events, done.version = rows, published.version
+    return done
+
+
+def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
+    """Per node what there is; how many rows; whether any (node, seq) stands twice."""
+    found: dict[str, NodeState] = {}
+    holes: list[str] = []
+    rows, doubled = 0, False
+    for row in ingest.node_extents(events).collect():
+        rows += row["entries"]
+        doubled = doubled or row["entries"] != row["distinct"]
+        if row["last"] - row["first"] + 1 != row["distinct"]:
+            holes.append(row["node"])
+        found[row["node"]] = NodeState([(row["first"], row["last"])], row["beat_at"], row["closed"])
+    if holes:
+        ranges: dict[str, list[tuple[int, int]]] = {name: [] for name in holes}
+        distinct = events.where(F.col("node").isin(holes)).select("node", "seq").distinct()
+        for row in ingest.node_ranges(distinct).collect():
+            ranges[row["node"]].append((row["first"], row["last"]))
+        for name in holes:
+            found[name] = NodeState(sorted(ranges[name]), found[name].beat_at, found[name].closed)
+    return found, rows, doubled
+
+
+def find_damage(lake: Lake, files: Iterable[str], *, growing: bool = False) -> list[Damage]:
+    """Where the damage in these files is. In a `growing` file a last line without its end is still being written."""
+    whole = (
+        lake.spark.read.format("text")
+        .option("wholetext", True)
+        .load(sorted(map(unquote, files)))  # Spark escapes the paths that it tells, and not those that it is told
+        .select("value", F.col("_metadata.file_path").alias("file"))
+    )
+    found = whole.transform(ingest.numbered_lines).transform(ingest.damaged_lines)
+    rows: list[Any] = found.orderBy("file", "line").limit(NAMED_DAMAGE).collect()
+    return [_damage(row["file"], row["line"], row["problem"]) for row in rows if not (growing and row["last"])]
+
+
+def _damage(file: str, line: int, problem: str) -> Damage:
+    folder, _, name = file.rpartition("/")
+    first = name[:12]
+    return Damage(
+        file=unquote(file),
+        line=line,
+        problem=problem,
+        node=folder.rpartition("/")[2],
+        seq=int(first) + line - 1 if first.isdigit() else 0,
+    )
+
+
+def _add(total: Ingested, part: Ingested) -> None:
+    total.segments += part.segments
+    total.events += part.events
+    total.repeated += part.repeated
+    total.damaged += part.damaged
+    total.damage = [*total.damage, *part.damage][:NAMED_DAMAGE]
+    total.version = part.version

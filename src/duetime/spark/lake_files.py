@@ -1,0 +1,201 @@
+"""The few things that the lake does with files besides Spark's own reading and writing: list, read, create, move, drop.
+
+A local path is done with the operating system; any other goes through the session's Hadoop file systems (HDFS, S3 ...),
+with the credentials that Spark has. `create` is what publishing rests on: the file appears whole, or not at all, and
+never over another one. Runs on the driver.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from duetime.errors import InvalidSettings
+from duetime.ids import IdMaker
+
+
+class Found(NamedTuple):
+    """A file or folder; `changed_at` is epoch milliseconds."""
+
+    path: str
+    size: int
+    changed_at: int
+    is_folder: bool
+
+    @property
+    def name(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[2]
+
+
+class Files(Protocol):
+    """Paths are URIs, as `home` gives them."""
+
+    def home(self, path: str) -> str:
+        """The path as a full URI, without a slash at its end."""
+        ...
+
+    def list(self, folder: str) -> list[Found]:
+        """What is in a folder, by name; nothing if there is no such folder."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Raises FileNotFoundError."""
+        ...
+
+    def create(self, path: str, content: bytes) -> None:
+        """Atomic. Raises FileExistsError."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Makes the folder it goes to; the target must not exist."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """With all that is below it; no error if there is nothing."""
+        ...
+
+
+def files_for(spark: SparkSession, path: str) -> Files:
+    """The operating system for local paths, else the session's file systems."""
+    scheme = urlsplit(path).scheme
+    if scheme == "file" or (not scheme and _local_by_default(spark)):
+        return LocalFiles()
+    try:
+        return HadoopFiles(spark)
+    except Exception as error:
+        raise InvalidSettings(f"{path} needs a session with a driver of its own, not Spark Connect") from error
+
+
+def _local_by_default(spark: SparkSession) -> bool:
+    try:
+        hadoop = _java(spark.sparkContext).hadoopConfiguration()
+    except Exception:  # Spark Connect has no context: what has no scheme is ours
+        return True
+    return str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
+
+
+def _java(context: Any) -> Any:
+    return context._jsc
+
+
+class LocalFiles:
+    def home(self, path: str) -> str:
+        return _uri(Path(_local(path)).absolute())
+
+    def list(self, folder: str) -> list[Found]:
+        try:
+            found = sorted(Path(_local(folder)).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        result: list[Found] = []
+        for path in found:
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # renamed in the meantime
+                continue
+            result.append(Found(_uri(path), status.st_size, status.st_mtime_ns // 1_000_000, path.is_dir()))
+        return result
+
+    def read(self, path: str) -> bytes:
+        return Path(_local(path)).read_bytes()
+
+    def create(self, path: str, content: bytes) -> None:
+        target = Path(_local(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = _aside(str(target))
+        with open(aside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(aside, target)  # a rename would replace what another run published
+        finally:
+            os.unlink(aside)
+
+    def rename(self, source: str, target: str) -> None:
+        where = Path(_local(target))
+        where.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(_local(source), where)
+
+    def delete(self, path: str) -> None:
+        where = Path(_local(path))
+        if where.is_dir():
+            shutil.rmtree(where, ignore_errors=True)
+        else:
+            where.unlink(missing_ok=True)
+
+
+class HadoopFiles:
+    """Through the driver's JVM. A store without an atomic rename (S3) needs one run at a time."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context: Any = spark.sparkContext
+        self._configuration = _java(context).hadoopConfiguration()
+        self._path = context._jvm.org.apache.hadoop.fs.Path
+
+    def home(self, path: str) -> str:
+        system, where = self._at(path)
+        return str(system.makeQualified(where).toString()).rstrip("/")
+
+    def list(self, folder: str) -> list[Found]:
+        system, where = self._at(folder)
+        if not system.exists(where):
+            return []
+        found = [
+            Found(str(one.getPath().toString()), one.getLen(), one.getModificationTime(), one.isDirectory())
+            for one in system.listStatus(where)
+        ]
+        return sorted(found)
+
+    def read(self, path: str) -> bytes:
+        system, where = self._at(path)
+        if not system.exists(where):
+            raise FileNotFoundError(path)
+        stream = system.open(where)
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def create(self, path: str, content: bytes) -> None:
+        system, target = self._at(path)
+        _, aside = self._at(_aside(path))
+        stream = system.create(aside, False)
+        stream.write(bytearray(content))
+        stream.close()
+        if system.exists(target) or not system.rename(aside, target):
+            system.delete(aside, False)
+            raise FileExistsError(path)
+
+    def rename(self, source: str, target: str) -> None:
+        system, where = self._at(target)
+        system.mkdirs(where.getParent())
+        if not system.rename(self._at(source)[1], where):
+            raise OSError(f"cannot rename {source} to {target}")
+
+    def delete(self, path: str) -> None:
+        system, where = self._at(path)
+        system.delete(where, True)
+
+    def _at(self, path: str) -> tuple[Any, Any]:
+        where = self._path(path)
+        return where.getFileSystem(self._configuration), where
+
+
+def _uri(path: Path) -> str:
+    """As Hadoop writes it: nothing is escaped."""
+    return f"file://{path}"
+
+
+def _local(path: str) -> str:
+    without_scheme = path.removeprefix("file:")
+    return without_scheme if without_scheme == path else "/" + without_scheme.lstrip("/")
+
+
+def _aside(path: str) -> str:
+    """A hidden neighbour: readers pass over names that begin with a dot."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.{IdMaker().make()}"

@@ -1,0 +1,80 @@
+"""How complete the journal is: per node, which entries have been read, and whether it still speaks.
+
+A node numbers its entries from 1 without gaps, so what is missing can be counted, and a node that says nothing can be
+told from one that has nothing to say: it beats every five seconds and says `closed` when it stops. Pure; the ranges are
+kept in the manifest of `events`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+Range = tuple[int, int]
+"""First and last seq, both read."""
+
+
+class NodeState(Struct, frozen=True):
+    """`ranges` are sorted and do not touch; `beat_at` is the store's time of the latest entry, epoch milliseconds."""
+
+    ranges: Sequence[Range] = ()
+    beat_at: int = 0
+    closed: bool = False
+
+    @property
+    def entries(self) -> int:
+        return sum(last - first + 1 for first, last in self.ranges)
+
+    @property
+    def last(self) -> int:
+        return self.ranges[-1][1] if self.ranges else 0
+
+    def gaps(self) -> list[Range]:
+        """What is missing before the last entry that was read."""
+        missing: list[Range] = []
+        expected = 1
+        for first, last in self.ranges:
+            if first > expected:
+                missing.append((expected, first - 1))
+            expected = last + 1
+        return missing
+
+    def overlaps(self, other: "NodeState") -> bool:
+        return any(mine[0] <= its[1] and its[0] <= mine[1] for mine in self.ranges for its in other.ranges)
+
+    def joined(self, other: "NodeState") -> "NodeState":
+        return NodeState(
+            ranges=join_ranges([*self.ranges, *other.ranges]),
+            beat_at=max(self.beat_at, other.beat_at),
+            closed=self.closed or other.closed,
+        )
+
+
+Nodes = Mapping[str, NodeState]
+
+
+def join_ranges(ranges: Iterable[Range]) -> list[Range]:
+    joined: list[Range] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def join_nodes(some: Nodes, others: Nodes) -> dict[str, NodeState]:
+    return {name: some.get(name, NodeState()).joined(others.get(name, NodeState())) for name in {**some, **others}}
+
+
+def without(gaps: Iterable[Range], known: set[int]) -> list[Range]:
+    """The gaps that are left when the seqs in `known` are explained otherwise."""
+    left: list[Range] = []
+    for first, last in gaps:
+        start = first
+        for seq in sorted(one for one in known if first <= one <= last):
+            if seq > start:
+                left.append((start, seq - 1))
+            start = seq + 1
+        if start <= last:
+            left.append((start, last))
+    return left
