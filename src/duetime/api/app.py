@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from duetime.api.budget import Budget
 from duetime.api.health import health_routes
 from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Parts
 from duetime.api.lmstfy.plug import make_parts
@@ -36,6 +37,11 @@ class Runtime:
     mirror: Mirror
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     crew: Crew = field(default_factory=Alone)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """What all HTTP listeners of the process may hold in memory."""
+        return Budget(self.settings.max_buffered)
 
     @cached_property
     def lmstfy(self) -> Parts:

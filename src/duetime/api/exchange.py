@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.types import Message
 
+from duetime.api.budget import SMALL
 from duetime.api.service import STATUS_LINES, Service
 
 log = logging.getLogger("duetime.http")
@@ -42,6 +43,10 @@ class Wire(Protocol):
         """The whole answer is written."""
         ...
 
+    def refuse_answer(self) -> None:
+        """Say that the server is too busy for this answer, if nothing of it was said yet, and close."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -61,6 +66,7 @@ class Exchange:
     more_body = True
     received = 0
     buffered = 0
+    charged = 0
     started_at = 0.0
     gone = False
     finished = False
@@ -85,11 +91,44 @@ class Exchange:
         self.started_at = self._service.now
         self._service.begin(self, self._run())
 
-    def feed(self, body: bytes) -> None:
+    def feed(self, body: bytes) -> bool:
+        """Take a part of the body; False if the server has no room for it."""
+        size = len(body)
+        self.received += size
+        if self.received > self.charged and not self._pay():
+            return False
         self._chunks.append(body)
-        self.received += len(body)
-        self.buffered += len(body)
+        self.buffered += size
         self._tell()
+        return True
+
+    def charge(self, size: int) -> bool:
+        if not self._service.budget.take(size):
+            return False
+        self.charged += size
+        return True
+
+    def _pay(self) -> bool:
+        """Small bodies as they come; one that turns out to be large for all that it announced, while little is lost."""
+        due = self.received - self.charged
+        large = self.received > SMALL
+        if large:
+            due = max(due, self._announced() - self.charged)
+        if not self._service.budget.take(due, large=large):
+            return False
+        self.charged += due
+        return True
+
+    def _announced(self) -> int:
+        for name, value in self.scope["headers"]:
+            if name == b"content-length":
+                return int(value)
+        return 0
+
+    def settle(self) -> None:
+        """The request is over, as far as memory is concerned."""
+        self._service.budget.give(self.charged)
+        self.charged = 0
 
     def end(self) -> None:
         self.more_body = False
@@ -125,6 +164,7 @@ class Exchange:
         finally:
             if not self.finished and not self.gone:
                 self._fail()
+            self.settle()
             self._service.end(self)
             # Break the cycle scope -> exchange -> scope, so that no request waits for the garbage collector.
             del self.scope["extensions"]
@@ -185,6 +225,8 @@ class Exchange:
             raise RuntimeError(f"an ASGI application sent {kind} out of turn")
         body: bytes = message.get("body", b"")
         more: bool = message.get("more_body", False)
+        if len(body) > SMALL:
+            self._check_room(len(body))
         if self.head_sent:
             self._wire.write(self._frame(body, more=more))
         else:
@@ -196,6 +238,16 @@ class Exchange:
             self.finished = True
             self._tell()
             self._wire.answered(self)
+
+    def _check_room(self, size: int) -> None:
+        """Refuse a large answer while clients leave too many of them unread; a job in it is given back by its door."""
+        budget = self._service.budget
+        if budget.held - self.charged + size <= budget.limit:
+            return
+        budget.refused += 1
+        self.gone = True
+        self._wire.refuse_answer()
+        raise ClientGone("the answer found no room")
 
     def _head(self, response: Message, body: bytes, *, more: bool) -> bytes:
         """Status line, headers and the first of the body, in one write."""

@@ -11,9 +11,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from starlette.types import ASGIApp
+
 from duetime.api.app import Runtime, admin_app, api_app, companions
-from duetime.api.entrances import Entrance, Listening, addresses, bind_all, close_all
+from duetime.api.entrances import Entrance, Listening, Make, addresses, bind_all, close_all
 from duetime.api.listener import Listener
+from duetime.api.service import limits_of
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.settings import Settings
@@ -29,17 +32,18 @@ LAST_GRACE_S = 1.0
 """The admin listener answers until the others are drained, and then has this long."""
 
 
-def _make_api(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
-    return Listener(api_app(runtime), sockets)
+def http(make_app: Callable[[Runtime], ASGIApp]) -> Make:
+    """An HTTP listener for an application, within the limits that are set."""
 
+    def make(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
+        return Listener(make_app(runtime), sockets, limits=limits_of(runtime.settings), budget=runtime.budget)
 
-def _make_admin(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
-    return Listener(admin_app(runtime), sockets)
+    return make
 
 
 ENTRANCES: Sequence[Entrance] = (
-    Entrance("API", "host", "port", _make_api),
-    Entrance("admin", "admin_host", "admin_port", _make_admin, last=True),
+    Entrance("API", "host", "port", http(api_app)),
+    Entrance("admin", "admin_host", "admin_port", http(admin_app), last=True),
 )
 """Everything that a server can listen on. A further door is a further row, with its settings."""
 

@@ -20,6 +20,9 @@ HIGH_WATER = 65_536
 """Bytes of a body, or of requests behind the present one, that are kept before reading pauses."""
 LINGER_BYTES = 16 * 1_048_576
 """What a refused client may still send before it is cut off."""
+QUEUED_COST = 2048
+"""What a request that was sent ahead takes, without its body."""
+FULL = "the server has too much to do; try again in a moment"
 
 LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
 ASGI = {"version": "3.0", "spec_version": "2.4"}
@@ -41,11 +44,13 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_charged",
         "_client",
         "_deadline",
         "_exchange",
         "_headers",
         "_held",
+        "_idle_from",
         "_in_head",
         "_linger_left",
         "_lingering",
@@ -59,6 +64,7 @@ class Connection(asyncio.Protocol):
         "_stalled_at",
         "_stalled_size",
         "_transport",
+        "_unsent",
         "_upgrade",
         "_url",
         "_writable",
@@ -66,7 +72,7 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, is_refused: bool = False) -> None:
         self._service = service
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
@@ -76,12 +82,14 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = self._upgrade = self._replayed = False
         self._overhead = 0
-        self._lingering = False
+        self._charged = self._unsent = 0
+        self._lingering = is_refused
         self._linger_left = 0
         self._read_paused = False
         self._writable: asyncio.Event | None = None
         self._stalled_at = 0.0
         self._stalled_size = 0
+        self._idle_from = service.now
         self._deadline = service.after(service.limits.head_s)
 
     # --- the transport's side
@@ -91,11 +99,17 @@ class Connection(asyncio.Protocol):
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
         self._service.connections.add(self)
+        if self._lingering:
+            self._refuse(503, FULL)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.resume_writing()
+        self._written()
         if self._exchange is not None:
             self._exchange.lose()
+        for exchange in self._queued:
+            exchange.settle()
+        self._service.budget.give(self._charged)
+        self._charged = 0
         self._service.forget(self)
         del self._parser  # it refers to us: a cycle that the garbage collector would have to find
 
@@ -104,7 +118,7 @@ class Connection(asyncio.Protocol):
             self._linger_left -= len(data)
             if self._linger_left < 0:
                 self._transport.abort()
-        elif self._exchange is not None and not self._exchange.more_body:
+        elif self._writable is not None if self._exchange is None else not self._exchange.more_body:
             self._hold(data)
         elif len(data) <= SLICE:
             self._feed(data)
@@ -114,11 +128,20 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._writable = asyncio.Event()
         self._stalled_at, self._stalled_size = self._service.now, self._transport.get_write_buffer_size()
+        self._unsent = self._stalled_size
+        self._service.budget.force(self._unsent)
 
     def resume_writing(self) -> None:
+        self._written()
+        if self._exchange is None and not self._lingering:
+            self._go_on()
+
+    def _written(self) -> None:
         if self._writable is not None:
             self._writable.set()
             self._writable = None
+            self._service.budget.give(self._unsent)
+            self._unsent = 0
 
     # --- the parser's side
 
@@ -139,6 +162,8 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if self._charged:
+            self._settle()
         if self._replayed:
             return
         if len(self._headers) > self._service.limits.headers:
@@ -156,11 +181,14 @@ class Connection(asyncio.Protocol):
             self._exchange = exchange
             exchange.start()
         else:
+            if not exchange.charge(QUEUED_COST):
+                raise _Refused(503, FULL)
             self._queued.append(exchange)
 
     def on_body(self, body: bytes) -> None:
         exchange = self._latest()
-        exchange.feed(body)
+        if not exchange.feed(body):
+            raise _Refused(503, FULL)
         self._overhead -= len(body)
         if exchange.buffered > HIGH_WATER:
             self._pause_reading()
@@ -200,8 +228,21 @@ class Connection(asyncio.Protocol):
 
     def _hold(self, data: bytes | memoryview) -> None:
         self._held += data
-        if len(self._held) > HIGH_WATER:
+        if not self._settle():
+            self._refuse(503, FULL)
+        elif len(self._held) > HIGH_WATER:
             self._pause_reading()
+
+    def _settle(self) -> bool:
+        """Bring what is kept unparsed to the account; False if that is more than there is room for."""
+        kept = len(self._held) + (self._overhead if self._in_head else 0)
+        more, self._charged = kept - self._charged, kept
+        if more <= 0:
+            self._service.budget.give(-more)
+        elif not self._service.budget.take(more):
+            self._charged -= more
+            return False
+        return True
 
     def _feed_slices(self, data: bytes | bytearray) -> None:
         view = memoryview(data)
@@ -259,6 +300,8 @@ class Connection(asyncio.Protocol):
             allowed += SLICE + 8 * self._exchange.received
         if self._overhead > allowed:
             self._refuse(431, "the headers are too large")
+        elif self._in_head and not self._settle():
+            self._refuse(503, FULL)
 
     def _pause_reading(self) -> None:
         if not self._read_paused and not self._transport.is_closing():
@@ -287,6 +330,9 @@ class Connection(asyncio.Protocol):
             self._linger()
 
     def _go_on(self) -> None:
+        if self._writable is not None:  # no further answers for a client that does not read those it has
+            return
+        self._idle_from = self._service.now
         if self._queued:
             self._exchange = self._queued.pop(0)
             self._exchange.start()
@@ -295,22 +341,34 @@ class Connection(asyncio.Protocol):
             self._deadline = self._service.after(limits.head_s if self._in_head else limits.idle_s)
         if self._held and (self._exchange is None or self._exchange.more_body):
             held, self._held = self._held, bytearray()
+            self._settle()
             self._feed_slices(held)
         if self._read_paused and len(self._held) <= HIGH_WATER:
             self.resume_reading()
 
     def _refuse(self, status: int, reason: str) -> None:
         """End with an error of our own; whole requests that came before it are answered first."""
+        if self._queued and self._queued[-1].more_body:
+            self._queued.pop().settle()  # not whole: those before it get their answers, and it gets none
         exchange = self._queued[-1] if self._queued else self._exchange
         if exchange is not None and not exchange.more_body:
             exchange.keep = False
             self._held.clear()
+            self._settle()
             self._lingering, self._linger_left = True, LINGER_BYTES
             return
         if exchange is None or not exchange.head_sent:
             self._transport.write(self._service.error(status, reason))
         if exchange is not None:
             exchange.lose()
+        self._exchange = None
+        self._linger()
+
+    def refuse_answer(self) -> None:
+        if self._exchange is None or self._exchange.head_sent:
+            self._transport.abort()
+            return
+        self._transport.write(self._service.error(503, FULL))
         self._exchange = None
         self._linger()
 
@@ -358,6 +416,10 @@ class Connection(asyncio.Protocol):
             self._exchange.drain()
         for exchange in self._queued:
             exchange.drain()
+
+    def idle_since(self) -> float | None:
+        busy = self._exchange is not None or self._writable is not None or self._lingering
+        return None if busy or self._transport.is_closing() else self._idle_from
 
     def close_if_idle(self) -> None:
         if self._exchange is None:

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp
 
+from duetime.api.acceptor import Acceptor
+from duetime.api.budget import Budget
 from duetime.api.http1 import Connection
 from duetime.api.service import Limits, Service
 
-BACKLOG = 2048
+BUDGET = 128 * 1_048_576
+"""Where none is given."""
 IDLE_GRACE_S = 0.5
 """A drained connection without a request may have one on its way; only then is it closed."""
 
@@ -21,31 +24,48 @@ IDLE_GRACE_S = 0.5
 class Listener:
     """Between `start` and `stop` it serves. Belongs to one event loop."""
 
-    def __init__(self, app: ASGIApp, sockets: Sequence[socket.socket], *, limits: Limits | None = None) -> None:
-        self._service = Service(app, limits or Limits())
-        self._sockets = sockets
-        self._servers: list[asyncio.Server] = []
+    def __init__(
+        self,
+        app: ASGIApp,
+        sockets: Sequence[socket.socket],
+        *,
+        limits: Limits | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self._service = Service(app, limits or Limits(), budget or Budget(BUDGET))
+        self._acceptors = [Acceptor(sock, self) for sock in sockets]
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            server = await loop.create_server(lambda: Connection(self._service), sock=sock, backlog=BACKLOG)
-            self._servers.append(server)
-        self._watch = loop.create_task(self._watch_time())
+        for acceptor in self._acceptors:
+            acceptor.start()
+        self._watch = asyncio.create_task(self._watch_time())
 
     async def stop(self, grace_s: float) -> None:
         """Drain for at most `grace_s` seconds."""
         service = self._service
         service.draining = True
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            await acceptor.close()
         for client in list(service.connections):
             client.drain()
         if service.connections or service.requests:
             await self._wait_empty(grace_s)
         if self._watch is not None:
             self._watch.cancel()
+
+    # --- what the acceptors ask
+
+    def is_packed(self) -> bool:
+        return self._service.is_packed()
+
+    def make_room(self) -> bool:
+        return self._service.make_room()
+
+    def connection(self, *, is_refused: bool) -> Connection:
+        return Connection(self._service, is_refused=is_refused)
+
+    # --- the end
 
     async def _wait_empty(self, grace_s: float) -> None:
         service = self._service

@@ -5,6 +5,9 @@ request pays for a timer.
 """
 
 import asyncio
+import heapq
+import logging
+import resource
 import secrets
 import time
 from collections.abc import Coroutine
@@ -15,9 +18,20 @@ from typing import Any, Protocol
 import msgspec
 from starlette.types import ASGIApp
 
+from duetime.api.budget import Budget
 from duetime.ids import ALPHABET, encode
+from duetime.settings import Settings
+
+log = logging.getLogger("duetime.http")
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+SPARE = 64
+FILES_FOR_OTHERS = 256
+"""Files that are not connections: stores, the journal, logs, those who are told that it is full."""
+RETRY_AFTER_S = 1
+TICK_S = 1.0
+LEAST_TICK_S = 0.005
 
 _PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
 
@@ -39,6 +53,23 @@ class Limits(msgspec.Struct, frozen=True):
     """Without the client reading any of an answer."""
     linger_s: float = 2
     """For a refused client to read its answer."""
+    connections: int = 16_384
+    """Of one listener; and SPARE more that are only told that it is full."""
+
+
+def limits_of(settings: Settings) -> Limits:
+    """As they are set, and never more connections than this process can have files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return Limits(
+        head_bytes=settings.max_header_size,
+        headers=settings.max_headers,
+        head_s=settings.header_timeout.total_seconds(),
+        body_s=settings.body_timeout.total_seconds(),
+        body_rate=max(1, settings.body_rate),
+        idle_s=settings.idle_timeout.total_seconds(),
+        write_s=settings.write_timeout.total_seconds(),
+        connections=max(1, min(settings.max_connections, files - FILES_FOR_OTHERS)),
+    )
 
 
 class Client(Protocol):
@@ -54,6 +85,10 @@ class Client(Protocol):
 
     def close_if_idle(self) -> None: ...
 
+    def idle_since(self) -> float | None:
+        """When it last asked for something or came, None while it is being answered."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -66,14 +101,16 @@ class Request(Protocol):
 class Service:
     """One listener's shared state. Belongs to one event loop."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, budget: Budget) -> None:
         self.app = app
         self.limits = limits
+        self.budget = budget
         self.connections: set[Client] = set()
         self.requests: set[Request] = set()
         self.draining = False
         self.empty = asyncio.Event()
-        self.tick_s = min(1.0, min(limits.head_s, limits.body_s, limits.idle_s, limits.write_s, limits.linger_s) / 2)
+        shortest = min(limits.head_s, limits.body_s, limits.idle_s, limits.write_s, limits.linger_s)
+        self.tick_s = max(LEAST_TICK_S, min(TICK_S, shortest / 2))
         self.request_id = RequestIds().make
         self._loop = asyncio.get_running_loop()
         self.move_clock()
@@ -99,6 +136,25 @@ class Service:
         self.connections.discard(client)
         self._tell_empty()
 
+    def is_packed(self) -> bool:
+        return len(self.connections) >= self.limits.connections + SPARE
+
+    def make_room(self) -> bool:
+        """For one more connection; a full listener closes the sixteenth of its clients that is idle longest."""
+        limit = self.limits.connections
+        return len(self.connections) < limit or self._shed(limit // 16 + 1)
+
+    def _shed(self, count: int) -> bool:
+        idle = [
+            (since, id(client), client) for client in self.connections if (since := client.idle_since()) is not None
+        ]
+        for _, _, client in heapq.nsmallest(count, idle):
+            self.forget(client)
+            client.abort()
+        if idle:
+            log.warning("connections_shed", extra={"count": min(count, len(idle)), "open": len(self.connections)})
+        return bool(idle)
+
     def _tell_empty(self) -> None:
         if self.draining and not self.connections and not self.requests:
             self.empty.set()
@@ -115,10 +171,11 @@ class Service:
     def error(self, status: int, reason: str) -> bytes:
         """A whole answer of the protocol's own, before any application is asked."""
         body = msgspec.json.encode({"error": reason})
-        return b"%b%bX-Request-ID: %b\r\nconnection: close\r\ncontent-type: application/json\r\n" % (
+        return b"%b%bX-Request-ID: %b\r\nconnection: close\r\n%bcontent-type: application/json\r\n" % (
             STATUS_LINES[status],
             self.date_line,
             self.request_id().encode(),
+            b"retry-after: %d\r\n" % RETRY_AFTER_S if status == 503 else b"",
         ) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
 
 

@@ -1,0 +1,224 @@
+"""The HTTP/1.1 server when clients are too many or too greedy: what is refused, what is closed, what goes on."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from duetime.api.budget import SMALL, Budget
+from duetime.api.exchange import ClientGone
+from duetime.api.listener import Listener
+from duetime.api.service import SPARE, Limits
+from tests.plugins.http_peer import App, Server, answer, echo, read_all
+from tests.plugins.until import until
+
+MIB = 1_048_576
+GET = b"GET / HTTP/1.1\r\n\r\n"
+
+
+@asynccontextmanager
+async def serving(app: App, budget: Budget, limits: Limits | None = None) -> AsyncIterator[Server]:
+    sock = socket.create_server(("127.0.0.1", 0), backlog=512)
+    listener = Listener(app, [sock], limits=limits, budget=budget)
+    await listener.start()
+    server = Server(listener, sock.getsockname()[1])
+    try:
+        async with asyncio.timeout(20):
+            yield server
+    finally:
+        for peer in server.peers:
+            peer.writer.transport.abort()
+        await listener.stop(1)
+        assert budget.held == 0
+
+
+class Gate:
+    """An application that reads a body and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.open = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "PUT":
+            await read_all(receive)
+            self.read += 1
+            await self.open.wait()
+        await answer(send)
+
+
+def put(size: int) -> bytes:
+    return b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size
+
+
+async def test_large_bodies_stop_at_three_quarters_and_small_ones_pass() -> None:
+    gate, budget = Gate(), Budget(4 * MIB)
+    async with serving(gate, budget) as server:
+        large = [await server.connect() for _ in range(3)]
+        for peer in large:
+            peer.say(put(MIB))
+        await until(lambda: gate.read == 3)
+        assert budget.held == 3 * MIB
+        refused = await server.connect()
+        refused.say(put(MIB))
+        status, headers, _ = await refused.reply()
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        small = await server.connect()
+        small.say(put(1000))
+        await until(lambda: gate.read == 4)
+        gate.open.set()
+        for peer in (*large, small):
+            assert (await peer.reply())[0] == 200
+        assert budget.held == 0
+        assert (await large[0].ask(put(MIB)))[0] == 200
+
+
+async def test_a_large_body_is_refused_long_before_it_is_whole() -> None:
+    budget = Budget(4 * MIB)
+    async with serving(Gate(), budget) as server:
+        peer = await server.connect()
+        peer.say(b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (100 * MIB))
+        peer.say(b"x" * (2 * SMALL))
+        assert (await peer.reply())[0] == 503
+
+
+async def test_a_chunked_body_pays_as_it_comes() -> None:
+    budget = Budget(MIB)
+    async with serving(Gate(), budget) as server:
+        peer = await server.connect()
+        peer.say(b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n%b\r\n" % (b"x" * 65_536) * 20)
+        assert (await peer.reply())[0] == 503
+
+
+async def test_requests_sent_ahead_are_bounded_for_all_clients_together() -> None:
+    parked = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await parked.wait()
+        await answer(send)
+
+    budget = Budget(MIB)
+    async with serving(app, budget) as server:
+        for _ in range(20):
+            (await server.connect()).say(GET * 1000)
+        await until(lambda: budget.refused)
+        assert budget.held <= budget.limit
+        parked.set()
+        assert (await server.peers[0].reply())[0] == 200
+
+
+async def test_unfinished_headers_are_bounded_for_all_clients_together() -> None:
+    budget = Budget(MIB)
+    async with serving(echo, budget) as server:
+        for _ in range(40):
+            (await server.connect()).say(b"GET / HTTP/1.1\r\nX: " + b"x" * 30_000)
+        await until(lambda: budget.refused)
+        assert budget.held <= budget.limit
+
+
+async def test_a_large_answer_is_refused_while_others_are_not_read_and_its_job_goes_back() -> None:
+    given_back = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal given_back
+        try:
+            await answer(send, 200, b"x" * (8 * MIB) if scope["path"] == "/job" else b"")
+        except ClientGone:
+            given_back += 1
+
+    budget = Budget(20 * MIB)
+    async with serving(app, budget) as server:
+        deaf = [await server.connect() for _ in range(8)]
+        for peer in deaf:
+            peer.writer.transport.pause_reading()  # pyright: ignore
+            peer.say(b"GET /job HTTP/1.1\r\n\r\n")
+        await until(lambda: given_back)
+        assert budget.held <= budget.limit
+        healthy = await server.connect()
+        assert (await healthy.ask(GET))[0] == 200
+
+
+async def test_a_client_that_does_not_read_gets_no_further_answers() -> None:
+    started = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal started
+        started += 1
+        await answer(send, 200, b"x" * MIB)
+
+    budget = Budget(64 * MIB)
+    async with serving(app, budget) as server:
+        peer = await server.connect()
+        peer.writer.transport.pause_reading()  # pyright: ignore
+        peer.say(GET * 100)
+        await until(lambda: budget.held)
+        assert started < 20
+        peer.writer.transport.resume_reading()  # pyright: ignore
+        for _ in range(100):
+            assert len((await peer.reply())[2]) == MIB
+
+
+async def test_a_full_listener_closes_who_is_idle_longest() -> None:
+    budget = Budget(MIB)
+    async with serving(echo, budget, Limits(connections=4)) as server:
+        oldest = await server.connect()
+        others = [await server.connect() for _ in range(3)]
+        for peer in others:
+            server.listener._service.now += 1  # pyright: ignore
+            assert (await peer.ask(GET))[0] == 200
+        newcomer = await server.connect()
+        assert (await newcomer.ask(GET))[0] == 200
+        assert await oldest.closed()
+        for peer in others:
+            assert (await peer.ask(GET))[0] == 200
+
+
+async def test_a_listener_full_of_busy_clients_says_so() -> None:
+    gate, budget = Gate(), Budget(MIB)
+    async with serving(gate, budget, Limits(connections=2)) as server:
+        busy = [await server.connect() for _ in range(2)]
+        for peer in busy:
+            peer.say(put(1))
+        await until(lambda: gate.read == 2)
+        told = [await server.connect() for _ in range(3)]
+        for peer in told:
+            assert (await peer.reply())[0] == 503
+        gate.open.set()
+        for peer in busy:
+            assert (await peer.reply())[0] == 200
+
+
+async def test_nobody_is_even_told_when_all_spare_connections_are_taken() -> None:
+    gate, budget = Gate(), Budget(MIB)
+    async with serving(gate, budget, Limits(connections=1, linger_s=20)) as server:
+        busy = await server.connect()
+        busy.say(put(1))
+        await until(lambda: gate.read == 1)
+        told = [await server.connect() for _ in range(SPARE)]
+        for peer in told:
+            assert (await peer.reply())[0] == 503
+        waiting = await server.connect()
+        waiting.say(GET)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waiting.reply(), 0.05)
+        gate.open.set()
+        assert (await busy.reply())[0] == 200
+        for peer in (*told, busy):
+            peer.writer.transport.abort()
+        assert (await waiting.reply())[0] == 200
+
+
+async def test_what_is_in_the_queue_of_a_closing_socket_is_answered() -> None:
+    sock = socket.create_server(("127.0.0.1", 0), backlog=512)
+    listener = Listener(echo, [sock])
+    clients = [socket.create_connection(sock.getsockname()) for _ in range(50)]
+    for client in clients:
+        client.sendall(GET)
+    await listener.start()
+    await listener.stop(10)
+    for client in clients:
+        with client:
+            assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
