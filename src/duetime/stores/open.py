@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 from duetime.clock import Clock
 from duetime.errors import InvalidSettings
 from duetime.stores.base import Store
+from duetime.stores.bulk import Bulk, PlainBulk
 
 SCHEMES = ("memory", "sqlite", "redis", "rediss", "redis+sentinel", "redis+cluster", "group")
 
@@ -48,6 +49,21 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
             return await GroupStore.open(name, opening, drain)
         case _:
             raise InvalidSettings(f"no store for {scheme!r}: a store URL starts with one of {', '.join(SCHEMES)}")
+
+
+async def open_bulk(url: str) -> Bulk:
+    """Connect as `open_store` does, for loading jobs by columns."""
+    store = await open_store(url)
+    if url.startswith("redis"):
+        try:
+            from duetime.stores.redis.bulk import RedisBulk
+            from duetime.stores.redis.store import RedisStore
+        except ModuleNotFoundError as missing:
+            await store.close()
+            raise InvalidSettings(f"loading by columns needs duetime[spark] ({missing.name} is missing)") from None
+        if isinstance(store, RedisStore):
+            return RedisBulk(store)
+    return PlainBulk(store)
 
 
 def _sqlite_path(url: str) -> tuple[str, str]:

@@ -115,7 +115,11 @@ class Link:
 
         `again`: a repetition does no harm, so a lost answer is worth one. Raises StoreUnavailable.
         """
-        packed, problem = pack(command), ""
+        return await self.call_packed(key, pack(command), again=again)
+
+    async def call_packed(self, key: Argument, packed: bytes, *, again: bool) -> Any:
+        """As `call`, for a command that is packed already."""
+        problem = ""
         for pause_s in (*PAUSES_S, None):
             node = None
             try:

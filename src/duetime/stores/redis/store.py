@@ -26,7 +26,7 @@ from duetime.errors import (
 )
 from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reaped, Reserved, Wake
+from duetime.stores.base import Ask, Mark, Push, Pushed, Reaped, Reserved, Wake
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import (
     BRIEF,
@@ -43,7 +43,7 @@ from duetime.stores.redis.codec import (
     read_moves,
 )
 from duetime.stores.redis.connect import connect
-from duetime.stores.redis.pipe import Argument
+from duetime.stores.redis.pipe import Argument, pack
 from duetime.stores.redis.reads import RedisReads
 from duetime.stores.redis.scripts import checked
 
@@ -98,6 +98,12 @@ class RedisStore(RedisReads):
             # One that needs room must not fail one that needs none.
             return await self._push_batches(queue, [[request] for request in requests])
         return [_read_pushed(request, answer, now) for request, answer in zip(requests, answers, strict=True)]
+
+    async def push_packed(self, queue: Queue, rest: bytes, count: int) -> tuple[int, Any]:
+        """One request whose arguments are pieces of protocol; the store's time, and what the script answers."""
+        now = pack((self._now(),))
+        answer = await self._scripts.run_packed("push", keys.prefix(queue), now[now.index(b"$") :] + rest, count + 1)
+        return answer[0], answer[1]
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         wanted: list[Argument] = []
@@ -298,7 +304,7 @@ def _read_pushed(request: Push, answer: Any, now: int) -> Pushed | DuetimeError:
     if isinstance(answer, int):
         return Pushed(_accepted(request, answer, now), now)
     if isinstance(answer, bytes):
-        return _read_refusal(request, answer.decode())
+        return read_refusal(request.jobs, request.mark, answer.decode())
     if answer and answer[0] == b"repeated":
         if len(answer[1]) == BRIEF.size:
             return Pushed(_accepted(request, *BRIEF.unpack(answer[1])), now, repeated=True)
@@ -314,14 +320,15 @@ def _accepted(request: Push, born: int, now: int) -> list[Moved]:
     ]
 
 
-def _read_refusal(request: Push, text: str) -> DuetimeError:
+def read_refusal(jobs: Sequence[NewJob], mark: Mark | None, text: str) -> DuetimeError:
+    """Why the script push refused these jobs."""
     code, *numbers = text.split(" ")
     if code == "m":
-        name = request.mark.name if request.mark else ""
+        name = mark.name if mark else ""
         return MarkMismatch(f"the mark {name!r} was used for another request", mark=name)
     if code == "f":
         return QueueFull(f"the queue holds its {numbers[0]} jobs", max_jobs=int(numbers[0]))
-    job = request.jobs[int(numbers[0]) - 1]
+    job = jobs[int(numbers[0]) - 1]
     if code == "b":
         return BodyTooLarge(f"the body has {len(job.body)} bytes; this queue takes {numbers[1]}", id=job.id)
     if code == "l":

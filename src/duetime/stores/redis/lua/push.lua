@@ -2,10 +2,10 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to hold at a time · 3 '1' if no id stands twice in this call · 4 number of
 --   requests · 5.. the requests. A request is if_exists (k keep, r replace, e error; K keep with a brief mark) · mark
---   name · digest · life_ms (all '' without a mark) · number of groups · groups. A group is jobs that differ in id, body and due_at only:
---   how (ttl_ms I8, tries I2, priority B, attempt I4, born I8, packed attributes) · number of jobs · delay_ms ('' if
---   each has a due_at of its own) · least due_at · greatest due_at ('' with a delay) · ids, or pairs of due_at and id ·
---   bodies
+--   name · digest · life_ms (all '' without a mark) · number of groups · groups. A group is jobs that differ in id,
+--   body and due_at only: how (ttl_ms I8, tries I2, priority B, attempt I4, born I8, packed attributes) · number of
+--   jobs · delay_ms ('' if each has a due_at of its own) · least due_at · greatest due_at ('' with a delay) · ids, or
+--   pairs of due_at and id · bodies
 -- Returns: { now, answer.. }, an answer per request:
 --   born (integer)          every job was accepted with this born, attempt 0, in no other's place
 --   { moved.. }             one packed Moved per job
@@ -37,8 +37,8 @@ local requests, ids, cursor = {}, {}, 5
 for r = 1, tonumber(args[4]) do
   local mark = args[cursor + 1]
   local brief = args[cursor] == 'K'
-  local request = { kind = brief and 'k' or args[cursor], brief = brief, mark = mark, digest = args[cursor + 2], life = tonumber(args[cursor + 3]),
-    made = mark ~= '' and call('GET', prefix .. ':mark:' .. mark) }
+  local request = { kind = brief and 'k' or args[cursor], brief = brief, mark = mark, digest = args[cursor + 2],
+    life = tonumber(args[cursor + 3]), made = mark ~= '' and call('GET', prefix .. ':mark:' .. mark) }
   local groups = tonumber(args[cursor + 4])
   cursor = cursor + 5
   for g = 1, groups do

@@ -1,0 +1,123 @@
+"""Loading jobs by columns: how a table with millions of rows gets into a store.
+
+A row never becomes a Python object on the way: ids, bodies and times stay in Arrow arrays, and a store that can builds
+what it sends from those. Each step is one `Push` with if_exists=keep in all its effects: atomic, at most STEP_JOBS
+jobs, idempotent by its ids and, with a mark, once for as long as the mark lives. `open.open_bulk(url)` makes one.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from duetime.errors import DuetimeError
+from duetime.job import Event, Moved, NewJob, Priority
+from duetime.names import Queue
+from duetime.stores.base import Mark, Push, Pushed, Store, StoreInfo
+
+Pace = Callable[[int], Awaitable[None]]
+"""Called with a number of jobs before they are sent; returns when they may go."""
+
+
+class JobColumns(NamedTuple):
+    """Jobs that differ in id, body and due_at only: Arrow arrays (string, binary, int64) of one length, without nulls.
+
+    No id stands twice within a step.
+    """
+
+    ids: Any
+    bodies: Any
+    due_at: Any
+    ttl_ms: int
+    tries: int
+    priority: Priority
+
+    def jobs(self, first: int, last: int) -> list[NewJob]:
+        """Rows first to last - 1 as objects, for stores that want them."""
+        size = last - first
+        columns = (column.slice(first, size).to_pylist() for column in (self.ids, self.bodies, self.due_at))
+        return [
+            NewJob(job_id, body, due_at=due_at, ttl_ms=self.ttl_ms, tries=self.tries, priority=self.priority)
+            for job_id, body, due_at in zip(*columns, strict=True)
+        ]
+
+
+class Step(NamedTuple):
+    """Rows `first` to `last` - 1 of the columns, pushed at once."""
+
+    first: int
+    last: int
+    mark: Mark | None = None
+
+
+class Loaded(NamedTuple):
+    """What became of a step, now or when its mark was set. `moved` is empty if all were accepted, with `born`.
+
+    `at` is the store's time of the push that did it.
+    """
+
+    step: Step
+    at: int
+    born: int
+    moved: Sequence[Moved] = ()
+    repeated: bool = False
+
+    @property
+    def kept(self) -> int:
+        return sum(one.event is Event.KEPT for one in self.moved)
+
+    @property
+    def accepted(self) -> int:
+        return self.step.last - self.step.first - self.kept
+
+
+class Failed(NamedTuple):
+    """A step that the store refused; nothing of it was done, unless the error is one of an unknown outcome."""
+
+    step: Step
+    error: DuetimeError
+
+
+class Bulk(Protocol):
+    def load(
+        self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
+    ) -> AsyncIterator[Loaded | Failed]:
+        """Push the steps, several under way at a time; an answer per step, in their order."""
+        ...
+
+    async def ping(self) -> StoreInfo: ...
+
+    async def close(self) -> None: ...
+
+
+class PlainBulk:
+    """For stores that take jobs as objects: the ordinary push, step by step."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def load(
+        self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
+    ) -> AsyncIterator[Loaded | Failed]:
+        for step in steps:
+            if pace:
+                await pace(step.last - step.first)
+            [answer] = await self._store.push(queue, [Push(columns.jobs(step.first, step.last), mark=step.mark)])
+            yield loaded(step, answer)
+
+    async def ping(self) -> StoreInfo:
+        return await self._store.ping()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+def loaded(step: Step, answer: Pushed | DuetimeError) -> Loaded | Failed:
+    """The answer to an ordinary push, as one to a step."""
+    if isinstance(answer, DuetimeError):
+        return Failed(step, answer)
+    first = answer.jobs[0]
+    alike = all(
+        one.event is Event.ACCEPTED and one.born == first.born and not one.attempt and not one.was
+        for one in answer.jobs
+    )
+    at = min(answer.now, first.born) if answer.repeated and alike else answer.now
+    return Loaded(step, at, first.born if alike else 0, () if alike else answer.jobs, answer.repeated)

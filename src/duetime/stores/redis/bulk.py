@@ -1,0 +1,141 @@
+"""Columns into Redis: Arrow kernels build the bytes of whole requests, and Redis's one thread is what takes the time.
+
+A step is one run of lua/push.lua with one group of jobs, so it does what any push does. For each piece of the columns
+two arrays are made, one of pairs of due_at and id and one of bodies, each element being its own piece of protocol; a
+step's request is then a head of a few bytes and two slices. Several requests are on their way at a time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
+
+import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
+import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
+
+from duetime.errors import DuetimeError
+from duetime.job import STEP_BYTES, Event, Moved
+from duetime.names import Queue
+from duetime.stores.base import StoreInfo
+from duetime.stores.bulk import Failed, JobColumns, Loaded, Pace, Step
+from duetime.stores.redis.codec import BRIEF, HOW, read_marked, read_moved
+from duetime.stores.redis.pipe import pack
+from duetime.stores.redis.store import RedisStore, read_refusal
+
+UNDER_WAY = 4
+"""Requests sent and not answered: enough for Redis to have the next one at hand, few enough for live traffic."""
+
+_bulk: Any = pc
+_arrow: Any = pa
+
+
+class RedisBulk:
+    """Keeps the contract of `stores.bulk.Bulk`."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+
+    async def load(
+        self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
+    ) -> AsyncIterator[Loaded | Failed]:
+        encoded = Encoded(columns)
+        waiting: list[asyncio.Task[Loaded | Failed]] = []
+        try:
+            for step in steps:
+                if pace:
+                    await pace(step.last - step.first)
+                if len(waiting) == UNDER_WAY:
+                    yield await waiting.pop(0)
+                waiting.append(asyncio.create_task(self._send(queue, encoded, step)))
+                await asyncio.sleep(0)  # the request is on its way before the next one is built
+            while waiting:
+                yield await waiting.pop(0)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    def _send(self, queue: Queue, encoded: "Encoded", step: Step) -> Coroutine[Any, Any, Loaded | Failed]:
+        async def send() -> Loaded | Failed:
+            rest, count = encoded.request(step)
+            try:
+                now, answer = await self._store.push_packed(queue, rest, count)
+            except DuetimeError as error:
+                return Failed(step, error)
+            return _read(encoded, step, answer, now)
+
+        return send()
+
+    async def ping(self) -> StoreInfo:
+        return await self._store.ping()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+class Encoded:
+    """Columns as pieces of protocol."""
+
+    def __init__(self, columns: JobColumns) -> None:
+        self.columns = columns
+        ids = columns.ids.cast(_arrow.binary())
+        self._times = columns.due_at.to_numpy()
+        times = columns.due_at.cast(_arrow.string()).cast(_arrow.binary())
+        self._pairs, self._pair_ends = _pieces(
+            _join(b"$", _length(times), b"\r\n", times, b"\r\n$", _length(ids), b"\r\n", ids, b"\r\n", b"")
+        )
+        bodies = columns.bodies
+        self._bodies, self._body_ends = _pieces(_join(b"$", _length(bodies), b"\r\n", bodies, b"\r\n", b""))
+        self._how = HOW.pack(columns.ttl_ms, columns.tries, columns.priority, 0, 0)
+
+    def request(self, step: Step) -> tuple[bytes, int]:
+        """All that follows the keys and the time in push.lua's arguments, and how many arguments that is."""
+        first, last, mark = step
+        size, times = last - first, self._times[first:last]
+        kind = "K" if mark and mark.brief else "k"
+        marked = (mark.name, mark.digest, mark.life_ms) if mark else ("", "", "")
+        head = (STEP_BYTES, "1", 1, kind, *marked, 1, self._how, size, "", int(times.min()), int(times.max()))
+        packed = pack(head)
+        parts = (
+            packed[packed.index(b"$") :],
+            self._pairs[self._pair_ends[first] : self._pair_ends[last]],
+            self._bodies[self._body_ends[first] : self._body_ends[last]],
+        )
+        return b"".join(parts), len(head) + 3 * size
+
+
+def _length(values: Any) -> Any:
+    return _bulk.binary_length(values).cast(_arrow.string()).cast(_arrow.binary())
+
+
+def _join(*parts: Any) -> Any:
+    return _bulk.binary_join_element_wise(*[_arrow.scalar(one) if isinstance(one, bytes) else one for one in parts])
+
+
+def _pieces(values: Any) -> tuple[memoryview, Any]:
+    """The bytes of all values one after the other, and where each begins; without a copy."""
+    _, offsets, data = values.buffers()
+    starts = _arrow.Array.from_buffers(_arrow.int32(), len(values) + 1, [None, offsets], offset=values.offset)
+    return memoryview(data), starts.to_numpy()
+
+
+def _read(encoded: Encoded, step: Step, answer: Any, now: int) -> Loaded | Failed:
+    match answer:
+        case int():
+            return Loaded(step, now, answer)
+        case bytes():
+            # The one thing that needs a row as an object: to say what is wrong with it.
+            jobs = encoded.columns.jobs(step.first, step.last)
+            return Failed(step, read_refusal(jobs, step.mark, answer.decode()))
+        case [b"repeated", packed] if len(packed) == BRIEF.size:
+            born, at = BRIEF.unpack(packed)
+            return Loaded(step, at, born, repeated=True)
+        case [b"repeated", packed]:
+            moved: Sequence[Moved] = list(read_marked(packed))
+            return Loaded(step, _time_of(moved, now), 0, moved, repeated=True)
+        case _:
+            ids = encoded.columns.ids.slice(step.first, step.last - step.first).to_pylist()
+            return Loaded(step, now, 0, [read_moved(name, one) for name, one in zip(ids, answer, strict=True)])
+
+
+def _time_of(moved: Sequence[Moved], now: int) -> int:
+    """When a push was made that is told from its full mark: at the born of what it accepted."""
+    return min([one.born for one in moved if one.event is Event.ACCEPTED], default=now)
