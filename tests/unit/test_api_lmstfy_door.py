@@ -8,7 +8,9 @@ import pytest
 from starlette.types import Message, Scope
 
 from duetime.api.auth import Tokens
-from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Metrics, Options, Parts
+from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Options, Parts
+from duetime.api.metrics.scraper import Scraper
+from duetime.api.supervision.crew import Alone
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.errors import StoreFull
@@ -66,7 +68,7 @@ async def parts() -> AsyncIterator[Parts]:
 
     async with Pools({"default": "memory:"}, open_store=open_store) as pools, Mirror(lambda: pools.registry) as mirror:
         tokens = Tokens(mirror, lambda: pools.registry, pools, dev=True)
-        yield Parts.make(pools, mirror, tokens, Options(), Metrics())
+        yield Parts.make(pools, mirror, tokens, Options(), Scraper(pools, Alone()))
 
 
 async def ask(parts: Parts, *request: Any) -> Exchange:
@@ -144,9 +146,9 @@ async def test_other_protocols_are_left_alone(parts: Parts) -> None:
 
 
 async def test_labels_of_queues_are_bounded(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.api.lmstfy.metrics.MAX_QUEUES", 2)
+    monkeypatch.setattr(parts.scraper.meters.names, "_limit", 2)
     for queue in ("a", "b", "c", "d", "a"):
         await ask(parts, "PUT", f"/api/ns/{queue}", b"", b"x")
-    text = (await parts.metrics.text(parts.pools)).decode()
+    text = (await parts.scraper.text()).decode()
     samples = [line for line in text.splitlines() if line.startswith("infra_lmstfy_redis_publish_queue_jobs{")]
-    assert sorted(line.partition("queue=")[2] for line in samples) == ['"(others)"} 2.0', '"a"} 2.0', '"b"} 1.0']
+    assert sorted(line.partition("queue=")[2] for line in samples) == ['"a"} 2', '"b"} 1', '"other"} 2']

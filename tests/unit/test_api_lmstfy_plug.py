@@ -6,6 +6,8 @@ import pytest
 
 from duetime.api.lmstfy import Defaults
 from duetime.api.lmstfy.plug import make_parts
+from duetime.api.metrics.scraper import Scraper
+from duetime.api.supervision.crew import Alone
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.errors import InvalidSettings
@@ -19,7 +21,9 @@ async def open_store(url: str) -> MemoryStore:
 
 def make(**file: Any) -> Any:
     pools = Pools({"default": "memory:"}, open_store=open_store)
-    return make_parts(load(flags={}, environment={}, file=file), pools, Mirror(lambda: pools.registry))
+    return make_parts(
+        load(flags={}, environment={}, file=file), pools, Mirror(lambda: pools.registry), Scraper(pools, Alone())
+    )
 
 
 async def test_defaults_are_those_of_lmstfy() -> None:

@@ -20,11 +20,14 @@ from duetime.api.budget import Budget
 from duetime.api.health import health_routes
 from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Parts
 from duetime.api.lmstfy.plug import make_parts
+from duetime.api.metrics.scraper import Scraper
 from duetime.api.supervision.crew import Alone, Crew
 from duetime.api.v1 import NativeDoor
 from duetime.api.v1.gate import TokenGate
+from duetime.engine.alerts import Alerts
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
+from duetime.engine.watchdog import Targets, Watchdog
 from duetime.settings import Settings
 
 
@@ -44,9 +47,24 @@ class Runtime:
         return Budget(self.settings.max_buffered)
 
     @cached_property
+    def alerts(self) -> Alerts:
+        """Who tells people what is wrong."""
+        return Alerts(
+            lambda: self.pools.registry,
+            self.mirror,
+            deployment=self.settings.registry_store or self.settings.store,
+            repeat_s=self.settings.alert_repeat.total_seconds(),
+        )
+
+    @cached_property
     def lmstfy(self) -> Parts:
         """What its two listeners share."""
-        return make_parts(self.settings, self.pools, self.mirror)
+        return make_parts(self.settings, self.pools, self.mirror, self.scraper)
+
+    @cached_property
+    def scraper(self) -> Scraper:
+        """Answers for the metrics of this process, and of all."""
+        return Scraper(self.pools, self.crew)
 
 
 class Door(NamedTuple):
@@ -70,7 +88,9 @@ def admin_doors(runtime: Runtime) -> Sequence[Door]:
 
 def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
     """What runs beside the listeners in every process: entered before they listen, left when they are drained."""
-    return ()
+    settings = runtime.settings
+    targets = Targets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
+    return (runtime.alerts, Watchdog(runtime.pools, runtime.alerts, targets))
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

@@ -98,7 +98,7 @@ async def test_gauges(server: Server, lmstfy: Lmstfy) -> None:
     await die(lmstfy, "q", 2)
     for delay in (0, 0, 0, 60):
         await lmstfy.publish("q", delay=delay)
-    server.parts.metrics.forget_gauges()
+    server.parts.scraper.levels.forget()
     _, samples = await scrape(server)
     queue = {"pool": "default", "namespace": lmstfy.namespace, "queue": "q"}
     assert samples.value("infra_lmstfy_redis_queue_sizes", **queue) == 3

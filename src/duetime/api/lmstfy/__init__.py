@@ -6,8 +6,7 @@ What differs from lmstfy, and why, stands in docs/lmstfy.md.
 
 from duetime.api.lmstfy.admin import LmstfyAdmin
 from duetime.api.lmstfy.door import LmstfyDoor
-from duetime.api.lmstfy.metrics import Metrics
 from duetime.api.lmstfy.options import Options, Parts
 from duetime.api.lmstfy.params import Defaults
 
-__all__ = ["Defaults", "LmstfyAdmin", "LmstfyDoor", "Metrics", "Options", "Parts"]
+__all__ = ["Defaults", "LmstfyAdmin", "LmstfyDoor", "Options", "Parts"]

@@ -31,6 +31,7 @@ from duetime.api.lmstfy.wire import (
     to_pretty_json,
     without_slash,
 )
+from duetime.api.metrics.exposition import CONTENT_TYPE
 from duetime.engine.pools import DEFAULT_POOL
 from duetime.errors import DuetimeError
 from duetime.ids import IdMaker
@@ -43,7 +44,7 @@ NOT_FOUND = Answer(404, b"404 page not found", ((b"content-type", b"text/plain")
 UNAUTHORIZED = Answer(401, b"", ((b"www-authenticate", b'Basic realm="Authorization Required"'),))
 INTERNAL = error(500, "internal error")
 CRASHED = Answer(500, b"", ())
-PROMETHEUS: Header = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+PROMETHEUS: Header = (b"content-type", CONTENT_TYPE.encode())
 
 
 async def info(parts: Parts, call: AdminCall) -> Answer:
@@ -64,7 +65,7 @@ async def version(parts: Parts, call: AdminCall) -> Answer:
 
 
 async def metrics(parts: Parts, call: AdminCall) -> Answer:
-    return Answer(200, await parts.metrics.text(parts.pools), (PROMETHEUS,))
+    return Answer(200, await parts.scraper.text(), (PROMETHEUS,))
 
 
 async def pools(parts: Parts, call: AdminCall) -> Answer:

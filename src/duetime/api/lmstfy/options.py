@@ -8,8 +8,9 @@ from msgspec import Struct, field
 from duetime.api.auth import Tokens
 from duetime.api.limits import Limits
 from duetime.api.lmstfy.access_log import AccessLog
-from duetime.api.lmstfy.metrics import Metrics
+from duetime.api.lmstfy.metrics import LmstfyLevels, Metrics
 from duetime.api.lmstfy.params import Defaults
+from duetime.api.metrics.scraper import Scraper
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.job import MAX_BODY
@@ -42,12 +43,14 @@ class Parts:
     limits: Limits
     access_log: AccessLog
     metrics: Metrics
+    scraper: Scraper
     options: Options
 
     @classmethod
-    def make(cls, pools: Pools, mirror: Mirror, tokens: Tokens, options: Options, metrics: Metrics) -> "Parts":
+    def make(cls, pools: Pools, mirror: Mirror, tokens: Tokens, options: Options, scraper: Scraper) -> "Parts":
         def registry() -> Registry:
             return pools.registry
 
         access_log = AccessLog(mirror, registry, default=options.access_log)
-        return cls(pools, tokens, Limits(mirror, registry), access_log, metrics, options)
+        LmstfyLevels(scraper.levels)
+        return cls(pools, tokens, Limits(mirror, registry), access_log, Metrics(scraper.meters), scraper, options)

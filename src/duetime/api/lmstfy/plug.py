@@ -3,16 +3,16 @@
 from datetime import timedelta
 
 from duetime.api.auth import Tokens
-from duetime.api.lmstfy.metrics import Metrics
 from duetime.api.lmstfy.options import Options, Parts
 from duetime.api.lmstfy.params import MAX_U16, MAX_U32, Defaults
+from duetime.api.metrics.scraper import Scraper
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.errors import InvalidSettings
 from duetime.settings import Settings
 
 
-def make_parts(settings: Settings, pools: Pools, mirror: Mirror) -> Parts:
+def make_parts(settings: Settings, pools: Pools, mirror: Mirror, scraper: Scraper) -> Parts:
     """Raises InvalidSettings for defaults that no request could ask for."""
     options = Options(
         defaults=_defaults(settings),
@@ -23,7 +23,7 @@ def make_parts(settings: Settings, pools: Pools, mirror: Mirror) -> Parts:
         access_log=settings.access_log,
     )
     tokens = Tokens(mirror, lambda: pools.registry, pools, dev=settings.dev)
-    return Parts.make(pools, mirror, tokens, options, Metrics())
+    return Parts.make(pools, mirror, tokens, options, scraper)
 
 
 def _defaults(settings: Settings) -> Defaults:

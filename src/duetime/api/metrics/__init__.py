@@ -1,0 +1,1 @@
+"""What is shown on /metrics: the numbers of all processes of a server, in Prometheus's text format."""
