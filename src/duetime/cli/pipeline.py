@@ -6,8 +6,13 @@ Each command lives in `cli/pipelines/<name>.py`, imports Spark inside its functi
 import typer
 
 from duetime.cli.commands import Command, add_commands
+from duetime.cli.pipelines import forecast, report, stats
 
-PIPELINES: tuple[Command, ...] = ()
+PIPELINES: tuple[Command, ...] = (
+    Command("stats", stats.stats, stats.EXAMPLES),
+    Command("report", report.report, report.EXAMPLES),
+    Command("forecast", forecast.forecast, forecast.EXAMPLES),
+)
 
 
 def register(app: typer.Typer) -> None:

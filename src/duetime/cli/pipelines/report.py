@@ -1,0 +1,80 @@
+"""`duetime pipeline report`: one HTML file about a period."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, span
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.progress import show_progress
+from duetime.clock import SystemClock, duration_ms, instant_ms
+from duetime.errors import InvalidRequest
+
+EXAMPLES = (
+    "duetime pipeline report --last 7d",
+    "duetime pipeline report --since 2026-11-01 --until 2026-12-01 --out november.html",
+    "duetime pipeline report --last 1h --target 100ms --json",
+)
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    last: Annotated[str, typer.Option(metavar="DURATION", help="The period that ends now.")] = "7d"
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Its start, a day or an instant (UTC).", show_default=False)
+    ] = None
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Its end, not part of it; now if not given.", show_default=False)
+    ] = None
+    late_after: Annotated[
+        str, typer.Option("--target", metavar="DURATION", help="99 of 100 deliveries should not be later than this.")
+    ] = "50ms"
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write; named after the period if not given.")
+    ] = None
+
+
+@takes_options
+def report(options: ReportOptions, spark: SparkOptions, target: Target) -> None:
+    """Write one self-contained HTML file: conservation law, lateness, throughput, retries, dead letters, batches.
+
+    Reads `stats`, `jobs` and `events`. The file needs no network and no other file; it prints well, light or dark.
+    """
+    answer = Answer(as_json=target.json)
+    now = SystemClock().now_ms()
+    start, end = read_period(options, now)
+    with spark.session("report") as session, show_progress("report", as_json=target.json, unit="tasks") as progress:
+        from duetime.spark.lake import Lake
+        from duetime.spark.report.run import Asked, default_name, make_report, summary, write_file
+
+        asked = Asked(start, end, max(duration_ms(options.late_after), 1))
+        with progress.follow(session):
+            made = make_report(Lake(session, spark.lake_folder), asked, written_at=now)
+        path = options.out or Path(default_name(made))
+        write_file(made, path)
+    counts = made.whole.counts
+    answer.tell(
+        {"file": str(path), **summary(made)},
+        f"{path}: {counts['accepted']:,} accepted, {counts['delivered']:,} delivered, {counts['acked']:,} acked, "
+        f"p99 {span(made.whole.p99) if made.whole.p99 is not None else '-'} late",
+    )
+
+
+def read_period(options: ReportOptions, now: int) -> tuple[int, int]:
+    end = read_time(options.until) if options.until else now
+    start = read_time(options.since) if options.since else end - duration_ms(options.last)
+    if start >= end:
+        raise InvalidRequest("the period ends before it begins: see --since and --until")
+    return start, end
+
+
+def read_time(text: str) -> int:
+    """A day (its midnight, UTC) or an instant."""
+    try:
+        return int(datetime.strptime(text.strip(), "%Y-%m-%d").replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        return instant_ms(text)

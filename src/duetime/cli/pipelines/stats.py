@@ -1,0 +1,64 @@
+"""`duetime pipeline stats`: the lake's numbers per queue and minute, and the counters of each topic."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.progress import show_progress
+
+EXAMPLES = ("duetime pipeline stats --lake lake", "duetime pipeline stats --again --json")
+
+
+@dataclass(frozen=True)
+class StatsOptions:
+    again: Annotated[bool, typer.Option("--again", help="Make every day again, not only those that changed.")] = False
+    days: Annotated[int, typer.Option(min=0, help="Show the counters of so many days, the latest first.")] = 1
+
+
+@takes_options
+def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
+    """Bring the table `stats` up to date, and show the counters of each topic: written, notified, deleted, failed.
+
+    Reads `events` and `jobs`; run `ingest` and `lifecycle` before. Days that changed are made again as a whole, so it
+    may run at any time.
+    """
+    answer = Answer(as_json=target.json)
+    with spark.session("stats") as session, show_progress("stats", as_json=target.json, unit="tasks") as progress:
+        from duetime.spark.lake import Lake
+        from duetime.spark.stats_counters import daily_counters, total_counters
+        from duetime.spark.stats_run import refresh_stats
+
+        lake = Lake(session, spark.lake_folder)
+        with progress.follow(session):
+            done = refresh_stats(lake, again=options.again)
+            table = lake.stats.read()
+            totals = [row.asDict() for row in total_counters(table).orderBy("namespace", "queue").collect()]
+            days = sorted(lake.stats.manifest().dates(), reverse=True)[: options.days]
+            daily = [
+                row.asDict() | {"date": str(row.date)}
+                for row in daily_counters(table).orderBy("namespace", "queue").collect()
+                if str(row.date) in days
+            ]
+    if target.json:
+        answer.document({"dates": list(done.dates), "version": done.version, "totals": totals, "days": daily})
+        return
+    made = f"{len(done.dates)} days were made" if done.dates else "nothing has changed"
+    answer.console.print(f"stats: {made}, {len(totals)} queues in {spark.lake_folder}")
+    _print_counters(answer, [{"date": "total", **row} for row in totals] + daily)
+
+
+def _print_counters(answer: Answer, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    rows.sort(key=lambda row: (row["namespace"], row["queue"], row["date"] != "total", row["date"]))
+    numbers = {f"{name} ": [f"{row[name]:,}" for row in rows] for name in ("written", "notified", "deleted", "failed")}
+    columns = {
+        "queue": [f"{row['namespace']}/{row['queue']}" for row in rows],
+        "day": [row["date"] for row in rows],
+        **numbers,
+    }
+    answer.table(rows, columns)
