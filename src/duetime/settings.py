@@ -28,7 +28,14 @@ PREFIX = "DUETIME_"
 FILE = "duetime.toml"
 CONFIG_VARIABLE = "DUETIME_CONFIG"
 """The file's path, where it is not `duetime.toml` in the current folder."""
-OTHER_VARIABLES = ("DUETIME_CONFIG", "DUETIME_URL", "DUETIME_NAMESPACE", "DUETIME_TOKEN", "DUETIME_SKIP_SERVICES")
+OTHER_VARIABLES = (
+    "DUETIME_CONFIG",
+    "DUETIME_URL",
+    "DUETIME_NAMESPACE",
+    "DUETIME_TOKEN",
+    "DUETIME_MAIL_PASSWORD",
+    "DUETIME_SKIP_SERVICES",
+)
 """Ours too, but not settings of the server; so is everything that starts with DUETIME_TEST_."""
 
 DEFAULT_POOL = "default"
@@ -177,11 +184,19 @@ class Settings:
     admin_protect_all: bool = _row(
         False, Kind.SWITCH, "admin API: ask for an account also where lmstfy does not (/metrics, /info ...)"
     )
-    access_log: bool = _row(False, Kind.SWITCH, "lmstfy API: a log line per request; POST /accesslog switches it")
+    alert_memory: int = _row(90, Kind.NUMBER, "percent of a pool's room in use at which an alert is sent; 0: never")
+    alert_dead: int = _row(10, Kind.NUMBER, "new dead letters of a queue in 5 minutes that cause an alert; 0: never")
+    alert_lateness: timedelta = _row("10m", Kind.DURATION, "how late a queue may be before an alert; 0: never")
+    alert_repeat: timedelta = _row("1h", Kind.DURATION, "after which a problem that lasts is told again")
+    access_log: bool = _row(False, Kind.SWITCH, "a log line per request; POST /accesslog on the admin API switches it")
     log_level: str = _row(
         "info", Kind.TEXT, "the least level that is logged", choices=("debug", "info", "warning", "error")
     )
     log_format: str = _row("console", Kind.TEXT, "how log lines look", choices=("console", "json"))
+    log_file: str = _row("", Kind.TEXT, "where log lines go; standard error if empty. USR1 reopens it")
+    access_log_file: str = _row("", Kind.TEXT, "where the access log goes; with the other lines if empty")
+    metrics_queues: int = _row(1_000, Kind.NUMBER, "metrics: queues shown by name; the rest are counted as `other`")
+    otel_endpoint: str = _row("", Kind.TEXT, "URL of an OTLP/HTTP collector that gets traces; none if empty")
 
     pools: Mapping[str, str] = field(default_factory=dict[str, str])
     """Every pool with the URL of its store, `default` included."""

@@ -1,6 +1,7 @@
-"""`duetime serve`: one server process."""
+"""`duetime serve`: a server of one process or of several."""
 
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +12,12 @@ from rich.text import Text
 
 from duetime import __version__
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.cli.logs import set_up_logging
 from duetime.errors import DuetimeError, InvalidSettings
+from duetime.logs import set_up_logging
 from duetime.settings import DEFAULT_STORE, Settings, mask
 
 if TYPE_CHECKING:
-    from duetime.api.app import Runtime
+    from duetime.api.supervision.program import Started
 
 log = logging.getLogger("duetime.serve")
 
@@ -24,7 +25,7 @@ EXAMPLES = (
     "duetime serve --dev",
     "duetime serve --store sqlite:///var/lib/duetime/jobs.db",
     "duetime serve --store redis://127.0.0.1:6379/0 --port 8080",
-    "duetime serve --config /etc/duetime.toml",
+    "duetime serve --config /etc/duetime.toml --workers 2",
 )
 
 
@@ -35,6 +36,8 @@ def serve(
     port: Annotated[int | None, typer.Option(help="The port of the API, else 7777; 0 picks one.")] = None,
     admin_port: Annotated[int | None, typer.Option(help="The port of the admin API, else 7778; 0 picks one.")] = None,
     journal: Annotated[str | None, typer.Option(metavar="DIR", help="The journal's folder (not written yet).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that serve, else 1; 0 is one per core.")] = None,
+    pid_file: Annotated[str | None, typer.Option(metavar="FILE", help="Write the process id there.")] = None,
     dev: Annotated[
         bool | None, typer.Option("--dev", help="For trying out: loopback only, any or no token is let in.")
     ] = None,
@@ -42,25 +45,43 @@ def serve(
 ) -> None:
     """Run a server: the API on port 7777, the admin API on port 7778.
 
-    TERM, INT (Ctrl-C) and USR2 stop it gently, a second one at once. Every setting can also be given as an environment
+    TERM, INT (Ctrl-C) and USR2 stop it gently, a second one at once; HUP reads the settings again, USR1 reopens log
+    files. Every setting can also be given as an environment
     variable DUETIME_<NAME> or in duetime.toml; `duetime config` lists them.
     """
-    flags = {"store": store, "port": port, "admin_port": admin_port, "journal": journal, "dev": dev}
+    flags: dict[str, object] = {"store": store, "port": port, "admin_port": admin_port, "journal": journal, "dev": dev}
+    flags |= {"workers": workers, "pid_file": pid_file}
     settings = read_settings(flags, config)
     try:
-        from duetime.api.host import run, serve  # noqa: PLC0415 - the extra [server] is optional
+        from duetime.api.supervision.program import Program  # noqa: PLC0415 - the extra [server] is optional
+        from duetime.api.supervision.server import run_server  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         raise InvalidSettings(f"`duetime serve` needs the extra duetime[server] ({missing.name} is missing)") from None
-    set_up_logging(settings.log_level, settings.log_format)
+    set_up_logging(settings)
     if settings.store == DEFAULT_STORE:
         _make_folder(DEFAULT_STORE)
+    program = Program(
+        read=lambda: read_settings(flags, config),
+        announce=announce,
+        set_up_logging=log_as_set,
+        reopen_logs=reopen_logs,
+        worker_command=(sys.executable, "-P", "-m", "duetime.cli.serve_worker"),
+    )
     try:
-        run(serve(settings, announce=announce))
+        run_server(settings, program)
     except DuetimeError:
         raise
     except Exception:
         log.critical("server_failed", exc_info=True)
         raise
+
+
+def log_as_set(settings: Settings) -> None:
+    set_up_logging(settings.log_level, settings.log_format)
+
+
+def reopen_logs() -> None:
+    """Called on USR1, in every process: standard error stays what it is."""
 
 
 def _make_folder(url: str) -> None:
@@ -74,35 +95,35 @@ def _make_folder(url: str) -> None:
         ) from None
 
 
-def announce(runtime: "Runtime", addresses: Mapping[str, str]) -> None:
+def announce(started: "Started") -> None:
     """A few lines for the person who started it: what is where, what is unsafe, what to try."""
-    settings = runtime.settings
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(Text.assemble(("Duetime ", "bold"), (__version__, "bold"), " is ready"))
-    for label, value in _facts(runtime, addresses):
+    for label, value in _facts(started):
         console.print(Text.assemble((f"  {label:<8}", "dim"), value))
-    for warning in _warnings(settings, runtime.pools.errors()):
+    for warning in _warnings(started.settings, started.problems):
         console.print(Text.assemble(("  warning ", "yellow"), warning))
 
 
-def _facts(runtime: "Runtime", addresses: Mapping[str, str]) -> list[tuple[str, str]]:
-    settings = runtime.settings
-    stores = [("store" if name == "default" else f"pool {name}", mask(url)) for name, url in settings.pools.items()]
-    local = addresses["API"].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+def _facts(started: "Started") -> list[tuple[str, str]]:
+    pools = started.settings.pools
+    stores = [("store" if name == "default" else f"pool {name}", mask(url)) for name, url in pools.items()]
+    local = started.addresses["API"].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
     return [
         *stores,
-        *addresses.items(),
+        *started.addresses.items(),
+        *([("workers", str(started.workers))] if started.workers > 1 else []),
         ("try", f'curl {local}/v1/queues/default/mail/jobs -d \'{{"body": "hello", "delay": "5s"}}\''),
         ("", f'curl {local}/v1/queues/default/mail/reserve -d \'{{"wait": "10s"}}\''),
         ("stop", "Ctrl-C"),
     ]
 
 
-def _warnings(settings: Settings, errors: Mapping[str, DuetimeError]) -> list[str]:
+def _warnings(settings: Settings, problems: Mapping[str, str]) -> list[str]:
     warnings: list[str] = []
     if settings.dev:
         warnings.append("--dev: every namespace is open to any or no token; loopback only")
     if settings.journal:
         warnings.append(f"--journal: there is no journal yet, nothing is written to {settings.journal}")
-    warnings += [f"pool {name}: {mask(error.message)}; trying again" for name, error in errors.items()]
+    warnings += [f"pool {name}: {problem}; trying again" for name, problem in problems.items()]
     return warnings
