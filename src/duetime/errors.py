@@ -29,6 +29,7 @@
     ├── StoreUnavailable        503  nothing was changed, or the outcome is the error's `unknown`
     ├── NoAnswer                504  the job stays and may be answered later
     ├── StoreFull               507
+    │   └── JournalFull
     ├── StoreDamaged            500
     └── InvalidSettings         500
 
@@ -251,6 +252,12 @@ class StoreFull(DuetimeError):
 
     code = "store_full"
     status = 507
+
+
+class JournalFull(StoreFull):
+    """The disk of the journal has no room for more jobs; deliveries and acks go on."""
+
+    code = "journal_full"
 
 
 class StoreDamaged(DuetimeError):

@@ -2,7 +2,8 @@
 
 The first request on an idle queue goes out at once; there is no timer and no wait for company. Under load the batches
 grow by themselves, and with them the throughput. Only when a whole call's worth waits does a second call go out beside
-the first, so that this process prepares one while the store works on the other.
+the first, so that this process prepares one while the store works on the other. Where an answer is not given before it
+is on record, the next call does not wait for that either.
 
 Each request keeps its own answer: an error value from the store reaches only its caller, a failed call reaches all who
 were in it.
@@ -27,6 +28,9 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task that somebody keeps an eye on."""
 
 
+Promise = Callable[[], asyncio.Future[None] | None]
+
+
 class Entry(NamedTuple, Generic[Request, Answer]):
     request: Request
     weight: int
@@ -46,6 +50,8 @@ class Batch(Generic[Request, Answer]):
     """One verb's group commit over all queues. `max_weight` bounds a call, but one request always fits.
 
     `orphan` takes an answer whose caller went away during the call; `sizes` is told how many requests shared a call.
+    `promise`, asked right after a call, is what must be done before its answers are given, None if nothing; if it
+    fails, its error takes the place of every answer that is not an error itself.
     """
 
     def __init__(
@@ -56,12 +62,14 @@ class Batch(Generic[Request, Answer]):
         max_weight: int,
         orphan: Callable[[Answer], None] | None = None,
         sizes: Spread | None = None,
+        promise: Promise | None = None,
     ) -> None:
         self._call = call
         self._spawn = spawn
         self._max_weight = max_weight
         self._orphan = orphan
         self._sizes = sizes or Spread()
+        self._promise = promise
         self._closed = False
         # A queue has an inbox while a runner of its lives.
         self._inboxes: dict[Queue, Inbox[Request, Answer]] = {}
@@ -145,8 +153,20 @@ class Batch(Generic[Request, Answer]):
             for entry in entries:
                 _fail(entry.answer, own_copy(error))
             return
+        promised = self._promise() if self._promise else None
+        if promised is None:
+            self._answer(pairs)
+        else:
+            promised.add_done_callback(lambda done: self._answer(pairs, done.exception()))
+
+    def _answer(
+        self, pairs: Sequence[tuple[Entry[Request, Answer], Answer | DuetimeError]], broken: BaseException | None = None
+    ) -> None:
+        """`broken`: why what was promised is not so."""
         for entry, answer in pairs:
-            if isinstance(answer, DuetimeError):
+            if isinstance(broken, Exception) and not isinstance(answer, DuetimeError):
+                _fail(entry.answer, own_copy(broken))
+            elif isinstance(answer, DuetimeError):
                 _fail(entry.answer, answer)
             elif not entry.answer.done():
                 entry.answer.set_result(answer)

@@ -23,6 +23,7 @@ from duetime.backoff import chance
 from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
 from duetime.engine.batch import Batch
+from duetime.engine.journaled import Journaled
 from duetime.engine.loops import OUTAGE, run_duty
 from duetime.engine.meters import Spread
 from duetime.engine.reaper import Reaper
@@ -75,9 +76,14 @@ class Engine:
         self._context = Context()
         self._duties: list[asyncio.Task[None]] = []
         self._wheels: dict[Queue, Wheel] = {}
-        self._pushes = Batch(self._call_push, self._spawn, sizes=sizes("push"), max_weight=STEP_BYTES)
-        self._acks = Batch(self._call_ack, self._spawn, sizes=sizes("ack"), max_weight=STEP_JOBS)
-        self._cancels = Batch(self._call_cancel, self._spawn, sizes=sizes("cancel"), max_weight=STEP_JOBS)
+        self._journaled = store if isinstance(store, Journaled) else None
+        kept = self._journaled.promise if self._journaled else None
+        self._pushes = Batch(self._call_push, self._spawn, sizes=sizes("push"), promise=kept, max_weight=STEP_BYTES)
+        self._acks = Batch(self._call_ack, self._spawn, sizes=sizes("ack"), promise=kept, max_weight=STEP_JOBS)
+        self._cancels = Batch(self._call_cancel, self._spawn, sizes=sizes("cancel"), promise=kept, max_weight=STEP_JOBS)
+        self._acks_by_id = Batch(
+            self._call_ack_by_id, self._spawn, sizes=sizes("cancel"), promise=kept, max_weight=STEP_JOBS
+        )
         self._reserves = Batch(
             self._call_reserve,
             self._spawn,
@@ -99,12 +105,15 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._room.close()
-        for batch in (self._pushes, self._acks, self._cancels, self._reserves):
+        for batch in (self._pushes, self._acks, self._acks_by_id, self._cancels, self._reserves):
             batch.close()
         for duty in self._duties:
             duty.cancel()
         # The caller's own error is not the group's: it passes as it is, after the calls under way.
         await self._tasks.__aexit__(None, None, None)
+        if self._journaled and (promised := self._journaled.promise()):
+            # Those who wait for it are told what became of it; here it only has to be over.
+            await asyncio.gather(promised, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         try:
@@ -142,6 +151,17 @@ class Engine:
         answers: list[Moved | None] = []
         for chunk in _chunks(ids):
             answers += await self._cancels.submit(queue, chunk, len(chunk))
+        return answers
+
+    async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+        """Finish jobs by id alone, wherever they are, whoever holds them: as cancel, but on record as acked.
+
+        lmstfy's acknowledgement; the answers are those of cancel.
+        """
+        check_ids(ids)
+        answers: list[Moved | None] = []
+        for chunk in _chunks(ids):
+            answers += await self._acks_by_id.submit(queue, chunk, len(chunk))
         return answers
 
     async def reschedule(
@@ -321,6 +341,12 @@ class Engine:
     async def _call_cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
         answers = await self.store.cancel(queue, [job_id for ids in requests for job_id in ids])
         return _split(answers, requests)
+
+    async def _call_ack_by_id(
+        self, queue: Queue, requests: Sequence[Sequence[str]]
+    ) -> Sequence[Sequence[Moved | None]]:
+        remove = self._journaled.ack_by_id if self._journaled else self.store.cancel
+        return _split(await remove(queue, [job_id for ids in requests for job_id in ids]), requests)
 
     def _moved(self, queue: Queue, moved: Sequence[Moved]) -> None:
         """Jobs were put into waiting by this process: its own consumers need no wake from the store."""

@@ -16,12 +16,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 
 from duetime.engine.engine import Engine
+from duetime.engine.journaled import join_journal
 from duetime.engine.loops import OUTAGE
 from duetime.engine.metered import Metered
 from duetime.engine.meters import Meters
 from duetime.engine.pool_meters import PoolMeters
 from duetime.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.job import MAX_BODY
+from duetime.journal.journal import Journal
 from duetime.stores.base import Store
 from duetime.stores.registry import Registry
 
@@ -54,7 +56,8 @@ class Pools:
     """An async context manager: inside it the pools are open, or being opened.
 
     The registry is the default pool's, unless `registry_url` names another store; if that is also a pool's URL, the
-    two share it.
+    two share it. All pools write to one `journal`, which must live longer than this; without one, a pool that journals
+    is not opened.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class Pools:
         registry_url: str = "",
         max_body: int = MAX_BODY,
         meters: Meters | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.meters = meters or Meters()
+        self.journal = journal
         self.meters.before_snapshot(self._count_parked)
         if DEFAULT_POOL not in urls:
             raise InvalidSettings(f"there must be a pool {DEFAULT_POOL!r}")
@@ -150,7 +155,7 @@ class Pools:
         failures = 0
         while not self._stop.is_set():
             try:
-                store = await self._open_store(pool.url)
+                store = await self._open(pool)
             except InvalidSettings as error:
                 self._failed(pool, error, failures)
                 raise
@@ -162,10 +167,18 @@ class Pools:
             failures += 1
             await self._pause(OUTAGE.delay_ms(failures) / 1000)
 
+    async def _open(self, pool: Pool) -> Store:
+        """The pool's store, watched, and journaled if this process keeps a journal."""
+        store = await self._open_store(pool.url)
+        try:
+            return await join_journal(Metered(store, pool.meters), self.journal, pool.name)
+        except BaseException:
+            await store.close()
+            raise
+
     async def _serve(self, pool: Pool, store: Store) -> None:
         try:
-            metered = Metered(store, pool.meters)
-            async with Engine(metered, max_body=self._max_body, sizes=pool.meters.batches) as engine:
+            async with Engine(store, max_body=self._max_body, sizes=pool.meters.batches) as engine:
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
                 log.info("pool_open", extra={"pool": pool.name})

@@ -57,6 +57,10 @@ class StoreTime:
             self._told_ms = self._offset_ms
         return ahead > JUMP_MS
 
+    def now_ms(self) -> int:
+        """As far as it is known: never more than an answer's way back behind."""
+        return int(asyncio.get_running_loop().time() * 1000 + self._offset_ms)
+
     def seconds_until(self, at_ms: int) -> float:
         return (at_ms - self._offset_ms) / 1000 - asyncio.get_running_loop().time()
 

@@ -85,19 +85,23 @@ class Writer:
         self._thread = threading.Thread(target=self._run, args=[self._files], name="duetime journal", daemon=True)
         self._thread.start()
 
-    def append(self, drafts: Iterable[Draft], waiter: Waiter | None = None) -> None:
-        """Number the drafts and put them in line; `waiter` is told when they are written."""
-        with self._lock:
-            self._append(drafts, waiter)
+    def append(self, drafts: Iterable[Draft], waiter: Waiter | None = None, *, hurry: bool = True) -> None:
+        """Number the drafts and put them in line; `waiter` is told when they are written.
 
-    def _append(self, drafts: Iterable[Draft], waiter: Waiter | None) -> None:
+        Without a waiter they are written soon; without `hurry` only with the next who has either.
+        """
+        with self._lock:
+            self._append(drafts, waiter, hurry=hurry)
+
+    def _append(self, drafts: Iterable[Draft], waiter: Waiter | None, *, hurry: bool = True) -> None:
         now = time.time_ns() // 1_000_000
         seq, lines = self.seq, self._lines
         for draft in drafts:
             seq += 1
             lines.append(write_draft(draft, self._place % (now, seq)))
         self.seq = seq
-        self._ring(waiter)
+        if hurry:
+            self._ring(waiter)
 
     def flush(self, timeout_s: float = CLOSE_S) -> None:
         """Wait until everything appended so far is written. Raises OSError if it is not."""

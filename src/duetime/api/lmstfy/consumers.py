@@ -117,7 +117,7 @@ async def acknowledge(desk: Desk, call: Call) -> Answer:
         check_id(call.job_id)
     except InvalidId:
         return Answer(204)  # nothing can be called so
-    [moved] = await call.engine.cancel(call.queue, [call.job_id])
+    [moved] = await call.engine.ack_by_id(call.queue, [call.job_id])
     if moved is not None:
         elapsed = elapsed_ms(call.job_id, desk.clock.now_ms())
         desk.metrics.acknowledged(call.pool, call.queue, elapsed, delivered=moved.attempt > 0)

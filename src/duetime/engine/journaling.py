@@ -1,0 +1,177 @@
+"""What the verbs say becomes the journal's entries; and whether a pool journals at all.
+
+A pool that journals has a record of it beside its jobs, with the time since when: audit and reconcile cover what
+happened after that, so from then on every engine on the pool must write a journal, or must not start.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from duetime.clock import rfc3339
+from duetime.errors import DuetimeError, InvalidSettings, VersionConflict
+from duetime.job import Event, Moved, State
+from duetime.journal.events import Draft, body_fields
+from duetime.names import Queue
+from duetime.stores.base import Push, Pushed, Reserved, Store
+
+KIND = "journal"
+KEY = "pool"
+UNFENCED = "unfenced"
+"""The reason of an ack by id alone."""
+EXPIRED = "expired"
+
+
+class Journaling(Struct, frozen=True):
+    """The record: since when, in the store's time, the pool journals."""
+
+    since: int
+
+
+async def since(store: Store) -> int:
+    """When the pool began to journal, in the store's time; 0 if it does not."""
+    record = await store.registry.get(KIND, KEY)
+    return msgspec.json.decode(record.value, type=Journaling).since if record else 0
+
+
+async def begin(store: Store) -> int:
+    """From now on the pool journals; answers since when it does. Idempotent."""
+    value = msgspec.json.encode(Journaling((await store.ping()).now))
+    try:
+        await store.registry.put(KIND, KEY, value, if_version=0)
+    except VersionConflict:
+        return await since(store)
+    return msgspec.json.decode(value, type=Journaling).since
+
+
+async def end(store: Store) -> bool:
+    """The pool journals no longer: engines may start without. False if it did not."""
+    return await store.registry.delete(KIND, KEY)
+
+
+async def check_unjournaled(store: Store, pool: str) -> None:
+    """Raises InvalidSettings if this pool must not be used without a journal."""
+    if began := await since(store):
+        raise InvalidSettings(
+            f"the pool {pool!r} has journaled since {rfc3339(began)}, and jobs that bypass the journal cannot be "
+            "audited or brought back: name a folder with --journal, DUETIME_JOURNAL, journal in duetime.toml or "
+            "journal= of the client; or end the journal of the whole pool with `duetime journal end`"
+        )
+
+
+# --- what happened
+
+
+def pushed(
+    pool: str, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
+) -> Iterator[Draft]:
+    """Accepted and replaced with all that is needed to push the job again; kept without. What was repeated is known."""
+    for request, answer in zip(requests, answers, strict=True):
+        if not isinstance(answer, Pushed) or answer.repeated:
+            continue
+        batch = request.mark.name.partition("/")[0] if request.mark else ""
+        for job, moved in zip(request.jobs, answer.jobs, strict=True):
+            if moved.event is Event.KEPT:
+                yield _draft(pool, queue, moved, answer.now)
+                continue
+            if moved.reason == EXPIRED:
+                yield _expired(pool, queue, moved, answer.now)
+            try:
+                body, body_b64 = job.body.decode(), UNSET
+            except UnicodeDecodeError:
+                body, body_b64 = UNSET, body_fields(job.body)["body_b64"]
+            yield Draft(
+                ts=answer.now,
+                event=moved.event,
+                pool=pool,
+                namespace=queue.namespace,
+                queue=queue.name,
+                id=moved.id,
+                born=moved.born,
+                attempt=moved.attempt,
+                due_at=moved.due_at,
+                priority=job.priority,
+                ttl=job.ttl_ms,
+                tries=job.tries,
+                reason=moved.reason,
+                body=body,
+                body_b64=body_b64,
+                attributes=job.attributes,
+                batch=batch,
+                was=moved.was,
+            )
+
+
+def _expired(pool: str, queue: Queue, moved: Moved, ts: int) -> Draft:
+    """The end of the job whose place this one took."""
+    return Draft(
+        ts=ts,
+        event=Event.EXPIRED,
+        pool=pool,
+        namespace=queue.namespace,
+        queue=queue.name,
+        id=moved.id,
+        born=moved.was,
+    )
+
+
+def delivered(pool: str, queue: Queue, reserved: Reserved) -> Iterator[Draft]:
+    """And what was met on the way and ended."""
+    for moved in reserved.expired:
+        yield _draft(pool, queue, moved, reserved.now)
+    for deliveries in reserved.deliveries:
+        for delivery in deliveries:
+            lease = delivery.lease
+            yield Draft(
+                ts=reserved.now,
+                event=Event.DELIVERED,
+                pool=pool,
+                namespace=queue.namespace,
+                queue=queue.name,
+                id=lease.id,
+                born=lease.born,
+                attempt=lease.attempt,
+                due_at=delivery.due_at,
+            )
+
+
+def moved(pool: str, queue: Queue, answers: Sequence[object], ts: int) -> list[Draft]:
+    """Of a verb's answers, those that moved a job."""
+    return [_draft(pool, queue, answer, ts) for answer in answers if isinstance(answer, Moved)]
+
+
+def acked_by_id(pool: str, queue: Queue, answers: Sequence[object], ts: int) -> list[Draft]:
+    """Cancelled in the store's words, but it was an ack; from the dead letters it is deleted all the same."""
+    drafts = moved(pool, queue, answers, ts)
+    return [
+        msgspec.structs.replace(draft, event=Event.ACKED, reason=UNFENCED) if draft.event is Event.CANCELLED else draft
+        for draft in drafts
+    ]
+
+
+def purged(pool: str, queue: Queue, states: Sequence[State], ts: int) -> Draft:
+    return Draft(
+        ts=ts,
+        event=Event.PURGED,
+        pool=pool,
+        namespace=queue.namespace,
+        queue=queue.name,
+        reason=",".join(sorted(states)),
+    )
+
+
+def _draft(pool: str, queue: Queue, moved: Moved, ts: int) -> Draft:
+    return Draft(
+        ts=ts,
+        event=moved.event,
+        pool=pool,
+        namespace=queue.namespace,
+        queue=queue.name,
+        id=moved.id,
+        born=moved.born,
+        attempt=moved.attempt,
+        due_at=moved.due_at,
+        reason=moved.reason,
+        was=moved.was,
+    )

@@ -1,0 +1,190 @@
+"""The journal of one process, for its event loop: what the engines of all its pools write to.
+
+    async with Journal(JournalOptions(folder)) as journal:
+        journal.record([Draft(...)])
+        await journal.promise()
+
+Inside it two loops run: the pulse (a heartbeat per pool every 5 s) and the housekeeping (dead nodes are closed, sealed
+segments shipped and, in time, deleted). A `lazy` journal makes its node when it is first needed, so that a program that
+only looks leaves nothing behind.
+"""
+
+import asyncio
+import logging
+from asyncio import Future
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+
+from duetime.errors import InvalidSettings, JournalFull, StoreUnavailable
+from duetime.job import Event
+from duetime.journal.closing import close_dead_nodes
+from duetime.journal.events import Draft
+from duetime.journal.keeping import delete_old
+from duetime.journal.options import JournalOptions
+from duetime.journal.shipping import Shipper
+from duetime.journal.writer import MAX_BACKLOG, Waiter, Writer
+
+log = logging.getLogger("duetime.journal")
+
+HEARTBEAT_S = 5.0
+HOUSEKEEPING_S = 10.0
+
+Pulse = Callable[[], int]
+"""A store time before which nothing more will be recorded for a pool."""
+
+
+class Journal:
+    """An async context manager, for one event loop. Leaving it writes the node's end."""
+
+    def __init__(self, options: JournalOptions, *, lazy: bool = False) -> None:
+        self.options = options
+        self.writer = Writer(options, tell=self._tell)
+        self._lazy = lazy
+        self._shipper = Shipper(options, self.writer.node) if options.ship_to else None
+        self._pulses: dict[str, Pulse] = {}
+        self._promised = 0
+        self._closed = False
+        self._loops: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> "Journal":
+        self._loop = asyncio.get_running_loop()
+        if not self._lazy:
+            self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await asyncio.to_thread(self.writer.close)
+        if self._shipper and self.writer.entries:
+            # What was sealed just now has no other chance, if this was the last process here.
+            await asyncio.to_thread(self._ship, self._shipper)
+
+    def _open(self) -> None:
+        try:
+            self.writer.open()
+        except OSError as error:
+            raise InvalidSettings(
+                f"the journal cannot be written to {self.options.folder} ({error.strerror or error}): choose another "
+                "folder with --journal, DUETIME_JOURNAL or journal in duetime.toml"
+            ) from None
+        self._loops = [asyncio.create_task(self._beat()), asyncio.create_task(self._keep_house())]
+
+    # --- for the engines
+
+    @property
+    def node(self) -> str:
+        return self.writer.node
+
+    @property
+    def ship_lag_s(self) -> float:
+        """The age of the oldest sealed segment without a verified copy; 0 if nothing is shipped."""
+        return self._shipper.lag_s if self._shipper else 0.0
+
+    def admit(self) -> None:
+        """Is there room for another job? Raises JournalFull or StoreUnavailable; nothing was done then."""
+        self.ready()
+        if self.writer.free < self.options.reserve:
+            raise JournalFull(
+                f"the disk of the journal has {self.writer.free:,} bytes left, of which {self.options.reserve:,} are "
+                "kept for deliveries and acks",
+            )
+        if self.writer.failure:
+            raise StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
+
+    def ready(self) -> None:
+        """Can what happens be recorded? Raises StoreUnavailable; nothing was done then."""
+        if self._closed:
+            raise StoreUnavailable("the journal is closed")
+        if not self.writer.is_open:
+            self._open()
+        if self.writer.backlog > MAX_BACKLOG:
+            raise StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
+
+    def record(self, drafts: Iterable[Draft], *, promise: bool = False) -> None:
+        """Write down what happened. `promise`: the caller will ask for the promise, and there is no need to hurry
+        before that.
+        """
+        self.writer.append(drafts, hurry=not promise)
+        if promise:
+            self._promised = self.writer.seq
+
+    def promise(self) -> Future[None] | None:
+        """Done when everything that was recorded with a promise is written; None if it is.
+
+        It raises StoreUnavailable with an unknown outcome if that failed.
+        """
+        if self._promised <= self.writer.entries or self._loop is None:
+            return None
+        future: Future[None] = self._loop.create_future()
+
+        def told(error: OSError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(
+                    StoreUnavailable(f"done, but the journal could not be written: {error}", unknown=True)
+                )
+
+        self.writer.append((), told)
+        return future
+
+    async def flush(self) -> None:
+        if promised := self.promise():
+            await promised
+
+    def _tell(self, waiters: Sequence[Waiter], error: OSError | None) -> None:
+        """From the writer's thread: one step in the loop for all of them."""
+
+        def tell() -> None:
+            for waiter in waiters:
+                waiter(error)
+
+        if self._loop:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+                self._loop.call_soon_threadsafe(tell)
+
+    # --- its loops
+
+    def beat_for(self, pool: str, pulse: Pulse) -> None:
+        """From now on the heartbeats are also those of a pool."""
+        self._pulses[pool] = pulse
+        if self.writer.is_open:
+            self.record([Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool)])
+
+    async def _beat(self) -> None:
+        while True:
+            self.record([Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool) for pool, pulse in self._pulses.items()])
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _keep_house(self) -> None:
+        if self._lazy:
+            await asyncio.sleep(HOUSEKEEPING_S)
+        while True:
+            await asyncio.to_thread(self._keep_house_once)
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    def _keep_house_once(self) -> None:
+        try:
+            for node in close_dead_nodes(self.options.folder):
+                log.warning("journal_closed_for_dead_node", extra={"node": node})
+            if self._shipper:
+                self._ship(self._shipper)
+            if deleted := delete_old(self.options, self.node):
+                log.info("journal_deleted", extra={"segments": len(deleted)})
+        except OSError as error:
+            log.warning("journal_housekeeping_failed", extra={"error": str(error)})
+
+    def _ship(self, shipper: Shipper) -> None:
+        try:
+            shipper.run_once()
+        except Exception as error:  # each file system's library has its own
+            log.warning("journal_not_shipped", extra={"error": str(error), "waiting": shipper.waiting})
