@@ -13,7 +13,7 @@ from rich.text import Text
 from duetime import __version__
 from duetime.cli.config import ConfigOption, read_settings
 from duetime.errors import DuetimeError, InvalidSettings
-from duetime.logs import set_up_logging
+from duetime.logs import reopen_logs, set_up_logging
 from duetime.settings import DEFAULT_STORE, Settings, mask
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def serve(
     program = Program(
         read=lambda: read_settings(flags, config),
         announce=announce,
-        set_up_logging=log_as_set,
+        set_up_logging=set_up_logging,
         reopen_logs=reopen_logs,
         worker_command=(sys.executable, "-P", "-m", "duetime.cli.serve_worker"),
     )
@@ -74,14 +74,6 @@ def serve(
     except Exception:
         log.critical("server_failed", exc_info=True)
         raise
-
-
-def log_as_set(settings: Settings) -> None:
-    set_up_logging(settings.log_level, settings.log_format)
-
-
-def reopen_logs() -> None:
-    """Called on USR1, in every process: standard error stays what it is."""
 
 
 def _make_folder(url: str) -> None:
