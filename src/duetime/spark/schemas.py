@@ -101,7 +101,7 @@ JOBS = _table(
     batch=_TEXT,  # "": none
     priority=_INT,
     accepted_at=_LONG,  # null: its begin (accepted, adopted, replaced) has not been seen
-    adopted=_INT,  # 1: begun by adopted and not by accepted
+    adopted=_INT,  # 1: found in the store by reconcile; with accepts = 0 nobody was promised it
     due_at=_LONG,  # as it stands after every reschedule and release
     first_due_at=_LONG,  # as it stood before the first delivery
     expires_at=_LONG,  # 0: never
@@ -118,19 +118,21 @@ JOBS = _table(
     history=_INT,  # entries about this job
     last_at=_LONG,  # ts of its latest entry
     # What a later run needs to go on from here (see lifecycle.py); readers pass over it.
-    accepts=_INT,
+    accepts=_INT,  # times that it began anew; putting a lost job back does not count
     acks=_INT,
     ends=_INT,  # bit per end seen
     deads=_INT,
     respawns=_INT,
-    place=_LONG,  # rank of the latest step
+    given_backs=_INT,
+    reset_attempt=_INT,  # the attempt at which its used tries last began at 0
+    place=_LONG,  # rank of its latest step
     due_order=_LONG,
     first_due_order=_LONG,
     expires_order=_LONG,
-    tries_order=_LONG,
-    reason_order=_LONG,
+    tries_rank=_LONG,
+    reason_rank=_LONG,
     delivered_bits=_LONG,  # bit (attempt mod 63) per delivery
-    early_ms=_LONG,  # how much too early the earliest delivery was
+    early_ms=_LONG,  # how much too early its earliest delivery was; negative: late
     purged_at=_LONG,  # null, or the purge that removed it
     date=_DAY,  # partition: the day of born
 )
