@@ -33,6 +33,7 @@ OTHER_VARIABLES = (
     "DUETIME_URL",
     "DUETIME_NAMESPACE",
     "DUETIME_TOKEN",
+    "DUETIME_LAKE",
     "DUETIME_MAIL_PASSWORD",
     "DUETIME_SKIP_SERVICES",
 )
@@ -158,7 +159,25 @@ class Settings:
     port: int = _row(7777, Kind.PORT, "port of the API; 0 picks a free one", flag="--port")
     admin_host: str = _row("127.0.0.1", Kind.TEXT, "address of the admin API; loopback only without [accounts]")
     admin_port: int = _row(7778, Kind.PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
-    journal: str = _row("", Kind.TEXT, "folder of the journal; not written yet", flag="--journal")
+    instance: str = _row("", Kind.TEXT, "name of this server in the journal; the host's name if empty")
+    journal: str = _row(
+        "",
+        Kind.TEXT,
+        "folder of the journal, `off` for none; if empty `journal` beside the SQLite file",
+        flag="--journal",
+    )
+    journal_fsync: str = _row(
+        "always", Kind.TEXT, "journal: when entries are on the disk for good", choices=("always", "interval", "off")
+    )
+    journal_interval: timedelta = _row("1s", Kind.DURATION, "journal: how often, with journal_fsync = interval")
+    journal_segment_size: int = _row("64MiB", Kind.SIZE, "journal: a segment is sealed at this size ...")
+    journal_segment_age: timedelta = _row("60s", Kind.DURATION, "journal: ... or at this age")
+    journal_retention: timedelta = _row("90d", Kind.DURATION, "journal: older segments are deleted; 0: never")
+    journal_max_size: int = _row(0, Kind.SIZE, "journal: beyond this the oldest segments are deleted; 0: never")
+    journal_reserve: int = _row("64MiB", Kind.SIZE, "journal: pushes are refused while less is free on its disk")
+    journal_ship_to: str = _row(
+        "", Kind.TEXT, "journal: where sealed segments are copied to: a path, s3://... (fsspec)"
+    )
     dev: bool = _row(False, Kind.SWITCH, "for trying out: loopback only, any or no token is let in", flag="--dev")
     max_body: int = _row("1MiB", Kind.SIZE, "the largest body of a job")
     drain_timeout: timedelta = _row("30s", Kind.DURATION, "how long a stop may take")

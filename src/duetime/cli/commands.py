@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import typer
 from rich.markup import escape
 
-from duetime.cli import consume, dead, demo, doctor, jobs, push, queues, tokens, top
+from duetime.cli import alert, consume, dead, demo, doctor, jobs, push, queues, tokens, top
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,25 @@ TOKEN = (
     Command("revoke", tokens.revoke, ("duetime token revoke 5f2a09c1 --url http://127.0.0.1:7778",)),
 )
 
+ALERT = (
+    Command(
+        "add",
+        alert.add,
+        (
+            "duetime alert add ops@example.com --url redis://localhost",
+            "duetime alert add slack://token@channel --url redis://localhost",
+        ),
+    ),
+    Command("remove", alert.remove, ("duetime alert remove ops@example.com --url redis://localhost",)),
+    Command(
+        "mail-server",
+        alert.mail_server,
+        ("duetime alert mail-server --host smtp.example.com --from duetime@example.com --url redis://localhost",),
+    ),
+    Command("list", alert.list_alerts, ("duetime alert list --url redis://localhost",)),
+    Command("test", alert.test, ("duetime alert test --url redis://localhost",)),
+)
+
 
 def register(app: typer.Typer) -> None:
     add_commands(app, JOBS, panel="Jobs")
@@ -124,6 +143,7 @@ def register(app: typer.Typer) -> None:
         ("queue", "Queues as a whole: list, count, pause, purge.", QUEUE),
         ("dead", "Dead letters: look at them, bring them back, remove them.", DEAD),
         ("token", "Tokens: who may use a namespace.", TOKEN),
+        ("alert", "Alerts: who hears when something is wrong.", ALERT),
     ):
         noun = typer.Typer(name=name, help=summary, no_args_is_help=True)
         add_commands(noun, group)

@@ -143,12 +143,18 @@ class RulesChange(Struct, frozen=True):
 
 
 class StoreInfo(Struct, frozen=True):
-    """`epoch` is drawn once per data set: another epoch under the same URL means that the store was wiped."""
+    """`epoch` is drawn once per data set: another epoch under the same URL means that the store was wiped.
+
+    `used_bytes` of `max_bytes`: how full the place is that it lives in (a server's memory, a disk), whoever filled it.
+    `max_bytes` is 0 where there is no limit or none is known.
+    """
 
     kind: str
     version: str
     epoch: str
     now: int
+    used_bytes: int = 0
+    max_bytes: int = 0
 
 
 class Wake(Struct, frozen=True):

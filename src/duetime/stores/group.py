@@ -341,8 +341,14 @@ class GroupStore:
         kinds = sorted({info.kind for info in found.values()})
         versions = sorted({info.version for info in found.values()})
         epochs = [f"{name}={info.epoch}" for name, info in found.items()]
+        fullest = max(found.values(), key=lambda info: info.used_bytes / info.max_bytes if info.max_bytes else 0)
         return StoreInfo(
-            f"group of {'/'.join(kinds)}", "/".join(versions), ";".join(epochs), max(one.now for one in found.values())
+            f"group of {'/'.join(kinds)}",
+            "/".join(versions),
+            ";".join(epochs),
+            max(one.now for one in found.values()),
+            fullest.used_bytes,
+            fullest.max_bytes,
         )
 
     async def check(self) -> Sequence[str]:

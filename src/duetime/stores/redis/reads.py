@@ -131,17 +131,14 @@ class RedisReads:
         return QueueRules(bool(paused), bool(strict), bool(expired_to_dead), max_jobs, max_body)
 
     async def ping(self) -> StoreInfo:
-        commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH)
-        time, _, epoch = checked(await self._link.many([(keys.EPOCH, command) for command in commands]))
+        commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH), ("INFO", "memory")
+        time, _, epoch, memory = checked(await self._link.many([(keys.EPOCH, command) for command in commands]))
         if not self._version:
-            self._version = await self._redis_version()
+            server = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]
+            self._version = _info(server).get("redis_version", "")
         now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
-        return StoreInfo("redis", self._version, epoch.decode(), now)
-
-    async def _redis_version(self) -> str:
-        lines: Any = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]
-        fields = dict(line.partition(":")[::2] for line in lines.decode().splitlines())
-        return fields.get("redis_version", "")
+        used, limit = (int(_info(memory).get(name, 0)) for name in ("used_memory", "maxmemory"))
+        return StoreInfo("redis", self._version, epoch.decode(), now, used, limit)
 
     async def check(self) -> Sequence[str]:
         problems: list[str] = []
@@ -151,3 +148,7 @@ class RedisReads:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _info(answer: Any) -> dict[str, str]:
+    return dict(line.partition(":")[::2] for line in answer.decode().splitlines())

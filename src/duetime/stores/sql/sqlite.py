@@ -5,6 +5,7 @@ snapshots, datagram sockets beside the file wake the other processes. The rules 
 `sqlite_verbs.py` and `sqlite_views.py`; here they become the contract's verbs.
 """
 
+import shutil
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -48,6 +49,7 @@ class SqliteStore:
             prepare_file(connection, clock.now_ms(), time.monotonic() + lock_timeout_s)
             return connection
 
+        self._path = path
         self._data_version = 0
         self._turnstile, self._mailboxes = _beside(path)
         self._hub = WakeHub(self._mailboxes, self._look)
@@ -181,8 +183,10 @@ class SqliteStore:
         return await self._writer.run(lambda step: verbs.configure(step, queue, change))
 
     async def ping(self) -> StoreInfo:
-        epoch, now = await self._reader.run(lambda step: (fetch_one(step, "get_meta")[0], step.now))
-        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, now)
+        epoch, now, disk = await self._reader.run(
+            lambda step: (fetch_one(step, "get_meta")[0], step.now, shutil.disk_usage(self._path.parent))
+        )
+        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, now, disk.total - disk.free, disk.total)
 
     async def check(self) -> Sequence[str]:
         return await self._reader.run(views.check)

@@ -1,0 +1,232 @@
+"""Alerts: what is wrong now is told once, by one process, and its end is told as well.
+
+A problem that lasts is a record in the registry while it lasts: who manages to write it sends the alert, who manages
+to remove it sends the recovery notice, so fifty processes that see the same thing send one mail. While the registry
+itself cannot be reached, one process per machine speaks (it holds a lock file): that is what people must hear of. An
+event that is over when it is seen, such as a callback that was given up, is told at once and then at most once in a
+while, with the number of those in between.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from msgspec import Struct
+
+from duetime.engine.announcing import Announcer, MailServer
+from duetime.engine.mirror import Mirror
+from duetime.errors import DuetimeError, InvalidSettings, StoreUnavailable, VersionConflict
+from duetime.stores.registry import Registry
+
+log = logging.getLogger("duetime.alerts")
+
+SETTINGS = "alerts"
+KEY = "settings"
+FIRING = "alert"
+EVENT_PAUSE_MS = 300_000
+
+
+class AlertSettings(Struct, frozen=True, omit_defaults=True):
+    """Who hears of everything, and the mail server for plain addresses. A record of the registry."""
+
+    addresses: tuple[str, ...] = ()
+    mail_server: MailServer | None = None
+
+
+class Problem(Struct, frozen=True):
+    """`title` fits a subject line; `text` says what to do; `addresses` hear of it too."""
+
+    title: str
+    text: str
+    addresses: tuple[str, ...] = ()
+
+
+class Firing(Struct, frozen=True):
+    """The record of a problem that lasts. `since` and `told_at` are epoch seconds of who wrote it."""
+
+    problem: Problem
+    since: float
+    told_at: float
+
+
+def read_settings(mirror: Mirror) -> AlertSettings:
+    record = mirror.get(SETTINGS, KEY)
+    return msgspec.json.decode(record.value, type=AlertSettings) if record else AlertSettings()
+
+
+class Alerts:
+    """An async context manager: leaving it waits for what is being sent, up to the announcer's deadline."""
+
+    def __init__(
+        self,
+        registry: Callable[[], Registry],
+        mirror: Mirror,
+        *,
+        deployment: str,
+        repeat_s: float = 3600,
+        announcer: Announcer | None = None,
+    ) -> None:
+        """`deployment` tells those who share a registry from others on the machine. After `repeat_s` a problem that
+        still lasts is told again.
+        """
+        self._registry = registry
+        self._mirror = mirror
+        self._repeat_s = repeat_s
+        self._announcer = announcer or Announcer()
+        self._speaker = Speaker(deployment)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._local: dict[str, Firing] = {}
+        self._unsaid: dict[tuple[str, str], int] = {}
+        self._known = AlertSettings()
+
+    async def __aenter__(self) -> "Alerts":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        self._speaker.close()
+
+    # --- problems that last
+
+    async def judge(self, problems: Mapping[str, Problem], judged: Callable[[str], bool]) -> None:
+        """What is wrong now. A problem that fired, that `judged` knows and that is not there any more has ended."""
+        firing = self._firing()
+        for key, problem in problems.items():
+            if key not in firing:
+                await self._fire(key, problem)
+            elif time.time() - firing[key].told_at >= self._repeat_s:
+                await self._remind(key, problem, firing[key])
+        for key in firing:
+            if judged(key) and key not in problems:
+                await self._end(key, firing[key])
+
+    def _firing(self) -> Mapping[str, Firing]:
+        records = self._mirror.list_records(FIRING)
+        return {one.key: msgspec.json.decode(one.value, type=Firing) for one in records} | self._local
+
+    async def _fire(self, key: str, problem: Problem) -> None:
+        firing = Firing(problem, time.time(), time.time())
+        try:
+            await self._registry().put(FIRING, key, msgspec.json.encode(firing), if_version=0)
+        except VersionConflict:
+            return
+        except DuetimeError:
+            self._local[key] = firing
+            if not self._speaker.speaks():
+                return
+        log.warning("alert", extra={"problem": key, "title": problem.title})
+        self._tell(problem.addresses, problem.title, problem.text)
+
+    async def _remind(self, key: str, problem: Problem, firing: Firing) -> None:
+        still = msgspec.structs.replace(firing, problem=problem, told_at=time.time())
+        if key in self._local:
+            self._local[key] = still
+            speaks = self._speaker.speaks()
+        else:
+            speaks = await self._replace(key, still)
+        if speaks:
+            self._tell(problem.addresses, f"still: {problem.title}", f"{problem.text}\n\n{_lasting(firing)}")
+
+    async def _replace(self, key: str, firing: Firing) -> bool:
+        record = self._mirror.get(FIRING, key)
+        try:
+            if record is None:
+                return False
+            await self._registry().put(FIRING, key, msgspec.json.encode(firing), if_version=record.version)
+        except DuetimeError:
+            return False
+        return True
+
+    async def _end(self, key: str, firing: Firing) -> None:
+        if key in self._local:
+            del self._local[key]
+            ours = self._speaker.speaks()
+        else:
+            try:
+                ours = await self._registry().delete(FIRING, key)
+            except StoreUnavailable:
+                return  # it is still recorded, and ended when the registry is back
+        if ours:
+            log.info("alert_ended", extra={"problem": key, "title": firing.problem.title})
+            self._tell(firing.problem.addresses, f"over: {firing.problem.title}", _lasting(firing))
+
+    # --- events
+
+    async def event(self, kind: str, subject: str, text: str, addresses: Sequence[str] = ()) -> None:
+        """Something happened. Of one (kind, subject) one is told in five minutes, over all processes."""
+        name = (kind, subject)
+        try:
+            counter = await self._registry().increment(f"alert:{kind}:{subject}", life_ms=EVENT_PAUSE_MS)
+            first = counter.value == 1
+        except DuetimeError:
+            first = name not in self._unsaid
+        if not first:
+            self._unsaid[name] = self._unsaid.get(name, 0) + 1
+            return
+        if before := self._unsaid.pop(name, 0):
+            text = f"{text}\n\n{before} more since the last notice."
+        log.warning("alert", extra={"problem": kind, "title": subject})
+        self._tell(addresses, subject, text)
+
+    # --- telling
+
+    def settings(self) -> AlertSettings:
+        """As last known: an outage of the registry is when they are needed most."""
+        try:
+            self._known = read_settings(self._mirror)
+        except msgspec.DecodeError as error:
+            log.warning("alert_settings_unreadable", extra={"error": str(error)})
+        return self._known
+
+    def _tell(self, addresses: Collection[str], title: str, text: str) -> None:
+        settings = self.settings()
+        everybody = list(dict.fromkeys([*settings.addresses, *addresses]))
+        if not everybody:
+            return
+        task = asyncio.create_task(self._send(everybody, f"Duetime: {title}", text, settings.mail_server))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, addresses: Sequence[str], title: str, text: str, server: MailServer | None) -> None:
+        try:
+            await self._announcer.send(addresses, title, text, server=server)
+        except InvalidSettings as error:
+            log.warning("alert_not_sent", extra={"error": error.message, "title": title})
+
+
+class Speaker:
+    """One of the processes of a deployment on this machine; the next one when that is gone."""
+
+    def __init__(self, deployment: str) -> None:
+        name = hashlib.sha256(f"{os.getuid()} {deployment}".encode()).hexdigest()[:16]
+        self._path = Path(tempfile.gettempdir()) / f"duetime-{name}.speaker"
+        self._file: IO[bytes] | None = None
+
+    def speaks(self) -> bool:
+        if self._file is None:
+            file = self._path.open("ab")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                return False
+            self._file = file
+        return True
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _lasting(firing: Firing) -> str:
+    minutes, seconds = divmod(int(time.time() - firing.since), 60)
+    return f"Since {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(firing.since))}, {minutes} min {seconds} s."

@@ -1,0 +1,194 @@
+"""The watchdog: checks the pools every second and raises alerts.
+
+A pool that does not answer three times in a row is down. Every ten seconds it also looks at what grows slowly: memory
+near its limit, dead letters that become more, jobs that wait longer past their due time than they should. Every server
+process has one; `alerts.py` sees to it that only one of them speaks.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from duetime.engine.alerts import Alerts, Problem
+from duetime.engine.pools import Pools
+from duetime.errors import DuetimeError
+from duetime.job import STEP_JOBS
+from duetime.names import Queue
+from duetime.stores.base import Store, StoreInfo
+
+log = logging.getLogger("duetime.watchdog")
+
+EVERY_S = 1.0
+PING_S = 2.0
+STRIKES = 3
+"""Failed checks in a row before a pool counts as down."""
+SLOW_EVERY = 10
+"""Rounds between two looks at what grows slowly."""
+WINDOW_S = 300.0
+"""Over which dead letters are compared."""
+
+
+class Targets(Struct, frozen=True):
+    """When to speak. Zero switches a check off."""
+
+    memory_percent: int = 90
+    dead_growth: int = 10
+    lateness_s: float = 600.0
+
+
+class Seen(NamedTuple):
+    at: float
+    dead: int
+
+
+class Watchdog:
+    """An async context manager: inside it the rounds run."""
+
+    name = "watchdog"
+
+    def __init__(
+        self,
+        pools: Pools,
+        alerts: Alerts,
+        targets: Targets,
+        *,
+        more: Callable[[], Mapping[str, Problem]] = dict,
+        ping_s: float = PING_S,
+    ) -> None:
+        """A pool that takes longer than `ping_s` to answer counts as down. `more` adds what others know to be
+        wrong; its keys start with "callback:".
+        """
+        self._pools = pools
+        self._alerts = alerts
+        self._targets = targets
+        self._more = more
+        self._ping_s = ping_s
+        self._strikes: dict[str, int] = {}
+        self._slow: dict[str, Mapping[str, Problem]] = {}
+        self._dead: dict[tuple[str, Queue], deque[Seen]] = {}
+        self._rounds = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Watchdog":
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.run_once()
+            except DuetimeError as error:
+                log.warning("watchdog_fails", extra={"error": error.message})
+            except Exception:
+                # Who watches must not be the first to go.
+                log.exception("watchdog_broke")
+            await asyncio.sleep(EVERY_S)
+
+    async def run_once(self) -> None:
+        """One round over all pools."""
+        slow = self._rounds % SLOW_EVERY == 0
+        self._rounds += 1
+        names = self._pools.names
+        found = await asyncio.gather(*(self._check(name, slow=slow) for name in names))
+        problems: dict[str, Problem] = dict(self._more())
+        for one in found:
+            problems.update(one)
+        prefixes = (*(f"{name}:" for name in names), "callback:")
+        await self._alerts.judge(problems, lambda key: key.startswith(prefixes))
+
+    async def _check(self, name: str, *, slow: bool) -> Mapping[str, Problem]:
+        """What is wrong with a pool. One that is down keeps the slow problems that it had: nobody can tell."""
+        try:
+            async with asyncio.timeout(self._ping_s):
+                store = self._pools.engine(name).store
+                info = await store.ping()
+        except (DuetimeError, TimeoutError) as error:
+            self._strikes[name] = self._strikes.get(name, 0) + 1
+            why = error.message if isinstance(error, DuetimeError) else f"no answer within {self._ping_s:g} s"
+            down = self._strikes[name] >= STRIKES
+            return {**self._slow.get(name, {}), **({f"{name}:down": _down(name, why)} if down else {})}
+        self._strikes[name] = 0
+        if slow:
+            try:
+                async with asyncio.timeout(SLOW_EVERY * EVERY_S):
+                    self._slow[name] = await self._look(name, store, info)
+            except (DuetimeError, TimeoutError) as error:
+                log.info("watchdog_look_failed", extra={"pool": name, "error": str(error)})
+        return self._slow.get(name, {})
+
+    async def _look(self, name: str, store: Store, info: StoreInfo) -> Mapping[str, Problem]:
+        problems = dict(self._memory(name, info))
+        queues = await store.queues()
+        for chunk in _chunks(queues):
+            if self._targets.dead_growth:
+                for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
+                    problems.update(self._growth(name, queue, counts.dead))
+            if self._targets.lateness_s:
+                for queue, head in zip(chunk, await store.heads(chunk), strict=True):
+                    problems.update(self._late(name, queue, head, info.now))
+        return problems
+
+    def _memory(self, name: str, info: StoreInfo) -> Iterator[tuple[str, Problem]]:
+        limit = self._targets.memory_percent
+        if limit and info.max_bytes and info.used_bytes * 100 >= info.max_bytes * limit:
+            share = info.used_bytes * 100 // info.max_bytes
+            yield (
+                f"{name}:memory",
+                Problem(
+                    f"pool {name} has used {share} % of its room",
+                    f"{info.used_bytes:,} of {info.max_bytes:,} bytes. When it is full, pushes are refused; deliveries "
+                    "go on. Give it more room, or look for a queue that nobody drains: duetime top.",
+                ),
+            )
+
+    def _growth(self, name: str, queue: Queue, dead: int) -> Iterator[tuple[str, Problem]]:
+        key, now = (name, queue), time.monotonic()
+        if not dead:
+            self._dead.pop(key, None)
+            return
+        seen = self._dead.setdefault(key, deque())
+        seen.append(Seen(now, dead))
+        while seen[0].at < now - WINDOW_S:
+            seen.popleft()
+        grown = dead - min(one.dead for one in seen)
+        if grown >= self._targets.dead_growth:
+            yield (
+                f"{name}:dead:{queue}",
+                Problem(
+                    f"{queue} gained {grown} dead letters",
+                    f"Within {WINDOW_S / 60:g} minutes; now there are {dead} (pool {name}). "
+                    f"See why: duetime dead list {queue.name} --namespace {queue.namespace}",
+                ),
+            )
+
+    def _late(self, name: str, queue: Queue, head: int | None, now: int) -> Iterator[tuple[str, Problem]]:
+        if head is not None and now - head >= self._targets.lateness_s * 1000:
+            yield (
+                f"{name}:late:{queue}",
+                Problem(
+                    f"{queue} is {(now - head) // 1000} s late",
+                    f"Its earliest job has been due for that long (pool {name}, target "
+                    f"{self._targets.lateness_s:g} s): consumers are missing, slow or paused.",
+                ),
+            )
+
+
+def _down(name: str, why: str) -> Problem:
+    return Problem(
+        f"pool {name} is down",
+        f"{why}. Pushes to it are refused and its jobs wait; nothing that was accepted is lost. Other pools work on.",
+    )
+
+
+def _chunks(queues: Sequence[Queue]) -> Iterator[Sequence[Queue]]:
+    return (queues[at : at + STEP_JOBS] for at in range(0, len(queues), STEP_JOBS))

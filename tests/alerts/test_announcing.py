@@ -1,0 +1,54 @@
+"""Alerts reach a real mail server, within a deadline."""
+
+import asyncio
+
+import pytest
+
+from duetime.engine.announcing import Announcer, MailServer, check_address, mail_url
+from duetime.errors import InvalidRequest
+from tests.alerts.conftest import Postbox
+
+
+async def test_a_plain_address_gets_a_mail_through_the_mail_server(postbox: Postbox) -> None:
+    unreached = await Announcer().send(["ann@example.com", "bob@example.com"], "Püls", "läuft", server=postbox.server)
+    assert unreached == []
+    assert sorted(to for to, _ in postbox.mails) == [["ann@example.com"], ["bob@example.com"]]
+    assert postbox.subjects == ["Püls", "Püls"]
+    assert postbox.text(0).strip() == "läuft"
+    assert postbox.mails[0][1]["From"] == "duetime@example.com"
+
+
+async def test_an_apprise_url_needs_no_mail_server(postbox: Postbox) -> None:
+    url = f"mailto://127.0.0.1:{postbox.port}?from=a@example.com&to=b@example.com&mode=insecure"
+    assert await Announcer().send([url], "title", "text") == []
+    assert postbox.subjects == ["title"]
+
+
+async def test_without_a_mail_server_a_plain_address_is_not_reached() -> None:
+    assert await Announcer().send(["ann@example.com"], "title", "text") == ["ann@example.com"]
+
+
+async def test_a_server_that_refuses_is_no_success(postbox: Postbox) -> None:
+    postbox.refuse = True
+    assert await Announcer().send(["ann@example.com"], "t", "x", server=postbox.server) == ["ann@example.com"]
+
+
+async def test_a_server_that_hangs_costs_the_deadline_and_holds_up_nobody(postbox: Postbox) -> None:
+    postbox.hold = asyncio.Event()
+    announcer = Announcer(deadline_s=0.2)
+    assert await announcer.send(["ann@example.com"], "t", "x", server=postbox.server) == ["ann@example.com"]
+    assert postbox.mails == []
+
+
+def test_addresses_are_checked_when_they_are_given() -> None:
+    assert check_address("ann@example.com") == "ann@example.com"
+    for wrong in ("ann", "nothing://at-all", "", "mailto://"):
+        with pytest.raises(InvalidRequest):
+            check_address(wrong)
+
+
+def test_what_a_mail_server_may_be() -> None:
+    server = MailServer("smtp.example.com", "d@example.com", 587, "us er", "p@ss:word")
+    assert mail_url(server, "ann@example.com").startswith("mailtos://us%20er:p%40ss%3Aword@smtp.example.com:587/?")
+    with pytest.raises(InvalidRequest, match="starttls, ssl, none"):
+        mail_url(MailServer("h", "d@example.com", security="tls"), "ann@example.com")

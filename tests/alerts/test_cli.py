@@ -1,0 +1,42 @@
+"""`duetime alert ...` against a real store and a real mail server."""
+
+import asyncio
+from pathlib import Path
+
+from tests.alerts.conftest import Postbox
+from tests.e2e.shell import Ran, Shell
+
+
+async def test_the_story_of_an_address(postbox: Postbox, tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
+
+    async def run(*arguments: str) -> Ran:
+        return await asyncio.to_thread(shell.run, "alert", *arguments)
+
+    assert "nobody" in (await run("list")).out
+    assert (await run("test")).code != 0
+    added = await run("add", "ops@example.com")
+    assert added.code == 0
+    assert "no mail server" in added.err
+    failed = await run("test", "--json")
+    assert failed.code != 0
+    assert failed.documents[0] == {"reached": [], "not_reached": ["ops@example.com"]}
+    server = ("--host", "127.0.0.1", "--port", str(postbox.port), "--from", "d@example.com", "--security", "none")
+    set_up = await run("mail-server", *server, "--json")
+    assert set_up.document["mail_server"]["host"] == "127.0.0.1"
+    sent = await run("test", "--json")
+    assert sent.document == {"reached": ["ops@example.com"], "not_reached": []}
+    assert postbox.subjects == ["Duetime: test alert"]
+    shown = (await run("list")).out
+    assert "ops@example.com" in shown
+    assert "nothing" in shown
+    assert (await run("remove", "ops@example.com")).code == 0
+    assert (await run("remove", "ops@example.com", "--json")).error["code"] == "address_not_found"
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
+    assert shell.run("alert", "add", "not-an-address", "--json").error["code"] == "invalid_request"
+    assert shell.run("alert", "list", "--url", "http://127.0.0.1:1", "--json").error["code"] == "invalid_request"
+    password = ("--host", "h", "--from", "a@b.c", "--user", "u", "--password", "secret")
+    assert "secret" not in shell.run("alert", "mail-server", *password, "--json").out

@@ -1,0 +1,192 @@
+"""The watchdog on real Redis servers that stop and start, with a real mail server behind it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+import pytest
+
+from duetime.engine.alerts import FIRING, KEY, SETTINGS, Alerts, AlertSettings, Problem
+from duetime.engine.announcing import Announcer
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.engine.watchdog import SLOW_EVERY, STRIKES, Targets, Watchdog
+from duetime.job import NewJob
+from duetime.names import Queue
+from duetime.stores.open import open_store
+from tests.alerts.conftest import Postbox
+from tests.plugins.redis_server import RedisServer
+from tests.plugins.until import until
+
+pytestmark = pytest.mark.store_kind("redis")
+
+QUEUE = Queue("shop", "mail")
+StartRedis = Callable[..., RedisServer]
+
+
+class Post:
+    """One process's watchdog, with rounds that the test makes."""
+
+    def __init__(self, pools: Pools, mirror: Mirror, alerts: Alerts, watchdog: Watchdog) -> None:
+        self.pools = pools
+        self.mirror = mirror
+        self.alerts = alerts
+        self.watchdog = watchdog
+
+    async def rounds(self, number: int) -> None:
+        for _ in range(number):
+            await self.watchdog.run_once()
+
+    async def knows(self, *keys: str) -> None:
+        """The registry says that exactly this is wrong."""
+        await until(lambda: [record.key for record in self.mirror.list_records(FIRING)] == list(keys))
+
+
+@asynccontextmanager
+async def post(urls: dict[str, str], registry: str, postbox: Postbox, **targets: float) -> AsyncIterator[Post]:
+    wanted = msgspec.convert(targets, Targets)
+    async with AsyncExitStack() as stack:
+        pools = await stack.enter_async_context(Pools(urls, open_store=open_store, registry_url=registry))
+        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        settings = AlertSettings(("ops@example.com",), postbox.server)
+        await pools.registry.put(SETTINGS, KEY, msgspec.json.encode(settings))
+        await mirror.refresh()
+        alerts = Alerts(lambda: pools.registry, mirror, deployment=registry, announcer=Announcer())
+        await stack.enter_async_context(alerts)
+        yield Post(pools, mirror, alerts, Watchdog(pools, alerts, wanted, ping_s=0.3))
+
+
+async def test_a_pool_that_goes_down_and_comes_back_is_told_once_each(
+    start_redis: StartRedis, redis_url: str, postbox: Postbox
+) -> None:
+    server = start_redis()
+    urls = {"default": redis_url, "big": server.url}
+    async with post(urls, redis_url, postbox) as one, post(urls, redis_url, postbox) as other:
+        await one.rounds(2)
+        server.stop()
+        await one.rounds(STRIKES - 1)
+        await other.rounds(STRIKES - 1)
+        assert postbox.mails == []
+        for _ in range(3):
+            await one.rounds(1)
+            await other.rounds(1)
+        await postbox.wait_for(1)
+        await other.knows("big:down")
+        server.start()
+
+        async def is_up() -> bool:
+            try:
+                await one.pools.engine("big").store.ping()
+                await other.pools.engine("big").store.ping()
+            except Exception:
+                return False
+            return True
+
+        await until(is_up)
+        await one.rounds(2)
+        await other.rounds(2)
+        await postbox.wait_for(2)
+        assert postbox.subjects == ["Duetime: pool big is down", "Duetime: over: pool big is down"]
+        await one.knows()
+
+
+async def test_an_outage_of_the_registry_itself_is_told_by_one_of_the_machine(
+    start_redis: StartRedis, postbox: Postbox
+) -> None:
+    server = start_redis()
+    urls = {"default": server.url}
+    async with post(urls, "", postbox) as one, post(urls, "", postbox) as other:
+        await one.rounds(1)
+        server.stop()
+        for _ in range(STRIKES + 1):
+            await one.rounds(1)
+            await other.rounds(1)
+        await postbox.wait_for(1)
+        server.start()
+
+        async def is_up() -> bool:
+            await one.rounds(1)
+            await other.rounds(1)
+            return len(postbox.mails) >= 2
+
+        await until(is_up)
+        assert postbox.subjects == ["Duetime: pool default is down", "Duetime: over: pool default is down"]
+
+
+async def test_memory_near_its_limit(start_redis: StartRedis, redis_url: str, postbox: Postbox) -> None:
+    server = start_redis(maxmemory="3mb")
+    async with post({"default": redis_url, "big": server.url}, redis_url, postbox, memory_percent=90) as one:
+        engine = one.pools.engine("big")
+        for number in range(10):
+            info = await engine.store.ping()
+            if info.used_bytes >= 0.95 * info.max_bytes:
+                break
+            await engine.push(QUEUE, [NewJob(f"{number}", b"x" * 200_000)])
+        await one.rounds(SLOW_EVERY)
+        await postbox.wait_for(1)
+        assert "pool big has used 9" in postbox.subjects[0]
+        await engine.purge(QUEUE, list(msgspec.convert(["delayed", "ready"], list)))
+        await one.knows("big:memory")
+        await one.rounds(SLOW_EVERY)
+        await postbox.wait_for(2)
+        assert postbox.subjects[1].startswith("Duetime: over: pool big")
+
+
+async def test_dead_letters_that_grow(redis_url: str, postbox: Postbox) -> None:
+    async with post({"default": redis_url}, redis_url, postbox, dead_growth=3, lateness_s=0) as one:
+        engine = one.pools.engine("default")
+
+        async def bury(*ids: str) -> None:
+            await engine.push(QUEUE, [NewJob(job_id, b"") for job_id in ids])
+            for delivery in await engine.reserve([QUEUE], limit=10):
+                await engine.kill(delivery.lease, error="no")
+
+        await bury("old-1", "old-2", "old-3", "old-4")
+        await one.rounds(SLOW_EVERY)
+        await bury("1", "2")
+        await one.rounds(SLOW_EVERY)
+        assert postbox.mails == []
+        await bury("3")
+        await one.rounds(SLOW_EVERY)
+        await postbox.wait_for(1)
+        assert postbox.subjects == ["Duetime: shop/mail gained 3 dead letters"]
+        assert "duetime dead list mail --namespace shop" in postbox.text(0)
+
+
+async def test_a_queue_that_nobody_drains_is_late(redis_url: str, postbox: Postbox) -> None:
+    async with post({"default": redis_url}, redis_url, postbox, lateness_s=60) as one:
+        engine = one.pools.engine("default")
+        now = (await engine.store.ping()).now
+        await engine.push(QUEUE, [NewJob("a", b"", due_at=now - 90_000)])
+        await engine.push(Queue("shop", "fresh"), [NewJob("a", b"")])
+        await one.rounds(1)
+        await postbox.wait_for(1)
+        await one.knows("default:late:shop/mail")
+        assert postbox.subjects[0].startswith("Duetime: shop/mail is 9")
+
+
+async def test_a_problem_that_lasts_is_told_again_after_a_while(redis_url: str, postbox: Postbox) -> None:
+    async with post({"default": redis_url}, redis_url, postbox) as one:
+        impatient = Alerts(lambda: one.pools.registry, one.mirror, deployment="x", repeat_s=0)
+        problem = Problem("it burns", "put it out", ("boss@example.com",))
+        await impatient.judge({"default:fire": problem}, lambda key: True)
+        await postbox.wait_for(2)
+        await one.knows("default:fire")
+        await impatient.judge({"default:fire": problem}, lambda key: True)
+        await postbox.wait_for(4)
+        assert sorted(postbox.subjects) == ["Duetime: it burns"] * 2 + ["Duetime: still: it burns"] * 2
+        assert {to for mail, _ in postbox.mails for to in mail} == {"ops@example.com", "boss@example.com"}
+
+
+async def test_events_of_one_kind_are_told_once_in_a_while(redis_url: str, postbox: Postbox) -> None:
+    async with (
+        post({"default": redis_url}, redis_url, postbox) as one,
+        post({"default": redis_url}, redis_url, postbox) as other,
+    ):
+        for _ in range(3):
+            await one.alerts.event("given_up", "topic order failed", "curl ...", ["team@example.com"])
+            await other.alerts.event("given_up", "topic order failed", "curl ...", ["team@example.com"])
+        await other.alerts.event("given_up", "topic mail failed", "curl ...")
+        await postbox.wait_for(3)
+    assert sorted(postbox.subjects) == ["Duetime: topic mail failed"] + ["Duetime: topic order failed"] * 2
+    assert {to for mail, _ in postbox.mails for to in mail} == {"ops@example.com", "team@example.com"}
