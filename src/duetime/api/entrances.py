@@ -65,6 +65,22 @@ def bind_all(entrances: Iterable[Entrance], settings: Settings) -> dict[str, soc
     return sockets
 
 
+def rebind(
+    entrances: Sequence[Entrance], sockets: Sockets, before: Settings, after: Settings
+) -> dict[str, socket.socket]:
+    """The sockets for changed settings: an entrance whose address is the same keeps its own. Raises InvalidSettings."""
+    kept: dict[str, socket.socket] = {}
+    for one in entrances:
+        same = _address(one, before) == _address(one, after)
+        if one.name in sockets and one.is_on(after) and same:
+            kept[one.name] = sockets[one.name]
+    return kept | bind_all([one for one in entrances if one.name not in kept], after)
+
+
+def _address(entrance: Entrance, settings: Settings) -> tuple[str, int]:
+    return getattr(settings, entrance.host_setting), getattr(settings, entrance.port_setting)
+
+
 def close_all(sockets: Sockets) -> None:
     for sock in sockets.values():
         sock.close()

@@ -13,6 +13,7 @@ from rich.text import Text
 from duetime import __version__
 from duetime.cli.config import ConfigOption, read_settings
 from duetime.errors import DuetimeError, InvalidSettings
+from duetime.journal.settings import options_of
 from duetime.logs import reopen_logs, set_up_logging
 from duetime.settings import DEFAULT_STORE, Settings, mask
 
@@ -29,13 +30,15 @@ EXAMPLES = (
 )
 
 
-def serve(
+def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     store: Annotated[
         str | None, typer.Option(metavar="URL", help=f"Where jobs are kept; {DEFAULT_STORE} if not given.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port of the API, else 7777; 0 picks one.")] = None,
     admin_port: Annotated[int | None, typer.Option(help="The port of the admin API, else 7778; 0 picks one.")] = None,
-    journal: Annotated[str | None, typer.Option(metavar="DIR", help="The journal's folder (not written yet).")] = None,
+    journal: Annotated[
+        str | None, typer.Option(metavar="DIR|off", help="The journal's folder, else `journal` beside the SQLite file.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that serve, else 1; 0 is one per core.")] = None,
     pid_file: Annotated[str | None, typer.Option(metavar="FILE", help="Write the process id there.")] = None,
     dev: Annotated[
@@ -46,8 +49,8 @@ def serve(
     """Run a server: the API on port 7777, the admin API on port 7778.
 
     TERM, INT (Ctrl-C) and USR2 stop it gently, a second one at once; HUP reads the settings again, USR1 reopens log
-    files. Every setting can also be given as an environment
-    variable DUETIME_<NAME> or in duetime.toml; `duetime config` lists them.
+    files. Every setting can also be given as an environment variable DUETIME_<NAME> or in duetime.toml;
+    `duetime config` lists them.
     """
     flags: dict[str, object] = {"store": store, "port": port, "admin_port": admin_port, "journal": journal, "dev": dev}
     flags |= {"workers": workers, "pid_file": pid_file}
@@ -99,10 +102,12 @@ def announce(started: "Started") -> None:
 
 def _facts(started: "Started") -> list[tuple[str, str]]:
     pools = started.settings.pools
+    journal = options_of(started.settings)
     stores = [("store" if name == "default" else f"pool {name}", mask(url)) for name, url in pools.items()]
     local = started.addresses["API"].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
     return [
         *stores,
+        *([("journal", str(journal.folder))] if journal else []),
         *started.addresses.items(),
         *([("workers", str(started.workers))] if started.workers > 1 else []),
         ("try", f'curl {local}/v1/queues/default/mail/jobs -d \'{{"body": "hello", "delay": "5s"}}\''),
@@ -115,7 +120,9 @@ def _warnings(settings: Settings, problems: Mapping[str, str]) -> list[str]:
     warnings: list[str] = []
     if settings.dev:
         warnings.append("--dev: every namespace is open to any or no token; loopback only")
-    if settings.journal:
-        warnings.append(f"--journal: there is no journal yet, nothing is written to {settings.journal}")
+    if options_of(settings) is None:
+        warnings.append(
+            "no journal: what happens to jobs is not on record, and cannot be repaired if the store is lost"
+        )
     warnings += [f"pool {name}: {problem}; trying again" for name, problem in problems.items()]
     return warnings

@@ -1,0 +1,29 @@
+"""The file with the server's process id, for those who signal it by file."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from duetime.errors import InvalidSettings
+
+
+@contextmanager
+def pid_file(path: str) -> Generator[None]:
+    """There while the block runs. An old one is replaced: its process may be long gone. Raises InvalidSettings."""
+    if not path:
+        yield
+        return
+    place, mine = Path(path), f"{os.getpid()}\n"
+    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        fresh.write_text(mine)
+        fresh.replace(place)
+    except OSError as error:
+        raise InvalidSettings(f"cannot write the pid file {path}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if place.read_text() == mine:
+                place.unlink()

@@ -1,0 +1,121 @@
+"""A worker's place: there is always a process in it, or one on its way.
+
+One that ends without being told to is followed by the next, at once the first time and more slowly if they keep ending.
+A replacement serves before its predecessor is drained, so that a place is never empty for a change of settings.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from duetime.api.supervision.child import Child
+from duetime.api.supervision.control import Handler
+from duetime.api.supervision.crew import Worker
+from duetime.api.supervision.program import Start
+from duetime.backoff import Backoff, Exponential
+from duetime.errors import InvalidSettings
+
+log = logging.getLogger("duetime.supervision")
+
+RESTART = Exponential(base_ms=100, cap_ms=30_000, jitter=0.3)
+STABLE_S = 30.0
+"""A worker that lived so long was not ended by what ended the one before it."""
+READY_S = 60.0
+"""What a replacement has to become ready; until then its predecessor serves."""
+
+
+class Place:
+    """`up` is set once its first worker serves, or cannot; then `refusal` says why."""
+
+    def __init__(
+        self, start: Start, command: Sequence[str], handlers: Mapping[str, Handler], *, restart: Backoff = RESTART
+    ) -> None:
+        self.start = start
+        self.child: Child | None = None
+        self.restarts = 0
+        self.up = asyncio.Event()
+        self.refusal = ""
+        self._command = command
+        self._handlers = handlers
+        self._restart = restart
+        self._leaving = asyncio.Event()
+        self._outgoing: set[Child] = set()
+
+    def describe(self) -> Worker:
+        child = self.child
+        if child is None:
+            return Worker(self.start.name, 0, "restarting", self.restarts, 0)
+        return Worker(self.start.name, child.pid, child.state, self.restarts, child.started_at)
+
+    async def keep(self) -> None:
+        """Until it is left, or its first worker refuses its settings."""
+        failures = 0
+        while not self._leaving.is_set():
+            child = await self._launch(self.start)
+            await child.settled.wait()
+            if child.refusal and not self.up.is_set():
+                self.refusal = child.refusal
+                self.up.set()
+                return
+            if child.state == "ready":
+                self.up.set()
+            child = await self._last_end(child)
+            if self._leaving.is_set():
+                return
+            self.child = None
+            self.restarts += 1
+            failures = 1 if child.lived_s >= STABLE_S else failures + 1
+            await self._pause(child, self._restart.delay_ms(failures))
+
+    async def _launch(self, start: Start) -> Child:
+        child = self.child = Child(start)
+        await child.launch(self._command, self._handlers)
+        return child
+
+    async def _last_end(self, child: Child) -> Child:
+        """Wait for the end of the present worker, whoever that is by then."""
+        while True:
+            await child.ended.wait()
+            if self.child is child or self.child is None:
+                return child
+            child = self.child
+
+    async def _pause(self, child: Child, wait_ms: int) -> None:
+        code = child.code or 0
+        how = {"signal": signal.Signals(-code).name} if code < 0 else {"code": code}
+        about = {"worker": self.start.name, "pid": child.pid, **how, "reason": child.refusal, "wait_ms": wait_ms}
+        log.error("worker_ended", extra={name: value for name, value in about.items() if value != ""})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._leaving.wait()
+
+    async def replace(self, start: Start, *, hurry: asyncio.Event) -> None:
+        """Let a worker with this start take over. Raises InvalidSettings, and all is as before, if it cannot serve."""
+        before = self.child
+        if before is None:  # the next one is on its way, and comes with the new start
+            self.start = start
+            return
+        child = Child(start)
+        await child.launch(self._command, self._handlers)
+        try:
+            async with asyncio.timeout(READY_S):
+                await child.settled.wait()
+            if child.state != "ready":
+                raise InvalidSettings(child.refusal or f"the new worker ended with {child.code}")
+        except BaseException as error:
+            child.kill()
+            if isinstance(error, TimeoutError):
+                raise InvalidSettings(f"the new worker was not ready within {READY_S} s") from None
+            raise
+        self.start, self.child = start, child
+        self._outgoing.add(before)
+        await before.finish(hurry)
+        self._outgoing.discard(before)
+
+    async def leave(self, hurry: asyncio.Event) -> None:
+        """Nobody follows; who is here is drained."""
+        self._leaving.set()
+        here = [child for child in (self.child, *self._outgoing) if child is not None]
+        await asyncio.gather(*(child.finish(hurry) for child in here))

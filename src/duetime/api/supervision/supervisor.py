@@ -1,0 +1,162 @@
+"""The supervisor: holds the sockets, keeps N worker processes alive, rolls them, drains them, and asks them all.
+
+It serves no client and opens no store, so there is little in it that could fail; should it end all the same, its
+workers see that and drain.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from duetime.api.entrances import addresses, bind_all, close_all, rebind
+from duetime.api.host import ENTRANCES
+from duetime.api.supervision.control import ControlLost
+from duetime.api.supervision.crew import AskAll, Reply
+from duetime.api.supervision.notify import Notifier
+from duetime.api.supervision.place import Place
+from duetime.api.supervision.program import Program, Start, Started, check_shared, count_workers, differ
+from duetime.api.supervision.signals import Signals
+from duetime.errors import InvalidSettings
+from duetime.settings import Settings
+
+log = logging.getLogger("duetime.supervision")
+
+
+class Supervisor:
+    """`run` returns when it was told to stop and all workers have ended."""
+
+    def __init__(self, settings: Settings, workers: int, program: Program, notifier: Notifier) -> None:
+        check_shared(settings)
+        self._settings = settings
+        self._program = program
+        self._notifier = notifier
+        self._sockets = bind_all(ENTRANCES, settings)
+        self._places = [self._place(number) for number in range(1, workers + 1)]
+        self._keeping: dict[Place, asyncio.Task[None]] = {}
+        self._signals = Signals(self._reopen_logs)
+
+    def _place(self, number: int) -> Place:
+        handlers = {"ask_all": self._ask_all, "workers": self._workers}
+        start = self._start(str(number), self._settings, self._sockets)
+        return Place(start, self._program.worker_command, handlers)
+
+    def _start(self, name: str, settings: Settings, sockets: dict[str, socket.socket]) -> Start:
+        return Start(name, settings, {name: sock.fileno() for name, sock in sockets.items()})
+
+    async def run(self) -> None:
+        """Raises InvalidSettings when the first workers cannot serve with these settings."""
+        alive = asyncio.create_task(self._notifier.keep_alive())
+        try:
+            self._keep(self._places)
+            if await self._unless_stopped(self._wait_up()):
+                self._tell_up()
+                while await self._unless_stopped(self._signals.reload.wait()):
+                    self._signals.reload.clear()
+                    await self._unless_stopped(self._reload())
+        finally:
+            self._notifier.stopping()
+            # First ours, then theirs: who closes a socket last empties its queue, and that must be a worker.
+            close_all(self._sockets)
+            await asyncio.gather(*(place.leave(self._signals.hurry) for place in self._places))
+            await asyncio.gather(*self._keeping.values())
+            alive.cancel()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, object]) -> bool:
+        """False if the signal came first; then the work is cancelled."""
+        task = asyncio.create_task(work)
+        stop = asyncio.create_task(self._signals.stop.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if self._signals.stop.is_set():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return False
+        stop.cancel()
+        task.result()
+        return True
+
+    def _keep(self, places: Sequence[Place]) -> None:
+        for place in places:
+            self._keeping[place] = asyncio.create_task(place.keep())
+
+    async def _wait_up(self) -> None:
+        for place in self._places:
+            await place.up.wait()
+            if place.refusal:
+                raise InvalidSettings(place.refusal)
+
+    def _tell_up(self) -> None:
+        children = [place.child for place in self._places if place.child is not None]
+        problems = {name: text for child in children for name, text in child.problems.items()}
+        where = addresses(ENTRANCES, self._sockets)
+        self._program.announce(Started(self._settings, where, problems, len(self._places)))
+        self._notifier.ready(f"{len(self._places)} workers")
+
+    # --- settings that change
+
+    async def _reload(self) -> None:
+        self._notifier.reloading()
+        try:
+            await self._roll(self._program.read())
+        except InvalidSettings as error:
+            log.error("settings_refused", extra={"error": error.message})
+        self._notifier.ready(f"{len(self._places)} workers")
+
+    async def _roll(self, settings: Settings) -> None:
+        """One worker after the other. Raises InvalidSettings, with the old settings in force everywhere."""
+        if not differ(settings, self._settings):
+            log.info("settings_unchanged")
+            return
+        check_shared(settings)
+        sockets = rebind(ENTRANCES, self._sockets, self._settings, settings)
+        rolled: list[tuple[Place, Start]] = []
+        try:
+            for place in self._places:
+                before = place.start
+                await place.replace(self._start(before.name, settings, sockets), hurry=self._signals.hurry)
+                rolled.append((place, before))
+                log.info("worker_replaced", extra={"worker": before.name})
+        except InvalidSettings:
+            for place, before in rolled:
+                await place.replace(before, hurry=self._signals.hurry)
+            close_all({name: sock for name, sock in sockets.items() if self._sockets.get(name) is not sock})
+            raise
+        close_all({name: sock for name, sock in self._sockets.items() if sockets.get(name) is not sock})
+        self._settings, self._sockets = settings, sockets
+        self._program.set_up_logging(settings)
+        await self._resize(count_workers(settings))
+        log.info("settings_reloaded", extra={"workers": len(self._places)})
+
+    async def _resize(self, count: int) -> None:
+        more = [self._place(number) for number in range(len(self._places) + 1, count + 1)]
+        fewer = self._places[count:]
+        self._places = [*self._places[:count], *more]
+        self._keep(more)
+        await asyncio.gather(*(place.leave(self._signals.hurry) for place in fewer))
+
+    # --- all workers together
+
+    def _reopen_logs(self) -> None:
+        self._program.reopen_logs()
+        for place in self._places:
+            if place.child is not None:
+                place.child.tell("reopen_logs")
+
+    async def _ask_all(self, body: bytes) -> bytes:
+        ask = msgspec.msgpack.decode(body, type=AskAll)
+        replies = await asyncio.gather(*(self._ask(place, ask) for place in self._places))
+        return msgspec.msgpack.encode([reply for reply in replies if reply is not None])
+
+    async def _ask(self, place: Place, ask: AskAll) -> Reply | None:
+        if place.child is None or place.child.state not in ("ready", "draining"):
+            return None
+        try:
+            return Reply(place.start.name, await place.child.ask(ask.name, ask.body))
+        except ControlLost:
+            return None
+
+    async def _workers(self, body: bytes) -> bytes:
+        return msgspec.msgpack.encode([place.describe() for place in self._places])

@@ -1,0 +1,20 @@
+"""A worker process of `duetime serve --workers N`, started by its supervisor and by nobody else."""
+
+import logging
+import sys
+
+from duetime.api.host import run
+from duetime.api.supervision.worker import work
+from duetime.logs import reopen_logs, set_up_logging
+
+
+def main() -> None:
+    try:
+        run(work(int(sys.argv[1]), set_up_logging, reopen_logs))
+    except Exception:
+        logging.getLogger("duetime.serve").critical("worker_failed", exc_info=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
