@@ -112,7 +112,8 @@ def _listener_app(runtime: Runtime, doors: Sequence[Door], otherwise: Response, 
     health.router.redirect_slashes = False
     named = [door for door in doors if door.prefix]
     last = [door.app for door in doors if not door.prefix]
-    return compose([*named, Door("/healthz", health), Door("/readyz", health)], last[0] if last else otherwise)
+    app = compose([*named, Door("/healthz", health), Door("/readyz", health)], last[0] if last else otherwise)
+    return runtime.lmstfy.access_log.around(app)
 
 
 def compose(doors: Sequence[Door], otherwise: ASGIApp) -> ASGIApp:

@@ -14,6 +14,7 @@ from starlette.types import Message
 
 from duetime.api.budget import SMALL
 from duetime.api.service import STATUS_LINES, Service
+from duetime.logs import REQUEST_ID
 
 log = logging.getLogger("duetime.http")
 
@@ -151,6 +152,7 @@ class Exchange:
             self._news.set()
 
     async def _run(self) -> None:
+        REQUEST_ID.set(self.scope["state"]["request_id"])
         try:
             await self._service.app(self.scope, self.receive, self.send)
         except ClientGone:
@@ -160,7 +162,7 @@ class Exchange:
                 self._wire.abort()
             raise
         except Exception:
-            log.exception("request_failed", extra={"request_id": self.scope["state"]["request_id"]})
+            log.exception("request_failed")
         finally:
             if not self.finished and not self.gone:
                 self._fail()

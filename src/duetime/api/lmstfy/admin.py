@@ -7,7 +7,6 @@ import base64
 import binascii
 import hmac
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
@@ -120,7 +119,6 @@ class LmstfyAdmin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        started = time.perf_counter()
         answer = await self._answer(scope, receive)
         name, is_sent = request_id(scope, self._request_ids)
         extra: tuple[Header, ...] = () if is_sent else ((b"x-request-id", name.encode()),)
@@ -128,9 +126,6 @@ class LmstfyAdmin:
             await send_answer(send, answer, extra)
         except OSError:
             log.debug("client_gone")
-        if self._parts.access_log.enabled:
-            elapsed_s = time.perf_counter() - started
-            self._parts.access_log.write(scope, answer.status, pool="", elapsed_s=elapsed_s, request_id=name)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         try:

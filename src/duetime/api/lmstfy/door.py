@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from duetime.api.access_log import POOL
 from duetime.api.auth import Access, Token, split
 from duetime.api.exchange import ClientGone
 from duetime.api.limits import Side, Slot
@@ -96,7 +97,6 @@ class LmstfyDoor:
         self._tokens = parts.tokens
         self._limits = parts.limits
         self._metrics = parts.metrics
-        self._access_log = parts.access_log
         self._options = parts.options
         clock = clock or SystemClock()
         self._desk = Desk(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
@@ -118,8 +118,6 @@ class LmstfyDoor:
         pool, namespace = (call.pool, call.namespace) if call.admitted else ("", "")
         method = scope["method"] if scope["method"] in METHODS else ""
         self._metrics.finished((pool, namespace, call.api, method), answer.status, elapsed_s)
-        if self._access_log.enabled:
-            self._access_log.write(scope, answer.status, pool=pool, elapsed_s=elapsed_s, request_id=name)
 
     async def _answer(self, call: Call) -> Answer:
         """Every error becomes an answer here, and says nothing about the inside."""
@@ -168,6 +166,7 @@ class LmstfyDoor:
         if token.scopes.isdisjoint(route.access):
             raise Forbidden
         call.admitted = True
+        call.scope[POOL] = call.pool
         return token
 
     async def _spend(self, token: Token, side: Side) -> Slot | None:

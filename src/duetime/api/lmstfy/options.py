@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from msgspec import Struct, field
 
+from duetime.api.access_log import AccessLog
 from duetime.api.auth import Tokens
 from duetime.api.limits import Limits
-from duetime.api.lmstfy.access_log import AccessLog
 from duetime.api.lmstfy.metrics import LmstfyLevels, Metrics
 from duetime.api.lmstfy.params import Defaults
 from duetime.api.metrics.scraper import Scraper

@@ -79,17 +79,6 @@ def parse_query(raw: bytes) -> dict[str, str]:
     return found
 
 
-def mask_query(raw: bytes) -> str:
-    """The query for a log: without the secret that it may hold."""
-    pairs = raw.decode("latin-1").split("&")
-    return "&".join([_mask(pair) for pair in pairs])
-
-
-def _mask(pair: str) -> str:
-    name = pair.partition("=")[0]
-    return "token=***" if unquote_plus(name).strip().lower() == "token" else pair
-
-
 def header(scope: Scope, name: bytes) -> bytes:
     """The first header of that name (in lower case), empty if there is none."""
     for found, value in scope["headers"]:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
+from duetime.api.access_log import POOL
 from duetime.api.exchange import ClientGone
 from duetime.api.limits import Slot
 from duetime.api.v1 import problems
@@ -102,6 +103,7 @@ class NativeDoor:
         request: AnyRequest = Request(scope, receive, place, self._make_id)
         token = token_of(request.headers)
         pool, slot = await self._gate.admit(token, place.queue.namespace or None, route.needs, route.spends)
+        scope[POOL] = pool
         if slot is None:
             return await self._serve(endpoint, pool, request)
         try:
