@@ -13,17 +13,23 @@ from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
 from duetime.errors import DuetimeError
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
 from duetime.stores.base import QueueRules, RulesChange
+from duetime.worker.app import App
+from duetime.worker.current import current_job
+from duetime.worker.signals import Cancel, Fail, Retry
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "App",
     "AsyncClient",
     "BlockingQueue",
+    "Cancel",
     "Client",
     "Counts",
     "DelayedQueue",
     "Delivery",
     "DuetimeError",
+    "Fail",
     "IfExists",
     "Job",
     "Lease",
@@ -31,10 +37,12 @@ __all__ = [
     "NewJob",
     "Priority",
     "QueueRules",
+    "Retry",
     "RulesChange",
     "State",
     "Taken",
     "__version__",
     "connect",
     "connect_async",
+    "current_job",
 ]

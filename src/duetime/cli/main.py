@@ -24,7 +24,7 @@ import typer
 from rich.markup import escape
 
 from duetime import __version__
-from duetime.cli import commands, pipeline
+from duetime.cli import commands, pipeline, work
 from duetime.cli.config import JsonOption, config
 from duetime.cli.options import Target, given_before
 from duetime.cli.output import error_document, safe
@@ -76,6 +76,7 @@ app.command("config", epilog=_examples("duetime config", "duetime config --confi
 app.command("version", epilog=_examples("duetime version"))(version)
 commands.register(app)
 pipeline.register(app)
+work.register(app)
 
 
 def main() -> None:

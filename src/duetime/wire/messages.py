@@ -326,6 +326,18 @@ class RulesIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     max_body: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
 
 
+class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Add `by` to a counter that workers share, 0 to read it; it forgets after `life`, which 0 makes for ever."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=300)]
+    by: Annotated[int, Meta(ge=-MAX_CAP, le=MAX_CAP)] = 0
+    life: DurationIn = 0
+
+
+class CounterOut(Struct):
+    value: int
+
+
 class AnswerOut(Struct, omit_defaults=True):
     """What a worker answered to a call. `id` is the job that was called with, `answer_id` the one that came back."""
 

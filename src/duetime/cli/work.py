@@ -1,0 +1,155 @@
+"""`duetime work` runs tasks; `duetime worker ...` is about the workers that do."""
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from duetime.backoff import parse
+from duetime.cli.commands import Command, add_commands
+from duetime.cli.config import read_settings
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer
+from duetime.clock import duration_ms
+from duetime.logs import set_up_logging
+from duetime.names import check_queue
+from duetime.worker.counting import RESTARTS, count, progress_name
+from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of
+from duetime.worker.reporting import report
+from duetime.worker.starting import load_app
+from duetime.worker.starting import work as run_worker
+
+
+@dataclass(frozen=True)
+class What:
+    queue: Annotated[
+        str, typer.Option(metavar="A,B", help="Queues in strict order; those of all tasks if not given.")
+    ] = ""
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", help="Jobs at a time; 0: as many as cores, 10 threads or 100 async.")
+    ] = 0
+    pool: Annotated[
+        PoolKind | None, typer.Option(help="Processes, unless every task is async.", show_default=False)
+    ] = None
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every job, not only for failures.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class Until:
+    once: Annotated[bool, typer.Option("--once", help="One job, then exit.")] = False
+    stop_when_empty: Annotated[bool, typer.Option("--stop-when-empty", help="Exit when nothing is ready.")] = False
+    stop_when_empty_for: Annotated[str, typer.Option(metavar="TIME", help="Exit after so long without a job.")] = "0"
+    max_jobs: Annotated[int, typer.Option(help="Exit after so many jobs; 0: never.")] = 0
+    max_time: Annotated[str, typer.Option(metavar="TIME", help="Exit after so long; 0: never.")] = "0"
+    memory: Annotated[
+        float, typer.Option(metavar="MB", help="Replace a process that holds more, exit if it is the worker; 0: off.")
+    ] = 0
+
+
+@dataclass(frozen=True)
+class Each:
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="For jobs whose task has none; 0: no limit.")] = "60s"
+    tries: Annotated[int, typer.Option(help="For jobs that do not say; 0: no limit.")] = 5
+    backoff: Annotated[
+        str, typer.Option(metavar="TIMES", help="For tasks without: 10s, 1s,5s,1m or exponential:1s:10m.")
+    ] = "exponential:1s:10m"
+    sleep: Annotated[str, typer.Option(metavar="TIME", help="One wait on empty queues; never delays a job.")] = "3s"
+    rest: Annotated[str, typer.Option(metavar="TIME", help="A pause after each job.")] = "0"
+    lease: Annotated[
+        str, typer.Option(metavar="TIME", help="A dead worker's jobs come back after this; renewed while it lives.")
+    ] = "30s"
+
+
+@takes_options
+def work(
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is; app if only a module is named.")],
+    what: What,
+    until: Until,
+    each: Each,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line per event of a job.")] = False,
+) -> None:
+    """Run the jobs of an App's tasks.
+
+    TERM, INT (Ctrl-C) and QUIT finish what is running and stop, a second one gives it back; USR2 pauses, CONT resumes.
+    Exit codes: 0 stopped, 1 error, 2 wrong options, 12 memory limit.
+    """
+    loaded = load_app(app)
+    pool = what.pool or choose_pool(loaded.tasks.values())
+    named = tuple(name for name in what.queue.split(",") if name)
+    queues = tuple(check_queue(loaded.namespace, name).name for name in named)
+    options = WorkerOptions(
+        queues=queues or queues_of(loaded.tasks.values(), loaded.queue),
+        pool=pool,
+        concurrency=what.concurrency or default_concurrency(pool),
+        timeout_s=duration_ms(each.timeout) / 1000,
+        tries=each.tries,
+        backoff=parse(each.backoff),
+        lease_s=duration_ms(each.lease) / 1000,
+        sleep_s=duration_ms(each.sleep) / 1000,
+        rest_s=duration_ms(each.rest) / 1000,
+        memory_mb=until.memory,
+        max_jobs=until.max_jobs,
+        max_time_s=duration_ms(until.max_time) / 1000,
+        once=until.once,
+        stop_when_empty=until.stop_when_empty,
+        stop_when_empty_for_s=duration_ms(until.stop_when_empty_for) / 1000,
+    )
+    set_up_logging(read_settings({"log_format": "json" if as_json else None}, None))
+    report(loaded, as_json=as_json, verbose=what.verbose)
+    if not as_json:
+        sys.stdout.write(f"working on {', '.join(options.queues)} with {options.concurrency} {pool.value}\n")
+        sys.stdout.flush()
+    raise typer.Exit(run_worker(loaded, options))
+
+
+@takes_options
+def restart(target: Target) -> None:
+    """Have every worker of the namespace finish what it runs and exit, within a second or so.
+
+    Something else starts them again: systemd, a container, a supervisor.
+    """
+    with target.connect() as client:
+        restarts = client.send(count(target.space, RESTARTS, 1))
+    Answer(as_json=target.json).tell(
+        {"namespace": target.space, "restarts": restarts}, f"workers of {target.space} will exit after their jobs"
+    )
+
+
+@takes_options
+def progress(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the job.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")],
+    target: Target,
+) -> None:
+    """Show how far a job is, as its task last said with `current_job().progress(...)`."""
+    with target.connect() as client:
+        percent = client.send(count(target.space, progress_name(target.queue(queue), job_id)))
+    document = {"namespace": target.space, "queue": queue, "id": job_id, "percent": percent}
+    Answer(as_json=target.json).tell(document, f"{percent} %")
+
+
+WORK = (
+    Command(
+        "work",
+        work,
+        (
+            "duetime work shop.tasks:app",
+            "duetime work shop.tasks --queue urgent,mail --concurrency 8 --memory 500",
+            "duetime work shop.tasks --stop-when-empty --json",
+        ),
+    ),
+)
+WORKER = (
+    Command("restart", restart, ("duetime worker restart",)),
+    Command("progress", progress, ("duetime worker progress mail 01JCQ2Y6W3V5Z8T4B7N9M1K0XA",)),
+)
+
+
+def register(app: typer.Typer) -> None:
+    add_commands(app, WORK, panel="Tasks")
+    noun = typer.Typer(name="worker", help="Workers: restart them, see how far their jobs are.", no_args_is_help=True)
+    add_commands(noun, WORKER)
+    app.add_typer(noun, rich_help_panel="Tasks")

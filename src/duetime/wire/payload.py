@@ -1,0 +1,108 @@
+"""The body of a job that runs a task: Laravel's payload, as JSON.
+
+Read here by everything that shows or runs such a job. A body is never written again after the push, so fields that we
+do not know stay as they are. `data` is an object with one entry per argument of the task; that is what makes a job
+portable: any language can write one.
+"""
+
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+PREVIEW = 80
+
+
+class Payload(Struct, rename={"name": "job"}, omit_defaults=False):
+    """Times are Laravel's: `timeout` in seconds, `retryUntil` and `createdAt` in unix seconds, `backoff` as seconds
+    joined by commas (or one of our own policies, such as exponential:1s). None leaves it to the worker.
+    """
+
+    displayName: str | None
+    name: str
+    data: Raw
+    uuid: str
+    maxTries: int | None = None
+    maxExceptions: int | None = None
+    failOnTimeout: bool = False
+    backoff: str | None = None
+    timeout: float | None = None
+    retryUntil: float | None = None
+    createdAt: int | None = None
+    delay: float | None = None
+
+
+class Foreign(Struct, rename={"name": "job"}):
+    """A payload as others may write it: nothing but the name of the task is needed, and old spellings are read."""
+
+    name: str
+    data: Raw = Raw(b"{}")
+    displayName: str | None = None
+    uuid: str | None = None
+    maxTries: int | None = None
+    maxExceptions: int | None = None
+    failOnTimeout: bool | None = None
+    backoff: str | int | float | None = None
+    timeout: float | None = None
+    retryUntil: float | None = None
+    timeoutAt: float | None = None
+    createdAt: int | None = None
+    delay: float | UnsetType | None = UNSET
+
+    def known(self) -> Payload:
+        backoff = self.backoff
+        return Payload(
+            displayName=self.displayName or self.name.partition("@")[0],
+            name=self.name,
+            data=self.data,
+            uuid=self.uuid or "",
+            maxTries=self.maxTries,
+            maxExceptions=self.maxExceptions,
+            failOnTimeout=bool(self.failOnTimeout),
+            backoff=None if backoff is None else str(backoff),
+            timeout=self.timeout,
+            retryUntil=self.retryUntil if self.retryUntil is not None else self.timeoutAt,
+            createdAt=self.createdAt,
+            delay=None if self.delay is UNSET else self.delay,
+        )
+
+
+_exact = msgspec.json.Decoder(Payload)
+_foreign = msgspec.json.Decoder(Foreign)
+
+
+def read(body: bytes) -> Payload:
+    """Raises msgspec.MsgspecError (a ValueError) for anything that is no payload."""
+    try:
+        return _exact.decode(body)
+    except msgspec.ValidationError:
+        return _foreign.decode(body).known()
+
+
+def write(payload: Payload, extra: dict[str, Any] | None = None) -> bytes:
+    """The name and the arguments stand first, where a preview of the body shows them."""
+    text = msgspec.json.encode(payload)
+    if not extra:
+        return text
+    fields: dict[str, Any] = {**msgspec.json.decode(text, type=dict[str, Raw]), **extra}
+    return msgspec.json.encode(fields)
+
+
+def describe(body: bytes) -> str | None:
+    """`shop.send(to="ann", n=3)`, cut at 80 characters; None if this is no payload."""
+    try:
+        payload = read(body)
+        arguments: Any = msgspec.json.decode(payload.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if isinstance(arguments, dict):
+        named = cast(dict[str, Any], arguments)
+        shown = ", ".join(f"{name}={_short(value)}" for name, value in named.items())
+    else:
+        shown = _short(arguments)
+    text = f"{payload.displayName or payload.name}({shown})"
+    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
+
+
+def _short(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,149 @@
+"""An App: the tasks of a program, where their jobs go, and who listens.
+
+    app = duetime.App("sqlite:///jobs.db")
+
+    @app.task(queue="mail", tries=3, backoff="10s,1m", timeout="30s")
+    def send(to: str, text: str) -> None: ...
+
+    send.delay("ann", "hello")
+
+`duetime work module:app` runs the jobs. Making an App connects to nothing; the first push does.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypedDict, Unpack, overload
+
+from duetime.backoff import Backoff
+from duetime.client import AsyncClient
+from duetime.clock import Clock, Duration, SystemClock
+from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.ids import IdMaker
+from duetime.names import check_namespace, check_queue
+from duetime.worker.counting import count, progress_name
+from duetime.worker.events import L, Listeners
+from duetime.worker.pushing import ClientPusher, Pusher
+from duetime.worker.task import P, R, Task, TaskOptions
+
+Companion = Callable[["App", AsyncClient], AbstractAsyncContextManager[Any]]
+"""Something that runs beside a worker for as long as that does, such as a scheduler of recurring tasks."""
+
+
+class TaskFields(TypedDict, total=False):
+    """How the jobs of a task are treated; docs/tasks.md has the table."""
+
+    name: str
+    queue: str
+    tries: int
+    backoff: Duration | Backoff
+    timeout: Duration
+    retry_until: Duration | datetime
+    unique_for: Duration
+    max_exceptions: int
+    fail_on_timeout: bool
+
+
+class App:
+    """The tasks of a program. `url` is a store (sqlite:, redis:...) or a server (http:, with a token); DUETIME_URL and
+    DUETIME_TOKEN if not given. `queue` is where tasks go that name none.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = "default",
+        token: str | None = None,
+        queue: str = "default",
+        clock: Clock | None = None,
+    ) -> None:
+        self.url = url or os.environ.get("DUETIME_URL") or ""
+        if not self.url:
+            raise InvalidSettings("an App needs the URL of a store or server: App(url) or DUETIME_URL")
+        self.namespace = check_namespace(namespace)
+        self.token = token or os.environ.get("DUETIME_TOKEN") or None
+        self.queue = check_queue(namespace, queue).name
+        self.clock = clock or SystemClock()
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.listeners = Listeners()
+        self.companions: list[Companion] = []
+        self.client_pusher = ClientPusher(self.url, self.namespace, self.token)
+        self.pusher: Pusher = self.client_pusher
+        self._ids = IdMaker(self.clock)
+        self._ids_lock = threading.Lock()
+
+    def __enter__(self) -> "App":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(self, /, **options: Unpack[TaskFields]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskFields]) -> Any:
+        """Decorator: make a task of a plain or async function.
+
+        Its name is `module.function` unless given; jobs carry it, so it must not change while some are waiting.
+        """
+        if function is not None:
+            return self._add(function, options)
+        return lambda function: self._add(function, options)  # type: ignore[no-any-return]
+
+    def _add(self, function: Callable[..., Any], options: TaskFields) -> Task[..., Any]:
+        given: dict[str, Any] = {"queue": self.queue, **options}
+        name: str = given.pop("name", "") or f"{_module(function)}.{getattr(function, '__qualname__', '')}"
+        if name in self.tasks:
+            raise InvalidRequest(f"there are two tasks called {name!r}: give one of them another name=")
+        task = self.tasks[name] = Task(self, name, function, TaskOptions(**given))
+        return task
+
+    def on(self, event: str) -> Callable[[L], L]:
+        """Decorator: call a function at an event; docs/tasks.md lists them."""
+        return lambda listener: self.listeners.add(event, listener)
+
+    def make_id(self) -> str:
+        with self._ids_lock:
+            return self._ids.make()
+
+    def progress(self, queue: str, job_id: str) -> int:
+        """Percent of a job as its task last said; 0 if it said nothing."""
+        name = progress_name(check_queue(self.namespace, queue), job_id)
+        return self.client_pusher.send(count(self.namespace, name))
+
+    def forked(self) -> None:
+        """Called in a new process: connections and the row of ids belong to the old one."""
+        self._ids, self._ids_lock = IdMaker(self.clock), threading.Lock()
+        self.client_pusher.forked()
+
+    def close(self) -> None:
+        """Let go of the connection of blocking pushes; the next one opens another."""
+        self.client_pusher.close()
+
+    async def close_async(self) -> None:
+        """Let go of the connection of this event loop's pushes."""
+        await self.client_pusher.close_async()
+
+
+def _module(function: Callable[..., Any]) -> str:
+    """As a worker will import it: a script that is run itself is called `__main__` only there."""
+    name = function.__module__
+    if name != "__main__":
+        return name
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else name

@@ -1,0 +1,202 @@
+"""The jobs that a worker holds, from the moment they are reserved until the store knows what became of them.
+
+What the pool says about a run becomes a decision (`rules.py`), the decision an answer of the store (`settling.py`), and
+the answer what listeners hear (`telling.py`).
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from duetime.client import AsyncClient
+from duetime.client.calls import Result
+from duetime.errors import DuetimeError, LeaseLost
+from duetime.job import Delivery, Event, Moved
+from duetime.wire.payload import Payload, read
+from duetime.worker.counting import DAY_MS, count, exceptions_name, progress_name
+from duetime.worker.current import EXTEND, PROGRESS
+from duetime.worker.options import WorkerOptions
+from duetime.worker.rules import Decision, Policy, Verb, decide, last, refused
+from duetime.worker.runs import Ended, Failure, Outcome, Run
+from duetime.worker.settling import Settler, Spawn
+from duetime.worker.telling import Teller
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+
+log = logging.getLogger("duetime.worker")
+
+NOT_A_TASK = "duetime.NotATask"
+
+
+class Book:
+    """`taken` counts the jobs that were reserved and not given back; `jobs` those of them that are over."""
+
+    def __init__(self, app: "App", options: WorkerOptions, client: AsyncClient, spawn: Spawn) -> None:
+        self.held: dict[int, Run] = {}
+        self.taken = 0
+        self.jobs = 0
+        self.last_job_at = time.monotonic()
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self.teller = Teller(app)
+        self._app = app
+        self._options = options
+        self._client = client
+        self._spawn = spawn
+        self._settler = Settler(client, spawn, self._settled)
+        self._policy = Policy(options.tries, options.backoff)
+        self._numbers = itertools.count(1)
+        self._progress: dict[int, Run] = {}
+        self._changed: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call this whenever a job is over."""
+        self._changed.append(listener)
+
+    # --- in
+
+    def take(self, delivery: Delivery) -> Run | None:
+        """Note a reserved job; None if it must not be run, and is being ended."""
+        payload = self._read(delivery)
+        run = Run(
+            next(self._numbers) & 0xFFFFFFFF,
+            delivery,
+            payload,
+            timeout_s=self._timeout(payload),
+            lease_s=self._options.lease_s,
+        )
+        self.held[run.number] = run
+        self.taken += 1
+        self.empty.clear()
+        self.teller.tell("popped", run)
+        if not payload.name:
+            failure = Failure(NOT_A_TASK, "the body of the job is no task")
+            return self._refuse(run, Decision(Verb.KILL, failure=failure, failed=True))
+        if failure := refused(run, self._policy, self._app.clock.now_ms()):
+            return self._refuse(run, last(run, failure))
+        return run
+
+    def _read(self, delivery: Delivery) -> Payload:
+        try:
+            return read(delivery.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return Payload(displayName=None, name="", data=msgspec.Raw(b"null"), uuid=delivery.lease.id)
+
+    def _timeout(self, payload: Payload) -> float:
+        """What the code says now, else what it said at the push, else the worker's."""
+        task = self._app.tasks.get(payload.name)
+        if task is not None and task.timeout_s is not None:
+            return task.timeout_s
+        return payload.timeout if payload.timeout is not None else self._options.timeout_s
+
+    def _refuse(self, run: Run, decision: Decision) -> None:
+        self.teller.tell("processing", run)
+        run.outcome = Outcome(Ended.RAISED, decision.failure)
+        run.ended_at = time.monotonic()
+        self._settler.settle(run, decision)
+
+    def give_back(self, run: Run) -> None:
+        """It has not begun and somebody else may have it; no try is lost."""
+        self.taken -= 1
+        self._settler.settle(run, Decision(Verb.GIVE_BACK))
+
+    # --- what the pool says
+
+    def began(self, run: Run) -> None:
+        self.teller.tell("processing", run)
+
+    def ended(self, run: Run, outcome: Outcome) -> None:
+        run.ended_at = time.monotonic()
+        run.outcome = outcome
+        if outcome.ended is Ended.BACK:
+            self.give_back(run)
+        elif outcome.ended is Ended.RAISED and run.payload.maxExceptions:
+            self._spawn(self._count_exception(run))
+        else:
+            self._decide(run)
+
+    def said(self, run: Run, word: str, value: int) -> None:
+        if word == EXTEND:
+            run.deadline = time.monotonic() + value / 1000
+        elif word == PROGRESS:
+            run.progress = value
+            self._progress[run.number] = run
+
+    def _decide(self, run: Run, *, exhausted: bool = False) -> None:
+        task = self._app.tasks.get(run.payload.name)
+        backoff = task.backoff if task is not None else None
+        now_ms = self._app.clock.now_ms()
+        decision = decide(run, run.outcome, policy=self._policy, backoff=backoff, now_ms=now_ms)
+        if exhausted and not decision.failed:
+            decision = last(run, run.outcome.failure)
+        self._settler.settle(run, decision)
+
+    async def _count_exception(self, run: Run) -> None:
+        lease = run.delivery.lease
+        name = exceptions_name(lease.id, lease.born)
+        try:
+            exceptions = await self._client.send(count(lease.queue.namespace, name, 1, life_ms=DAY_MS))
+        except DuetimeError as error:
+            log.warning("exception_not_counted", extra={"job": lease.id, "error": error.message})
+            exceptions = 1
+        self._decide(run, exhausted=exceptions >= (run.payload.maxExceptions or exceptions + 1))
+
+    # --- out
+
+    def _settled(self, run: Run, decision: Decision, answer: Result) -> None:
+        if isinstance(answer, DuetimeError):
+            self._lost(run, answer)
+        elif decision.verb is Verb.GIVE_BACK:
+            self.teller.tell("given_back", run)
+        elif decision.verb is Verb.ACK:
+            self.teller.done(run, decision)
+        elif answer is not None and answer.event is Event.RELEASED:
+            self.teller.again(run, decision, run.outcome.ended, decision.delay_ms)
+        else:
+            self._spawn(self._over(run, decision, answer))
+            return
+        self._close(run, decision)
+
+    async def _over(self, run: Run, decision: Decision, answer: Moved | None) -> None:
+        await self.teller.over(run, decision, run.outcome.ended, answer.reason or answer.event if answer else "")
+        self._close(run, decision)
+
+    def _lost(self, run: Run, error: DuetimeError) -> None:
+        if not isinstance(error, LeaseLost):
+            log.error("not_settled", extra={"job": run.delivery.lease.id, "error": error.message})
+        if not run.lost:
+            self.teller.tell("lease_lost", run)
+        self.teller.tell("attempted", run)
+
+    def lease_lost(self, run: Run) -> None:
+        """While it runs: somebody cancelled or replaced the job, or the store was away for longer than the lease."""
+        self.teller.tell("lease_lost", run)
+
+    def _close(self, run: Run, decision: Decision) -> None:
+        self.held.pop(run.number, None)
+        if decision.verb is not Verb.GIVE_BACK:
+            self.jobs += 1
+            self.last_job_at = time.monotonic()
+        if not self.held:
+            self.empty.set()
+        for listener in self._changed:
+            listener()
+
+    async def write_progress(self) -> None:
+        """What tasks said since the last call; the latest word wins."""
+        said, self._progress = self._progress, {}
+        for run in said.values():
+            queue, job_id = run.delivery.lease.queue, run.delivery.lease.id
+            name = progress_name(queue, job_id)
+            try:
+                before = await self._client.send(count(queue.namespace, name))
+                if before != run.progress:
+                    await self._client.send(count(queue.namespace, name, run.progress - before, life_ms=DAY_MS))
+            except DuetimeError as error:
+                log.warning("progress_not_kept", extra={"job": job_id, "error": error.message})

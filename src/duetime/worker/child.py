@@ -1,0 +1,87 @@
+"""One process of a worker's pool: takes a job from its socket, runs it, says how it ended.
+
+Signals that ask a worker to stop often reach its whole group; a process of the pool leaves them to the worker and ends
+when that says so. The worker itself sends USR1 when the time of a job is over.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from duetime.worker import mailbox
+from duetime.worker.events import TaskEvent
+from duetime.worker.executing import LoopOfOurOwn, ended_by, execute
+from duetime.worker.runs import DONE
+from duetime.worker.signals import TimedOut
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+
+LEFT_TO_THE_WORKER = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR2, signal.SIGHUP)
+
+
+class Clock:
+    """Whether a job is running: only then may its time be over."""
+
+    running = False
+
+    def ring(self, *_: object) -> None:
+        if self.running:
+            self.running = False
+            raise TimedOut("the job ran longer than its timeout")
+
+
+def ignore_stop_signals() -> None:
+    """By a handler and not by SIG_IGN, which programs started by a task would inherit."""
+    for number in LEFT_TO_THE_WORKER:
+        signal.signal(number, pass_over)
+
+
+def pass_over(number: int, frame: object) -> None:
+    """A signal that is not for us."""
+
+
+def serve(app: "App", sock: socket.socket) -> None:
+    """Until the worker ends it or is gone."""
+    clock = Clock()
+    signal.signal(signal.SIGUSR1, clock.ring)
+    app.listeners.tell(TaskEvent("child_starting"))
+    run_async = LoopOfOurOwn()
+    while True:
+        message = sock.recv(mailbox.BUFFER)
+        if not message or message == mailbox.END:
+            return
+        number, info = mailbox.read_job(message)
+
+        def say(word: str, value: int, number: int = number) -> None:
+            sock.send(mailbox.write_word(number, word, value))
+
+        try:
+            clock.running = True
+            outcome = execute(app, info, say, run_async)
+        except TimedOut as late:  # in the last moment, outside of the task
+            outcome = ended_by(late)
+        finally:
+            clock.running = False
+        sock.send(mailbox.write_done(number) if outcome is DONE else mailbox.write_outcome(number, outcome))
+
+
+def live(app: "App", sock: socket.socket) -> None:
+    """The whole life of a process that was just forked; never returns."""
+    code = 1
+    try:
+        ignore_stop_signals()
+        app.forked()
+        serve(app, sock)
+        app.close()
+        code = 0
+    except OSError:
+        pass  # the worker is gone
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)

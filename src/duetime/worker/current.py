@@ -1,0 +1,70 @@
+"""`current_job()`: what a running task may ask and tell about the job that it runs for."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+
+from duetime.clock import Duration, duration_ms
+from duetime.errors import InvalidRequest
+from duetime.worker.runs import JobInfo
+
+PROGRESS = "progress"
+EXTEND = "extend"
+
+Say = Callable[[str, int], None]
+"""Sends a word about the job to its worker."""
+
+
+class CurrentJob:
+    """The job that this code runs for. `attempt` is its how-manieth delivery this is, from 1."""
+
+    def __init__(self, info: JobInfo, say: Say) -> None:
+        self.info = info
+        self._say = say
+        self._percent = -1
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def attempt(self) -> int:
+        return self.info.attempt
+
+    @property
+    def queue(self) -> str:
+        return self.info.queue
+
+    @property
+    def tries(self) -> int:
+        """Deliveries allowed, 0 = unlimited."""
+        return self.info.tries
+
+    @property
+    def last_try(self) -> bool:
+        return 0 < self.info.tries <= self.info.used
+
+    def extend(self, timeout: Duration) -> None:
+        """Run for this long from now, whatever the timeout was. (The lease is renewed by the worker anyway.)"""
+        self._say(EXTEND, duration_ms(timeout))
+
+    def progress(self, done: float, total: float = 100) -> None:
+        """Say how far it is; `App.progress` and `duetime worker progress` show it, a second later at most."""
+        if total <= 0:
+            raise InvalidRequest(f"the total of a progress is more than 0: {total}")
+        percent = max(0, min(100, int(done * 100 / total)))
+        if percent != self._percent:
+            self._percent = percent
+            self._say(PROGRESS, percent)
+
+
+_current: ContextVar[CurrentJob | None] = ContextVar("duetime_job", default=None)
+set_current = _current.set
+reset_current = _current.reset
+
+
+def current_job() -> CurrentJob:
+    """The job that is running here. Raises InvalidRequest outside of one."""
+    job = _current.get()
+    if job is None:
+        raise InvalidRequest("current_job() is for code that a worker runs")
+    return job

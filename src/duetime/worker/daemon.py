@@ -1,0 +1,215 @@
+"""The worker: takes jobs off its queues, has a pool run them, tells the store what became of them.
+
+One event loop: the fetcher reserves, the book settles, a ticker watches time-outs, leases and memory. Outages of the
+store stop none of it: running jobs go on, and what must be told is told when the store is back.
+
+A worker stops for one reason: it takes no more jobs, gives back those that have not begun, and lets the others finish.
+A second signal gives those back, too.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from duetime.client import connect_async
+from duetime.engine.loops import OUTAGE
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.worker.book import Book
+from duetime.worker.counting import RESTARTS, count
+from duetime.worker.events import TaskEvent
+from duetime.worker.fetching import Fetcher
+from duetime.worker.memory import resident_mb
+from duetime.worker.options import WorkerOptions
+from duetime.worker.pools import Host, Pool
+from duetime.worker.settling import LeaseKeeper
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+
+log = logging.getLogger("duetime.worker")
+
+STATUS = {"memory": 12}
+"""Exit codes by reason; 0 for every other."""
+BUSY_TICK_S = 0.02
+IDLE_TICK_S = 0.2
+SECOND_S = 0.9
+"""A bit under a second, so that what is looked at then is seen within one."""
+SETTLE_S = 10.0
+"""How long a worker that stops tries to tell a store that is away."""
+
+MakePool = Callable[[Host], Pool]
+
+
+class Worker:
+    def __init__(self, app: "App", options: WorkerOptions, make_pool: MakePool) -> None:
+        self._app = app
+        self._options = options
+        self._make_pool = make_pool
+        self._client = connect_async(app.url, namespace=app.namespace, token=app.token)
+        self._tasks = asyncio.TaskGroup()
+        self._duties: list[asyncio.Task[None]] = []
+        self._fetching: asyncio.Task[None] | None = None
+        self._book = Book(app, options, self._client, self._spawn)
+        self._fetcher = Fetcher(self._client, options, self._book, self.stop)
+        self._pool = self._fetcher.pool = make_pool(self._fetcher)
+        self._keeper = LeaseKeeper(self._client, self._spawn, options.lease_s, self._book.lease_lost)
+        self._started_at = time.monotonic()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._paused = False
+        self.reason = ""
+        self._book.on_change(self._count_jobs)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.create_task(work)
+
+    async def run(self) -> int:
+        """Work until there is a reason to stop; answers the exit code."""
+        self._listen()
+        try:
+            async with self._tasks:
+                restarts = await self._first_contact()
+                if restarts is not None:
+                    await self._work(restarts)
+                for duty in self._duties:
+                    duty.cancel()
+        finally:
+            await self._client.close()
+        return STATUS.get(self.reason, 0)
+
+    async def _first_contact(self) -> int | None:
+        """The restart counter as it is now. Waits for a store that is away; None if told to stop meanwhile."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                return await self._client.send(count(self._app.namespace, RESTARTS))
+            except StoreUnavailable as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("store_unavailable", extra={"error": error.message})
+                await self._pause(OUTAGE.delay_ms(failures) / 1000)
+        return None
+
+    async def _work(self, restarts: int) -> None:
+        teller = self._book.teller
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._app.client_pusher.worker(self._client))
+            for companion in self._app.companions:
+                await stack.enter_async_context(companion(self._app, self._client))
+            await self._pool.start()
+            self._duties = [self._spawn(self._tick()), self._spawn(self._every_second(restarts))]
+            teller.worker(TaskEvent("worker_starting"))
+            log.info("worker_started", extra={"queues": ",".join(self._options.queues), "pool": self._options.pool})
+            self._fetch()
+            await self._stopping.wait()
+            await self._stop_fetching()
+            await self._drain()
+        status = STATUS.get(self.reason, 0)
+        memory_mb, jobs = resident_mb(), self._book.jobs
+        teller.worker(TaskEvent("stopping", reason=self.reason, status=status, jobs=jobs, memory_mb=memory_mb))
+        log.info("worker_stopped", extra={"reason": self.reason, "jobs": jobs})
+
+    # --- stopping
+
+    def stop(self, reason: str) -> None:
+        """The first reason counts."""
+        if not self.reason:
+            self.reason = reason
+            self._stopping.set()
+
+    async def _drain(self) -> None:
+        finished = asyncio.create_task(self._book.empty.wait())
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({finished, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        force = not finished.done()
+        hurry.cancel()
+        await self._pool.close(force=force)
+        self._fetcher.clear()
+        if force:
+            await asyncio.wait({finished}, timeout=SETTLE_S)
+        finished.cancel()
+
+    def _count_jobs(self) -> None:
+        if self._options.most_jobs and self._book.jobs >= self._options.most_jobs:
+            self.stop("max_jobs")
+
+    # --- signals
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, self._interrupt)
+        loop.add_signal_handler(signal.SIGUSR2, self._suspend)
+        loop.add_signal_handler(signal.SIGCONT, self._resume)
+
+    def _interrupt(self) -> None:
+        if self._stopping.is_set():
+            self._hurry.set()
+        else:
+            self._book.teller.worker(TaskEvent("interrupted"))
+            self.stop("interrupted")
+
+    def _suspend(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._book.teller.worker(TaskEvent("pausing"))
+            self._spawn(self._stop_fetching())
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._book.teller.worker(TaskEvent("resuming"))
+            self._fetch()
+
+    # --- loops
+
+    def _fetch(self) -> None:
+        if not self._paused and not self._stopping.is_set() and self._fetching is None:
+            self._fetching = self._spawn(self._fetcher.run())
+
+    async def _stop_fetching(self) -> None:
+        fetching, self._fetching = self._fetching, None
+        if fetching is not None:
+            fetching.cancel()
+            await asyncio.wait({fetching})
+        self._fetcher.clear()
+
+    async def _tick(self) -> None:
+        leases_at = 0.0
+        while True:
+            await asyncio.sleep(BUSY_TICK_S if self._book.held else IDLE_TICK_S)
+            now = time.monotonic()
+            self._pool.check(now)
+            self._fetcher.check(now)
+            if now >= leases_at:
+                leases_at = now + self._keeper.pause_s
+                self._keeper.check(list(self._book.held.values()), now)
+            if self._options.max_time_s and now - self._started_at > self._options.max_time_s:
+                self.stop("max_time")
+
+    async def _every_second(self, restarts: int) -> None:
+        while True:
+            await asyncio.sleep(SECOND_S)
+            if limit_mb := self._options.memory_mb:
+                self._pool.check_memory(limit_mb)
+                if resident_mb() > limit_mb:
+                    self.stop("memory")
+            await self._book.write_progress()
+            try:
+                if await self._client.send(count(self._app.namespace, RESTARTS)) != restarts:
+                    self.stop("restart_signal")
+            except StoreUnavailable:
+                continue  # whoever needs the store says so
+            except DuetimeError as error:
+                log.warning("restarts_not_followed", extra={"error": error.message})
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,188 @@
+"""How a worker gets jobs: as many as there is room for, and ahead of time only what it will surely start in a moment.
+
+What is fetched ahead is worth at most AHEAD_S of work, by the mean of what jobs took lately; so long jobs are never
+fetched ahead, and short ones in batches that make the round trip cheap. Should it turn out otherwise, jobs that have
+not begun after SHELF_S are given back for others to take.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from duetime.client import AsyncClient
+from duetime.engine.loops import OUTAGE
+from duetime.errors import DuetimeError
+from duetime.worker.book import Book
+from duetime.worker.events import TaskEvent
+from duetime.worker.options import WorkerOptions
+from duetime.worker.pools import Pool
+from duetime.worker.runs import Outcome, Run
+
+log = logging.getLogger("duetime.worker")
+
+AHEAD_S = 0.02
+SHELF_S = 0.25
+MAX_AHEAD = 200
+PIPE_S = 0.002
+"""How much work may lie in one process's mailbox."""
+MAX_DEPTH = 16
+MAX_LIMIT = 500
+VETO_S = 1.0
+
+
+class Fetcher:
+    """Also the pool's host: it keeps the shelf of jobs that are reserved and not handed to the pool."""
+
+    def __init__(self, client: AsyncClient, options: WorkerOptions, book: Book, stop: Callable[[str], None]) -> None:
+        self.shelf: deque[Run] = deque()
+        self.pool: Pool | None = None
+        self._client = client
+        self._options = options
+        self._book = book
+        self._stop = stop
+        self._resting = 0
+        self._mean_s = 0.0
+        self._news = asyncio.Event()
+        self._pumping = False
+        book.on_change(self._news.set)
+
+    async def run(self) -> None:
+        """Until cancelled, or until as many jobs were taken as may be. A cancelled wait takes no job with it."""
+        failures = 0
+        while self._left() != 0:
+            want = self._want()
+            if want <= 0:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            if not self._book.teller.worker(TaskEvent("looping")):
+                await asyncio.sleep(VETO_S)
+                continue
+            self._book.teller.worker(TaskEvent("popping"))
+            try:
+                found = await self._client.reserve(
+                    self._options.queues, limit=want, ttr=self._options.lease_s, wait=self._wait_s()
+                )
+            except DuetimeError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("reserve_failed", extra={"code": error.code, "error": error.message})
+                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+                continue
+            failures = 0
+            self.shelf.extend(run for delivery in found if (run := self._book.take(delivery)))
+            self.pump()
+            if not found:
+                await self._nothing()
+
+    def _left(self) -> int:
+        """How many more jobs may be taken; -1 = any number."""
+        most = self._options.most_jobs
+        return max(0, most - self._book.taken) if most else -1
+
+    def _want(self) -> int:
+        assert self.pool is not None
+        left = self._left()
+        ahead = self._ahead() if left < 0 and not self._options.rest_s else 0
+        if ahead and len(self.shelf) > ahead // 2:
+            return 0
+        want = min(self._room() + ahead - len(self.shelf), MAX_LIMIT)
+        return want if left < 0 else min(want, left)
+
+    def _ahead(self) -> int:
+        if not self._mean_s:
+            return 0
+        return min(MAX_AHEAD, int(self._options.concurrency * AHEAD_S / self._mean_s))
+
+    def _room(self) -> int:
+        assert self.pool is not None
+        return self.pool.room() - self._resting
+
+    def _wait_s(self) -> float:
+        if self._options.stop_when_empty:
+            return 0.0
+        if empty_for := self._options.stop_when_empty_for_s:
+            return max(0.0, min(self._options.sleep_s, self._book.last_job_at + empty_for - time.monotonic()))
+        return self._options.sleep_s
+
+    async def _nothing(self) -> None:
+        self._book.teller.worker(TaskEvent("idle"))
+        options, busy = self._options, bool(self._book.held)
+        if options.stop_when_empty or options.once:
+            if busy:
+                self._news.clear()
+                await self._news.wait()
+            else:
+                self._stop("empty")
+                await asyncio.Event().wait()  # until cancelled
+        elif options.stop_when_empty_for_s and not busy:
+            if time.monotonic() - self._book.last_job_at >= options.stop_when_empty_for_s:
+                self._stop("empty_for")
+                await asyncio.Event().wait()
+        elif options.sleep_s == 0:
+            await asyncio.sleep(0.01)  # who wants no wait at all still leaves the machine to others
+
+    # --- handing over
+
+    def pump(self) -> None:
+        """From the shelf into the pool."""
+        assert self.pool is not None
+        self._pumping = False
+        for _ in range(min(len(self.shelf), max(0, self._room()))):
+            if not self.pool.submit(self.shelf[0]):
+                return
+            self.shelf.popleft()
+
+    def began(self, run: Run) -> None:
+        self._book.began(run)
+
+    def ended(self, run: Run, outcome: Outcome) -> None:
+        self._book.ended(run, outcome)
+        if run.started_at:
+            self._learn(run.ended_at - run.started_at)
+        if self._options.rest_s:
+            self._resting += 1
+            asyncio.get_running_loop().call_later(self._options.rest_s, self._rested)
+        self._soon()
+
+    def returned(self, run: Run) -> None:
+        self.shelf.appendleft(run)
+        self._soon()
+
+    def said(self, run: Run, word: str, value: int) -> None:
+        self._book.said(run, word, value)
+
+    def _rested(self) -> None:
+        self._resting -= 1
+        self._soon()
+
+    def _soon(self) -> None:
+        """What ends in one turn of the loop is followed up once."""
+        self._news.set()
+        if self.shelf and not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self.pump)
+
+    def _learn(self, seconds: float) -> None:
+        """A mean that believes in long jobs quickly and in short ones slowly."""
+        assert self.pool is not None
+        if not self._mean_s:
+            self._mean_s = max(seconds, 1e-5)
+        else:
+            self._mean_s += (seconds - self._mean_s) * (0.3 if seconds > 2 * self._mean_s else 0.05)
+        self.pool.depth = max(1, min(MAX_DEPTH, int(PIPE_S / self._mean_s)))
+
+    # --- not handing over
+
+    def check(self, now: float) -> None:
+        """Jobs that lie here for too long belong to others."""
+        if self.shelf and now - self.shelf[0].reserved_at > SHELF_S:
+            self._mean_s = max(self._mean_s, AHEAD_S * self._options.concurrency)
+            self.clear()
+
+    def clear(self) -> None:
+        """Give back what has not begun."""
+        while self.shelf:
+            self._book.give_back(self.shelf.pop())

@@ -1,0 +1,146 @@
+"""The process that a worker's processes are forked from.
+
+It is forked itself right after the program was imported, before the worker opens anything or starts a thread, and does
+nothing but fork: so a new process costs milliseconds and shares the memory of what was imported. It tells the worker
+when one has ended. When the worker is gone, however that came, it ends all of them.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from duetime.worker.child import ignore_stop_signals, live, pass_over
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+
+FORK, KILL = b"f", b"k"
+ORDER = struct.Struct("!cII")
+"""What to do, the number of the process, the signal."""
+NOTE = struct.Struct("!cIi")
+"""b"s" it has started: number, pid; b"e" it has ended: number, wait status."""
+
+
+class Nursery:
+    """The worker's side: orders out, notes in."""
+
+    def __init__(self, pid: int, sock: socket.socket) -> None:
+        self.pid = pid
+        self.sock = sock
+        sock.setblocking(False)
+
+    def fork(self, number: int, end: socket.socket) -> None:
+        """Start a process that serves this end of a mailbox."""
+        socket.send_fds(self.sock, [ORDER.pack(FORK, number, 0)], [end.fileno()])
+
+    def kill(self, number: int, signal_number: int) -> None:
+        """Send a signal to one that may have ended already."""
+        with contextlib.suppress(OSError):
+            self.sock.send(ORDER.pack(KILL, number, signal_number))
+
+    def read_notes(self) -> list[tuple[bytes, int, int]]:
+        """What has come; raises ConnectionError when the nursery is gone."""
+        try:
+            data = self.sock.recv(NOTE.size * 64)
+        except BlockingIOError:
+            return []
+        if not data:
+            raise ConnectionResetError("the process that the pool is forked from has died")
+        while len(data) % NOTE.size:
+            with contextlib.suppress(BlockingIOError):
+                data += self.sock.recv(NOTE.size - len(data) % NOTE.size)
+        return list(NOTE.iter_unpack(data))
+
+    def close(self) -> None:
+        """End it and all that it forked; returns when it is gone."""
+        self.sock.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def start_nursery(app: "App") -> Nursery:
+    """To be called while this process has one thread and no event loop."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return Nursery(pid, ours)
+    ours.close()
+    code = 1
+    try:
+        ignore_stop_signals()
+        # Ctrl-C goes to the group of the terminal; the worker decides what becomes of the others.
+        os.setpgid(0, 0)
+        _Forker(app, theirs).run()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+class _Forker:
+    def __init__(self, app: "App", sock: socket.socket) -> None:
+        self._app = app
+        self._sock = sock
+        self._pids: dict[int, int] = {}
+        self._wake_read, self._wake_write = socket.socketpair()
+
+    def run(self) -> None:
+        """Until the worker closes its end."""
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        signal.signal(signal.SIGCHLD, pass_over)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._sock, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            try:
+                while self._round(selector):
+                    pass
+            except OSError:
+                pass  # the worker is gone
+        for pid in self._pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _round(self, selector: selectors.BaseSelector) -> bool:
+        ready = {key.fileobj for key, _ in selector.select()}
+        if self._wake_read in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._wake_read.recv(4096)
+            self._reap()
+        return self._sock not in ready or self._obey()
+
+    def _obey(self) -> bool:
+        order, fds, _, _ = socket.recv_fds(self._sock, ORDER.size, 1)
+        if len(order) < ORDER.size:
+            return False
+        kind, number, value = ORDER.unpack(order)
+        if kind == KILL:
+            if pid := self._pids.get(number):
+                os.kill(pid, value)
+            return True
+        pid = os.fork()
+        if pid == 0:
+            self._become(socket.socket(fileno=fds[0]))
+        os.close(fds[0])
+        self._pids[number] = pid
+        self._sock.sendall(NOTE.pack(b"s", number, pid))
+        return True
+
+    def _become(self, end: socket.socket) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for sock in (self._sock, self._wake_read, self._wake_write):
+            sock.close()
+        live(self._app, end)
+
+    def _reap(self) -> None:
+        for number, pid in list(self._pids.items()):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                del self._pids[number]
+                self._sock.sendall(NOTE.pack(b"e", number, status))

@@ -1,0 +1,159 @@
+"""A pool inside the worker's own process: async tasks on its event loop, plain ones in threads.
+
+Both `--pool asyncio` and `--pool threads` are this one; they differ in how many jobs run at a time if nobody says. A
+job whose time is over is cancelled, or finds TimedOut raised in its thread at its next line of Python. What does not
+react within a second is left behind: its job goes on as timed out, and its thread ends when it ends.
+"""
+
+import asyncio
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from duetime.worker.executing import LoopOfOurOwn, execute, execute_async
+from duetime.worker.pools import GRACE_S, Host
+from duetime.worker.runs import BACK, Ended, Failure, Outcome, Run
+from duetime.worker.signals import TimedOut
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+
+LATE = Outcome(Ended.TIMED_OUT, Failure("duetime.worker.signals.TimedOut", "the job ran longer than its timeout"))
+
+
+class Place:
+    """Where one job runs: a task of the loop, or a thread."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.task: asyncio.Task[None] | None = None
+        self.thread = 0
+        self.leave_at = 0.0
+
+
+class LocalPool:
+    def __init__(self, host: Host, app: "App", size: int) -> None:
+        self.depth = 1
+        self._host = host
+        self._app = app
+        self._size = size
+        self._places: dict[int, Place] = {}
+        self._inbox: SimpleQueue[Place | None] = SimpleQueue()
+        self._idle_threads = 0
+        self._loop = asyncio.get_running_loop()
+        self._news: deque[Callable[[], None]] = deque()
+        self._told = False
+
+    async def start(self) -> None:
+        """Threads are started when they are needed."""
+
+    def room(self) -> int:
+        return self._size - len(self._places)
+
+    def submit(self, run: Run) -> bool:
+        if len(self._places) >= self._size:
+            return False
+        place = self._places[run.number] = Place(run)
+        run.begin()
+        self._host.began(run)
+        if self._is_async(run):
+            place.task = self._loop.create_task(self._run_async(place))
+        else:
+            self._inbox.put(place)
+            if self._idle_threads:
+                self._idle_threads -= 1
+            else:
+                threading.Thread(target=self._work, name="duetime job", daemon=True).start()
+        return True
+
+    def _is_async(self, run: Run) -> bool:
+        task = self._app.tasks.get(run.payload.name)
+        return task is not None and task.is_async
+
+    # --- on the loop
+
+    async def _run_async(self, place: Place) -> None:
+        run = place.run
+        try:
+            outcome = await execute_async(self._app, run.info(), partial(self._host.said, run))
+        except asyncio.CancelledError:
+            outcome = LATE if place.leave_at else BACK
+        self._ended(place, outcome)
+
+    def _ended(self, place: Place, outcome: Outcome) -> None:
+        if self._places.get(place.run.number) is not place:
+            return  # it was left behind
+        del self._places[place.run.number]
+        self._host.ended(place.run, LATE if place.leave_at and outcome.ended is not Ended.DONE else outcome)
+
+    def check(self, now: float) -> None:
+        for place in list(self._places.values()):
+            if place.leave_at and now > place.leave_at:
+                self._ended(place, LATE)
+            elif place.run.deadline and now > place.run.deadline and not place.leave_at:
+                place.leave_at = now + GRACE_S
+                self._interrupt(place)
+
+    def _interrupt(self, place: Place) -> None:
+        if place.task is not None:
+            place.task.cancel()
+        elif place.thread:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(place.thread), ctypes.py_object(TimedOut))
+
+    def check_memory(self, limit_mb: float) -> None:
+        """The worker looks at its own process itself."""
+
+    async def close(self, *, force: bool) -> None:
+        for place in list(self._places.values()) if force else []:
+            if place.task is not None:
+                place.task.cancel()
+            self._ended(place, BACK)
+        for _ in range(threading.active_count()):
+            self._inbox.put(None)
+
+    # --- in a thread
+
+    def _work(self) -> None:
+        run_async = LoopOfOurOwn()
+        while (place := self._inbox.get()) is not None:
+            place.thread = threading.get_ident()
+            outcome = _guarded(self._app, place.run, partial(self._say, place.run), run_async)
+            place.thread = 0
+            if place.leave_at:
+                self._post(lambda place=place, outcome=outcome: self._ended(place, outcome))
+                return  # TimedOut may still be on its way to this thread: it must not hit another job
+            self._post(lambda place=place, outcome=outcome: self._free(place, outcome))
+
+    def _free(self, place: Place, outcome: Outcome) -> None:
+        self._idle_threads += 1
+        self._ended(place, outcome)
+
+    def _say(self, run: Run, word: str, value: int) -> None:
+        self._post(lambda: self._host.said(run, word, value))
+
+    def _post(self, news: Callable[[], None]) -> None:
+        """Do it on the loop; what comes in one go wakes it once."""
+        self._news.append(news)
+        if not self._told:
+            self._told = True
+            try:
+                self._loop.call_soon_threadsafe(self._hear)
+            except RuntimeError:
+                return  # the loop is closed: nobody is waiting for this any more
+
+    def _hear(self) -> None:
+        self._told = False
+        while self._news:
+            self._news.popleft()()
+
+
+def _guarded(app: "App", run: Run, say: Callable[[str, int], None], run_async: Callable[[Any], object]) -> Outcome:
+    """TimedOut can also strike between the lines around the task."""
+    try:
+        return execute(app, run.info(), say, run_async)
+    except TimedOut:
+        return LATE

@@ -1,0 +1,246 @@
+"""A pool of processes: plain functions, one at a time in each, and a timeout that really ends them.
+
+A process has a mailbox with at most `depth` jobs in it. Jobs that wait behind one that takes long are taken back out of
+the mailbox and given to another process. A job whose time is over is told so by a signal, which the task sees as
+TimedOut; a second later its process is killed. Either way the process is replaced.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections import deque
+
+from duetime.worker import mailbox
+from duetime.worker.memory import resident_mb
+from duetime.worker.nursery import Nursery
+from duetime.worker.pools import GRACE_S, Host
+from duetime.worker.runs import BACK, DONE, Ended, Failure, Outcome, Run
+
+STUCK_S = 0.03
+"""A job that runs for longer than this keeps none waiting behind it."""
+CLOSE_S = 5.0
+HEAR = 256
+"""Messages of one process that are read before the others get their turn."""
+DIED = "duetime.ProcessDied"
+TIMED_OUT = "duetime.worker.signals.TimedOut"
+
+
+class Child:
+    """One process and its mailbox. `runs` are the jobs in it, the first one running. It takes no more when `ending`."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pid = 0
+        self.sock, self.end = mailbox.pair()
+        self.sock.setblocking(False)
+        self.runs: deque[Run] = deque()
+        self.ending = False
+        self.timed_out = False
+        self.kill_at = 0.0
+
+    def take_back(self) -> list[Run]:
+        """What it has not read yet, out of its mailbox."""
+        numbers: set[int] = set()
+        while True:
+            try:
+                message = self.end.recv(mailbox.BUFFER, socket.MSG_DONTWAIT)
+            except OSError:
+                break
+            if not message or message == mailbox.END:
+                break
+            numbers.add(mailbox.forget(message))
+        taken = [run for run in self.runs if run.number in numbers]
+        self.runs = deque(run for run in self.runs if run.number not in numbers)
+        return taken
+
+    def close(self) -> None:
+        self.sock.close()
+        self.end.close()
+
+
+class ProcessPool:
+    def __init__(self, host: Host, nursery: Nursery, size: int) -> None:
+        self.depth = 1
+        self._host = host
+        self._nursery = nursery
+        self._size = size
+        self._children: dict[int, Child] = {}
+        self._numbers = 0
+        self._closing = False
+        self._all_gone = asyncio.Event()
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self._children.values() if child.pid]
+
+    async def start(self) -> None:
+        asyncio.get_running_loop().add_reader(self._nursery.sock, self._notes)
+        for _ in range(self._size):
+            self._fork()
+
+    def _fork(self) -> None:
+        self._numbers += 1
+        child = self._children[self._numbers] = Child(self._numbers)
+        self._nursery.fork(child.number, child.end)
+        asyncio.get_running_loop().add_reader(child.sock, self._hear, child)
+
+    # --- jobs
+
+    def room(self) -> int:
+        depth = self.depth
+        return sum(max(0, depth - len(child.runs)) for child in self._children.values() if not child.ending)
+
+    def submit(self, run: Run) -> bool:
+        child = min(
+            (child for child in self._children.values() if not child.ending),
+            key=lambda child: len(child.runs),
+            default=None,
+        )
+        if child is None or len(child.runs) >= self.depth:
+            return False
+        message = mailbox.write_job(run.number, run.info())
+        try:
+            child.sock.send(message)
+        except OSError:  # full, or the process has just died
+            mailbox.forget(message)
+            return False
+        child.runs.append(run)
+        if len(child.runs) == 1:
+            self._begin(run)
+        return True
+
+    def _begin(self, run: Run) -> None:
+        run.begin()
+        self._host.began(run)
+
+    def _hear(self, child: Child) -> None:
+        for _ in range(HEAR):
+            try:
+                message = child.sock.recv(mailbox.BUFFER)
+            except OSError:
+                return
+            if not message:
+                return
+            self._answer(child, message)
+
+    def _answer(self, child: Child, message: bytes) -> None:
+        if len(message) == mailbox.NUMBER:
+            number, outcome, word = int.from_bytes(message, "big"), DONE, None
+        else:
+            number, outcome, word = mailbox.read_answer(message)
+        if not child.runs or child.runs[0].number != number:
+            return
+        run = child.runs[0]
+        if word is not None:
+            self._host.said(run, *word)
+        if outcome is None:
+            return
+        child.runs.popleft()
+        if child.timed_out:
+            self._nursery.kill(child.number, signal.SIGKILL)
+        elif child.runs:
+            self._begin(child.runs[0])
+        elif child.ending:
+            self._end(child)
+        if run.started_at or outcome.ended is Ended.DONE:
+            self._host.ended(run, outcome)
+        else:  # the signal for the job before it hit this one
+            self._host.returned(run)
+
+    def check(self, now: float) -> None:
+        for child in list(self._children.values()):
+            if not child.runs:
+                continue
+            run = child.runs[0]
+            if child.kill_at and now > child.kill_at:
+                self._nursery.kill(child.number, signal.SIGKILL)
+                child.kill_at = now + GRACE_S
+            elif run.deadline and now > run.deadline and not child.timed_out:
+                self._time_out(child, now)
+            elif len(child.runs) > 1 and now - run.started_at > STUCK_S:
+                self._return(child.take_back())
+
+    def _time_out(self, child: Child, now: float) -> None:
+        self._hear(child)
+        if not child.runs or not 0 < child.runs[0].deadline < now:
+            return  # it has ended in this very moment
+        child.ending = child.timed_out = True
+        child.kill_at = now + GRACE_S
+        self._return(child.take_back())
+        self._nursery.kill(child.number, signal.SIGUSR1)
+
+    def _return(self, runs: list[Run]) -> None:
+        for run in reversed(runs):
+            self._host.returned(run)
+
+    def check_memory(self, limit_mb: float) -> None:
+        for child in self._children.values():
+            if child.pid and not child.ending and resident_mb(child.pid) > limit_mb:
+                child.ending = True
+                self._return(child.take_back())
+                if not child.runs:
+                    self._end(child)
+
+    # --- processes
+
+    def _end(self, child: Child) -> None:
+        child.ending = True
+        with contextlib.suppress(OSError):
+            child.sock.send(mailbox.END)
+
+    def _notes(self) -> None:
+        for kind, number, value in self._nursery.read_notes():
+            child = self._children.get(number)
+            if child is None:
+                continue
+            if kind == b"s":
+                child.pid = value
+            else:
+                self._gone(child, value)
+
+    def _gone(self, child: Child, status: int) -> None:
+        asyncio.get_running_loop().remove_reader(child.sock)
+        self._hear(child)
+        del self._children[child.number]
+        unread = child.take_back()
+        child.close()
+        for run in child.runs:
+            if self._closing:
+                self._host.ended(run, BACK)
+            elif run.started_at:
+                self._host.ended(run, _death(run, status, timed_out=child.timed_out))
+            else:
+                unread.insert(0, run)
+        self._return(unread)
+        if not self._closing:
+            self._fork()
+        elif not self._children:
+            self._all_gone.set()
+
+    async def close(self, *, force: bool) -> None:
+        self._closing = True
+        for child in self._children.values():
+            if force:
+                self._nursery.kill(child.number, signal.SIGKILL)
+            else:
+                self._end(child)
+        if self._children:
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                pass  # the nursery ends what is left
+        asyncio.get_running_loop().remove_reader(self._nursery.sock)
+        self._nursery.close()
+
+
+def _death(run: Run, status: int, *, timed_out: bool) -> Outcome:
+    if timed_out:
+        ran_s = time.monotonic() - run.started_at
+        return Outcome(Ended.TIMED_OUT, Failure(TIMED_OUT, f"the job was killed {ran_s:.1f}s after it began"))
+    code = os.waitstatus_to_exitcode(status)
+    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+    return Outcome(Ended.GONE, Failure(DIED, f"the process that ran the job ended {how}"))

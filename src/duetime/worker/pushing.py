@@ -1,0 +1,148 @@
+"""How jobs get from a task to the queue: the one path that every `delay`, `later` and `at` takes.
+
+An App has a Pusher and can be given another one: `duetime.testing` and hooks that wait for a commit put theirs in its
+place. The usual one sends to the store or server, with one client per process for blocking code and one per event loop
+for asyncio; inside a worker it uses the worker's own.
+"""
+
+import asyncio
+import hashlib
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from duetime.client import AsyncClient, Client, connect, connect_async
+from duetime.client.calls import Call, push
+from duetime.job import Event, IfExists, Moved, NewJob
+from duetime.names import Queue
+from duetime.stores.base import Pushed
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A job on its way. With `unique_ms` its id stands for the task and its arguments (see `successor`)."""
+
+    queue: Queue
+    job: NewJob
+    name: str
+    unique_ms: int = 0
+
+    @property
+    def call(self) -> Call[Pushed]:
+        return push(self.queue, [self.job], IfExists.KEEP)
+
+
+class Pusher(Protocol):
+    def push(self, outgoing: Outgoing) -> Moved: ...
+
+    async def push_async(self, outgoing: Outgoing) -> Moved: ...
+
+
+def unique_id(name: str, data: bytes) -> str:
+    """The same for the same task and arguments, whoever pushes."""
+    digest = hashlib.blake2b(data, digest_size=16, person=b"unique").hexdigest()
+    return f"{name[-64:]}:{digest}"
+
+
+def successor(outgoing: Outgoing, pushed: Pushed) -> Outgoing | None:
+    """What to push instead when the id was taken by a job that no longer stands in the way: a dead one, or one that
+    was pushed `unique_ms` ago or more. Its name follows from that job's, so that all who come now agree on it.
+    """
+    [moved] = pushed.jobs
+    stands = moved.reason != "dead" and pushed.now - moved.born < outgoing.unique_ms
+    if not outgoing.unique_ms or moved.event is not Event.KEPT or stands:
+        return None
+    base = outgoing.job.id.partition("~")[0]
+    return Outgoing(outgoing.queue, replace(outgoing.job, id=f"{base}~{moved.born}"), outgoing.name, outgoing.unique_ms)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A worker's own client, while there is one in this process."""
+
+    client: AsyncClient
+    loop: asyncio.AbstractEventLoop
+    thread: int
+
+
+class ClientPusher:
+    """Thread-safe. A client that was opened before a fork is left to the parent."""
+
+    def __init__(self, url: str, namespace: str, token: str | None) -> None:
+        self._place: dict[str, Any] = {"url": url, "namespace": namespace, "token": token}
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._pid = 0
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
+        self._inside: Inside | None = None
+
+    def push(self, outgoing: Outgoing) -> Moved:
+        pushed = self.send(outgoing.call)
+        while following := successor(outgoing, pushed):
+            outgoing = following
+            pushed = self.send(outgoing.call)
+        return pushed.jobs[0]
+
+    async def push_async(self, outgoing: Outgoing) -> Moved:
+        pushed = await self.send_async(outgoing.call)
+        while following := successor(outgoing, pushed):
+            outgoing = following
+            pushed = await self.send_async(outgoing.call)
+        return pushed.jobs[0]
+
+    def send(self, call: Call[Answer]) -> Answer:
+        """Any call, from blocking code."""
+        inside = self._inside
+        if inside and threading.get_ident() != inside.thread:
+            return asyncio.run_coroutine_threadsafe(inside.client.send(call), inside.loop).result()
+        return self._blocking().send(call)
+
+    async def send_async(self, call: Call[Answer]) -> Answer:
+        """Any call, from a running loop."""
+        loop = asyncio.get_running_loop()
+        if self._inside and self._inside.loop is loop:
+            return await self._inside.client.send(call)
+        client = self._by_loop.get(loop)
+        if client is None:
+            client = self._by_loop[loop] = connect_async(**self._place)
+        return await client.send(call)
+
+    @contextmanager
+    def worker(self, client: AsyncClient) -> Generator[None]:
+        """Inside it, pushes of this process go through the worker's client."""
+        self._inside = Inside(client, asyncio.get_running_loop(), threading.get_ident())
+        try:
+            yield
+        finally:
+            self._inside = None
+
+    def forked(self) -> None:
+        """Called in a new process: nothing that was open before belongs to it."""
+        self._lock = threading.Lock()
+        self._client, self._inside = None, None
+        self._by_loop = WeakKeyDictionary()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None and self._pid == os.getpid():
+                self._client.close()
+            self._client = None
+
+    async def close_async(self) -> None:
+        client = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    def _blocking(self) -> Client:
+        with self._lock:
+            if self._client is None or self._pid != os.getpid():
+                self._client, self._pid = connect(**self._place), os.getpid()
+            return self._client

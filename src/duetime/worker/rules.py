@@ -1,0 +1,104 @@
+"""What becomes of a job: Laravel's retry rules (its payload section 4.2), as pure functions.
+
+`used` stands for Laravel's attempts: deliveries that count, so a job that a worker gave back has not lost a try. The
+backoff is looked up in the task's code when it is needed, not frozen at the push; the payload's is for jobs of tasks
+that say nothing.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from duetime.backoff import Backoff, parse
+from duetime.errors import DuetimeError
+from duetime.worker.runs import Ended, Failure, Outcome, Run
+
+MAX_ATTEMPTS = "duetime.MaxAttemptsExceeded"
+
+
+class Verb(Enum):
+    ACK = "ack"
+    RELEASE = "release"
+    KILL = "kill"
+    GIVE_BACK = "give_back"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`failed`: this is the end of the job. `by_hand`: the task asked for it."""
+
+    verb: Verb
+    delay_ms: int = 0
+    failure: Failure | None = None
+    failed: bool = False
+    by_hand: bool = False
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the worker falls back on; `tries` 0 is unlimited."""
+
+    tries: int
+    backoff: Backoff
+
+
+def max_tries(run: Run, policy: Policy) -> int:
+    """The job's own, else the worker's; 0 with retryUntil, which takes the place of tries."""
+    if run.payload.retryUntil is not None:
+        return 0
+    return run.payload.maxTries if run.payload.maxTries is not None else (run.delivery.tries or policy.tries)
+
+
+def refused(run: Run, policy: Policy, now_ms: int) -> Failure | None:
+    """Why a job must not even be started."""
+    until, allowed = run.payload.retryUntil, max_tries(run, policy)
+    name = run.payload.displayName or run.payload.name
+    if until is not None and until * 1000 <= now_ms:
+        return Failure(MAX_ATTEMPTS, f"{name} was to be retried until a time that has passed")
+    if 0 < allowed < run.delivery.used:
+        return Failure(MAX_ATTEMPTS, f"{name} has been attempted too many times: {run.delivery.used} of {allowed}")
+    return None
+
+
+def decide(run: Run, outcome: Outcome, *, policy: Policy, backoff: Backoff | None, now_ms: int) -> Decision:
+    """`backoff` is what the task's code says now."""
+    failure = outcome.failure
+    match outcome.ended:
+        case Ended.DONE | Ended.CANCEL:
+            return Decision(Verb.ACK, by_hand=outcome.ended is Ended.CANCEL, failure=failure)
+        case Ended.BACK:
+            return Decision(Verb.GIVE_BACK)
+        case Ended.FAIL:
+            return Decision(Verb.KILL, failure=failure, failed=True, by_hand=True)
+        case Ended.RAISED | Ended.RETRY | Ended.TIMED_OUT | Ended.GONE:
+            by_hand = outcome.ended is Ended.RETRY
+            if _is_last(run, policy, now_ms) or (outcome.ended is Ended.TIMED_OUT and run.payload.failOnTimeout):
+                return last(run, failure, by_hand=by_hand)
+            delay_ms = outcome.after_ms
+            if delay_ms is None:
+                delay_ms = _backoff(run, policy, backoff).delay_ms(max(1, run.delivery.used))
+            return Decision(Verb.RELEASE, delay_ms, failure, by_hand=by_hand)
+
+
+def last(run: Run, failure: Failure | None, *, by_hand: bool = False) -> Decision:
+    """The end: by its tries where the store counted the same, so that the dead letter says so."""
+    tries = run.delivery.tries
+    verb = Verb.RELEASE if 0 < tries <= run.delivery.used else Verb.KILL
+    return Decision(verb, failure=failure, failed=True, by_hand=by_hand)
+
+
+def _is_last(run: Run, policy: Policy, now_ms: int) -> bool:
+    if run.payload.retryUntil is not None:
+        return run.payload.retryUntil * 1000 <= now_ms
+    allowed = max_tries(run, policy)
+    return 0 < allowed <= run.delivery.used or 0 < run.delivery.tries <= run.delivery.used
+
+
+def _backoff(run: Run, policy: Policy, own: Backoff | None) -> Backoff:
+    if own is not None:
+        return own
+    if run.payload.backoff:
+        try:
+            return parse(run.payload.backoff)
+        except DuetimeError:
+            return policy.backoff
+    return policy.backoff

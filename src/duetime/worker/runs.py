@@ -1,0 +1,123 @@
+"""One execution of one job, and how it can end.
+
+A Run is made when a job is reserved and lives in the worker until its end is known to the store. An Outcome is what
+a pool says about it; what that means for the job is decided in `rules.py`.
+"""
+
+import time
+from enum import IntEnum
+
+from msgspec import Struct
+
+from duetime.job import Delivery
+from duetime.wire.payload import Payload
+
+
+class Ended(IntEnum):
+    """How the function ended. TIMED_OUT, GONE (its process died) and BACK (it never began) are the pool's words."""
+
+    DONE = 0
+    RAISED = 1
+    RETRY = 2
+    CANCEL = 3
+    FAIL = 4
+    TIMED_OUT = 5
+    GONE = 6
+    BACK = 7
+
+
+class Failure(Struct, frozen=True, array_like=True):
+    """An exception, as it can travel between processes."""
+
+    kind: str
+    message: str
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+class Outcome(Struct, frozen=True, array_like=True, gc=False):
+    ended: Ended
+    failure: Failure | None = None
+    after_ms: int | None = None
+
+
+DONE = Outcome(Ended.DONE)
+BACK = Outcome(Ended.BACK)
+
+
+class JobInfo(Struct, frozen=True, array_like=True):
+    """What there is to know about the job of a run, for listeners and logs. `attempt` counts deliveries, `used` those
+    that count against `tries`.
+    """
+
+    id: str
+    uuid: str
+    queue: str
+    namespace: str
+    name: str
+    attempt: int
+    used: int
+    tries: int
+    timeout_s: float
+    body: bytes
+
+
+class Run:
+    """`number` names it between the processes of one worker. Times are those of `time.monotonic`, 0 if not yet."""
+
+    __slots__ = (
+        "deadline",
+        "delivery",
+        "ended_at",
+        "lease_until",
+        "lost",
+        "number",
+        "outcome",
+        "payload",
+        "progress",
+        "renewing",
+        "reserved_at",
+        "started_at",
+        "timeout_s",
+    )
+
+    def __init__(self, number: int, delivery: Delivery, payload: Payload, *, timeout_s: float, lease_s: float) -> None:
+        self.number = number
+        self.delivery = delivery
+        self.payload = payload
+        self.timeout_s = timeout_s
+        self.reserved_at = time.monotonic()
+        self.lease_until = self.reserved_at + lease_s
+        self.started_at = 0.0
+        self.ended_at = 0.0
+        self.deadline = 0.0
+        self.lost = False
+        self.renewing = False
+        self.progress = -1
+        self.outcome = DONE
+
+    def begin(self) -> None:
+        """It runs from now on, and its time with it."""
+        self.started_at = time.monotonic()
+        self.deadline = self.started_at + self.timeout_s if self.timeout_s else 0.0
+
+    @property
+    def duration_ms(self) -> float:
+        return (self.ended_at - self.started_at) * 1000 if self.started_at and self.ended_at else 0.0
+
+    def info(self) -> JobInfo:
+        lease = self.delivery.lease
+        return JobInfo(
+            id=lease.id,
+            uuid=self.payload.uuid,
+            queue=lease.queue.name,
+            namespace=lease.queue.namespace,
+            name=self.payload.displayName or self.payload.name,
+            attempt=lease.attempt,
+            used=self.delivery.used,
+            tries=self.delivery.tries,
+            timeout_s=self.timeout_s,
+            body=self.delivery.body,
+        )

@@ -1,0 +1,132 @@
+"""How a worker tells the store what became of jobs: acks together, everything else one by one, through outages.
+
+While an ack is under way the next ones gather, so a busy worker needs few calls. A call that fails because the store is
+away is repeated until the store is back: the job is done, and only the telling is late. If the lease was lost
+meanwhile, that is the answer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from duetime.client import AsyncClient, calls
+from duetime.client.calls import Call, Result
+from duetime.engine.loops import OUTAGE
+from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.job import STEP_JOBS
+from duetime.names import Queue
+from duetime.worker.rules import Decision, Verb
+from duetime.worker.runs import Run
+
+log = logging.getLogger("duetime.worker")
+
+Settled = Callable[[Run, Decision, Result], None]
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Settler:
+    """`settled` is called for each job with the store's answer: what moved, an error, or None if it was gone."""
+
+    def __init__(self, client: AsyncClient, spawn: Spawn, settled: Settled) -> None:
+        self._client = client
+        self._spawn = spawn
+        self._settled = settled
+        self._acks: dict[Queue, list[tuple[Run, Decision]]] = {}
+        self._busy: set[Queue] = set()
+        self.failures = 0
+
+    def settle(self, run: Run, decision: Decision) -> None:
+        if decision.verb is not Verb.ACK:
+            self._spawn(self._one(run, decision))
+            return
+        queue = run.delivery.lease.queue
+        self._acks.setdefault(queue, []).append((run, decision))
+        if queue not in self._busy:
+            self._busy.add(queue)
+            self._spawn(self._ack(queue))
+
+    async def _ack(self, queue: Queue) -> None:
+        # What ends in the same turn of the loop goes along.
+        await asyncio.sleep(0)
+        try:
+            while some := self._acks.pop(queue, None):
+                for at in range(0, len(some), STEP_JOBS):
+                    await self._ack_some(queue, some[at : at + STEP_JOBS])
+        finally:
+            self._busy.discard(queue)
+
+    async def _ack_some(self, queue: Queue, some: Sequence[tuple[Run, Decision]]) -> None:
+        call = calls.ack(queue, [run.delivery.lease for run, _ in some])
+        try:
+            answers: Sequence[Result] = await self._persist(call)
+        except DuetimeError as error:
+            answers = [error] * len(some)
+        for (run, decision), answer in zip(some, answers, strict=True):
+            self._settled(run, decision, answer)
+
+    async def _one(self, run: Run, decision: Decision) -> None:
+        lease, error = run.delivery.lease, error_text(decision)
+        match decision.verb:
+            case Verb.RELEASE:
+                call = calls.release(lease, f"{decision.delay_ms}ms", error)
+            case Verb.KILL:
+                call = calls.kill(lease, error)
+            case Verb.GIVE_BACK | Verb.ACK:
+                call = calls.give_back(lease)
+        try:
+            answer: Result = await self._persist(call)
+        except DuetimeError as refusal:
+            answer = refusal
+        self._settled(run, decision, answer)
+
+    async def _persist(self, call: Call[Any]) -> Any:
+        """Repeat until the store has answered; an answer that was lost may turn into LeaseLost."""
+        failures = 0
+        while True:
+            try:
+                answer = await self._client.send(call)
+            except StoreUnavailable as error:
+                failures += 1
+                self.failures += 1
+                if failures == 1:
+                    log.warning("store_unavailable", extra={"error": error.message})
+                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+            else:
+                return answer
+
+
+class LeaseKeeper:
+    """Renews the leases of what a worker holds, from the moment a third of one is over."""
+
+    def __init__(self, client: AsyncClient, spawn: Spawn, lease_s: float, lost: Callable[[Run], None]) -> None:
+        self._client = client
+        self._spawn = spawn
+        self._lease_s = lease_s
+        self._lost = lost
+        self.pause_s = lease_s / 20
+
+    def check(self, runs: Sequence[Run], now: float) -> None:
+        for run in runs:
+            if run.lease_until - now < self._lease_s * 2 / 3 and not run.renewing and not run.lost:
+                run.renewing = True
+                self._spawn(self._renew(run, now))
+
+    async def _renew(self, run: Run, now: float) -> None:
+        try:
+            await self._client.send(calls.extend(run.delivery.lease, self._lease_s))
+            run.lease_until = now + self._lease_s
+        except LeaseLost:
+            if not run.ended_at:
+                run.lost = True
+                self._lost(run)
+        except DuetimeError as error:
+            log.warning("renewal_failed", extra={"job": run.delivery.lease.id, "error": error.message})
+        finally:
+            run.renewing = False
+
+
+def error_text(decision: Decision) -> str:
+    if decision.failure is None:
+        return ""
+    return decision.failure.traceback or str(decision.failure)

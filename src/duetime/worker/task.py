@@ -1,0 +1,216 @@
+"""A task: a function that can be called now or run later by a worker.
+
+`send(...)` calls the function; `send.delay(...)`, `send.later("10m", ...)` and `send.at(when, ...)` push a job that
+calls it in a worker. The three block for one round trip; inside a running event loop use their twins
+`delay_async`, `later_async` and `at_async`.
+"""
+
+import inspect
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from msgspec import Raw
+
+from duetime.backoff import Backoff, Fixed, Listed, parse
+from duetime.clock import Duration, Instant, duration_ms, instant_ms
+from duetime.errors import InvalidRequest
+from duetime.ids import LENGTH, decode
+from duetime.job import DEFAULT_TRIES, MAX_TRIES, Event, Moved, NewJob
+from duetime.names import check_queue
+from duetime.wire.payload import Payload, write
+from duetime.worker.arguments import Arguments
+from duetime.worker.events import TaskEvent
+from duetime.worker.pushing import Outgoing, unique_id
+from duetime.worker.runs import Failure, JobInfo
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+FailedHook = Callable[[JobInfo, Failure], object]
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """`backoff` is a policy or its text; `retry_until` a duration from when the job is due, or an instant; None leaves
+    `backoff` and `timeout` to the worker. docs/tasks.md has the table.
+    """
+
+    queue: str
+    tries: int = DEFAULT_TRIES
+    backoff: Duration | Backoff | None = None
+    timeout: Duration | None = None
+    retry_until: Duration | datetime | None = None
+    unique_for: Duration | None = None
+    max_exceptions: int | None = None
+    fail_on_timeout: bool = False
+
+    def check(self, namespace: str) -> None:
+        check_queue(namespace, self.queue)
+        if not 0 <= self.tries <= MAX_TRIES:
+            raise InvalidRequest(f"tries lie between 0 (unlimited) and {MAX_TRIES}: {self.tries}")
+
+
+class Task(Generic[P, R]):
+    def __init__(self, app: "App", name: str, function: Callable[P, R], options: TaskOptions) -> None:
+        options.check(app.namespace)
+        self.app = app
+        self.name = name
+        self.function = function
+        self.options = options
+        self.arguments = Arguments(name, function)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.backoff = _policy(options.backoff)
+        self.timeout_s = None if options.timeout is None else duration_ms(options.timeout) / 1000
+        self.unique_ms = 0 if options.unique_for is None else duration_ms(options.unique_for)
+        self.failed_hook: FailedHook | None = None
+        self._retry_until = options.retry_until
+        if isinstance(self._retry_until, datetime):
+            instant_ms(self._retry_until)
+        elif self._retry_until is not None:
+            duration_ms(self._retry_until)
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function itself, here and now."""
+        return self.function(*args, **kwargs)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Moved:
+        """Push a job that is due at once. Raises InvalidRequest for arguments that do not fit."""
+        return self._push(None, None, args, kwargs)
+
+    def later(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
+        """Push a job that is due after a delay; a negative one is due at once."""
+        return self._push(_not_negative(delay), None, args, kwargs)
+
+    def at(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
+        """Push a job that is due at an instant; one in the past is due at once."""
+        return self._push(None, instant_ms(due), args, kwargs)
+
+    async def delay_async(self, *args: P.args, **kwargs: P.kwargs) -> Moved:
+        """`delay`, inside a running loop."""
+        return await self._push_async(None, None, args, kwargs)
+
+    async def later_async(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
+        """`later`, inside a running loop."""
+        return await self._push_async(_not_negative(delay), None, args, kwargs)
+
+    async def at_async(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
+        """`at`, inside a running loop."""
+        return await self._push_async(None, instant_ms(due), args, kwargs)
+
+    def failed(self, hook: FailedHook) -> FailedHook:
+        """Decorator: what to call in the worker, in a thread, when a job of this task has failed for good."""
+        self.failed_hook = hook
+        return hook
+
+    def prepare(
+        self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Outgoing:
+        """The job that a call becomes, not yet pushed."""
+        options, app = self.options, self.app
+        data = self.arguments.pack(args, kwargs)
+        job_id = app.make_id()
+        now = app.clock.now_ms()
+        due = due_at if due_at is not None else now + (delay_ms or 0)
+        until = self._until(due)
+        payload = Payload(
+            displayName=self.name,
+            name=self.name,
+            data=Raw(data),
+            uuid=str(uuid.UUID(int=decode(job_id))) if len(job_id) == LENGTH else job_id,
+            maxTries=options.tries,
+            maxExceptions=options.max_exceptions,
+            failOnTimeout=options.fail_on_timeout,
+            backoff=_backoff_text(options.backoff),
+            timeout=self.timeout_s,
+            retryUntil=until,
+            createdAt=now // 1000,
+            delay=max(0, due - now) / 1000 or None,
+        )
+        extra = self._extra(payload, options.queue)
+        job = NewJob(
+            unique_id(self.name, data) if self.unique_ms else job_id,
+            write(payload, extra),
+            delay_ms=delay_ms or 0,
+            due_at=due_at,
+            tries=0 if until is not None else options.tries,
+        )
+        return Outgoing(check_queue(app.namespace, options.queue), job, self.name, self.unique_ms)
+
+    def _until(self, due: int) -> int | None:
+        """Whole seconds as in Laravel, rounded up: nobody gives up early."""
+        match self._retry_until:
+            case None:
+                return None
+            case datetime() as instant:
+                return -(-instant_ms(instant) // 1000)
+            case duration:
+                return -(-(due + duration_ms(duration)) // 1000)
+
+    def _extra(self, payload: Payload, queue: str) -> dict[str, Any]:
+        listeners = self.app.listeners
+        if not listeners.wanted("queueing"):
+            return {}
+        event = TaskEvent("queueing", job=self._info(payload, queue))
+        listeners.tell(event)
+        return event.extra
+
+    def _info(self, payload: Payload, queue: str, job_id: str = "") -> JobInfo:
+        namespace, timeout = self.app.namespace, self.timeout_s or 0.0
+        tries = payload.maxTries or 0
+        return JobInfo(job_id, payload.uuid, queue, namespace, self.name, 0, 0, tries, timeout, bytes(payload.data))
+
+    def _push(self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Moved:
+        outgoing = self.prepare(delay_ms, due_at, args, kwargs)
+        return self._pushed(outgoing, self.app.pusher.push(outgoing))
+
+    async def _push_async(
+        self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Moved:
+        outgoing = self.prepare(delay_ms, due_at, args, kwargs)
+        return self._pushed(outgoing, await self.app.pusher.push_async(outgoing))
+
+    def _pushed(self, outgoing: Outgoing, moved: Moved) -> Moved:
+        name = "unique_skipped" if moved.event is Event.KEPT and self.unique_ms else "queued"
+        if self.app.listeners.wanted(name):
+            queue = outgoing.queue
+            info = JobInfo(
+                moved.id, "", queue.name, queue.namespace, self.name, 0, 0, outgoing.job.tries, 0.0, outgoing.job.body
+            )
+            self.app.listeners.tell(TaskEvent(name, job=info))
+        return moved
+
+
+def _not_negative(delay: Duration) -> int:
+    negative = delay < timedelta(0) if isinstance(delay, timedelta) else isinstance(delay, int | float) and delay < 0
+    return 0 if negative else duration_ms(delay)
+
+
+def _policy(backoff: Duration | Backoff | None) -> Backoff | None:
+    if isinstance(backoff, int | float | str | timedelta):
+        return parse(backoff)
+    return backoff
+
+
+def _backoff_text(backoff: Duration | Backoff | None) -> str | None:
+    """As Laravel writes it where that can say it: seconds, joined by commas."""
+    policy = _policy(backoff)
+    match policy:
+        case None:
+            return None
+        case Fixed(wait_ms):
+            return f"{wait_ms / 1000:g}"
+        case Listed(waits_ms):
+            return ",".join(f"{wait / 1000:g}" for wait in waits_ms)
+        case _:
+            return backoff if isinstance(backoff, str) else None
