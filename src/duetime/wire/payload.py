@@ -104,5 +104,10 @@ def describe(body: bytes) -> str | None:
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
 
+def counter_name(namespace: str, name: str) -> str:
+    """In the registry, where others count as well."""
+    return f"tasks/{namespace}/{name}"
+
+
 def _short(value: object) -> str:
     return msgspec.json.encode(value).decode()

@@ -11,6 +11,7 @@ from duetime.engine import Engine
 from duetime.errors import DuetimeError
 from duetime.names import Queue
 from duetime.wire.messages import CounterOut, CountIn
+from duetime.wire.payload import counter_name
 
 DAY_MS = 86_400_000
 RESTARTS = "restarts"
@@ -20,7 +21,7 @@ def count(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[i
     """Add to a counter and answer its value; by=0 only reads. `life_ms` counts from its first change, 0 = for ever."""
 
     async def run(engine: Engine) -> int:
-        counter = await engine.store.registry.increment(full_name(namespace, name), by, life_ms=life_ms)
+        counter = await engine.store.registry.increment(counter_name(namespace, name), by, life_ms=life_ms)
         return counter.value
 
     def request() -> Request:
@@ -34,10 +35,6 @@ def count(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[i
             raise DuetimeError(f"the server's answer is no counter: {error}") from None
 
     return Call(request, parse, run, repeatable=by == 0)
-
-
-def full_name(namespace: str, name: str) -> str:
-    return f"tasks/{namespace}/{name}"
 
 
 def progress_name(queue: Queue, job_id: str) -> str:

@@ -1,10 +1,11 @@
-"""The queues themselves: dead letters, purging, rules, pause and resume."""
+"""The queues themselves: dead letters, purging, rules, pause and resume; and the counters of workers."""
 
 from duetime.api.v1.request import Reply, Request
 from duetime.clock import duration_ms
 from duetime.stores.base import RulesChange
 from duetime.wire import convert
-from duetime.wire.messages import PurgedOut, PurgeIn, RespawnIn, ResultsOut, RulesIn
+from duetime.wire.messages import CounterOut, CountIn, PurgedOut, PurgeIn, RespawnIn, ResultsOut, RulesIn
+from duetime.wire.payload import counter_name
 
 
 async def respawn(request: Request[RespawnIn, None]) -> Reply:
@@ -18,6 +19,14 @@ async def respawn(request: Request[RespawnIn, None]) -> Reply:
 async def purge(request: Request[PurgeIn, None]) -> Reply:
     states = list(dict.fromkeys(request.message.states))
     return Reply(200, PurgedOut(await request.engine.purge(request.queue, states, limit=request.message.limit)))
+
+
+async def add_to_counter(request: Request[CountIn, None]) -> Reply:
+    """For workers and their commands; the names of other counters cannot be reached from here."""
+    message, registry = request.message, request.engine.store.registry
+    name = counter_name(request.queue.namespace, message.name)
+    counter = await registry.increment(name, message.by, life_ms=duration_ms(message.life))
+    return Reply(200, CounterOut(counter.value))
 
 
 async def get_rules(request: Request[None, None]) -> Reply:

@@ -137,6 +137,9 @@ EXAMPLES: Mapping[str, Example] = {
         m.RespawnIn(limit=100),
     ),
     "purge": Example({200: "so many jobs were removed"}, m.PurgedOut(3), m.PurgeIn([State.DEAD])),
+    "count": Example(
+        {200: "the counter as it is now"}, m.CounterOut(40), m.CountIn("progress/mail/welcome-17", 40, "1d")
+    ),
     "get_rules": Example({200: "the rules as they are"}, QueueRules()),
     "change_rules": Example(
         {200: "the rules as they are now"}, QueueRules(max_jobs=100_000), m.RulesIn(max_jobs=100_000)

@@ -123,6 +123,8 @@ ROUTES: tuple[Route, ...] = (
           m.RespawnIn, refuses=(InvalidId, InvalidTime), optional=True),
     Route("POST", QUEUE + "/purge", "purge", "Remove jobs by state", A, administration.purge, {200: m.PurgedOut},
           m.PurgeIn),
+    Route("POST", NAMESPACE + "/counters", "count", "Add to or read a number that workers share", R,
+          administration.add_to_counter, {200: m.CounterOut}, m.CountIn, refuses=(InvalidTime, StoreFull)),
     Route("GET", QUEUE + "/rules", "get_rules", "What verbs on the queue must obey", R, administration.get_rules,
           RULES),
     Route("PATCH", QUEUE + "/rules", "change_rules", "Change the queue's rules", A, administration.change_rules, RULES,
