@@ -12,8 +12,8 @@ from duetime.spark.schemas import EVENTS, JOBS
 
 DAY = 86_400_000
 MINUTE = 60_000
-START = 1_794_700_800_000 - 1_794_700_800_000 % DAY
-"""Midnight of some day, in epoch milliseconds."""
+START = int(datetime(2026, 11, 2, tzinfo=UTC).timestamp() * 1000)
+"""Midnight of a Monday, in epoch milliseconds."""
 
 QUEUE = {"pool": "default", "namespace": "crm", "queue": "recall"}
 

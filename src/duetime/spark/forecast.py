@@ -26,7 +26,7 @@ def load_ahead(jobs: DataFrame, origins: Sequence[int], horizon_ms: int) -> Data
 
     A job that was removed before it was due is no load, but was pending if the origin lies before its removal.
     """
-    rows = _due(jobs).withColumn("origin", F.explode(_longs(origins))).where(_falls_in("origin", horizon_ms))
+    rows = _due(jobs).withColumn("origin", _each(origins)).where(_falls_in("origin", horizon_ms))
     removed_early = F.coalesce(F.col("ended_at") < F.col("due"), F.lit(False))
     known = F.col("accepted_at") <= F.col("origin")
     still_there = F.coalesce(F.col("ended_at") > F.col("origin"), F.lit(True))
@@ -48,7 +48,7 @@ def expected_ahead(
 
     `total` is the sum over them; whoever reads it divides by the number of seasons that the history covers.
     """
-    rows = _due(jobs).withColumn("origin", F.explode(_longs(origins))).where(F.col("due") < F.col("origin"))
+    rows = _due(jobs).withColumn("origin", _each(origins)).where(F.col("due") < F.col("origin"))
     back = F.floor((F.col("origin") - F.col("due") - 1) / F.lit(season_ms)) + 1
     rows = rows.withColumn("back", back).where(F.col("back") <= seasons)
     rows = rows.withColumn("then", F.col("origin") - F.col("back") * F.lit(season_ms))
@@ -93,5 +93,6 @@ def _hour(at: str, start: str) -> Column:
     return F.floor((F.col(at) - F.col(start)) / F.lit(HOUR_MS)).cast("int")
 
 
-def _longs(values: Sequence[int]) -> Column:
-    return F.array(*(F.lit(value).cast("bigint") for value in values))
+def _each(origins: Sequence[int]) -> Column:
+    """Every origin once: one that is given twice must not count twice."""
+    return F.explode(F.array(*(F.lit(origin).cast("bigint") for origin in sorted(set(origins)))))
