@@ -58,20 +58,25 @@ class Crew:
     def __init__(self, max_queues: int = 1000) -> None:
         self.ledger = Ledger(max_queues)
         self.counted: dict[str, dict[str, int]] = {}
+        self._deaths: dict[str, int] = {}
 
     def count(self, worker: str, queue: str, jobs: int) -> None:
-        counted = self.counted.setdefault(worker, {})
+        counted = self.counted.setdefault(self._process(worker), {})
         counted[queue] = counted.get(queue, 0) + jobs
 
+    def _process(self, worker: str) -> str:
+        return f"{worker}, life {self._deaths.get(worker, 0)}"
+
     def scrape(self) -> Snapshot:
+        self.ledger.keep(self.counted)
         for worker, counted in self.counted.items():
             told = snapshots.merge([process(jobs, queue=queue, parked=1) for queue, jobs in counted.items()])
             self.ledger.heard(worker, snapshots.encode(told))
         return snapshots.decode(self.ledger.total())
 
     def kill(self, worker: str) -> None:
-        self.counted.pop(worker, None)
-        self.ledger.gone(worker)
+        self.counted.pop(self._process(worker), None)
+        self._deaths[worker] = self._deaths.get(worker, 0) + 1
 
 
 def test_what_the_dead_have_counted_stays_and_what_they_were_goes() -> None:
@@ -90,9 +95,8 @@ def test_a_worker_that_does_not_answer_is_remembered_as_it_was() -> None:
     crew = Crew()
     crew.count("1", "q", 5)
     crew.scrape()
-    crew.counted.clear()
-    crew.ledger.heard("1", b"not a snapshot")
-    assert total(crew.scrape(), "pushed_total") == 5
+    crew.ledger.heard("1, life 0", b"not a snapshot")
+    assert total(snapshots.decode(crew.ledger.total()), "pushed_total") == 5
 
 
 def test_queues_by_name_stop_at_the_limit_over_all_processes() -> None:

@@ -20,6 +20,7 @@ from duetime.api.listener import Listener
 from duetime.api.service import limits_of
 from duetime.api.supervision.crew import Crew
 from duetime.api.supervision.signals import Orders
+from duetime.engine.meters import Meters
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.journal.journal import Journal
@@ -77,6 +78,7 @@ async def serve(
             open_store=open_store,
             registry_url=settings.registry_store,
             max_body=settings.max_body,
+            meters=Meters(settings.metrics_queues),
             journal=await stack.enter_async_context(Journal(options)) if options else None,
         )
         await stack.enter_async_context(pools)

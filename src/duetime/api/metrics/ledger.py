@@ -1,35 +1,42 @@
 """The supervisor's memory of what its processes counted, so that no counter goes backwards when one of them ends.
 
 It hears every snapshot that passes through the supervisor. What a process counted after it was last heard of is lost
-with it, unless it says good-bye (`heard` with its last snapshot) before `gone`.
+with it, unless it tells its last snapshot before it ends.
 """
+
+from collections.abc import Collection
 
 import msgspec
 
 from duetime.engine import snapshots
 from duetime.engine.meters import MAX_QUEUES, Names, Snapshot
 
+METRICS = "metrics"
+"""The name of the request by which processes ask each other for a snapshot."""
+
 
 class Ledger:
-    """Belongs to the supervisor; one per server."""
+    """One per server; it belongs to the supervisor, or to the one process that there is.
+
+    A process has a name that no other one has had.
+    """
 
     def __init__(self, max_queues: int = MAX_QUEUES) -> None:
         self._names = Names(max_queues)
         self._present: dict[str, Snapshot] = {}
         self._past = Snapshot()
 
-    def heard(self, worker: str, body: bytes) -> None:
-        """A snapshot of this worker; one that cannot be read (another version's) is passed over."""
+    def heard(self, process: str, body: bytes) -> None:
+        """A snapshot of this process; one that cannot be read (another version's) is passed over."""
         try:
-            self._present[worker] = snapshots.decode(body)
+            self._present[process] = snapshots.decode(body)
         except msgspec.MsgspecError:
             return
 
-    def gone(self, worker: str) -> None:
-        """The process behind this name has ended; the next under it starts at zero."""
-        last = self._present.pop(worker, None)
-        if last is not None:
-            self._past = snapshots.merge([self._past, snapshots.without_levels(last)])
+    def keep(self, alive: Collection[str]) -> None:
+        """All other processes have ended: what they counted stays."""
+        gone = [self._present.pop(process) for process in set(self._present) - set(alive)]
+        self._past = snapshots.merge([self._past, *map(snapshots.without_levels, gone)])
 
     def total(self) -> bytes:
         """All that is and was, with no more queues by name than allowed."""

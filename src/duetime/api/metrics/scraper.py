@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from duetime.api.metrics.exposition import render
+from duetime.api.metrics.ledger import METRICS
 from duetime.api.metrics.levels import StoreLevels
 from duetime.api.metrics.process import PER_WORKER, watch_process
 from duetime.api.supervision.crew import Crew, Reply, Worker
@@ -19,9 +20,6 @@ from duetime.engine.meters import Meters, Snapshot
 from duetime.engine.pools import Pools
 
 log = logging.getLogger("duetime.metrics")
-
-METRICS = "metrics"
-"""The name of the request by which processes ask each other for a snapshot."""
 
 
 class Scraper:

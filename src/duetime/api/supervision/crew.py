@@ -12,10 +12,12 @@ A server of one process is a crew of one, and the same code serves it.
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 
+from duetime.api.metrics.ledger import METRICS, Ledger
 from duetime.api.supervision.control import ANSWER_S, Channel, ControlLost, Handler
 
 
@@ -43,6 +45,13 @@ class AskAll(msgspec.Struct, array_like=True, frozen=True):
     body: bytes
 
 
+class Farewell(msgspec.Struct, array_like=True, frozen=True):
+    """What a worker tells its supervisor when it has served its last request."""
+
+    pid: int
+    metrics: bytes
+
+
 class Crew(Protocol):
     name: str
     """This worker's own name."""
@@ -63,7 +72,9 @@ class Alone:
 
     name = "1"
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        """`ledger` remembers what this process counted before its settings were reloaded."""
+        self._ledger = ledger or Ledger()
         self._handlers: dict[str, Handler] = {}
         self._me = Worker(self.name, os.getpid(), "ready", 0, time.time_ns() // 1_000_000)
 
@@ -71,8 +82,22 @@ class Alone:
         self._handlers[name] = handler
 
     async def ask_all(self, name: str, body: bytes = b"") -> Sequence[Reply]:
+        answer = await self.answer(name, body)
+        if answer is None:
+            return []
+        if name == METRICS:
+            self._ledger.heard(str(id(self)), answer)
+            answer = self._ledger.total()
+        return [Reply(self.name, answer)]
+
+    async def answer(self, name: str, body: bytes = b"") -> bytes | None:
         handler = self._handlers.get(name)
-        return [Reply(self.name, await handler(body))] if handler else []
+        return await handler(body) if handler else None
+
+    async def farewell(self) -> None:
+        """Nobody is served any more; what was counted stays."""
+        await self.ask_all(METRICS)
+        self._ledger.keep(())
 
     async def workers(self) -> Sequence[Worker]:
         return [self._me]
@@ -99,6 +124,13 @@ class Member:
         except ControlLost:
             return await self._alone.ask_all(name, body)
         return msgspec.msgpack.decode(answer, type=list[Reply])
+
+    async def farewell(self) -> None:
+        """Tell what this process counted to the end, so that it outlives it."""
+        counted = await self._alone.answer(METRICS)
+        if counted is not None:
+            with suppress(ControlLost):
+                await self._channel.ask("farewell", msgspec.msgpack.encode(Farewell(os.getpid(), counted)))
 
     async def workers(self) -> Sequence[Worker]:
         try:

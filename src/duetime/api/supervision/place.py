@@ -43,6 +43,11 @@ class Place:
         self._leaving = asyncio.Event()
         self._outgoing: set[Child] = set()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of all that live here, also of one that is being drained."""
+        return [child.pid for child in (self.child, *self._outgoing) if child is not None and child.code is None]
+
     def describe(self) -> Worker:
         child = self.child
         if child is None:

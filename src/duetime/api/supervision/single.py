@@ -12,6 +12,7 @@ from contextlib import suppress
 from duetime.api.app import Runtime
 from duetime.api.entrances import addresses, bind_all, close_all, rebind
 from duetime.api.host import ENTRANCES, serve
+from duetime.api.metrics.ledger import Ledger
 from duetime.api.supervision.crew import Alone
 from duetime.api.supervision.notify import Notifier
 from duetime.api.supervision.program import Program, Started, differ
@@ -31,6 +32,7 @@ class Single:
         self._notifier = notifier
         self._sockets = bind_all(ENTRANCES, settings)
         self._signals = Signals(program.reopen_logs)
+        self._ledger = Ledger(settings.metrics_queues)
         self._is_announced = False
         self._fallback: tuple[Settings, dict[str, socket.socket]] | None = None
 
@@ -41,9 +43,11 @@ class Single:
             while not self._signals.stop.is_set():
                 orders = Orders()
                 sockets = {name: sock.dup() for name, sock in self._sockets.items()}
-                serving = asyncio.create_task(serve(self._settings, sockets, orders, crew=Alone(), ready=self._ready))
+                crew = Alone(self._ledger)
+                serving = asyncio.create_task(serve(self._settings, sockets, orders, crew=crew, ready=self._ready))
                 try:
                     await self._watch(serving, orders)
+                    await crew.farewell()
                 except InvalidSettings as error:
                     self._fall_back(error)
         finally:

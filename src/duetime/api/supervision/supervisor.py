@@ -14,8 +14,9 @@ import msgspec
 
 from duetime.api.entrances import addresses, bind_all, close_all, rebind
 from duetime.api.host import ENTRANCES
+from duetime.api.metrics.ledger import METRICS, Ledger
 from duetime.api.supervision.control import ControlLost
-from duetime.api.supervision.crew import AskAll, Reply
+from duetime.api.supervision.crew import AskAll, Farewell, Reply
 from duetime.api.supervision.notify import Notifier
 from duetime.api.supervision.place import Place
 from duetime.api.supervision.program import Program, Start, Started, check_shared, count_workers, differ
@@ -34,13 +35,14 @@ class Supervisor:
         self._settings = settings
         self._program = program
         self._notifier = notifier
+        self._ledger = Ledger(settings.metrics_queues)
         self._sockets = bind_all(ENTRANCES, settings)
         self._places = [self._place(number) for number in range(1, workers + 1)]
         self._keeping: dict[Place, asyncio.Task[None]] = {}
         self._signals = Signals(self._reopen_logs)
 
     def _place(self, number: int) -> Place:
-        handlers = {"ask_all": self._ask_all, "workers": self._workers}
+        handlers = {"ask_all": self._ask_all, "workers": self._workers, "farewell": self._farewell}
         start = self._start(str(number), self._settings, self._sockets)
         return Place(start, self._program.worker_command, handlers)
 
@@ -147,16 +149,33 @@ class Supervisor:
 
     async def _ask_all(self, body: bytes) -> bytes:
         ask = msgspec.msgpack.decode(body, type=AskAll)
-        replies = await asyncio.gather(*(self._ask(place, ask) for place in self._places))
-        return msgspec.msgpack.encode([reply for reply in replies if reply is not None])
+        answers = await asyncio.gather(*(self._ask(place, ask) for place in self._places))
+        replies = [reply for reply in answers if reply is not None]
+        if ask.name == METRICS:
+            self._ledger.keep([str(pid) for pid in self._pids()])
+            replies = [Reply("", self._ledger.total())]
+        return msgspec.msgpack.encode(replies)
 
     async def _ask(self, place: Place, ask: AskAll) -> Reply | None:
-        if place.child is None or place.child.state not in ("ready", "draining"):
+        child = place.child
+        if child is None or child.state not in ("ready", "draining"):
             return None
         try:
-            return Reply(place.start.name, await place.child.ask(ask.name, ask.body))
+            answer = await child.ask(ask.name, ask.body)
         except ControlLost:
             return None
+        if ask.name == METRICS:
+            self._ledger.heard(str(child.pid), answer)
+        return Reply(place.start.name, answer)
+
+    async def _farewell(self, body: bytes) -> bytes:
+        farewell = msgspec.msgpack.decode(body, type=Farewell)
+        if farewell.pid in self._pids():  # of others that is already kept which was heard before
+            self._ledger.heard(str(farewell.pid), farewell.metrics)
+        return b""
+
+    def _pids(self) -> list[int]:
+        return [pid for place in self._places for pid in place.pids]
 
     async def _workers(self, body: bytes) -> bytes:
         return msgspec.msgpack.encode([place.describe() for place in self._places])

@@ -34,8 +34,10 @@ async def work(control: int, set_up_logging: Callable[[Settings], None], reopen_
     set_up_logging(start.settings)
     sockets = {name: socket.socket(fileno=number) for name, number in start.sockets.items()}
     watch = asyncio.create_task(_watch(channel, orders))
+    crew = Member(start.name, channel)
     try:
-        await serve(start.settings, sockets, orders, crew=Member(start.name, channel), ready=_tell_ready(channel))
+        await serve(start.settings, sockets, orders, crew=crew, ready=_tell_ready(channel))
+        await crew.farewell()
     except InvalidSettings as error:
         await channel.ask("refused", error.message.encode())
     finally:
