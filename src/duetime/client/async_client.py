@@ -21,10 +21,15 @@ TTR_S = DEFAULT_TTR_MS // 1000
 class AsyncClient:
     """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine."""
 
-    def __init__(self, url: str, *, namespace: str = "default", token: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, namespace: str = "default", token: str | None = None, journal: str | None = None
+    ) -> None:
+        """`journal` is for a store URL: the folder of the journal. None: DUETIME_JOURNAL, or beside a SQLite file, if
+        the pool journals.
+        """
         self.namespace = check_namespace(namespace)
         self.make_id = IdMaker().make
-        self._transport: AsyncTransport = AsyncHttp(url, token) if is_http(url) else AsyncEmbedded(url)
+        self._transport: AsyncTransport = AsyncHttp(url, token) if is_http(url) else AsyncEmbedded(url, journal)
 
     async def __aenter__(self) -> "AsyncClient":
         return self

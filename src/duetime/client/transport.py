@@ -15,9 +15,9 @@ import msgspec
 
 from duetime.backoff import Exponential
 from duetime.client.calls import Call, Request
+from duetime.client.embedding import embedded_engine
 from duetime.engine import Engine
 from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.stores.open import open_store
 from duetime.wire import convert, messages
 
 Answer = TypeVar("Answer")
@@ -133,8 +133,9 @@ class AsyncEmbedded:
     from another task than the one that opened it.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, journal: str | None = None) -> None:
         self._url = url
+        self._journal = journal
         self._engine: Engine | None = None
         self._host: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -149,21 +150,27 @@ class AsyncEmbedded:
     async def _open(self) -> Engine:
         async with self._opening:
             if self._engine is None:
-                store = await open_store(self._url)
                 ready: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
-
-                async def host() -> None:
-                    try:
-                        async with Engine(store) as engine:
-                            ready.set_result(engine)
-                            await self._stop.wait()
-                    finally:
-                        self._engine = None
-                        await store.close()
-
-                self._host = asyncio.create_task(host(), name="duetime engine")
-                self._engine = await ready
+                self._host = asyncio.create_task(self._serve(ready), name="duetime engine")
+                try:
+                    self._engine = await ready
+                except BaseException:
+                    self._host.cancel()
+                    raise
             return self._engine
+
+    async def _serve(self, ready: asyncio.Future[Engine]) -> None:
+        try:
+            async with embedded_engine(self._url, self._journal) as engine:
+                if not ready.done():  # its caller may be gone
+                    ready.set_result(engine)
+                    await self._stop.wait()
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+        finally:
+            self._engine = None
 
     async def close(self) -> None:
         self._stop.set()
@@ -174,14 +181,14 @@ class AsyncEmbedded:
 class SyncEmbedded:
     """An engine in a thread of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, journal: str | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="duetime engine", daemon=True)
         self._thread.start()
-        self._inner = self._run(self._make(url))
+        self._inner = self._run(self._make(url, journal))
 
-    async def _make(self, url: str) -> AsyncEmbedded:
-        return AsyncEmbedded(url)
+    async def _make(self, url: str, journal: str | None) -> AsyncEmbedded:
+        return AsyncEmbedded(url, journal)
 
     def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -57,7 +57,7 @@ class Journaled:
     async def begin(self) -> None:
         """The pool journals from now on, if it did not. Raises StoreUnavailable."""
         await self.ping()
-        await journaling.begin(self.inner)
+        await journaling.begin(self.inner, self._pool)
         self._journal.beat_for(self._pool, self._pulse)
 
     @property
@@ -177,6 +177,11 @@ class Journaled:
             await self._journal.flush()
         return answers
 
+    def notified(self, lease: Lease, status: int, ms: int) -> None:
+        """A callback answered. Written soon; nobody waits."""
+        draft = journaling.notified(self._pool, lease, self._time.now_ms(), (status, ms))
+        self._journal.record([draft])
+
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         return await self.inner.extend(lease, ttr_ms)
 
@@ -263,7 +268,8 @@ class Journaled:
 async def join_journal(store: Store, journal: Journal | None, pool: str) -> Store:
     """The pool's store as an engine may use it. Raises InvalidSettings if the pool journals and there is no journal."""
     if journal is None:
-        await journaling.check_unjournaled(store, pool)
+        if found := await journaling.known(store):
+            raise journaling.refusal(found)
         return store
     journaled = Journaled(store, journal, pool)
     await journaled.begin()

@@ -5,13 +5,14 @@ happened after that, so from then on every engine on the pool must write a journ
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from duetime.clock import rfc3339
 from duetime.errors import DuetimeError, InvalidSettings, VersionConflict
-from duetime.job import Event, Moved, State
+from duetime.job import Event, Lease, Moved, State
 from duetime.journal.events import Draft, body_fields
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Reserved, Store
@@ -24,25 +25,25 @@ EXPIRED = "expired"
 
 
 class Journaling(Struct, frozen=True):
-    """The record: since when, in the store's time, the pool journals."""
+    """The record: since when, in the store's time, and under which name the pool journals."""
 
     since: int
+    pool: str
 
 
-async def since(store: Store) -> int:
-    """When the pool began to journal, in the store's time; 0 if it does not."""
+async def known(store: Store) -> Journaling | None:
+    """None if the pool does not journal."""
     record = await store.registry.get(KIND, KEY)
-    return msgspec.json.decode(record.value, type=Journaling).since if record else 0
+    return msgspec.json.decode(record.value, type=Journaling) if record else None
 
 
-async def begin(store: Store) -> int:
-    """From now on the pool journals; answers since when it does. Idempotent."""
-    value = msgspec.json.encode(Journaling((await store.ping()).now))
-    try:
+async def begin(store: Store, pool: str) -> None:
+    """From now on the pool journals. Idempotent."""
+    if await known(store):
+        return
+    value = msgspec.json.encode(Journaling((await store.ping()).now, pool))
+    with suppress(VersionConflict):  # somebody else was quicker
         await store.registry.put(KIND, KEY, value, if_version=0)
-    except VersionConflict:
-        return await since(store)
-    return msgspec.json.decode(value, type=Journaling).since
 
 
 async def end(store: Store) -> bool:
@@ -50,14 +51,13 @@ async def end(store: Store) -> bool:
     return await store.registry.delete(KIND, KEY)
 
 
-async def check_unjournaled(store: Store, pool: str) -> None:
-    """Raises InvalidSettings if this pool must not be used without a journal."""
-    if began := await since(store):
-        raise InvalidSettings(
-            f"the pool {pool!r} has journaled since {rfc3339(began)}, and jobs that bypass the journal cannot be "
-            "audited or brought back: name a folder with --journal, DUETIME_JOURNAL, journal in duetime.toml or "
-            "journal= of the client; or end the journal of the whole pool with `duetime journal end`"
-        )
+def refusal(journaling: Journaling) -> InvalidSettings:
+    """Why an engine without a journal must not start on this pool."""
+    return InvalidSettings(
+        f"the pool {journaling.pool!r} has journaled since {rfc3339(journaling.since)}, and what bypasses the journal "
+        "cannot be audited or brought back: name a folder with --journal, DUETIME_JOURNAL, journal in duetime.toml or "
+        "journal= of the client; or end the journal of the whole pool with `duetime journal end`"
+    )
 
 
 # --- what happened
@@ -134,6 +134,22 @@ def delivered(pool: str, queue: Queue, reserved: Reserved) -> Iterator[Draft]:
                 attempt=lease.attempt,
                 due_at=delivery.due_at,
             )
+
+
+def notified(pool: str, lease: Lease, ts: int, answer: tuple[int, int]) -> Draft:
+    """What a callback answered: its status, 0 if there was none, and how many milliseconds it took."""
+    return Draft(
+        ts=ts,
+        event=Event.NOTIFIED,
+        pool=pool,
+        namespace=lease.queue.namespace,
+        queue=lease.queue.name,
+        id=lease.id,
+        born=lease.born,
+        attempt=lease.attempt,
+        status=answer[0],
+        ms=answer[1],
+    )
 
 
 def moved(pool: str, queue: Queue, answers: Sequence[object], ts: int) -> list[Draft]:

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from duetime.journal.segments import Lock, open_name, sealed_name, sync_folder
+from duetime.journal.segments import LOCK, Lock, open_name, sealed_name, sync_folder
 
 
 class NodeFiles:
@@ -37,7 +37,7 @@ class NodeFiles:
         node = hidden.rename(journal / name)
         if durable:
             sync_folder(journal)
-        return cls(node, Lock(lock.handle, node), durable=durable)
+        return cls(node, Lock(lock.handle, node / LOCK), durable=durable)
 
     @property
     def is_open(self) -> bool:
