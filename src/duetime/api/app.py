@@ -33,13 +33,16 @@ from duetime.settings import Settings
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a process has while it serves. `draining` is set when its end begins; `crew` are all processes like it."""
+    """What a process has while it serves. `draining` is set when its end begins; `crew` are all processes like it;
+    `beside` are its companions, once they run.
+    """
 
     settings: Settings
     pools: Pools
     mirror: Mirror
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     crew: Crew = field(default_factory=Alone)
+    beside: list[object] = field(default_factory=list[object])
 
     @cached_property
     def budget(self) -> Budget:
@@ -106,7 +109,7 @@ def _listener_app(runtime: Runtime, doors: Sequence[Door], otherwise: Response, 
         return otherwise
 
     health = Starlette(
-        routes=health_routes(runtime.pools, runtime.draining, detailed=detailed),
+        routes=health_routes(runtime.pools, runtime.draining, beside=runtime.beside, detailed=detailed),
         exception_handlers={404: not_found, 405: not_found},
     )
     health.router.redirect_slashes = False

@@ -1,13 +1,13 @@
 """/healthz and /readyz, on both listeners.
 
 /healthz answers 200 for as long as the process serves, and says in its body how the stores are: restarting a process
-does not cure its store. /readyz is for load balancers: 503 while a store does not answer, and from the start of a
-drain.
+does not cure its store. /readyz is for load balancers: 503 while a store does not answer or a loop that jobs depend on
+does not run, and from the start of a drain.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,22 +23,36 @@ PING_S = 2.0
 """A store that takes longer counts as down."""
 
 
-def health_routes(pools: Pools, draining: asyncio.Event, *, detailed: bool) -> Sequence[Route]:
-    """`detailed` names the pools and their stores, for eyes that may see them."""
+def dead_loops(companions: Iterable[object]) -> list[str]:
+    """The names of those that have an ended task among their `loops`; those without such an attribute have none."""
+    found: list[str] = []
+    for companion in companions:
+        loops: Iterable[asyncio.Task[Any]] = getattr(companion, "loops", ())
+        if any(loop.done() for loop in loops):
+            found.append(type(companion).__name__.lower())
+    return found
+
+
+def health_routes(
+    pools: Pools, draining: asyncio.Event, *, beside: Sequence[object] = (), detailed: bool
+) -> Sequence[Route]:
+    """`beside` runs with the listeners; `detailed` names the pools and their stores, for eyes that may see them."""
 
     async def healthz(request: Request) -> Response:
-        stores = await _look(pools)
-        status = "ok" if all(store["status"] == "ok" for store in stores.values()) else "degraded"
-        report: dict[str, Any] = {"status": status, "version": __version__}
+        stores, dead = await _look(pools), dead_loops(beside)
+        healthy = all(store["status"] == "ok" for store in stores.values()) and not dead
+        report: dict[str, Any] = {"status": "ok" if healthy else "degraded", "version": __version__}
         if detailed:
             report["pools"] = stores
+            if dead:
+                report["dead"] = dead
         return _json(200, report)
 
     async def readyz(request: Request) -> Response:
         if draining.is_set():
             return _json(503, {"status": "draining"})
         stores = await _look(pools)
-        down = [name for name, store in stores.items() if store["status"] != "ok"]
+        down = [name for name, store in stores.items() if store["status"] != "ok"] + dead_loops(beside)
         report: dict[str, Any] = {"status": "not ready" if down else "ready"}
         if detailed and down:
             report["down"] = down
@@ -59,11 +73,14 @@ async def _ping(pools: Pools, name: str) -> dict[str, Any]:
         if error := pools.errors().get(name):
             raise error
         async with asyncio.timeout(PING_S):
-            info = await pools.engine(name).store.ping()
+            engine = pools.engine(name)
+            info = await engine.store.ping()
     except DuetimeError as error:
         return {"status": error.code}
     except TimeoutError:
         return {"status": NoAnswer.code}
+    if engine.stuck:
+        return {"status": "stuck", "loops": engine.stuck}
     latency_ms = round((time.perf_counter() - began) * 1000, 3)
     return {"status": "ok", "store": info.kind, "version": info.version, "latency_ms": latency_ms}
 

@@ -85,7 +85,7 @@ async def serve(
         mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
         runtime = Runtime(settings, pools, mirror, crew=crew)
         for companion in companions(runtime):
-            await stack.enter_async_context(companion)
+            runtime.beside.append(await stack.enter_async_context(companion))
         listeners = [(one.make(runtime, [sockets[one.name]]), one.last) for one in ENTRANCES if one.name in sockets]
         for listener, _ in listeners:
             await listener.start()

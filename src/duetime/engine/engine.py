@@ -24,7 +24,7 @@ from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
 from duetime.engine.batch import Batch
 from duetime.engine.journaled import Journaled
-from duetime.engine.loops import OUTAGE, run_duty
+from duetime.engine.loops import OUTAGE, Pulse, run_duty
 from duetime.engine.meters import Spread
 from duetime.engine.reaper import Reaper
 from duetime.engine.waiters import Waiter, WaitingRoom
@@ -47,6 +47,9 @@ from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, RulesChange, Store
 
 T = TypeVar("T")
+
+Witness = Callable[[Queue, Sequence[Moved]], None]
+"""Sees what producers did to a queue: jobs pushed and removed by id. Must be quick and never raise."""
 
 log = logging.getLogger("duetime.engine")
 
@@ -76,6 +79,7 @@ class Engine:
         self._context = Context()
         self._duties: list[asyncio.Task[None]] = []
         self._wheels: dict[Queue, Wheel] = {}
+        self.witness: Witness | None = None
         self._journaled = store if isinstance(store, Journaled) else None
         kept = self._journaled.promise if self._journaled else None
         self._pushes = Batch(self._call_push, self._spawn, sizes=sizes("push"), promise=kept, max_weight=STEP_BYTES)
@@ -93,11 +97,13 @@ class Engine:
         )
         self._outage = replace(OUTAGE, chance=chance)
         self._reaper = Reaper(store, self._reaped, chance)
+        self._pulses = {duty.name: Pulse() for duty in (Reaper, WaitingRoom)}
         self._room = WaitingRoom(store, self._spawn, reserve=self._call_reserve, give_back=self._give_back_later)
 
     async def __aenter__(self) -> "Engine":
         await self._tasks.__aenter__()
-        duties = [run_duty(self._reaper, self._outage), run_duty(self._room, self._outage), self._listen()]
+        duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._room)]
+        duties.append(self._listen())
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 
@@ -122,6 +128,11 @@ class Engine:
         except RuntimeError as stopped:
             work.close()
             raise StoreUnavailable("the engine is not running") from stopped
+
+    @property
+    def stuck(self) -> list[str]:
+        """The duties that do not come back from a round; a duty that failed ends the engine."""
+        return [name for name, pulse in self._pulses.items() if pulse.is_stuck()]
 
     @property
     def parked(self) -> int:
@@ -245,6 +256,11 @@ class Engine:
         check_lease(lease)
         return await self.store.kill(lease, _cut(error))
 
+    def note_notified(self, lease: Lease, *, status: int, ms: int) -> None:
+        """The callback of a leased job answered with this HTTP status (0: not at all); only the journal keeps it."""
+        if self._journaled:
+            self._journaled.notified(lease, status, ms)
+
     async def extend(self, lease: Lease, ttr_ms: int = DEFAULT_TTR_MS) -> int:
         """Renew a lease; answers its new end."""
         check_lease(lease)
@@ -298,7 +314,10 @@ class Engine:
         """The jobs are noticed here and not by the callers: one that went away has pushed all the same."""
         answers = await self.store.push(queue, requests)
         done = (answer for answer in answers if isinstance(answer, Pushed) and not answer.repeated)
-        self._moved(queue, [moved for pushed in done for moved in pushed.jobs])
+        happened = [moved for pushed in done for moved in pushed.jobs]
+        self._moved(queue, happened)
+        if self.witness:
+            self.witness(queue, happened)
         return answers
 
     async def _call_reserve(self, queue: Queue, wants: Sequence[tuple[int, int]]) -> Sequence[list[Delivery]]:
@@ -340,6 +359,8 @@ class Engine:
 
     async def _call_cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
         answers = await self.store.cancel(queue, [job_id for ids in requests for job_id in ids])
+        if self.witness:
+            self.witness(queue, [answer for answer in answers if isinstance(answer, Moved)])
         return _split(answers, requests)
 
     async def _call_ack_by_id(

@@ -17,6 +17,20 @@ log = logging.getLogger("duetime.engine")
 OUTAGE = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
 
 
+STUCK_S = 60.0
+"""A round that takes longer does not come back: whatever it waits for has no deadline."""
+
+
+class Pulse:
+    """How a duty is: `began` is when its present round began on the loop's clock, None between two rounds."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+
+    def is_stuck(self) -> bool:
+        return self.began is not None and asyncio.get_running_loop().time() - self.began > STUCK_S
+
+
 class Duty(Protocol):
     name: str
 
@@ -29,17 +43,22 @@ class Duty(Protocol):
         ...
 
 
-async def run_duty(duty: Duty, outage: Backoff = OUTAGE) -> None:
+async def run_duty(duty: Duty, outage: Backoff = OUTAGE, pulse: Pulse | None = None) -> None:
+    pulse = pulse or Pulse()
+    loop = asyncio.get_running_loop()
     failures = 0
     while True:
+        pulse.began = loop.time()
         try:
             pause = await duty.run_once()
         except DuetimeError as error:
+            pulse.began = None
             failures += 1
             if failures == 1:
                 log.warning("duty_fails", extra={"duty": duty.name, "code": error.code, "error": error.message})
             await asyncio.sleep(outage.delay_ms(failures) / 1000)
             continue
+        pulse.began = None
         if failures:
             log.info("duty_works", extra={"duty": duty.name, "failures": failures})
             failures = 0
