@@ -203,6 +203,20 @@ class Settings:
     admin_protect_all: bool = _row(
         False, Kind.SWITCH, "admin API: ask for an account also where lmstfy does not (/metrics, /info ...)"
     )
+    tcp_door: bool = _row(False, Kind.SWITCH, "php-delayqueue's TCP protocol: whether it is served")
+    tcp_host: str = _row("127.0.0.1", Kind.TEXT, "TCP door: its address; loopback only without a token")
+    tcp_port: int = _row(6789, Kind.NUMBER, "TCP door: its port; 0 picks a free one")
+    tcp_pool: str = _row("default", Kind.TEXT, "TCP door: the pool of its topics")
+    tcp_namespace: str = _row("default", Kind.TEXT, "TCP door: the namespace of its topics")
+    tcp_token: str = _row("", Kind.TEXT, "TCP door: what requests must carry as `token`", secret=True)
+    tcp_certificate: str = _row("", Kind.TEXT, "TCP door: PEM file of the certificate and key, for TLS")
+    tcp_update_fails: bool = _row(False, Kind.SWITCH, "TCP door: an add that updates a job answers code 0, as once")
+    ouqiang_door: bool = _row(False, Kind.SWITCH, "ouqiang/delay-queue's HTTP protocol: whether it is served")
+    ouqiang_host: str = _row("127.0.0.1", Kind.TEXT, "ouqiang door: its address; loopback only without a token")
+    ouqiang_port: int = _row(9277, Kind.NUMBER, "ouqiang door: its port; 0 picks a free one")
+    ouqiang_pool: str = _row("default", Kind.TEXT, "ouqiang door: the pool of its jobs")
+    ouqiang_namespace: str = _row("ouqiang", Kind.TEXT, "ouqiang door: the namespace of its jobs, a queue per topic")
+    ouqiang_token: str = _row("", Kind.TEXT, "ouqiang door: what requests must carry", secret=True)
     alert_memory: int = _row(90, Kind.NUMBER, "percent of a pool's room in use at which an alert is sent; 0: never")
     alert_dead: int = _row(10, Kind.NUMBER, "new dead letters of a queue in 5 minutes that cause an alert; 0: never")
     alert_lateness: timedelta = _row("10m", Kind.DURATION, "how late a queue may be before an alert; 0: never")
@@ -422,6 +436,10 @@ def _check_exposure(settings: Settings) -> None:
             "the admin API stays on loopback until an admin account is configured: there are no [accounts], and "
             f"admin_host is {settings.admin_host}"
         )
+    for door in ("tcp", "ouqiang"):
+        host: str = getattr(settings, f"{door}_host")
+        if getattr(settings, f"{door}_door") and not is_loopback(host) and not getattr(settings, f"{door}_token"):
+            raise InvalidSettings(f"the {door} door stays on loopback until it has a {door}_token; its host is {host}")
     if settings.admin_protect_all and not settings.accounts:
         raise InvalidSettings("admin_protect_all locks everybody out: there are no [accounts]")
 

@@ -284,3 +284,12 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidSettings) as refused:
         settled("journal = 'hush'")
     assert "hush" not in refused.value.message
+
+
+@pytest.mark.parametrize("door", ["tcp", "ouqiang"])
+def test_a_door_without_a_token_stays_on_loopback(door: str) -> None:
+    with pytest.raises(InvalidSettings, match=f"the {door} door stays on loopback"):
+        settled(f"{door}_door = true\n{door}_host = '0.0.0.0'")
+    settings = settled(f"{door}_door = true\n{door}_host = '0.0.0.0'\n{door}_token = 'secret'")
+    assert shown(settings, f"{door}_token") != "secret"
+    settled(f"{door}_host = '0.0.0.0'")

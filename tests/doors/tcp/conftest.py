@@ -1,0 +1,96 @@
+"""The TCP door on a store in memory, with one topic, spoken to as the PHP client does."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC
+from typing import Any
+
+import pytest
+
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.engine.topics.book import Place, Topics
+from duetime.engine.topics.desk import TopicDesk
+from duetime.names import Queue
+from duetime.stores.open import open_store
+from duetime.tcp import TcpDoor, TcpOptions
+from duetime.tcp.commands import Commands, Rules
+from duetime.topic import Topic
+
+PLACE = Place("default", Queue("shop", "order"))
+
+
+class Talk:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def receive(self) -> dict[str, Any]:
+        async with asyncio.timeout(10):
+            length = int(await self.reader.readexactly(4))
+            return json.loads(await self.reader.readexactly(length))
+
+    async def call(self, **request: Any) -> dict[str, Any]:
+        await self.send(packed(request))
+        return await self.receive()
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(10):
+            try:
+                return await self.reader.read() == b""
+            except ConnectionResetError:
+                return True
+
+
+def packed(request: object) -> bytes:
+    text = json.dumps(request).encode()
+    return b"%04d" % len(text) + text
+
+
+class Site:
+    """A server with its topics."""
+
+    def __init__(self, pools: Pools, topics: Topics, desk: TopicDesk) -> None:
+        self.pools = pools
+        self.topics = topics
+        self.desk = desk
+        self.port = 0
+
+    @asynccontextmanager
+    async def door(self, rules: Rules | None = None, **options: Any) -> AsyncIterator[TcpDoor]:
+        sock = socket.create_server(("127.0.0.1", 0))
+        self.port = sock.getsockname()[1]
+        commands = Commands(self.desk, rules or Rules("default", "shop"))
+        door = TcpDoor(commands, [sock], TcpOptions(**options))
+        await door.start()
+        try:
+            yield door
+        finally:
+            await door.stop(1)
+
+    @asynccontextmanager
+    async def talk(self) -> AsyncIterator[Talk]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield Talk(reader, writer)
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with AsyncExitStack() as stack:
+        pools = await stack.enter_async_context(Pools({"default": "memory:"}, open_store=open_store))
+        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        topics = Topics(lambda: pools.registry, mirror)
+        await topics.add(PLACE, Topic(key="order", callback="http://example.com/", delay_ms=60_000))
+        yield Site(pools, topics, TopicDesk(pools.engine, topics, zone=UTC))
