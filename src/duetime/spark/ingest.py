@@ -104,15 +104,20 @@ def new_only(events: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def node_extents(events: DataFrame) -> DataFrame:
-    """Per node: how many entries, how many of them distinct, the first and last seq, its latest time, its end."""
+    """Per node: how many entries, how many of them distinct, the first and last seq, its first time, its end."""
     return events.groupBy("node").agg(
         F.count("*").alias("entries"),
         F.count_distinct("seq").alias("distinct"),
         F.min("seq").alias("first"),
         F.max("seq").alias("last"),
-        F.max("ts").alias("beat_at"),
+        F.min("ts").alias("first_at"),
         F.max(F.col("event") == "closed").alias("closed"),
     )
+
+
+def node_beats(events: DataFrame) -> DataFrame:
+    """Per node and pool the latest heartbeat."""
+    return events.where("event = 'heartbeat'").groupBy("node", "pool").agg(F.max("ts").alias("beat_at"))
 
 
 def node_ranges(events: DataFrame) -> DataFrame:

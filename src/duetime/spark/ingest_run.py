@@ -173,22 +173,26 @@ def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
 
 def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
     """Per node what there is; how many rows; whether any (node, seq) stands twice."""
-    found: dict[str, NodeState] = {}
-    holes: list[str] = []
-    rows, doubled = 0, False
-    for row in ingest.node_extents(events).collect():
-        rows += row["entries"]
-        doubled = doubled or row["entries"] != row["distinct"]
-        if row["last"] - row["first"] + 1 != row["distinct"]:
-            holes.append(row["node"])
-        found[row["node"]] = NodeState([(row["first"], row["last"])], row["beat_at"], row["closed"])
-    if holes:
-        ranges: dict[str, list[tuple[int, int]]] = {name: [] for name in holes}
+    extent: dict[str, Any] = {row["node"]: row for row in ingest.node_extents(events).collect()}
+    rows = sum(row["entries"] for row in extent.values())
+    doubled = any(row["entries"] != row["distinct"] for row in extent.values())
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    if holes := [name for name, row in extent.items() if row["last"] - row["first"] + 1 != row["distinct"]]:
         distinct = events.where(F.col("node").isin(holes)).select("node", "seq").distinct()
         for row in ingest.node_ranges(distinct).collect():
-            ranges[row["node"]].append((row["first"], row["last"]))
-        for name in holes:
-            found[name] = NodeState(sorted(ranges[name]), found[name].beat_at, found[name].closed)
+            ranges.setdefault(row["node"], []).append((row["first"], row["last"]))
+    beats: dict[str, dict[str, int]] = {}
+    for row in ingest.node_beats(events).collect():
+        beats.setdefault(row["node"], {})[row["pool"]] = row["beat_at"]
+    found = {
+        name: NodeState(
+            ranges=sorted(ranges.get(name, [(row["first"], row["last"])])),
+            beats=beats.get(name, {}),
+            closed=row["closed"],
+            first_at=row["first_at"],
+        )
+        for name, row in extent.items()
+    }
     return found, rows, doubled
 
 

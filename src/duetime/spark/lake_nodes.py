@@ -14,11 +14,16 @@ Range = tuple[int, int]
 
 
 class NodeState(Struct, frozen=True):
-    """`ranges` are sorted and do not touch; `beat_at` is the store's time of the latest entry, epoch milliseconds."""
+    """`ranges` are sorted and do not touch.
+
+    `beats` has, by pool, the store's time of the latest heartbeat: everything of the node and pool that happened before
+    it stands before it. `first_at` is the earliest time of any entry, 0 if there is none.
+    """
 
     ranges: Sequence[Range] = ()
-    beat_at: int = 0
+    beats: Mapping[str, int] = {}
     closed: bool = False
+    first_at: int = 0
 
     @property
     def entries(self) -> int:
@@ -28,15 +33,22 @@ class NodeState(Struct, frozen=True):
     def last(self) -> int:
         return self.ranges[-1][1] if self.ranges else 0
 
-    def gaps(self) -> list[Range]:
-        """What is missing before the last entry that was read."""
+    def gaps(self, up_to: int = 0) -> list[Range]:
+        """What is missing before the last entry that was read, or before `up_to` if that is known to exist."""
         missing: list[Range] = []
         expected = 1
         for first, last in self.ranges:
             if first > expected:
                 missing.append((expected, first - 1))
             expected = last + 1
-        return missing
+        return [*missing, (expected, up_to)] if up_to >= expected else missing
+
+    def is_silent(self, pool: str | None, after: int) -> bool:
+        """Whether something may still come that happened before `after`. No pool means all of them."""
+        if self.closed:
+            return False
+        beats = [beat for name, beat in self.beats.items() if pool in (None, name)]
+        return any(beat <= after for beat in beats)
 
     def overlaps(self, other: "NodeState") -> bool:
         return any(mine[0] <= its[1] and its[0] <= mine[1] for mine in self.ranges for its in other.ranges)
@@ -44,8 +56,11 @@ class NodeState(Struct, frozen=True):
     def joined(self, other: "NodeState") -> "NodeState":
         return NodeState(
             ranges=join_ranges([*self.ranges, *other.ranges]),
-            beat_at=max(self.beat_at, other.beat_at),
+            beats={
+                pool: max(self.beats.get(pool, 0), other.beats.get(pool, 0)) for pool in {**self.beats, **other.beats}
+            },
             closed=self.closed or other.closed,
+            first_at=min((at for at in (self.first_at, other.first_at) if at), default=0),
         )
 
 

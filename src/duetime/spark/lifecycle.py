@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from duetime.engine.journaling import UNFENCED
 from duetime.job import Event, Reason, State
 from duetime.spark.schemas import JOBS, KEY
 
@@ -56,6 +57,7 @@ MERGED: Mapping[str, str] = {
     "accepts": "cast(sum(accepts) as int)",
     "acks": "cast(sum(acks) as int)",
     "ends": "bit_or(ends)",
+    "end_attempt": "max(end_attempt)",
     "deads": "cast(sum(deads) as int)",
     "respawns": "cast(sum(respawns) as int)",
     "given_backs": "cast(sum(given_backs) as int)",
@@ -106,8 +108,9 @@ def _own_states(events: DataFrame) -> DataFrame:
         "history": F.lit(1),
         "last_at": ts,
         "accepts": _one_if(_is(Event.ACCEPTED, Event.REPLACED) & (F.col("attempt") == 0)),
-        "acks": _one_if(acked & (F.col("attempt") > 0)),
+        "acks": _one_if(acked & (F.col("reason") != UNFENCED)),
         "ends": _end_bit(),
+        "end_attempt": F.when(acked | _is(Event.CANCELLED, Event.DELETED), F.col("attempt")),
         "deads": _one_if(_is(Event.DEAD)),
         "respawns": _one_if(respawned),
         "given_backs": _one_if(_is(Event.GIVEN_BACK)),
@@ -156,7 +159,7 @@ def merge(states: DataFrame) -> DataFrame:
 
 
 def batch_names(*tables: DataFrame) -> DataFrame:
-    """(batch_hash, batch) of all batches in tables that have a column `batch`: few rows."""
+    """(batch_hash, batch) of all batches in tables that have a column `batch`."""
     first, *others = (table.select("batch").where("batch != ''") for table in tables)
     for other in others:
         first = first.union(other)
@@ -175,7 +178,7 @@ def purges_by_queue(events: DataFrame) -> DataFrame:
 
 def finish(states: DataFrame, batches: DataFrame, purges: DataFrame) -> DataFrame:
     """Merged states -> JOBS. `batches` is from `batch_names`, `purges` from `purges_by_queue`."""
-    joined = states.join(F.broadcast(batches), on="batch_hash", how="left").join(
+    joined = states.join(batches, on="batch_hash", how="left").join(
         F.broadcast(purges), on=["pool", "namespace", "queue"], how="left"
     )
     begun, ended = F.col("accepted_at").isNotNull(), F.col("ends") != 0

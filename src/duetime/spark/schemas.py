@@ -121,6 +121,7 @@ JOBS = _table(
     accepts=_INT,  # times that it began anew; putting a lost job back does not count
     acks=_INT,
     ends=_INT,  # bit per end seen
+    end_attempt=_INT,  # the attempt at which it was acked, cancelled or deleted
     deads=_INT,
     respawns=_INT,
     given_backs=_INT,
