@@ -192,7 +192,7 @@ def test_the_page_names_the_queue_and_escapes_it() -> None:
     queues = [simulate(("crm", "<b>recall</b>"), loads, Capacity(100.0))]
     troubles = find_trouble(queues[0], MINUTE)
     html = write_forecast(ForecastPage(queues, troubles, MINUTE, START, "the last 4 weeks", None))
-    assert "crm/&lt;b&gt;recall&lt;/b&gt; will be up to 10.0 min late" in html
+    assert "crm/&lt;b&gt;recall&lt;/b&gt; will be up to 10 min late" in html
     assert "<b>recall" not in html
 
 

@@ -6,12 +6,13 @@ Each command lives in `cli/pipelines/<name>.py`, imports Spark inside its functi
 import typer
 
 from duetime.cli.commands import Command, add_commands
-from duetime.cli.pipelines import forecast, report, stats
+from duetime.cli.pipelines import forecast, replay, report, stats
 
 PIPELINES: tuple[Command, ...] = (
     Command("stats", stats.stats, stats.EXAMPLES),
     Command("report", report.report, report.EXAMPLES),
     Command("forecast", forecast.forecast, forecast.EXAMPLES),
+    Command("replay", replay.replay, replay.EXAMPLES),
 )
 
 

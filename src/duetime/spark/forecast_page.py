@@ -65,7 +65,7 @@ def _verdict(page: ForecastPage) -> Html:
         )
     worst = max(page.troubles, key=lambda one: one.worst_ms)
     names = {one.name for one in page.troubles}
-    others = f", and {len(names) - 1} more queues" if len(names) > 1 else ""
+    others = f", and {len(names) - 1} more" if len(names) > 1 else ""
     return verdict(
         "bad",
         f"{'/'.join(worst.name)} will be up to {duration(worst.worst_ms)} late{others}",

@@ -34,12 +34,12 @@ def percent(part: float, whole: float) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """8 ms, 1.2 s, 5.5 min, 3.1 h, 2.0 d"""
+    """8 ms, 1.2 s, 5 min, 3.1 h, 2 d"""
     if ms is None:
         return "-"
     for size, unit in _STEPS:
         if abs(ms) >= size:
-            return f"{ms / size:.1f} {unit}"
+            return f"{ms / size:.1f}".removesuffix(".0") + f" {unit}"
     return f"{ms:.0f} ms"
 
 
