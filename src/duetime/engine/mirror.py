@@ -37,6 +37,7 @@ class Mirror:
         self._begun = self._finished = 0
         self._error: DuetimeError | None = None
         self._followers: list[asyncio.Task[None]] = []
+        self._news = asyncio.Event()
 
     async def __aenter__(self) -> "Mirror":
         try:
@@ -60,6 +61,12 @@ class Mirror:
         """Sorted by key."""
         found = [record for (of, key), record in self._records.items() if of == kind and key.startswith(prefix)]
         return sorted(found, key=lambda record: record.key)
+
+    async def changed(self, since: int) -> int:
+        """Wait until the copy is no longer that of version `since`; answers its version."""
+        while self._version == since:
+            await self._news.wait()
+        return self._version
 
     def age_s(self) -> float:
         """How long ago this copy was certainly complete; infinite before the first look."""
@@ -93,6 +100,9 @@ class Mirror:
             self._records.update({(record.kind, record.key): record for record in changes.records})
             for name in changes.deleted:
                 self._records.pop(name, None)
+            if changes.version != self._version:
+                self._news.set()
+                self._news = asyncio.Event()
             self._version, self._seen_at, self._error = changes.version, seen_at, None
         self._finished = began
 

@@ -12,18 +12,20 @@ start, because waiting does not cure them.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 
-from duetime.engine.engine import Engine
+from duetime.engine.engine import Engine, Witness
 from duetime.engine.journaled import join_journal
 from duetime.engine.loops import OUTAGE
 from duetime.engine.metered import Metered
 from duetime.engine.meters import Meters
 from duetime.engine.pool_meters import PoolMeters
 from duetime.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
-from duetime.job import MAX_BODY
+from duetime.job import MAX_BODY, Moved
 from duetime.journal.journal import Journal
+from duetime.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.registry import Registry
 
@@ -37,6 +39,8 @@ FIRST_LOOK_S = 5.0
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
+PoolWitness = Callable[[str, Queue, Sequence[Moved]], None]
+"""As an engine's witness, with the pool's name in front."""
 OpenStore = Callable[[str], Awaitable[Store]]
 
 
@@ -83,6 +87,7 @@ class Pools:
         self._pools = {name: Pool(name, url, self.meters) for name, url in urls.items()}
         self._registry_pool = self._choose_registry(registry_url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._witness: PoolWitness | None = None
         self._stop = asyncio.Event()
 
     def _choose_registry(self, url: str) -> Pool:
@@ -136,6 +141,16 @@ class Pools:
             raise PoolNotFound(f"there is no pool {name!r}")
         return _opened(pool)
 
+    def watch(self, witness: PoolWitness) -> None:
+        """Let `witness` see what producers do in every pool, also in those that are opened later."""
+        self._witness = witness
+        for pool in self._pools.values():
+            if pool.engine is not None:
+                pool.engine.witness = self._witness_of(pool)
+
+    def _witness_of(self, pool: Pool) -> Witness | None:
+        return partial(self._witness, pool.name) if self._witness else None
+
     @property
     def registry(self) -> Registry:
         """Raises StoreUnavailable while its store is not open."""
@@ -179,6 +194,7 @@ class Pools:
     async def _serve(self, pool: Pool, store: Store) -> None:
         try:
             async with Engine(store, max_body=self._max_body, sizes=pool.meters.batches) as engine:
+                engine.witness = self._witness_of(pool)
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
                 log.info("pool_open", extra={"pool": pool.name})

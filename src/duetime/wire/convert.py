@@ -49,7 +49,7 @@ def job_in(job: NewJob) -> JobIn:
         due_at=UNSET if job.due_at is None else job.due_at,
         ttl=_ms(job.ttl_ms) if job.ttl_ms else 0,
         tries=job.tries,
-        priority=_priority_out(job.priority),
+        priority=priority_out(job.priority),
         attributes=dict(job.attributes),
         born=job.born,
         attempt=job.attempt,
@@ -61,7 +61,7 @@ def _ms(duration: int) -> str:
     return f"{duration}ms"
 
 
-def _priority_out(priority: Priority) -> Literal["high", "normal", "low"]:
+def priority_out(priority: Priority) -> Literal["high", "normal", "low"]:
     match priority:
         case Priority.HIGH:
             return "high"
@@ -106,7 +106,7 @@ def delivery_out(delivery: Delivery) -> DeliveryOut:
         lease=lease_ref(delivery.lease),
         due_at=delivery.due_at,
         lease_until=delivery.lease_until,
-        priority=_priority_out(delivery.priority),
+        priority=priority_out(delivery.priority),
         tries=delivery.tries,
         used=delivery.used,
         body=body,
@@ -126,7 +126,7 @@ def job_out(job: Job) -> JobOut:
         born=job.born,
         state=job.state,
         due_at=job.due_at,
-        priority=_priority_out(job.priority),
+        priority=priority_out(job.priority),
         tries=job.tries,
         body=body,
         body_b64=b64,

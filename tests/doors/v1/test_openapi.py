@@ -113,7 +113,8 @@ async def test_the_page_shows_every_endpoint_and_needs_nobody(http: httpx.AsyncC
     for _, path, operation in operations(document):
         assert f'id="{operation["operationId"]}"' in reply.text
         assert path in reply.text
-    assert not re.findall(r"<script|https?://|src=|@import|url\(", reply.text)
+    shown = reply.text.replace("https://shop.example.com/", "")  # the callback of an example, as text
+    assert not re.findall(r"<script|https?://|src=|@import|url\(", shown)
     assert set(re.findall(r'href="([^"#]+)"', reply.text)) == {"openapi.json"}
     assert set(re.findall(r'href="#([^"]+)"', reply.text)) <= set(re.findall(r'id="([^"]+)"', reply.text))
 

@@ -24,6 +24,8 @@ from duetime.api.v1.queries import QueuesQuery
 from duetime.api.v1.request import AnyRequest, Place, Reply, Request, token_of
 from duetime.api.v1.router import Router
 from duetime.api.v1.routes import ROUTES, Route
+from duetime.engine.pools import DEFAULT_POOL
+from duetime.engine.topics.service import TopicService
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.ids import IdMaker
 from duetime.names import Queue, check_id, check_namespace, check_queue
@@ -52,11 +54,13 @@ class NativeDoor:
         engines: Engines,
         gate: Gate,
         *,
+        topics: TopicService | None = None,
         make_id: Callable[[], str] | None = None,
         max_request: int = MAX_REQUEST,
     ) -> None:
         self._engines = engines
         self._gate = gate
+        self._topics = topics or TopicService(lambda: engines.engine(DEFAULT_POOL).store.registry, engines.engine)
         self._make_id = make_id or IdMaker().make
         self._max_request = max_request
         self._encode = msgspec.json.Encoder().encode
@@ -125,6 +129,7 @@ class NativeDoor:
 
     async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Reply:
         request.engine = self._engines.engine(pool)
+        request.pool, request.topics = pool, self._topics
         request.query = _read_query(request.query_string, endpoint.route.query)
         request.message = None
         if endpoint.decode is not None:

@@ -11,7 +11,9 @@ from msgspec import Raw
 
 from duetime.job import Event, IfExists, State
 from duetime.stores.base import QueueRules
+from duetime.topic import Method, Status, Success
 from duetime.wire import messages as m
+from duetime.wire import topics as t
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000
@@ -40,6 +42,26 @@ JOB = m.JobOut(
 )
 JOB_IN = m.JobIn(body=Raw(b'{"to":"ann"}'), id="welcome-17", delay="1m")
 QUEUE = m.QueueOut("shop", "mail", m.CountsOut(delayed=1, ready=0, leased=2, dead=0, expired=0, now=NOW), QueueRules())
+
+TOPIC = t.TopicOut(
+    namespace="shop",
+    topic="mail",
+    id=1,
+    callback="https://shop.example.com/mail",
+    method=Method.GET,
+    delay_ms=10 * MINUTE,
+    timeout_ms=3000,
+    schedule="odd-minutes",
+    cap=10,
+    success=Success.BODY,
+    priority="normal",
+    status=Status.ONLINE,
+    in_flight=100,
+    verify_tls=True,
+    signed=False,
+    totals=t.TopicCountsOut(written=3, notified=2),
+    retry_if="{res.code} != 200",
+)
 
 
 def _moved(event: Event, due_at: int = 0, reason: str = "") -> m.ResultOut:
@@ -146,4 +168,30 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "pause": Example({200: "the rules as they are now"}, QueueRules(paused=True)),
     "resume": Example({200: "the rules as they are now"}, QueueRules()),
+    "list_topics": Example({200: "every topic of the namespace"}, t.TopicsOut([TOPIC])),
+    "add_topic": Example(
+        {201: "the topic, with its secret if it has one: it is shown this once"},
+        TOPIC,
+        t.TopicIn(topic="mail", callback="https://shop.example.com/mail", delay="10m", retry_if="{res.code} != 200"),
+    ),
+    "get_topic": Example({200: "the topic"}, TOPIC),
+    "edit_topic": Example({200: "the topic as it is now"}, TOPIC, t.TopicChangeIn(delay="10m")),
+    "remove_topic": Example({200: "the topic as it was; its jobs go to the dead letters as they fall due"}, TOPIC),
+    "put_online": Example({200: "the topic as it is now"}, TOPIC),
+    "put_offline": Example({200: "the topic as it is now"}, TOPIC),
+    "test_topic": Example(
+        {200: "what was sent and what came back"},
+        t.SampleOut(
+            t.SampleRequestOut("GET", "https://shop.example.com/mail?to=ann", {"accept": "*/*"}, ""),
+            t.SampleAnswerOut(200, 12, {"content-type": "application/json"}, '{"code":200}'),
+            "done",
+            'HTTP 200: {"code":200}',
+        ),
+        t.SampleIn(body=Raw(b'{"to":"ann"}')),
+    ),
+    "add_job": Example(
+        {201: "the job is accepted", 200: "it took the place of the job that had this id"},
+        ACCEPTED,
+        t.AddIn(id="welcome-17", body=Raw(b'{"to":"ann"}')),
+    ),
 }

@@ -57,6 +57,11 @@ PATH_PARAMETERS: Mapping[str, Document] = {
         "schema": {"type": "string", "pattern": NAME_PATTERN},
         "example": "mail",
     },
+    "topic": {
+        "description": "the topic, which is the name of its queue",
+        "schema": {"type": "string", "pattern": NAME_PATTERN},
+        "example": "mail",
+    },
     "id": {
         "description": "the job's id, percent-encoded; %2F is a slash in it",
         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID},
@@ -72,6 +77,7 @@ BETWEEN_FIELDS: Mapping[str, Document] = {
     "PushIn": NO_SECOND,
     "RescheduleIn": ONE_TIME,
     "WhenIn": ONE_TIME,
+    "AddIn": {"not": {"required": ["due_at", "fix_time"]}},
 }
 """Rules between the fields of a message, which a type cannot say."""
 

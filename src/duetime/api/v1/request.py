@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope
 from duetime.api.exchange import ClientGone
 from duetime.api.parking import park
 from duetime.engine import Engine
+from duetime.engine.topics.service import TopicService
 from duetime.errors import BodyTooLarge, InvalidRequest
 from duetime.names import Queue
 
@@ -47,13 +48,28 @@ class Place(NamedTuple):
 
 
 class Request(Generic[In, Query]):
-    """`message` is the decoded body, `raw` the body as it came. The door sets engine, query and message when it has let
-    the request in.
+    """`message` is the decoded body, `raw` the body as it came. The door sets engine, pool, topics, query and message
+    when it has let the request in.
     """
 
-    __slots__ = ("_receive", "_scope", "engine", "headers", "job_id", "make_id", "message", "query", "queue", "raw")
+    __slots__ = (
+        "_receive",
+        "_scope",
+        "engine",
+        "headers",
+        "job_id",
+        "make_id",
+        "message",
+        "pool",
+        "query",
+        "queue",
+        "raw",
+        "topics",
+    )
 
     engine: Engine
+    pool: str
+    topics: TopicService
     query: Query
     message: In
 

@@ -11,13 +11,14 @@ import msgspec
 
 from duetime.api.auth import Access
 from duetime.api.limits import Side
-from duetime.api.v1 import administration, calling, consumers, producers, views
+from duetime.api.v1 import administration, calling, consumers, producers, topics, views
 from duetime.api.v1.queries import CallQuery, DueQuery, ListQuery, QueuesQuery
 from duetime.api.v1.request import Handler
 from duetime.errors import (
     BodyTooLarge,
     DuetimeError,
     ExpiresBeforeDue,
+    InvalidCondition,
     InvalidId,
     InvalidTime,
     JobDead,
@@ -29,13 +30,20 @@ from duetime.errors import (
     NoAnswer,
     QueueFull,
     StoreFull,
+    TopicExists,
+    TopicNotFound,
+    TopicOffline,
 )
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
+from duetime.wire import topics as t
 
 NAMESPACE = "/v1/namespaces/{namespace}"
 QUEUE = "/v1/queues/{namespace}/{queue}"
 JOB = QUEUE + "/jobs/{id}"
+
+TOPICS = NAMESPACE + "/topics"
+TOPIC = TOPICS + "/{topic}"
 
 Errors = tuple[type[DuetimeError], ...]
 
@@ -73,6 +81,7 @@ RESULT = {200: m.ResultOut}
 RESULTS = {200: m.ResultsOut}
 DELIVERIES = {200: m.DeliveriesOut}
 RULES = {200: QueueRules}
+ONE_TOPIC = {200: t.TopicOut}
 
 # fmt: off
 ROUTES: tuple[Route, ...] = (
@@ -133,5 +142,25 @@ ROUTES: tuple[Route, ...] = (
           refuses=(StoreFull,)),
     Route("POST", QUEUE + "/resume", "resume", "Start deliveries again", A, administration.resume, RULES,
           refuses=(StoreFull,)),
+
+    Route("GET", TOPICS, "list_topics", "All topics of a namespace, with their counts", R, topics.list_topics,
+          {200: t.TopicsOut}),
+    Route("POST", TOPICS, "add_topic", "Add a topic", A, topics.add_topic, {201: t.TopicOut}, t.TopicIn,
+          refuses=(InvalidTime, InvalidCondition, TopicExists, StoreFull)),
+    Route("GET", TOPIC, "get_topic", "A topic with its counts", R, topics.get_topic, ONE_TOPIC,
+          refuses=(TopicNotFound,)),
+    Route("PATCH", TOPIC, "edit_topic", "Change a topic", A, topics.edit_topic, ONE_TOPIC, t.TopicChangeIn,
+          refuses=(InvalidTime, InvalidCondition, TopicNotFound, StoreFull)),
+    Route("DELETE", TOPIC, "remove_topic", "Remove a topic", A, topics.remove_topic, ONE_TOPIC,
+          refuses=(TopicNotFound, StoreFull)),
+    Route("POST", TOPIC + "/online", "put_online", "Take jobs and deliver again", A, topics.put_online, ONE_TOPIC,
+          refuses=(TopicNotFound, StoreFull)),
+    Route("POST", TOPIC + "/offline", "put_offline", "Refuse new jobs", A, topics.put_offline, ONE_TOPIC,
+          refuses=(TopicNotFound, StoreFull)),
+    Route("POST", TOPIC + "/test", "test_topic", "Send one sample call", A, topics.test_topic, {200: t.SampleOut},
+          t.SampleIn, refuses=(TopicNotFound,), optional=True),
+    Route("POST", TOPIC + "/jobs", "add_job", "Add a job to a topic", W, topics.add_job, PUSHED, t.AddIn,
+          refuses=(InvalidId, InvalidTime, BodyTooLarge, QueueFull, StoreFull, TopicNotFound, TopicOffline),
+          spends=Side.WRITE),
 )
 # fmt: on

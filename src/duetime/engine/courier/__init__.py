@@ -1,0 +1,1 @@
+"""The courier: delivers the jobs of topics to their callback URLs."""

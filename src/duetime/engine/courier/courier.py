@@ -1,0 +1,256 @@
+"""The courier of a server process: a lane for each topic, and what the lanes have in common.
+
+It follows the registry's mirror, so a topic that any process adds, edits, halts or removes is known here within a
+second. Beside the lanes it renews the leases of calls under way, counts what producers do to topics, and settles what
+dead processes left in the counts. Leaving it starts nothing new and lets what runs come to its end; what does not end
+in time is given back. Several couriers on one store are safe: a job is leased to one of them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+from duetime.clock import Clock, SystemClock
+from duetime.engine.courier.breaker import Breaker
+from duetime.engine.courier.caller import Caller
+from duetime.engine.courier.lane import Alert, Host, Lane, Office, RemovedLane, delivers
+from duetime.engine.courier.slots import Slots
+from duetime.engine.courier.targets import Network, Targets
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.engine.topics.book import KIND, REMOVED_KIND, Place, Topics
+from duetime.engine.topics.heirs import Heirs
+from duetime.engine.topics.tally import Count, Tally
+from duetime.errors import DuetimeError, LeaseLost, TopicNotFound
+from duetime.job import Event, Moved
+from duetime.names import Queue
+from duetime.topic import Status, Topic
+
+log = logging.getLogger("duetime.courier")
+
+FOLLOW_EVERY_S = 0.1
+"""The registry may change more often than it is worth looking through all topics."""
+INHERIT_EVERY_S = 2.0
+WRITES = frozenset({Event.ACCEPTED, Event.REPLACED})
+DELETES = frozenset({Event.CANCELLED, Event.DELETED})
+
+
+@dataclass(frozen=True)
+class Options:
+    """Limits of one process, how long a lease is, where callbacks may go, how long a stop may take."""
+
+    in_flight: int = 500
+    per_host: int = 100
+    lease_ms: int = 15_000
+    allowed: tuple[Network, ...] = ()
+    zone: tzinfo | None = None
+    grace_s: float = 30.0
+
+
+async def log_alert(kind: str, subject: str, text: str, addresses: Sequence[str]) -> None:
+    """Where nobody else sends alerts, they are in the log."""
+    log.warning("alert", extra={"kind": kind, "subject": subject, "addresses": ",".join(addresses)})
+
+
+class Courier:
+    """An async context manager. `draining` ends the taking of jobs before it is left."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        mirror: Mirror,
+        tally: Tally,
+        *,
+        options: Options | None = None,
+        alert: Alert = log_alert,
+        draining: asyncio.Event | None = None,
+    ) -> None:
+        self._pools = pools
+        self._mirror = mirror
+        self._options = options or Options()
+        self._draining = draining or asyncio.Event()
+        self._topics = Topics(lambda: pools.registry, mirror)
+        self._clock: Clock = SystemClock()
+        self._hosts: dict[str, Host] = {}
+        self._lanes: dict[Place, tuple[Lane | RemovedLane, asyncio.Task[None]]] = {}
+        self._retired: list[Lane | RemovedLane] = []
+        self._work: set[asyncio.Task[None]] = set()
+        self._duties: list[asyncio.Task[None]] = []
+        self._caller = Caller(Targets(self._options.allowed))
+        self._tally = tally
+        self._heirs = Heirs(lambda: pools.registry, pools.engine, self._clock, tally.node)
+        self._office = Office(
+            engine=pools.engine,
+            caller=self._caller,
+            slots=Slots(self._options.in_flight),
+            host=self._host,
+            tally=tally,
+            alert=alert,
+            halt=self._halt,
+            spawn=self._spawn,
+            clock=self._clock,
+            zone=self._options.zone,
+            lease_ms=self._options.lease_ms,
+        )
+
+    async def __aenter__(self) -> "Courier":
+        await self._caller.__aenter__()
+        self._pools.watch(self._witness)
+        self._duties = [
+            asyncio.create_task(duty) for duty in (self._follow(), self._renew(), self._inherit(), self._drain())
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop_taking()
+        if self._work:
+            await asyncio.wait(self._work, timeout=self._options.grace_s)
+        for task in (*self._work, *self._duties):
+            task.cancel()
+        await asyncio.gather(*self._work, *self._duties, return_exceptions=True)
+        await self._give_back()
+        await self._caller.__aexit__(None, None, None)
+
+    @property
+    def in_flight(self) -> int:
+        return self._office.slots.used
+
+    def _host(self, name: str) -> Host:
+        host = self._hosts.get(name)
+        if host is None:
+            host = self._hosts[name] = Host(Slots(self._options.per_host), Breaker(self._clock.monotonic))
+        return host
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("delivery_broke", exc_info=error)
+
+    # --- which lanes there are
+
+    async def _follow(self) -> None:
+        version = -1
+        while not self._draining.is_set():
+            version = await self._mirror.changed(version)
+            try:
+                await self._match()
+            except Exception:
+                # A record that cannot be read must not end all deliveries.
+                log.exception("topics_unreadable")
+            await asyncio.sleep(FOLLOW_EVERY_S)
+
+    async def _match(self) -> None:
+        """Have a lane for every topic that delivers and for every removed one that has jobs left."""
+        topics = {place: topic for place, topic in self._topics.known(KIND).items() if delivers(topic)}
+        removed = {place: topic for place, topic in self._topics.known(REMOVED_KIND).items() if place not in topics}
+        for place, (lane, task) in list(self._lanes.items()):
+            wanted = topics if isinstance(lane, Lane) else removed
+            if place not in wanted or task.done():
+                await self._close(place)
+        for place, topic in topics.items():
+            self._open(place, topic)
+        for place, topic in removed.items():
+            if place not in self._lanes:
+                self._run(RemovedLane(place, topic, self._office, self._topics.forget))
+
+    def _open(self, place: Place, topic: Topic) -> None:
+        if place.pool not in self._pools:
+            return
+        known = self._lanes.get(place)
+        if known is None:
+            self._run(Lane(place, topic, self._office))
+        elif isinstance(known[0], Lane) and known[0].topic is not topic:
+            known[0].set_topic(topic)
+
+    def _run(self, lane: Lane | RemovedLane) -> None:
+        self._lanes[lane.place] = lane, asyncio.create_task(lane.run())
+
+    async def _close(self, place: Place) -> None:
+        """Nothing more is taken; what runs comes to its end."""
+        lane, task = self._lanes.pop(place)
+        task.cancel()
+        [ended] = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(ended, Exception):
+            log.error("lane_broke", exc_info=ended, extra={"topic": place.key})
+        self._retired.append(lane)
+
+    async def _halt(self, place: Place, why: str) -> None:
+        log.warning("topic_halted", extra={"topic": place.key, "why": why})
+        try:
+            await self._topics.set_status(place, Status.OFFLINE, halted=why)
+        except TopicNotFound:
+            return
+
+    async def _drain(self) -> None:
+        await self._draining.wait()
+        await self._stop_taking()
+
+    async def _stop_taking(self) -> None:
+        self._draining.set()
+        for place in list(self._lanes):
+            if place in self._lanes:
+                await self._close(place)
+
+    # --- leases
+
+    def _all_lanes(self) -> list[Lane | RemovedLane]:
+        self._retired = [lane for lane in self._retired if lane.running]
+        return [*(lane for lane, _ in self._lanes.values()), *self._retired]
+
+    async def _renew(self) -> None:
+        """Calls may take longer than a lease: those that have run for a third of it are renewed."""
+        pause_s = self._options.lease_ms / 3000
+        while True:
+            await asyncio.sleep(pause_s)
+            now = self._clock.monotonic()
+            for lane in self._all_lanes():
+                for lease, since in list(lane.running.items()):
+                    if now - since >= pause_s / 2:
+                        await self._extend(lane, lease)
+
+    async def _extend(self, lane: Lane | RemovedLane, lease: Any) -> None:
+        try:
+            await self._pools.engine(lane.place.pool).extend(lease, self._options.lease_ms)
+        except LeaseLost:
+            lane.running.pop(lease, None)
+        except DuetimeError as error:
+            log.warning("lease_not_renewed", extra={"topic": lane.place.key, "error": error.message})
+        else:
+            if lease in lane.running:
+                lane.running[lease] = self._clock.monotonic()
+
+    async def _give_back(self) -> None:
+        for lane in self._all_lanes():
+            for lease in list(lane.running):
+                try:
+                    await self._pools.engine(lane.place.pool).give_back(lease)
+                except DuetimeError as error:
+                    log.info("not_given_back", extra={"id": lease.id, "error": error.message})
+
+    # --- counts
+
+    def _witness(self, pool: str, queue: Queue, moved: Sequence[Moved]) -> None:
+        """Producers pushed or removed jobs; of interest if the queue is a topic's."""
+        known = self._lanes.get(place := Place(pool, queue))
+        if known is None or not moved:
+            return
+        for what, events in ((Count.WRITTEN, WRITES), (Count.DELETED, DELETES)):
+            if count := sum(one.event in events for one in moved):
+                self._tally.count(known[0].topic.id, place, what, count)
+
+    async def _inherit(self) -> None:
+        while True:
+            await asyncio.sleep(INHERIT_EVERY_S)
+            try:
+                await self._heirs.run_once()
+            except DuetimeError as error:
+                log.info("counts_not_inherited", extra={"error": error.message})

@@ -1,0 +1,368 @@
+"""One topic's way to its receiver: waits for jobs, takes room for them, calls, and settles what came of it.
+
+A lane parks at its queue without holding any room. When a job arrives it takes slots (of its topic, its host, the
+process) for it and for whatever else is ready, and parks again when the queue is dry; so a topic that is slow or broken
+fills its own limits and nobody else's. Jobs are acked only after their callback succeeded, many at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+from duetime.clock import Clock
+from duetime.condition import Condition, parse
+from duetime.engine.courier import letter as letters
+from duetime.engine.courier.breaker import Breaker
+from duetime.engine.courier.caller import Caller
+from duetime.engine.courier.outcome import GONE, Answer, Verdict, describe, judge, retry_after_s, retry_delay_ms
+from duetime.engine.courier.signing import signed_headers
+from duetime.engine.courier.slots import Slots
+from duetime.engine.engine import Engine
+from duetime.engine.loops import OUTAGE
+from duetime.engine.topics.book import Place, secrets_of
+from duetime.engine.topics.tally import Acked, Count, Tally
+from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.job import Delivery, Event, Lease
+from duetime.topic import Topic, host_of
+
+log = logging.getLogger("duetime.courier")
+notify_log = logging.getLogger("duetime.notify")
+
+PARK_MS = 600_000
+AT_ONCE = 100
+"""Jobs in one reserve."""
+ACK_TRIES = 6
+
+Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
+"""(kind, subject, text, addresses)."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What topics with the same receiver share."""
+
+    slots: Slots
+    breaker: Breaker
+
+
+@dataclass(frozen=True)
+class Office:
+    """What all lanes of a process share."""
+
+    engine: Callable[[str], Engine]
+    caller: Caller
+    slots: Slots
+    host: Callable[[str], Host]
+    tally: Tally
+    alert: Alert
+    halt: Callable[[Place, str], Awaitable[None]]
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    clock: Clock
+    zone: tzinfo | None
+    lease_ms: int
+
+
+class Lane:
+    """`topic` may be replaced while it runs; what is under way ends by the old one."""
+
+    def __init__(self, place: Place, topic: Topic, office: Office) -> None:
+        self.place = place
+        self.running: dict[Lease, float] = {}
+        """Leases in our hands, and when they were last renewed."""
+        self._office = office
+        self._in_flight = 0
+        self._freed = asyncio.Event()
+        self._breaker = Breaker(office.clock.monotonic)
+        self._done: list[Lease] = []
+        self._finishing = False
+        self._next_start = 0.0
+        self.set_topic(topic)
+
+    def set_topic(self, topic: Topic) -> None:
+        self.topic = topic
+        self.condition: Condition = parse(topic.retry_if)
+        self._host = self._office.host(host_of(topic.callback))
+        self._freed.set()
+
+    # --- taking jobs
+
+    async def run(self) -> None:
+        """For ever; a cancelled lane holds no job that it has not begun to deliver."""
+        failures = 0
+        while True:
+            try:
+                await self._round()
+                failures = 0
+            except DuetimeError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
+                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+
+    async def _round(self) -> None:
+        """Wait for a job, then deliver for as long as there are any."""
+        await self._until_allowed()
+        engine = self._office.engine(self.place.pool)
+        found = await engine.reserve([self.place.queue], limit=1, ttr_ms=self._office.lease_ms, wait_ms=PARK_MS)
+        if not found:
+            return
+        try:
+            await self._until_allowed()
+            await self._take(1)
+        except BaseException:
+            self._office.spawn(_give_back(engine, found))
+            raise
+        self._start(found)
+        while await self._fill(engine):
+            pass
+
+    async def _fill(self, engine: Engine) -> bool:
+        """Deliver what is ready, as much as there is room for; False when the queue is dry."""
+        wanted = await self._until_allowed()
+        granted = await self._take(wanted)
+        try:
+            found = await engine.reserve([self.place.queue], limit=granted, ttr_ms=self._office.lease_ms)
+        except BaseException:
+            self._put_back(granted)
+            raise
+        if len(found) < granted:
+            self._put_back(granted - len(found))
+        self._start(found)
+        return len(found) == granted
+
+    async def _until_allowed(self) -> int:
+        """Wait until the topic's own limits and the breakers let calls through; answers how many."""
+        while True:
+            wanted = min(self.topic.in_flight - self._in_flight, AT_ONCE)
+            if wanted <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            wait_s = max(self._breaker.wait_s(), self._host.breaker.wait_s(), self._rate_wait_s())
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+                continue
+            wanted = self._host.breaker.allowance(self._breaker.allowance(wanted))
+            if wanted:
+                return 1 if self.topic.rate else wanted
+
+    def _rate_wait_s(self) -> float:
+        return max(self._next_start - self._office.clock.monotonic(), 0.0) if self.topic.rate else 0.0
+
+    async def _take(self, wanted: int) -> int:
+        """Room at the host and in the process, 1 to `wanted` slots."""
+        host = self._host
+        at_host = await host.slots.take(wanted, self.topic.priority)
+        try:
+            granted = await self._office.slots.take(at_host, self.topic.priority)
+        except BaseException:
+            host.slots.put_back(at_host)
+            raise
+        if granted < at_host:
+            host.slots.put_back(at_host - granted)
+        self._in_flight += granted
+        return granted
+
+    def _put_back(self, count: int, host: Host | None = None) -> None:
+        (host or self._host).slots.put_back(count)
+        self._office.slots.put_back(count)
+        self._in_flight -= count
+        self._freed.set()
+
+    def _start(self, found: Sequence[Delivery]) -> None:
+        now = self._office.clock.monotonic()
+        if self.topic.rate:
+            self._next_start = max(self._next_start, now) + len(found) / self.topic.rate
+        for delivery in found:
+            self._breaker.begin()
+            self._host.breaker.begin()
+            self.running[delivery.lease] = now
+            self._office.spawn(self._deliver(delivery, self.topic, self._host))
+
+    # --- one delivery
+
+    async def _deliver(self, delivery: Delivery, topic: Topic, host: Host) -> None:
+        office = self._office
+        try:
+            letter = letters.write(topic, delivery, office.zone)
+            now_ms = office.clock.now_ms()
+            headers = signed_headers(secrets_of(topic, now_ms), delivery.lease.id, letter.body, now_ms=now_ms)
+            answer = await office.caller.attempt(
+                letter, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers
+            )
+        except BaseException as error:
+            self._breaker.abandoned()
+            host.breaker.abandoned()
+            if not isinstance(error, asyncio.CancelledError):
+                # One that is cancelled is given back by whoever cancels; a bug must not be renewed for ever.
+                self.running.pop(delivery.lease, None)
+            raise
+        finally:
+            self._put_back(1, host)
+        verdict = judge(topic, self.condition, answer)
+        self._tell_breakers(answer, verdict, host)
+        self._log(delivery, topic, answer, verdict)
+        if verdict is Verdict.DONE:
+            self._finish(delivery.lease)
+            return
+        try:
+            await self._settle_failure(delivery, topic, letter, answer, verdict)
+        except LeaseLost:
+            log.info("lease_lost", extra={"topic": self.place.key, "id": delivery.lease.id})
+        except DuetimeError as error:
+            # Its lease lapses and it is delivered again.
+            log.warning("not_settled", extra={"topic": self.place.key, "id": delivery.lease.id, "error": error.message})
+        finally:
+            self.running.pop(delivery.lease, None)
+
+    def _tell_breakers(self, answer: Answer, verdict: Verdict, host: Host) -> None:
+        """An answer of whatever kind shows that the receiver lives; only silence counts against it."""
+        if not answer.error:
+            host.breaker.succeeded()
+            self._breaker.succeeded()
+        elif answer.unreachable:
+            host.breaker.failed()
+            self._breaker.failed()
+        else:
+            host.breaker.abandoned()
+            self._breaker.failed()
+        patience = 0 if verdict is Verdict.DONE else retry_after_s(answer, now_ms=self._office.clock.now_ms())
+        if patience:
+            self._breaker.hold(patience)
+
+    def _log(self, delivery: Delivery, topic: Topic, answer: Answer, verdict: Verdict) -> None:
+        if notify_log.isEnabledFor(logging.INFO):
+            notify_log.info(
+                "notified" if verdict is Verdict.DONE else "notify_failed",
+                extra={
+                    "topic": topic.key,
+                    "namespace": self.place.queue.namespace,
+                    "id": delivery.lease.id,
+                    "retry": letters.retries_of(delivery),
+                    "status": answer.status,
+                    "ms": answer.ms,
+                    "verdict": str(verdict),
+                },
+            )
+        self._office.engine(self.place.pool).note_notified(delivery.lease, status=answer.status, ms=answer.ms)
+
+    # --- success
+
+    def _finish(self, lease: Lease) -> None:
+        self._done.append(lease)
+        if not self._finishing:
+            self._finishing = True
+            self._office.spawn(self._finish_all())
+
+    async def _finish_all(self) -> None:
+        """Ack what succeeded; what succeeds meanwhile goes into the next round."""
+        try:
+            while self._done:
+                batch, self._done = self._done, []
+                try:
+                    await self._ack(batch)
+                finally:
+                    for lease in batch:
+                        self.running.pop(lease, None)
+        finally:
+            self._finishing = False
+
+    async def _ack(self, batch: Sequence[Lease]) -> None:
+        async def ack() -> Acked:
+            for failures in range(1, ACK_TRIES):
+                try:
+                    return await self._office.engine(self.place.pool).ack(batch)
+                except StoreUnavailable:
+                    await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+            return await self._office.engine(self.place.pool).ack(batch)
+
+        try:
+            answers = await self._office.tally.finish(self.topic.id, self.place, batch, ack)
+        except DuetimeError as error:
+            log.warning("not_acked", extra={"topic": self.place.key, "jobs": len(batch), "error": error.message})
+            return
+        lost = sum(isinstance(answer, LeaseLost) for answer in answers)
+        if lost:
+            log.info("leases_lost", extra={"topic": self.place.key, "jobs": lost})
+
+    # --- failure
+
+    async def _settle_failure(
+        self, delivery: Delivery, topic: Topic, letter: letters.Letter, answer: Answer, verdict: Verdict
+    ) -> None:
+        engine = self._office.engine(self.place.pool)
+        if answer.status == GONE:
+            await engine.give_back(delivery.lease)
+            await self._office.halt(self.place, "the receiver answered 410 Gone")
+            return
+        number = letters.retries_of(delivery)
+        why = describe(verdict, answer)
+        delay_ms = retry_delay_ms(topic, verdict, number, answer, now_ms=self._office.clock.now_ms())
+        if delay_ms is None:
+            moved = await engine.kill(delivery.lease, error=f"gave up after {number + 1} attempts: {why}")
+        else:
+            moved = await engine.release(delivery.lease, delay_ms=delay_ms, error=letters.retry_error(number + 1, why))
+        self._office.tally.count(topic.id, self.place, Count.FAILED)
+        if moved.event is Event.DEAD:
+            await self._alert(delivery, topic, letter, f"gave up after {number + 1} attempts: {why}")
+
+    async def _alert(self, delivery: Delivery, topic: Topic, letter: letters.Letter, why: str) -> None:
+        log.warning("gave_up", extra={"topic": self.place.key, "id": delivery.lease.id, "why": why})
+        title = topic.name or topic.key
+        text = (
+            f"topic: {title} ({self.place.queue})\njob: {delivery.lease.id}\n{why}\n\n{letters.curl_command(letter)}\n"
+        )
+        await self._office.alert("callback", f"a callback of {title} failed for good", text, topic.alert)
+
+
+class RemovedLane:
+    """What is left of a removed topic: its jobs go to the dead letters as they fall due."""
+
+    def __init__(self, place: Place, topic: Topic, office: Office, forget: Callable[[Place], Awaitable[None]]) -> None:
+        self.place = place
+        self.topic = topic
+        self.running: dict[Lease, float] = {}
+        self._office = office
+        self._forget = forget
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                if await self._round():
+                    return
+                failures = 0
+            except DuetimeError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
+                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+
+    async def _round(self) -> bool:
+        engine = self._office.engine(self.place.pool)
+        [counts] = await engine.store.counts([self.place.queue])
+        if counts.delayed + counts.ready + counts.leased == 0:
+            await self._forget(self.place)
+            return True
+        found = await engine.reserve(
+            [self.place.queue], limit=AT_ONCE, ttr_ms=self._office.lease_ms, wait_ms=min(PARK_MS, 60_000)
+        )
+        for delivery in found:
+            await engine.kill(delivery.lease, error="the topic was removed")
+        return False
+
+
+async def _give_back(engine: Engine, found: Sequence[Delivery]) -> None:
+    for delivery in found:
+        try:
+            await engine.give_back(delivery.lease)
+        except DuetimeError as error:
+            log.info("not_given_back", extra={"id": delivery.lease.id, "error": error.message})
+
+
+def delivers(topic: Topic) -> bool:
+    """Offline only refuses new jobs; a halt stops deliveries."""
+    return not topic.halted

@@ -1,0 +1,211 @@
+"""The messages about topics."""
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from duetime.clock import duration_ms
+from duetime.condition import MAX_LENGTH
+from duetime.job import Priority
+from duetime.topic import (
+    DEFAULT_CAP,
+    DEFAULT_IN_FLIGHT,
+    DEFAULT_SCHEDULE,
+    DEFAULT_TIMEOUT_MS,
+    MAX_ALERTS,
+    MAX_CAP,
+    MAX_IN_FLIGHT,
+    MAX_RATE,
+    MAX_TEXT,
+    MAX_URL,
+    Method,
+    Status,
+    Success,
+    Topic,
+    TopicChange,
+)
+from duetime.wire.messages import DurationIn, IdIn, InstantIn, NameIn, PriorityIn
+
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+UrlIn = Annotated[str, Meta(description="an http or https URL", max_length=MAX_URL)]
+ConditionIn = Annotated[
+    str,
+    Meta(description="when an answer asks for a retry: {res.code} != 200 && {res.n} < 3", max_length=MAX_LENGTH),
+]
+ScheduleIn = Annotated[
+    str,
+    Meta(description="waits before retries: odd-minutes, 10s, 1s,5s,1m or exponential:1s:1h", max_length=1000),
+]
+CapIn = Annotated[int, Meta(ge=0, le=MAX_CAP, description="the first failure after this many retries is the last")]
+AlertIn = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]], Meta(max_length=MAX_ALERTS)]
+InFlightIn = Annotated[int, Meta(ge=1, le=MAX_IN_FLIGHT, description="calls at a time, for each server process")]
+RateIn = Annotated[int, Meta(ge=0, le=MAX_RATE, description="calls a second, for each server process; 0 = no limit")]
+SecretIn = Annotated[
+    str, Meta(description="signs callbacks: whsec_ and base64; 'new' draws one; empty ends signing", max_length=200)
+]
+
+
+class TopicIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A topic to add. `topic` is its key and its queue's name, `name` what people call it."""
+
+    topic: NameIn
+    callback: UrlIn
+    name: Text = ""
+    delay: DurationIn = 0
+    method: Method = Method.GET
+    timeout: DurationIn = DEFAULT_TIMEOUT_MS // 1000
+    retry_if: ConditionIn = ""
+    schedule: ScheduleIn = DEFAULT_SCHEDULE
+    cap: CapIn = DEFAULT_CAP
+    lift_cap: bool = False
+    success: Success = Success.BODY
+    priority: PriorityIn = "normal"
+    alert: AlertIn = []
+    creator: Text = ""
+    verify_tls: bool = True
+    in_flight: InFlightIn = DEFAULT_IN_FLIGHT
+    rate: RateIn = 0
+    secret: SecretIn = ""
+
+
+class TopicChangeIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What to change; what is left out stays."""
+
+    callback: UrlIn | UnsetType = UNSET
+    name: Text | UnsetType = UNSET
+    delay: DurationIn | UnsetType = UNSET
+    method: Method | UnsetType = UNSET
+    timeout: DurationIn | UnsetType = UNSET
+    retry_if: ConditionIn | UnsetType = UNSET
+    schedule: ScheduleIn | UnsetType = UNSET
+    cap: CapIn | UnsetType = UNSET
+    lift_cap: bool | UnsetType = UNSET
+    success: Success | UnsetType = UNSET
+    priority: PriorityIn | UnsetType = UNSET
+    alert: AlertIn | UnsetType = UNSET
+    creator: Text | UnsetType = UNSET
+    verify_tls: bool | UnsetType = UNSET
+    in_flight: InFlightIn | UnsetType = UNSET
+    rate: RateIn | UnsetType = UNSET
+    secret: SecretIn | UnsetType = UNSET
+
+
+class TopicCountsOut(Struct):
+    """How often since the topic was added, or on one day."""
+
+    written: int = 0
+    notified: int = 0
+    deleted: int = 0
+    failed: int = 0
+
+
+class TopicOut(Struct, omit_defaults=True, kw_only=True):
+    """A topic. `secret` is shown once, in the answer to the request that set it. Days are written 20261115."""
+
+    namespace: str
+    topic: str
+    id: int
+    callback: str
+    method: Method
+    delay_ms: int
+    timeout_ms: int
+    schedule: str
+    cap: int
+    success: Success
+    priority: PriorityIn
+    status: Status
+    in_flight: int
+    verify_tls: bool
+    signed: bool
+    totals: TopicCountsOut
+    days: dict[str, TopicCountsOut] = {}
+    name: str = ""
+    retry_if: str = ""
+    lift_cap: bool = False
+    alert: list[str] = []
+    creator: str = ""
+    halted: str = ""
+    rate: int = 0
+    secret: str = ""
+
+
+class TopicsOut(Struct):
+    topics: list[TopicOut]
+
+
+class AddIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A job for a topic; its delay, priority and tries are the topic's. An id that is taken is replaced."""
+
+    body: Annotated[Raw, Meta(description="text, or any JSON value; an object's fields are sent")] | UnsetType = UNSET
+    id: IdIn | UnsetType = UNSET
+    due_at: InstantIn | UnsetType = UNSET
+    fix_time: (
+        Annotated[
+            str,
+            Meta(
+                description="when it is due, in the server's time zone: 2026-11-15 09:00:00",
+                extra_json_schema={"pattern": r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class SampleIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The body of the job that the sample call is about."""
+
+    body: Raw | UnsetType = UNSET
+
+
+class SampleRequestOut(Struct):
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: str
+
+
+class SampleAnswerOut(Struct, omit_defaults=True):
+    """`status` 0 and `error` where no answer came."""
+
+    status: int
+    ms: int
+    headers: dict[str, str] = {}
+    body: str = ""
+    error: str = ""
+
+
+class SampleOut(Struct):
+    """One sample call. `verdict`: done, or why it would be tried again: empty, condition, status."""
+
+    request: SampleRequestOut
+    answer: SampleAnswerOut
+    verdict: str
+    why: str
+
+
+# --- between messages and nouns
+
+
+def topic_of(message: TopicIn) -> Topic:
+    """Unchecked but for its times. Raises InvalidTime."""
+    return Topic(key=message.topic, callback=message.callback, **_fields(message, TopicIn))
+
+
+def change_of(message: TopicChangeIn) -> TopicChange:
+    """Raises InvalidTime."""
+    return TopicChange(**_fields(message, TopicChangeIn))
+
+
+def _fields(message: TopicIn | TopicChangeIn, kind: type[Struct]) -> dict[str, Any]:
+    given = {name: getattr(message, name) for name in kind.__struct_fields__ if name not in ("topic",)}
+    given = {name: value for name, value in given.items() if value is not UNSET}
+    for name in ("delay", "timeout"):
+        if name in given:
+            given[f"{name}_ms"] = duration_ms(given.pop(name))
+    if "priority" in given:
+        given["priority"] = Priority[given["priority"].upper()]
+    if "alert" in given:
+        given["alert"] = tuple(given["alert"])
+    if kind is TopicIn:
+        del given["callback"]
+    return given
