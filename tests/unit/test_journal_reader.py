@@ -1,0 +1,197 @@
+"""Reading the journal: everything before damage is read, damage and gaps are values, nothing crashes."""
+
+from pathlib import Path
+
+import pytest
+
+from duetime.job import Event
+from duetime.journal.events import Draft, Entry
+from duetime.journal.lines import place_of, read_line, write_draft
+from duetime.journal.reader import Damage, Follower, Gap, Item, Tail, read_job, read_journal, read_node
+from duetime.journal.segments import Lock, open_name, sealed_name
+
+NODE = "here-1"
+
+
+def line(seq: int, node: str = NODE, **fields: object) -> bytes:
+    draft = Draft(**{"ts": seq, "event": Event.ACCEPTED, "id": f"j{seq}", "body": "é\n", **fields})
+    return write_draft(draft, place_of(seq, node, seq))
+
+
+def entry(seq: int, node: str = NODE) -> Entry:
+    return read_line(line(seq, node))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    folder = tmp_path / NODE
+    folder.mkdir()
+    return folder
+
+
+def given_segment(node: Path, first: int, last: int, content: bytes | None = None) -> Path:
+    path = node / sealed_name(first, last)
+    path.write_bytes(b"".join(line(seq, node.name) for seq in range(first, last + 1)) if content is None else content)
+    return path
+
+
+def entries(items: list[Item]) -> list[Entry]:
+    return [item for item in items if isinstance(item, Entry)]
+
+
+def test_segments_are_read_in_the_order_of_their_entries(node: Path) -> None:
+    for first, last in ((4, 4), (1, 3), (5, 9)):
+        given_segment(node, first, last)
+    assert list(read_journal(node.parent)) == [entry(seq) for seq in range(1, 10)]
+
+
+def test_nodes_are_read_one_after_the_other_or_some_of_them(tmp_path: Path) -> None:
+    for name in ("b-2", "a-1"):
+        (tmp_path / name).mkdir()
+        given_segment(tmp_path / name, 1, 2)
+    assert [(one.node, one.seq) for one in entries(list(read_journal(tmp_path)))] == [
+        ("a-1", 1),
+        ("a-1", 2),
+        ("b-2", 1),
+        ("b-2", 2),
+    ]
+    assert {one.node for one in entries(list(read_journal(tmp_path, only=["b-2"])))} == {"b-2"}
+
+
+def test_there_may_be_no_journal_and_other_files_in_it(node: Path) -> None:
+    assert list(read_journal(node / "nothing")) == []
+    (node / "notes.txt").write_text("mine")
+    (node.parent / "file").write_text("mine")
+    (node.parent / ".hidden").mkdir()
+    assert list(read_journal(node.parent)) == []
+
+
+def test_a_segment_cut_at_every_byte_is_read_up_to_there(node: Path) -> None:
+    whole = given_segment(node, 1, 3).read_bytes()
+    ends = [len(b"".join(line(seq) for seq in range(1, last + 1))) for last in range(4)]
+    for cut in range(len(whole)):
+        path = given_segment(node, 1, 3, whole[:cut])
+        items = list(read_node(node))
+        complete = max(last for last in range(4) if ends[last] <= cut)
+        torn = [] if cut in ends else [Damage(path, ends[complete], "the line is cut", cut - ends[complete])]
+        assert items == [*(entry(seq) for seq in range(1, complete + 1)), *torn, Gap(NODE, complete + 1, 3)]
+
+
+@pytest.mark.parametrize("change", [1, 0x80, 0xFF], ids=hex)
+def test_a_segment_damaged_at_every_byte_is_read_around_it(node: Path, change: int) -> None:
+    whole = given_segment(node, 1, 3).read_bytes()
+    ends = [len(b"".join(line(seq) for seq in range(1, last + 1))) for last in range(4)]
+    for at in range(len(whole)):
+        path = given_segment(node, 1, 3, whole[:at] + bytes([whole[at] ^ change]) + whole[at + 1 :])
+        items = list(read_node(node))
+        hit = next(last for last in range(1, 4) if at < ends[last])
+        damage = [item for item in items if isinstance(item, Damage)]
+        assert [one.path for one in damage] == [path] * len(damage)
+        assert damage[0].offset == ends[hit - 1]
+        # A line end that is gone takes the next line with it, but nothing more.
+        lost = [hit, hit + 1] if at == ends[hit] - 1 and hit < 3 else [hit]
+        assert entries(items) == [entry(seq) for seq in (1, 2, 3) if seq not in lost]
+        assert [item for item in items if isinstance(item, Gap)] == [Gap(NODE, lost[0], lost[-1])]
+
+
+def test_a_line_that_became_two_is_two_damages(node: Path) -> None:
+    whole = given_segment(node, 1, 2).read_bytes()
+    given_segment(node, 1, 2, whole[:30] + b"\n" + whole[31:])
+    damage, more, gap, second = read_node(node)
+    assert isinstance(damage, Damage)
+    assert isinstance(more, Damage)
+    assert (damage.offset, more.offset) == (0, 31)
+    assert (gap, second) == (Gap(NODE, 1, 1), entry(2))
+
+
+def test_missing_segments_and_lines_are_gaps(node: Path) -> None:
+    given_segment(node, 3, 4)
+    given_segment(node, 8, 9)
+    assert list(read_node(node)) == [Gap(NODE, 1, 2), entry(3), entry(4), Gap(NODE, 5, 7), entry(8), entry(9)]
+
+
+def test_a_half_written_line_of_a_living_node_is_no_damage(node: Path) -> None:
+    lock = Lock.take(node, create=True)
+    assert lock
+    path = node / open_name(1)
+    path.write_bytes(line(1) + line(2)[:20])
+    assert list(read_node(node)) == [entry(1)]
+    lock.release(ended=False)
+    assert list(read_node(node)) == [entry(1), Damage(path, len(line(1)), "the line is cut", 20)]
+
+
+def test_a_tail_goes_on_where_it_was_while_segments_are_written_and_sealed(node: Path) -> None:
+    lock = Lock.take(node, create=True)
+    assert lock
+    tail = Tail(node)
+    assert list(tail.read()) == []
+    path = node / open_name(1)
+    path.write_bytes(line(1) + line(2)[:9])
+    assert list(tail.read()) == [entry(1)]
+    path.write_bytes(line(1) + line(2) + line(3))
+    assert list(tail.read()) == [entry(2), entry(3)]
+    path.rename(node / sealed_name(1, 3))
+    assert list(tail.read()) == []
+    (node / open_name(4)).write_bytes(line(4))
+    assert list(tail.read()) == [entry(4)]
+    lock.release(ended=True)
+
+
+def test_a_segment_that_is_sealed_between_looking_and_reading_is_read(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = node / open_name(1)
+    path.write_bytes(line(1))
+    really_open = Path.open
+
+    def seal_and_open(self: Path, *arguments: str) -> object:
+        if self == path and path.exists():
+            path.rename(node / sealed_name(1, 1))
+        return really_open(self, *arguments)
+
+    monkeypatch.setattr(Path, "open", seal_and_open)
+    assert list(read_node(node)) == [entry(1)]
+
+
+def test_a_segment_that_is_deleted_between_looking_and_reading_is_a_gap(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = given_segment(node, 1, 2)
+    given_segment(node, 3, 3)
+    really_open = Path.open
+
+    def delete_and_open(self: Path, *arguments: str) -> object:
+        if self == path:
+            path.unlink(missing_ok=True)
+        return really_open(self, *arguments)
+
+    monkeypatch.setattr(Path, "open", delete_and_open)
+    assert list(read_node(node)) == [Gap(NODE, 1, 2), entry(3)]
+
+
+def test_a_follower_sees_nodes_that_come_later(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+    assert list(follower.read()) == []
+    for name in ("b-2", "a-1"):
+        (tmp_path / name).mkdir()
+        given_segment(tmp_path / name, 1, 1)
+        assert [one.node for one in entries(list(follower.read()))] == [name]
+
+
+def test_the_entries_of_one_job_and_every_purge(node: Path) -> None:
+    mine = {"id": 'my "job"', "event": Event.ACKED}
+    lines = [
+        line(1),
+        line(2, **mine),
+        line(3, attributes={"id": 'my "job"'}),
+        line(4, id='my "job" 2'),
+        line(5, id="", event=Event.PURGED),
+        line(6, **mine)[:-4] + b"xxx\n",
+    ]
+    path = given_segment(node, 1, 6, b"".join(lines))
+    found = list(read_job(node.parent, 'my "job"'))
+    assert [one.seq if isinstance(one, Entry) else one for one in found] == [
+        2,
+        5,
+        Damage(path, sum(map(len, lines[:5])), "the check sum does not fit", len(lines[5])),
+    ]
