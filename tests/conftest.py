@@ -6,5 +6,6 @@ pytest_plugins = [
     "tests.plugins.redis_server",
     "tests.plugins.redis_topologies",
     "tests.plugins.scale",
+    "tests.plugins.served",
     "tests.plugins.store_counts",
 ]

@@ -20,7 +20,7 @@ from tests.plugins.processes import guard, release
 
 COMMAND = [str(Path(sys.executable).with_name("duetime"))]
 STOP_S = 30
-ANY_PORT = ("--dev", "--port", "0", "--admin-port", "0")
+ANY_PORT = ("--port", "0", "--admin-port", "0")
 
 StartServer = Callable[..., "ServedProcess"]
 
@@ -112,10 +112,10 @@ def is_running(pid: int) -> bool:
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
     started: list[ServedProcess] = []
 
-    def start(*arguments: str, **environment: str) -> ServedProcess:
+    def start(*arguments: str, ports: tuple[str, ...] = ANY_PORT, **environment: str) -> ServedProcess:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
         process = subprocess.Popen(
-            [*COMMAND, "serve", *ANY_PORT, *arguments],
+            [*COMMAND, "serve", "--dev", *ports, *arguments],
             cwd=tmp_path,
             env=inherited | environment,
             stdout=subprocess.PIPE,
