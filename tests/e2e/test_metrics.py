@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.plugins.served import Samples, Served, read_samples, serving
+from tests.plugins.serving import Samples, Served, read_samples, serving
 from tests.plugins.until import until
 
 QUEUE = frozenset({("pool", "default"), ("namespace", "default"), ("queue", "q")})
