@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from duetime.spark.lifecycle import ENDS
 from duetime.spark.schemas import EVENTS, JOBS
 
 DAY = 86_400_000
@@ -52,6 +53,7 @@ def events(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 
 def job(job_id: str, born: int, **fields: Any) -> dict[str, Any]:
     known = {"id": job_id, "born": born, "outcome": "waiting", "reason": "", "batch": "", "adopted": 0, "tries": 5}
+    known |= {"accepts": 1, "ends": ENDS.get(fields.get("outcome", "waiting"), 0)}
     times = {"accepted_at": born, "due_at": born, "first_due_at": born, "last_at": born, "expires_at": 0}
     return {**QUEUE, **known, **times, "attempts": 0, "history": 1, "date": day_of(born), **fields}
 

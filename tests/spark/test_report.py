@@ -99,7 +99,7 @@ def test_the_law_leaves_out_what_has_not_begun(spark: SparkSession) -> None:
     known = jobs(
         spark,
         job("a", START, outcome="acked"),
-        job("b", START, outcome="waiting", adopted=1),
+        job("b", START, outcome="waiting", adopted=1, accepts=0),
         job("c", START, outcome="", accepted_at=None),
     )
     [balance] = balances(known)
@@ -148,7 +148,7 @@ def test_the_verdict_comes_first(missing: int, headline: str) -> None:
 
 
 def test_what_an_audit_named_is_said() -> None:
-    page = write_report(replace(sample(), defects={"lost": 3, "early": 0}, store_checked_at=START))
+    page = write_report(replace(sample(), defects={"lost": 3, "early": 0}, audited_at=START))
     assert "The books do not balance: 3 lost" in page
 
 

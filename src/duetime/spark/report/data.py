@@ -6,8 +6,10 @@ Times are epoch milliseconds, durations milliseconds, percentiles None where not
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from duetime.spark.audit import ENDS, PLACES
+
 LEFT = ("accepted", "adopted")
-RIGHT = ("waiting", "leased", "dead", "acked", "cancelled", "expired", "replaced", "purged", "deleted")
+RIGHT = (*PLACES, *ENDS)
 """The conservation law: the sum of LEFT is the sum of RIGHT, for every queue and every batch."""
 
 
@@ -99,10 +101,10 @@ class Report:
     dead_reasons: Mapping[str, int]
     heat: Heat
     batches: Sequence[BatchLine] = ()
-    store_checked_at: int = 0
-    """When audit compared with the store; 0: the law is the journal's word alone."""
+    audited_at: int = 0
+    """When the last audit was; 0: never, and the law is the journal's word alone."""
     defects: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What the last audit named: lost, duplicated, early, acked twice; by kind."""
+    """What that audit named: lost, duplicated, early, acked twice; by kind."""
 
     @property
     def minutes(self) -> float:

@@ -7,7 +7,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.spark.report.data import RIGHT, Balance, BatchLine, Heat, Period, Point, QueueLine, Report
+from duetime.spark.audit import law
+from duetime.spark.report.data import LEFT, RIGHT, Balance, BatchLine, Heat, Period, Point, QueueLine, Report
 from duetime.spark.report.words import day
 from duetime.spark.stats import COUNTS, merged, minute_stats, share_within
 
@@ -57,18 +58,9 @@ def gather(tables: Tables, period: Period, *, target_ms: int, written_at: int) -
 
 
 def balances(jobs: DataFrame) -> list[Balance]:
-    """The conservation law per queue, over every job that the lake knows: a job begins once and is in one place."""
-    begun = F.col("accepted_at").isNotNull()
-    rows = (
-        jobs.groupBy("namespace", "queue")
-        .agg(
-            F.count_if(begun & (F.col("adopted") == 0)).alias("accepted"),
-            F.count_if(begun & (F.col("adopted") == 1)).alias("adopted"),
-            *(F.count_if(begun & (F.col("outcome") == word)).alias(word) for word in RIGHT),
-        )
-        .collect()
-    )
-    words = ("accepted", "adopted", *RIGHT)
+    """The conservation law per queue, over every job that the lake knows."""
+    words = (*LEFT, *RIGHT)
+    rows = law(jobs).groupBy("namespace", "queue").agg(*(F.sum(word).alias(word) for word in words)).collect()
     return [Balance(row.namespace, row.queue, {word: row[word] for word in words}) for row in rows]
 
 

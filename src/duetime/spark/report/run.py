@@ -9,6 +9,8 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from duetime.errors import DuetimeError
+from duetime.ids import timestamp_ms
+from duetime.spark.audit import ERRORS
 from duetime.spark.lake import Lake
 from duetime.spark.report.data import LEFT, RIGHT, Period, Report
 from duetime.spark.report.gather import HOUR, MINUTE, Tables, gather, step_for
@@ -49,7 +51,9 @@ def make_report(lake: Lake, asked: Asked, *, written_at: int) -> Report:
         (F.col("ts") >= period.start_at) & (F.col("ts") < period.end_at)
     )
     tables = Tables(stats, events, lake.jobs.read())
-    return gather(tables, period, target_ms=asked.target_ms, written_at=written_at)
+    gathered = gather(tables, period, target_ms=asked.target_ms, written_at=written_at)
+    audited_at, defects = _last_audit(lake)
+    return replace(gathered, audited_at=audited_at, defects=defects)
 
 
 def write_file(report: Report, path: Path) -> None:
@@ -83,9 +87,14 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def with_audit(report: Report, *, checked_at: int, defects: dict[str, int]) -> Report:
-    """The report with what an audit of the store found."""
-    return replace(report, store_checked_at=checked_at, defects=defects)
+def _last_audit(lake: Lake) -> tuple[int, dict[str, int]]:
+    """When it was, and what it found by kind; (0, {}) if there is none."""
+    done = [one.name for one in lake.files.list(f"{lake.folder}/audit")]
+    done = [run for run in done if lake.files.list(f"{lake.folder}/audit/{run}/findings")]
+    if not done:
+        return 0, {}
+    found = lake.spark.read.parquet(f"{lake.folder}/audit/{max(done)}/findings").groupBy("kind").count().collect()
+    return timestamp_ms(max(done)), {row["kind"]: row["count"] for row in found if row["kind"] in ERRORS}
 
 
 def _every_day(asked: Asked) -> range:

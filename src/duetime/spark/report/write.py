@@ -53,22 +53,21 @@ def _verdict(report: Report) -> Html:
     total = sum(one.terms.get(word, 0) for one in report.balances for word in LEFT)
     named = {kind: count for kind, count in report.defects.items() if count}
     source = (
-        f"compared with the store at {moment(report.store_checked_at)} UTC"
-        if report.store_checked_at
-        else "by the journal alone; `duetime pipeline audit` compares with the store"
+        f"Audited at {moment(report.audited_at)} UTC."
+        if report.audited_at
+        else "By the journal alone; `duetime pipeline audit` compares with the store."
     )
     if missing or named:
-        what = ", ".join(f"{number(count)} {kind}" for kind, count in named.items()) or f"{number(missing)} unexplained"
-        return verdict(
-            "bad", f"The books do not balance: {what}", f"`duetime pipeline reconcile` repairs it; {source}."
+        what = (
+            ", ".join(f"{number(count)} {kind.replace('_', ' ')}" for kind, count in named.items())
+            or f"{number(missing)} unexplained"
         )
+        return verdict("bad", f"The books do not balance: {what}", f"{source} `duetime pipeline reconcile` repairs it.")
     if not total:
         return verdict(
             "warn", "No jobs in this period", "The lake has no job that was accepted, delivered or ended here."
         )
-    return verdict(
-        "good", f"Nothing was lost: {number(total)} jobs accepted, {number(total)} accounted for", f"Checked {source}."
-    )
+    return verdict("good", f"Nothing was lost: {number(total)} jobs accepted, {number(total)} accounted for", source)
 
 
 def _headlines(report: Report) -> list[Tile]:
