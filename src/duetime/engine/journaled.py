@@ -115,7 +115,7 @@ class Journaled:
         return answers
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        self._journal.ready()
+        self._journal.ready(sure=False)
         with self._call():
             reserved = await self.inner.reserve(queue, asks)
             self._learn(reserved.now)
@@ -192,7 +192,7 @@ class Journaled:
         return await self._whole(self._several(queue, lambda: inner(queue, ids, delay_ms=delay_ms, due_at=due_at)))
 
     async def reap(self, limit: int = 500) -> Reaped:
-        self._journal.ready()
+        self._journal.ready(sure=False)
         with self._call():
             reaped = await self.inner.reap(limit)
             self._learn(reaped.now)

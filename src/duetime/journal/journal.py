@@ -74,6 +74,7 @@ class Journal:
                 f"the journal cannot be written to {self.options.folder} ({error.strerror or error}): choose another "
                 "folder with --journal, DUETIME_JOURNAL or journal in duetime.toml"
             ) from None
+        self._beat_once()
         self._loops = [asyncio.create_task(self._beat()), asyncio.create_task(self._keep_house())]
 
     # --- for the engines
@@ -98,11 +99,13 @@ class Journal:
         if self.writer.failure:
             raise StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
 
-    def ready(self) -> None:
-        """Can what happens be recorded? Raises StoreUnavailable; nothing was done then."""
+    def ready(self, *, sure: bool = True) -> None:
+        """Can what happens be recorded? Raises StoreUnavailable; nothing was done then. `sure`: something will happen,
+        so a lazy journal begins.
+        """
         if self._closed:
             raise StoreUnavailable("the journal is closed")
-        if not self.writer.is_open:
+        if sure and not self.writer.is_open:
             self._open()
         if self.writer.backlog > MAX_BACKLOG:
             raise StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
@@ -111,6 +114,8 @@ class Journal:
         """Write down what happened. `promise`: the caller will ask for the promise, and there is no need to hurry
         before that.
         """
+        if not self.writer.is_open:
+            self._open()
         self.writer.append(drafts, hurry=not promise)
         if promise:
             self._promised = self.writer.seq
@@ -158,12 +163,16 @@ class Journal:
         """From now on the heartbeats are also those of a pool."""
         self._pulses[pool] = pulse
         if self.writer.is_open:
-            self.record([Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool)])
+            self.writer.append([Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool)])
 
     async def _beat(self) -> None:
         while True:
-            self.record([Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool) for pool, pulse in self._pulses.items()])
             await asyncio.sleep(HEARTBEAT_S)
+            self._beat_once()
+
+    def _beat_once(self) -> None:
+        if drafts := [Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool) for pool, pulse in self._pulses.items()]:
+            self.writer.append(drafts)
 
     async def _keep_house(self) -> None:
         if self._lazy:

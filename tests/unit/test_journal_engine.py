@@ -1,0 +1,281 @@
+"""Store, journal, answer: what is answered when, and what becomes of it when the journal cannot be written."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from duetime.client import AsyncClient
+from duetime.engine import Engine
+from duetime.engine.journaled import join_journal
+from duetime.engine.journaling import end, known
+from duetime.engine.pools import Pools
+from duetime.errors import InvalidSettings, JobExists, JournalFull, StoreUnavailable
+from duetime.job import Event, IfExists, NewJob
+from duetime.journal import files, journal, writer
+from duetime.journal.events import Entry
+from duetime.journal.journal import Journal
+from duetime.journal.options import JournalOptions
+from duetime.journal.reader import read_journal
+from duetime.stores.memory import MemoryStore
+from duetime.stores.open import open_store
+from tests.faults.store_faults import FaultyStore
+from tests.plugins.until import until
+from tests.simulation.engine_room import QUEUE, ids, push
+
+
+class Disk:
+    """The journal's disk: writes wait while it is held, and fail while it is broken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broken = False
+        self.free = threading.Event()
+        self.free.set()
+        self._write = os.write
+        monkeypatch.setattr(files.os, "write", self.write)
+        monkeypatch.setattr(writer, "RETRY_S", 0.01)
+
+    def write(self, handle: int, data: bytes) -> int:
+        assert self.free.wait(30)
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._write(handle, data)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    one = Disk(monkeypatch)
+    yield one
+    one.free.set()
+    one.broken = False
+
+
+@asynccontextmanager
+async def journaled(folder: Path, store: FaultyStore | None = None, **options: int) -> AsyncIterator[Engine]:
+    async with Journal(JournalOptions(folder, **{"reserve": 0, **options})) as one:
+        joined = await join_journal(store or MemoryStore(), one, "default")
+        async with Engine(joined) as engine:
+            yield engine
+
+
+def events(folder: Path) -> list[tuple[str, str]]:
+    entries = [item for item in read_journal(folder) if isinstance(item, Entry)]
+    return [(entry.event.value, entry.id) for entry in entries if entry.event not in (Event.HEARTBEAT, Event.CLOSED)]
+
+
+async def test_an_answer_waits_for_the_journal_and_the_next_call_does_not(tmp_path: Path, disk: Disk) -> None:
+    store = FaultyStore(MemoryStore())
+    async with journaled(tmp_path, store) as engine:
+        disk.free.clear()
+        pushing = [asyncio.create_task(push(engine, "a"))]
+        await until(lambda: store.count("push") == 1)
+        pushing.append(asyncio.create_task(push(engine, "b")))
+        await until(lambda: store.count("push") == 2)
+        await until(lambda: not engine._pushes._inboxes)
+        found = await engine.reserve([QUEUE], limit=2)
+        assert ids(found) == ["a", "b"], "delivered meanwhile: that need not be on record"
+        assert [task.done() for task in pushing] == [False, False]
+        disk.free.set()
+        await asyncio.gather(*pushing)
+        assert events(tmp_path)[:2] == [("accepted", "a"), ("accepted", "b")]
+
+
+@pytest.mark.parametrize("verb", ["push", "ack", "ack by id", "cancel", "kill", "purge", "respawn", "reschedule"])
+async def test_what_cannot_be_written_is_answered_with_an_unknown_outcome(
+    tmp_path: Path, disk: Disk, verb: str
+) -> None:
+    async with journaled(tmp_path) as engine:
+        await push(engine, "a", "b", "waits")
+        [a, b] = await engine.reserve([QUEUE], limit=2)
+        await engine.kill(b.lease)
+        calls = {
+            "push": lambda: push(engine, "new"),
+            "ack": lambda: engine.ack([a.lease]),
+            "ack by id": lambda: engine.ack_by_id(QUEUE, ["a"]),
+            "cancel": lambda: engine.cancel(QUEUE, ["a"]),
+            "kill": lambda: engine.kill(a.lease),
+            "purge": lambda: engine.purge(QUEUE, ["leased"]),
+            "respawn": lambda: engine.respawn(QUEUE, ids=["b"]),
+            "reschedule": lambda: engine.reschedule(QUEUE, ["waits"], delay_ms=1000),
+        }
+        disk.broken = True
+        with pytest.raises(StoreUnavailable, match="journal could not be written") as caught:
+            await calls[verb]()
+        assert caught.value.outcome_unknown
+        written = len(events(tmp_path))
+        disk.broken = False
+        await until(lambda: len(events(tmp_path)) == written + 1)
+
+
+async def test_a_refusal_is_a_refusal_whatever_becomes_of_its_neighbours_entries(tmp_path: Path, disk: Disk) -> None:
+    store = FaultyStore(MemoryStore())
+    async with journaled(tmp_path, store) as engine:
+        await push(engine, "taken")
+        store.slow("push", request=0.01)
+        disk.broken = True
+        answers = await asyncio.gather(
+            *(engine.push(QUEUE, [NewJob(one, b"")], if_exists=IfExists.ERROR) for one in ("new", "taken")),
+            return_exceptions=True,
+        )
+        assert [type(answer) for answer in answers] == [StoreUnavailable, JobExists]
+        assert store.count("push") == 2
+        disk.broken = False
+
+
+async def test_while_the_journal_fails_pushes_are_refused_before_the_store(tmp_path: Path, disk: Disk) -> None:
+    store = FaultyStore(MemoryStore())
+    async with journaled(tmp_path, store) as engine:
+        await push(engine, "a")
+        disk.broken = True
+        with pytest.raises(StoreUnavailable):
+            await push(engine, "b")
+        with pytest.raises(StoreUnavailable, match="cannot be written") as caught:
+            await push(engine, "c")
+        assert not caught.value.outcome_unknown
+        assert store.count("push") == 2
+        disk.broken = False
+        await until(lambda: engine._journaled._journal.writer.failure is None)
+        assert events(tmp_path) == [("accepted", "a"), ("accepted", "b")]
+        await push(engine, "c")
+
+
+async def test_a_backlog_that_grows_too_large_stops_everything(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "MAX_BACKLOG", 1000)
+    async with journaled(tmp_path) as engine:
+        await push(engine, *"abcdefghij")
+        disk.broken = True
+        found = await engine.reserve([QUEUE], limit=9)
+        await until(lambda: engine._journaled._journal.writer.backlog > 1000)
+        for call in (engine.reserve([QUEUE]), engine.ack([found[0].lease]), engine.cancel(QUEUE, ["a"])):
+            with pytest.raises(StoreUnavailable, match="cannot be written") as caught:
+                await call
+            assert not caught.value.outcome_unknown
+        disk.broken = False
+        await until(lambda: engine._journaled._journal.writer.backlog == 0)
+        await engine.ack([found[0].lease])
+
+
+async def test_without_room_pushes_are_refused_and_the_rest_goes_on_and_is_journaled(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    await store.push(QUEUE, [])
+    async with journaled(tmp_path, store) as engine:
+        await push(engine, "a", "b")
+    async with journaled(tmp_path, store, reserve=2**62) as engine:
+        with pytest.raises(JournalFull, match="bytes left") as caught:
+            await push(engine, "c")
+        assert (caught.value.code, caught.value.status) == ("journal_full", 507)
+        assert await store.get(QUEUE, ["c"]) == [None]
+        [a, b] = await engine.reserve([QUEUE], limit=2)
+        await engine.ack([a.lease])
+        await engine.release(b.lease, delay_ms=60_000)
+    assert sorted(events(tmp_path)[-4:]) == [("acked", "a"), ("delivered", "a"), ("delivered", "b"), ("released", "b")]
+
+
+async def test_a_stopping_engine_leaves_nothing_unwritten(tmp_path: Path) -> None:
+    async with journaled(tmp_path) as engine:
+        await push(engine, "a")
+        await engine.reserve([QUEUE])
+    items = [item for item in read_journal(tmp_path) if isinstance(item, Entry)]
+    assert [entry.event for entry in items] == [Event.HEARTBEAT, Event.ACCEPTED, Event.DELIVERED, Event.CLOSED]
+
+
+async def test_a_heartbeat_is_not_ahead_of_a_call_under_way(tmp_path: Path) -> None:
+    """What happened before a heartbeat's time stands before it, or reconcile would bring back what is being acked."""
+    store = FaultyStore(MemoryStore())
+    async with journaled(tmp_path, store) as engine:
+        joined = engine._journaled
+        assert joined
+        before = (await joined.ping()).now
+        gate = asyncio.Event()
+        store.slow("push", answer=gate)
+        pushing = asyncio.create_task(push(engine, "a"))
+        await until(lambda: store.count("push") == 1)
+        began = joined._pulse()
+        await asyncio.sleep(0.05)
+        assert joined._pulse() == began
+        assert began - before < 1000
+        gate.set()
+        await pushing
+        assert joined._pulse() >= began + 50
+
+
+# --- whether a pool journals
+
+
+async def test_a_pool_that_journals_is_not_opened_without_one(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    async with Pools({"default": url}, open_store=open_store) as pools:
+        assert await known(pools.engine("default").store) is None, "nobody asked for a journal yet"
+    async with (
+        Journal(JournalOptions(tmp_path / "journal")) as one,
+        Pools({"default": url}, open_store=open_store, journal=one) as pools,
+    ):
+        record = await known(pools.engine("default").store)
+        now = (await pools.engine("default").store.ping()).now
+        assert record
+        assert (record.pool, now - 60_000 < record.since <= now) == ("default", True)
+        with pytest.raises(InvalidSettings, match=r"journaled since .*--journal, DUETIME_JOURNAL"):
+            async with Pools({"default": url}, open_store=open_store):
+                pass
+        assert await end(pools.engine("default").store)
+    async with Pools({"default": url}, open_store=open_store) as pools:
+        assert pools.errors() == {}
+
+
+async def test_since_when_is_not_moved_by_later_engines(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with Journal(JournalOptions(tmp_path)) as one:
+        await join_journal(store, one, "first")
+        before = await known(store)
+        await asyncio.sleep(0.005)
+        await join_journal(store, one, "second")
+        assert await known(store) == before
+
+
+async def test_an_embedded_engine_journals_if_its_pool_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DUETIME_JOURNAL", raising=False)
+    url = f"sqlite://{tmp_path}/jobs.db"
+    folder = tmp_path / "journal"
+    async with AsyncClient(url) as client:
+        await client.push_on("mail", "before", id="before")
+    assert not folder.exists()
+    async with AsyncClient(url, journal=str(tmp_path / "elsewhere")) as client:
+        await client.push_on("mail", "first", id="first")
+    async with AsyncClient(url) as client:
+        await client.push_on("mail", "second", id="second")
+    assert events(tmp_path / "elsewhere") == [("accepted", "first")]
+    assert events(folder) == [("accepted", "second")], "beside the file, where a server would write"
+    with pytest.raises(InvalidSettings, match="journal="):
+        async with AsyncClient(url, journal="off") as client:
+            await client.push_on("mail", "third")
+    monkeypatch.setenv("DUETIME_JOURNAL", str(tmp_path / "third"))
+    async with AsyncClient(url) as client:
+        await client.push_on("mail", "third", id="third")
+    assert events(tmp_path / "third") == [("accepted", "third")]
+
+
+async def test_an_embedded_engine_that_only_looks_writes_nothing(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    async with AsyncClient(url, journal=str(tmp_path / "journal")) as client:
+        assert await client.queue("mail").reserve(limit=1) == []
+    assert not (tmp_path / "journal").exists()
+
+
+@pytest.mark.store_kind("redis")
+async def test_an_embedded_engine_on_redis_has_to_be_told_where(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DUETIME_JOURNAL", raising=False)
+    async with AsyncClient(redis_url, journal=str(tmp_path)) as client:
+        await client.push_on("mail", "first", id="first")
+    with pytest.raises(InvalidSettings, match="DUETIME_JOURNAL"):
+        async with AsyncClient(redis_url) as client:
+            await client.push_on("mail", "second")
+    assert events(tmp_path) == [("accepted", "first")]

@@ -1,0 +1,336 @@
+"""What each verb writes into the journal, compared whole, on every store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+
+from duetime.clock import ManualClock
+from duetime.engine import Engine
+from duetime.engine.journaled import Journaled, join_journal
+from duetime.errors import JobExists, LeaseLost
+from duetime.job import Event, IfExists, Lease, NewJob, Priority, State
+from duetime.journal.events import Draft, Entry
+from duetime.journal.journal import Journal
+from duetime.journal.options import JournalOptions
+from duetime.journal.reader import read_journal
+from duetime.stores.base import Mark, RulesChange, Store
+from duetime.stores.open import open_store
+from tests.simulation.engine_room import QUEUE
+
+QUIET = {Event.HEARTBEAT, Event.CLOSED}
+T0 = 1_800_000_000_000
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(T0)
+
+
+@pytest.fixture
+async def store(
+    store_kind: str, request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[Store]:
+    url = {"memory": "memory:", "sqlite": f"sqlite://{tmp_path}/jobs.db?synchronous=OFF"}.get(store_kind)
+    if url is None:
+        url = request.getfixturevalue("redis_server").url
+        with redis.Redis.from_url(url) as client:
+            client.flushall()
+    opened = await open_store(url, clock=clock)
+    yield opened
+    await opened.close()
+
+
+class Scene:
+    """An engine with a journal, and what it has written."""
+
+    def __init__(self, engine: Engine, journal: Journal, clock: ManualClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self._journal = journal
+        self._seen = 0
+
+    async def written(self) -> list[Draft]:
+        """What was written since the last look, without what a node says about itself."""
+        await asyncio.to_thread(self._journal.writer.flush)
+        items = list(read_journal(self._journal.options.folder))
+        assert all(isinstance(item, Entry) for item in items), items
+        entries = [item for item in items if isinstance(item, Entry)]
+        assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
+        fresh = [entry for entry in entries if entry.seq > self._seen and entry.event not in QUIET]
+        self._seen = len(entries)
+        return [_draft(entry) for entry in fresh]
+
+    async def leased(self, *ids: str, **options: object) -> list[Lease]:
+        await self.engine.push(QUEUE, [NewJob(one, b"hello", **options) for one in ids])
+        found = await self.engine.reserve([QUEUE], limit=len(ids), ttr_ms=1000)
+        assert [delivery.lease.id for delivery in found] == list(ids)
+        await self.written()
+        return [delivery.lease for delivery in found]
+
+
+def _draft(entry: Entry) -> Draft:
+    return msgspec.convert(
+        {name: value for name in Draft.__struct_fields__ if (value := getattr(entry, name)) is not msgspec.UNSET}, Draft
+    )
+
+
+def said(event: Event, job_id: str, *, ts: int = T0, born: int = T0, **fields: object) -> Draft:
+    return Draft(ts=ts, event=event, namespace="shop", queue="mail", id=job_id, born=born, **fields)
+
+
+def accepted(job_id: str, *, event: Event = Event.ACCEPTED, due_at: int = T0, **fields: object) -> Draft:
+    return said(event, job_id, **{"due_at": due_at, "priority": 2, "tries": 5, "body": "hello", **fields})
+
+
+def sure_of_time(drafts: list[Draft], ts: int) -> list[Draft]:
+    """Verbs whose answers carry no time are stamped with what is known of the store's clock, which stands still here
+    while the loop's goes on.
+    """
+    assert all(0 <= draft.ts - ts < 60_000 for draft in drafts)
+    return [msgspec.structs.replace(draft, ts=ts) for draft in drafts]
+
+
+@pytest.fixture
+async def scene(store: Store, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Scene]:
+    async with Journal(JournalOptions(tmp_path / "journal", reserve=0)) as journal:
+        joined = await join_journal(store, journal, "default")
+        assert isinstance(joined, Journaled)
+        async with Engine(joined) as engine:
+            yield Scene(engine, journal, clock)
+
+
+async def test_push(scene: Scene) -> None:
+    job = NewJob(
+        "b",
+        b"\xff",
+        delay_ms=5000,
+        ttl_ms=9000,
+        tries=3,
+        priority=Priority.HIGH,
+        attributes={"trace": "x"},
+    )
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello"), job], mark=Mark("spring/7/0", b"1", 60_000))
+    assert await scene.written() == [
+        accepted("a", batch="spring"),
+        said(
+            Event.ACCEPTED,
+            "b",
+            due_at=T0 + 5000,
+            ttl=9000,
+            tries=3,
+            priority=1,
+            attributes={"trace": "x"},
+            body_b64="/w==",
+            batch="spring",
+        ),
+    ]
+
+
+async def test_what_was_repeated_or_refused_is_not_written_again(scene: Scene) -> None:
+    mark = Mark("once", b"1", 60_000)
+    for _ in range(2):
+        await scene.engine.push(QUEUE, [NewJob("a", b"hello")], mark=mark)
+    with pytest.raises(JobExists):
+        await scene.engine.push(QUEUE, [NewJob("a", b"hello")], if_exists=IfExists.ERROR)
+    assert await scene.written() == [accepted("a", batch="once")]
+
+
+async def test_a_kept_job(scene: Scene) -> None:
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
+    await scene.written()
+    scene.clock.advance(1)
+    await scene.engine.push(QUEUE, [NewJob("a", b"another")])
+    assert await scene.written() == [said(Event.KEPT, "a", ts=T0 + 1000, due_at=T0, reason="waiting")]
+
+
+async def test_a_replaced_job(scene: Scene) -> None:
+    await scene.leased("a")
+    scene.clock.advance("500ms")
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello")], if_exists=IfExists.REPLACE)
+    now = T0 + 500
+    assert await scene.written() == [
+        accepted("a", event=Event.REPLACED, ts=now, born=now, due_at=now, was=T0),
+    ]
+
+
+async def test_a_job_that_takes_the_place_of_an_expired_one(scene: Scene) -> None:
+    scene.engine._reaper._store = _Unreaped()
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello", ttl_ms=1000)])
+    await scene.written()
+    scene.clock.advance("2s")
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
+    now = T0 + 2000
+    written = await scene.written()
+    assert written == [
+        said(Event.EXPIRED, "a", ts=now),
+        accepted("a", ts=now, born=now, due_at=now, reason="expired", was=T0),
+    ]
+
+
+class _Unreaped:
+    async def reap(self, limit: int) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_deliver(scene: Scene) -> None:
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
+    await scene.written()
+    scene.clock.advance("1s")
+    await scene.engine.reserve([QUEUE])
+    assert await scene.engine.reserve([QUEUE]) == []
+    assert await scene.written() == [said(Event.DELIVERED, "a", ts=T0 + 1000, attempt=1, due_at=T0)]
+
+
+async def test_deliver_to_one_who_waits(scene: Scene) -> None:
+    consumer = asyncio.create_task(scene.engine.reserve([QUEUE], wait_ms=20_000))
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
+    await consumer
+    assert await scene.written() == [
+        accepted("a"),
+        said(Event.DELIVERED, "a", attempt=1, due_at=T0),
+    ]
+
+
+async def test_what_a_reserve_meets_and_ends(scene: Scene) -> None:
+    scene.engine._reaper._store = _Unreaped()
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello", ttl_ms=1000), NewJob("b", b"hello")])
+    await scene.written()
+    scene.clock.advance("2s")
+    await scene.engine.reserve([QUEUE])
+    now = T0 + 2000
+    assert await scene.written() == [
+        said(Event.EXPIRED, "a", ts=now),
+        said(Event.DELIVERED, "b", ts=now, attempt=1, due_at=T0),
+    ]
+
+
+async def test_ack(scene: Scene) -> None:
+    a, b = await scene.leased("a", "b")
+    await scene.engine.ack([a, b, a, Lease(QUEUE, "b", 1, 1)])
+    assert sure_of_time(await scene.written(), T0) == [
+        said(Event.ACKED, "a", attempt=1),
+        said(Event.ACKED, "b", attempt=1),
+    ]
+
+
+async def test_ack_by_id(scene: Scene) -> None:
+    [_, dead] = await scene.leased("a", "dead")
+    await scene.engine.kill(dead)
+    await scene.engine.push(QUEUE, [NewJob("b", b"hello")])
+    await scene.written()
+    await scene.engine.ack_by_id(QUEUE, ["a", "b", "none", "dead"])
+    assert sure_of_time(await scene.written(), T0) == [
+        said(Event.ACKED, "a", attempt=1, reason="unfenced"),
+        said(Event.ACKED, "b", reason="unfenced"),
+        said(Event.DELETED, "dead", attempt=1),
+    ]
+
+
+async def test_cancel(scene: Scene) -> None:
+    await scene.leased("a")
+    await scene.engine.push(QUEUE, [NewJob("b", b"hello")])
+    await scene.written()
+    await scene.engine.cancel(QUEUE, ["a", "b", "none"])
+    assert sure_of_time(await scene.written(), T0) == [
+        said(Event.CANCELLED, "a", attempt=1, reason="running"),
+        said(Event.CANCELLED, "b"),
+    ]
+
+
+async def test_release_and_give_back(scene: Scene) -> None:
+    a, b = await scene.leased("a", "b")
+    await scene.engine.release(a, delay_ms=3000)
+    await scene.engine.give_back(b)
+    with pytest.raises(LeaseLost):
+        await scene.engine.release(a)
+    assert sure_of_time(await scene.written(), T0) == [
+        said(Event.RELEASED, "a", attempt=1, due_at=T0 + 3000),
+        said(Event.GIVEN_BACK, "b", attempt=1, due_at=T0),
+    ]
+
+
+async def test_kill_respawn_and_delete(scene: Scene) -> None:
+    a, _ = await scene.leased("a", "b")
+    await scene.engine.kill(a, error="no")
+    await scene.engine.respawn(QUEUE, ids=["a", "b", "none"])
+    [delivery] = await scene.engine.reserve([QUEUE])
+    await scene.engine.kill(delivery.lease)
+    await scene.engine.cancel(QUEUE, ["a"])
+    assert sure_of_time(await scene.written(), T0) == [
+        said(Event.DEAD, "a", attempt=1, reason="killed"),
+        said(Event.RESPAWNED, "a", attempt=1, due_at=T0),
+        said(Event.DELIVERED, "a", attempt=2, due_at=T0),
+        said(Event.DEAD, "a", attempt=2, reason="killed"),
+        said(Event.DELETED, "a", attempt=2),
+    ]
+
+
+async def test_a_release_without_tries_left_is_a_death(scene: Scene) -> None:
+    [a] = await scene.leased("a", tries=1)
+    await scene.engine.release(a)
+    assert sure_of_time(await scene.written(), T0) == [said(Event.DEAD, "a", attempt=1, reason="tries")]
+
+
+async def test_reschedule(scene: Scene) -> None:
+    await scene.leased("leased")
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
+    await scene.written()
+    await scene.engine.reschedule(QUEUE, ["a", "leased", "none"], delay_ms=7000)
+    assert sure_of_time(await scene.written(), T0) == [said(Event.RESCHEDULED, "a", due_at=T0 + 7000)]
+
+
+async def test_extend_and_configure_say_nothing(scene: Scene) -> None:
+    [a] = await scene.leased("a")
+    await scene.engine.extend(a, 5000)
+    await scene.engine.configure(QUEUE, RulesChange(strict=True))
+    assert await scene.written() == []
+
+
+async def test_what_the_reaper_does(scene: Scene) -> None:
+    await scene.leased("last", tries=1)
+    await scene.leased("again")
+    await scene.engine.push(QUEUE, [NewJob("old", b"hello", ttl_ms=1000)])
+    await scene.written()
+    scene.clock.advance("2s")
+    scene.engine._reaper.expect(0)
+    now, written = T0 + 2000, list[Draft]()
+    while len(written) < 3:
+        written += await scene.written()
+    assert sorted(written, key=lambda draft: draft.id) == [
+        said(Event.LEASE_EXPIRED, "again", ts=now, attempt=1, due_at=now),
+        said(Event.DEAD, "last", ts=now, attempt=1, reason="tries"),
+        said(Event.EXPIRED, "old", ts=now),
+    ]
+
+
+async def test_purge(scene: Scene) -> None:
+    await scene.engine.push(QUEUE, [NewJob(f"j{number}", b"hello") for number in range(3)])
+    await scene.written()
+    assert await scene.engine.purge(QUEUE, [State.READY, State.DELAYED]) == 3
+    assert await scene.engine.purge(QUEUE, [State.READY]) == 0
+    assert await scene.written() == [
+        Draft(ts=T0, event=Event.PURGED, namespace="shop", queue="mail", reason="delayed,ready")
+    ]
+
+
+async def test_a_verb_whose_caller_goes_away_is_on_record(scene: Scene) -> None:
+    [a] = await scene.leased("a")
+    killing = asyncio.create_task(scene.engine.kill(a))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    killing.cancel()
+    await asyncio.wait([killing])
+    assert killing.cancelled()
+    written = list[Draft]()
+    while not written:
+        written = await scene.written()
+    assert sure_of_time(written, T0) == [said(Event.DEAD, "a", attempt=1, reason="killed")]
