@@ -150,7 +150,7 @@ class Book:
     # --- out
 
     def _settled(self, run: Run, decision: Decision, answer: Result) -> None:
-        if isinstance(answer, DuetimeError):
+        if run.lost or isinstance(answer, DuetimeError):
             self._lost(run, answer)
         elif decision.verb is Verb.GIVE_BACK:
             self.teller.tell("given_back", run)
@@ -167,8 +167,8 @@ class Book:
         await self.teller.over(run, decision, run.outcome.ended, answer.reason or answer.event if answer else "")
         self._close(run, decision)
 
-    def _lost(self, run: Run, error: DuetimeError) -> None:
-        if not isinstance(error, LeaseLost):
+    def _lost(self, run: Run, error: Result) -> None:
+        if isinstance(error, DuetimeError) and not isinstance(error, LeaseLost):
             log.error("not_settled", extra={"job": run.delivery.lease.id, "error": error.message})
         if not run.lost:
             self.teller.tell("lease_lost", run)

@@ -1,6 +1,7 @@
 """How a worker gets jobs: as many as there is room for, and ahead of time only what it will surely start in a moment.
 
-What is fetched ahead is worth at most AHEAD_S of work, by the mean of what jobs took lately; so long jobs are never
+What is fetched ahead is worth at most AHEAD_S of work, by the mean of what jobs took lately, and nothing while no job
+comes to its end; so long jobs are never
 fetched ahead, and short ones in batches that make the round trip cheap. Should it turn out otherwise, jobs that have
 not begun after SHELF_S are given back for others to take.
 """
@@ -44,6 +45,7 @@ class Fetcher:
         self._stop = stop
         self._resting = 0
         self._mean_s = 0.0
+        self._ended_at = 0.0
         self._news = asyncio.Event()
         self._pumping = False
         book.on_change(self._news.set)
@@ -92,7 +94,7 @@ class Fetcher:
         return want if left < 0 else min(want, left)
 
     def _ahead(self) -> int:
-        if not self._mean_s:
+        if not self._mean_s or time.monotonic() - self._ended_at > 2 * AHEAD_S:
             return 0
         return min(MAX_AHEAD, int(self._options.concurrency * AHEAD_S / self._mean_s))
 
@@ -140,6 +142,7 @@ class Fetcher:
 
     def ended(self, run: Run, outcome: Outcome) -> None:
         self._book.ended(run, outcome)
+        self._ended_at = run.ended_at
         if run.started_at:
             self._learn(run.ended_at - run.started_at)
         if self._options.rest_s:
@@ -179,7 +182,6 @@ class Fetcher:
     def check(self, now: float) -> None:
         """Jobs that lie here for too long belong to others."""
         if self.shelf and now - self.shelf[0].reserved_at > SHELF_S:
-            self._mean_s = max(self._mean_s, AHEAD_S * self._options.concurrency)
             self.clear()
 
     def clear(self) -> None:

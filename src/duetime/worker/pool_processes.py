@@ -38,6 +38,7 @@ class Child:
         self.sock.setblocking(False)
         self.runs: deque[Run] = deque()
         self.ending = False
+        self.stuck = False
         self.timed_out = False
         self.kill_at = 0.0
 
@@ -90,16 +91,17 @@ class ProcessPool:
     # --- jobs
 
     def room(self) -> int:
-        depth = self.depth
-        return sum(max(0, depth - len(child.runs)) for child in self._children.values() if not child.ending)
+        return sum(self._room_of(child) for child in self._children.values())
+
+    def _room_of(self, child: Child) -> int:
+        """A process whose job takes long gets none behind it."""
+        if child.ending or (child.stuck and child.runs):
+            return 0
+        return max(0, self.depth - len(child.runs))
 
     def submit(self, run: Run) -> bool:
-        child = min(
-            (child for child in self._children.values() if not child.ending),
-            key=lambda child: len(child.runs),
-            default=None,
-        )
-        if child is None or len(child.runs) >= self.depth:
+        child = max(self._children.values(), key=self._room_of, default=None)
+        if child is None or not self._room_of(child):
             return False
         message = mailbox.write_job(run.number, run.info())
         try:
@@ -139,6 +141,7 @@ class ProcessPool:
         if outcome is None:
             return
         child.runs.popleft()
+        child.stuck = False
         if child.timed_out:
             self._nursery.kill(child.number, signal.SIGKILL)
         elif child.runs:
@@ -160,7 +163,8 @@ class ProcessPool:
                 child.kill_at = now + GRACE_S
             elif run.deadline and now > run.deadline and not child.timed_out:
                 self._time_out(child, now)
-            elif len(child.runs) > 1 and now - run.started_at > STUCK_S:
+            elif now - run.started_at > STUCK_S and not child.stuck:
+                child.stuck = True
                 self._return(child.take_back())
 
     def _time_out(self, child: Child, now: float) -> None:

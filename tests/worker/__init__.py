@@ -1,0 +1,1 @@
+"""Tasks and the worker daemon, with real processes."""

@@ -1,0 +1,160 @@
+"""The program that the tests' workers run: `duetime work tests.worker.sample:app`.
+
+It appends a line of JSON to SAMPLE_LOG for every event and whatever its tasks note; one write each, so that lines of
+several processes do not mix.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import duetime
+from duetime.worker.events import NAMES, TaskEvent
+from duetime.worker.runs import Failure, JobInfo
+
+app = duetime.App(os.environ["DUETIME_URL"], token=os.environ.get("SAMPLE_TOKEN"))
+LOG = os.open(os.environ["SAMPLE_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+HELD: list[bytearray] = []
+
+
+def note(kind: str, **fields: Any) -> None:
+    os.write(LOG, (json.dumps({"kind": kind, "pid": os.getpid(), **fields}) + "\n").encode())
+
+
+def hear(event: TaskEvent) -> None:
+    job = {"id": event.job.id, "attempt": event.job.attempt, "name": event.job.name} if event.job else {}
+    failure = {"failure": event.failure.kind} if event.failure else {}
+    note(event.name, reason=event.reason, status=event.status, delay_ms=event.delay_ms, **job, **failure)
+
+
+for name in NAMES:
+    if name not in ("looping", "popping", "queueing", "queued"):
+        app.on(name)(hear)
+
+
+@app.task
+def plain(key: str) -> None:
+    note("ran", key=key)
+
+
+@app.task
+async def gentle(key: str) -> None:
+    await asyncio.sleep(0)
+    note("ran", key=key)
+
+
+@app.task(tries=2, backoff="0")
+def boom() -> None:
+    raise ValueError("no")
+
+
+@boom.failed
+def boom_failed(job: JobInfo, failure: Failure) -> None:
+    note("hook", id=job.id, failure=failure.kind)
+
+
+@app.task(tries=10, max_exceptions=2, backoff="0")
+def booms() -> None:
+    raise ValueError("no")
+
+
+@app.task(tries=3)
+def again() -> None:
+    if duetime.current_job().attempt == 1:
+        raise duetime.Retry(after="10ms")
+
+
+@app.task(tries=1)
+def never_again() -> None:
+    raise duetime.Retry(after="10ms")
+
+
+@app.task
+def cancelled() -> None:
+    raise duetime.Cancel("nobody wants it")
+
+
+@app.task
+def hopeless() -> None:
+    raise duetime.Fail("no such address")
+
+
+@app.task(tries=2, backoff="10ms", timeout="200ms")
+def slow() -> None:
+    time.sleep(20)
+
+
+@app.task(tries=2, backoff="10ms", timeout="200ms")
+async def slow_gently() -> None:
+    await asyncio.sleep(20)
+
+
+@app.task(tries=1, timeout="200ms")
+def stubborn() -> None:
+    """Does not listen when its time is over."""
+    note("stubborn")
+    while True:
+        try:
+            time.sleep(20)
+        except BaseException:
+            continue
+
+
+@app.task(tries=1, retry_until="1s", backoff="100ms")
+def until_then() -> None:
+    raise ValueError("not yet")
+
+
+@app.task
+def gate(key: str, path: str) -> None:
+    """Runs until the file is there."""
+    note("began", key=key)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    note("ran", key=key)
+
+
+@app.task(tries=5)
+def work(key: int) -> None:
+    note("began", key=key)
+    time.sleep(0.005)
+    note("ran", key=key)
+
+
+@app.task(tries=1)
+def suicide() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+def grow(megabytes: int) -> None:
+    HELD.append(bytearray(os.urandom(1024) * 1024 * megabytes))
+    note("grown")
+
+
+@app.task(timeout="300ms")
+def extended() -> None:
+    job = duetime.current_job()
+    job.progress(2, 5)
+    job.extend("10s")
+    time.sleep(0.6)
+    note("ran", key="extended", queue=job.queue)
+
+
+@app.task(queue="other")
+def elsewhere(key: str) -> None:
+    note("ran", key=key)
+
+
+@app.task
+def pushes(key: str) -> None:
+    plain.delay(key)
+
+
+@app.task
+def large(text: str) -> None:
+    note("ran", key=len(text))

@@ -1,0 +1,203 @@
+"""What goes wrong: workers and processes that die, jobs that take too long or too much, stores that go away."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import duetime
+from duetime.job import Job, State
+from tests.plugins.redis_server import RedisServer
+from tests.plugins.until import until
+from tests.worker.conftest import Start
+
+SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def all_jobs(queue: Any) -> Iterator[Job]:
+    for state in (State.LEASED, State.READY):
+        cursor = None
+        while True:
+            page = queue.list_jobs(state, cursor=cursor, limit=500)
+            yield from page.jobs
+            if (cursor := page.cursor) is None:
+                break
+
+
+async def test_a_killed_worker_costs_only_what_it_was_running(
+    start: Start, client: Any, sample: Any, scale: int
+) -> None:
+    jobs = 200 * scale
+    queue = client.queue("default")
+    made = [sample.work.prepare(None, None, (key,), {}).job for key in range(jobs)]
+    keys = {job.id: key for key, job in enumerate(made)}
+    queue.bulk(made)
+    first = start("-c", "4", "--lease", "1s")
+    await first.until_noted("processed", jobs // 4)
+
+    first.process.kill()
+    first.process.wait()
+    children = {note["pid"] for note in first.noted("child_starting")}
+    await until(lambda: not any(map(is_alive, children)))
+    held = {job.id for job in all_jobs(queue) if job.attempt}
+    second = start("-c", "4", "--lease", "1s")
+    await until(lambda: queue.size() == 0, every_s=0.05)
+
+    ran = Counter(note["key"] for worker in (first, second) for note in worker.noted("began"))
+    assert set(ran) == set(range(jobs))
+    twice = {key for key, times in ran.items() if times > 1}
+    assert len(twice) <= 8  # four were running, and some ends were on their way to the store
+    assert len(held) <= jobs // 4
+    assert twice <= {keys[job_id] for job_id in held}
+    assert queue.dead.list_jobs().jobs == []
+
+
+async def test_a_job_longer_than_its_lease_runs_once(start: Start, client: Any, sample: Any, tmp_path: Path) -> None:
+    door = tmp_path / "open"
+    job_id = sample.gate.delay("a", str(door)).id
+    first = start("-c", "2", "--lease", "1s")
+    await first.until_noted("began")
+    second = start("-c", "2", "--lease", "1s")
+    await second.until_noted("worker_starting")
+    queue = client.queue("default")
+    lease_until = queue.get(job_id).lease_until
+
+    # Two leases later it is still the first one's.
+    await until(lambda: queue.get(job_id).lease_until > lease_until + 1500, every_s=0.05)
+    door.touch()
+    await first.until_noted("processed")
+
+    assert queue.size() == 0
+    assert not second.noted("began")
+    assert len(first.noted("began")) == 1
+
+
+@SQLITE
+async def test_a_stubborn_job_is_killed_with_its_process_and_the_worker_goes_on(
+    start: Start, client: Any, sample: Any
+) -> None:
+    job_id = sample.stubborn.delay().id
+    worker = start("-c", "1", "--pool", "processes")
+    await worker.until_noted("failed")
+
+    [victim] = worker.noted("stubborn")
+    assert not is_alive(victim["pid"])
+    assert worker.kinds(job_id) == ["popped", "processing", "failed", "timed_out", "attempted"]
+    assert client.queue("default").get(job_id).reason == "tries"
+    sample.plain.delay("next")
+    [after] = await worker.until_noted("ran")
+    assert after["pid"] != victim["pid"]
+
+
+@SQLITE
+async def test_a_stubborn_job_in_a_thread_is_left_behind(start: Start, client: Any, sample: Any) -> None:
+    job_id = sample.stubborn.delay().id
+    worker = start("-c", "1", "--pool", "threads")
+    await worker.until_noted("attempted")
+
+    assert client.queue("default").get(job_id).state is State.DEAD
+    sample.plain.delay("next")
+    await worker.until_noted("ran")
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == (0, "interrupted")
+
+
+@SQLITE
+async def test_a_process_that_has_grown_too_large_is_replaced(start: Start, sample: Any) -> None:
+    worker = start("-c", "1", "--pool", "processes", "--memory", "150")
+    [first] = await worker.until_noted("child_starting")
+    sample.grow.delay(150)
+
+    await worker.until_noted("child_starting", 2)
+    await until(lambda: not is_alive(first["pid"]))
+    sample.plain.delay("next")
+    [after] = await worker.until_noted("ran")
+    assert after["pid"] != first["pid"]
+    assert worker.process.poll() is None
+
+
+@SQLITE
+async def test_a_job_that_kills_its_process_has_failed(start: Start, client: Any, sample: Any) -> None:
+    job_id = sample.suicide.delay().id
+    sample.plain.delay("next")
+    worker = start("-c", "1", "--pool", "processes")
+
+    await worker.until_noted("ran")
+    await worker.until_noted("attempted", 2)
+    assert worker.kinds(job_id) == ["popped", "processing", "failed", "exception_occurred", "attempted"]
+    assert "SIGKILL" in client.queue("default").get(job_id).error
+
+
+@SQLITE
+@pytest.mark.parametrize("pool", ["processes", "threads"])
+async def test_a_job_can_extend_its_time_and_tell_its_progress(
+    start: Start, client: Any, sample: Any, pool: str
+) -> None:
+    job_id = sample.extended.delay().id
+    worker = start("-c", "1", "--pool", pool)
+
+    [ran] = await worker.until_noted("ran")
+    await worker.until_noted("processed")
+    assert ran["queue"] == "default"
+    await until(lambda: sample.app.progress("default", job_id) == 40)
+
+
+@SQLITE
+def test_a_large_job_reaches_its_process(start: Start, sample: Any) -> None:
+    sample.large.delay("x" * 900_000)
+
+    worker = start("--max-jobs", "1", "--pool", "processes")
+
+    assert worker.end() == (0, "max_jobs")
+    assert worker.noted("ran", key=900_000)
+
+
+@SQLITE
+async def test_a_cancelled_job_loses_its_lease(start: Start, client: Any, sample: Any, tmp_path: Path) -> None:
+    door = tmp_path / "open"
+    job_id = sample.gate.delay("a", str(door)).id
+    worker = start("-c", "1", "--pool", "threads", "--lease", "1s")
+    await worker.until_noted("began")
+
+    client.queue("default").cancel(job_id)
+    await worker.until_noted("lease_lost")
+    door.touch()
+    await worker.until_noted("attempted")
+
+    assert worker.kinds(job_id) == ["popped", "processing", "lease_lost", "attempted"]
+
+
+@SQLITE
+async def test_an_outage_of_the_store_is_sat_out(
+    start_redis: Callable[..., RedisServer], start: Start, tmp_path: Path
+) -> None:
+    server = start_redis(appendonly="yes", appendfsync="always")
+    door = tmp_path / "open"
+    with duetime.connect(server.url) as client:
+        payload = {"job": "tests.worker.sample.gate", "data": {"key": "a", "path": str(door)}}
+        client.queue("default").push(payload)
+        worker = start("-c", "2", at=server.url)
+        await worker.until_noted("began")
+
+        server.kill()
+        door.touch()
+        await worker.until_noted("ran")
+        assert worker.process.poll() is None
+        server.start()
+        await worker.until_noted("processed")
+
+        await until(lambda: client.queue("default").size() == 0)
+        client.queue("default").push({**payload, "data": {"key": "b", "path": str(door)}})
+        await worker.until_noted("ran", key="b")
