@@ -1,6 +1,8 @@
 """`duetime work` runs tasks; `duetime worker ...` is about the workers that do."""
 
+import logging
 import sys
+import traceback
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,13 +14,17 @@ from duetime.cli.config import read_settings
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.clock import duration_ms
+from duetime.errors import DuetimeError
 from duetime.logs import set_up_logging
 from duetime.names import check_queue
+from duetime.worker.app import App
 from duetime.worker.counting import RESTARTS, count, progress_name
 from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of
 from duetime.worker.reporting import report
 from duetime.worker.starting import load_app
 from duetime.worker.starting import work as run_worker
+
+log = logging.getLogger("duetime.worker")
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def work(
     TERM, INT (Ctrl-C) and QUIT finish what is running and stop, a second one gives it back; USR2 pauses, CONT resumes.
     Exit codes: 0 stopped, 1 error, 2 wrong options, 12 memory limit.
     """
-    loaded = load_app(app)
+    loaded = _load(app)
     pool = what.pool or choose_pool(loaded.tasks.values())
     named = tuple(name for name in what.queue.split(",") if name)
     queues = tuple(check_queue(loaded.namespace, name).name for name in named)
@@ -102,7 +108,25 @@ def work(
     if not as_json:
         sys.stdout.write(f"working on {', '.join(options.queues)} with {options.concurrency} {pool.value}\n")
         sys.stdout.flush()
-    raise typer.Exit(run_worker(loaded, options))
+    try:
+        code = run_worker(loaded, options)
+    except DuetimeError:
+        raise
+    except Exception:
+        log.critical("worker_failed", exc_info=True)
+        code = 1
+    raise typer.Exit(code)
+
+
+def _load(place: str) -> App:
+    """What goes wrong while the program is imported is the program's, and shown as Python shows it."""
+    try:
+        return load_app(place)
+    except DuetimeError:
+        raise
+    except Exception:
+        traceback.print_exc()
+        raise typer.Exit(1) from None
 
 
 @takes_options
