@@ -217,6 +217,15 @@ class Settings:
     ouqiang_pool: str = _row("default", Kind.TEXT, "ouqiang door: the pool of its jobs")
     ouqiang_namespace: str = _row("ouqiang", Kind.TEXT, "ouqiang door: the namespace of its jobs, a queue per topic")
     ouqiang_token: str = _row("", Kind.TEXT, "ouqiang door: what requests must carry", secret=True)
+    callback_allow: str = _row(
+        "", Kind.TEXT, "networks beside the public ones that callbacks may go to: 127.0.0.0/8, 10.1.0.0/16"
+    )
+    callback_in_flight: int = _row(500, Kind.NUMBER, "callbacks at a time in a process; 0: this one makes none")
+    callback_per_host: int = _row(100, Kind.NUMBER, "callbacks at a time from a process to one host and port")
+    callback_lease: timedelta = _row("15s", Kind.DURATION, "how long a job is held while it is called back; renewed")
+    topic_timezone: str = _row(
+        "", Kind.TEXT, "time zone of fix_time, notify_time and daily counts; the server's if empty"
+    )
     alert_memory: int = _row(90, Kind.NUMBER, "percent of a pool's room in use at which an alert is sent; 0: never")
     alert_dead: int = _row(10, Kind.NUMBER, "new dead letters of a queue in 5 minutes that cause an alert; 0: never")
     alert_lateness: timedelta = _row("10m", Kind.DURATION, "how late a queue may be before an alert; 0: never")

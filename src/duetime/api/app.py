@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duetime.api.budget import Budget
+from duetime.api.callbacks import Callbacks, make_callbacks
 from duetime.api.health import health_routes
 from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Parts
 from duetime.api.lmstfy.plug import make_parts
@@ -29,6 +30,9 @@ from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.engine.watchdog import Targets, Watchdog
 from duetime.settings import Settings
+
+if TYPE_CHECKING:  # the extra [otel] is optional
+    from duetime.api.tracing import ServerTracing
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Runtime:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     crew: Crew = field(default_factory=Alone)
     beside: list[object] = field(default_factory=list[object])
+    tracing: "ServerTracing | None" = None
 
     @cached_property
     def budget(self) -> Budget:
@@ -58,6 +63,11 @@ class Runtime:
             deployment=self.settings.registry_store or self.settings.store,
             repeat_s=self.settings.alert_repeat.total_seconds(),
         )
+
+    @cached_property
+    def callbacks(self) -> Callbacks:
+        """Topics, for the doors and the courier."""
+        return make_callbacks(self.settings, self.pools, self.mirror)
 
     @cached_property
     def lmstfy(self) -> Parts:
@@ -80,7 +90,8 @@ class Door(NamedTuple):
 def api_doors(runtime: Runtime) -> Sequence[Door]:
     """The doors of the API listener."""
     lmstfy = runtime.lmstfy
-    native = NativeDoor(runtime.pools, TokenGate(lmstfy.tokens, lmstfy.limits))
+    gate = TokenGate(lmstfy.tokens, lmstfy.limits)
+    native = NativeDoor(runtime.pools, gate, topics=runtime.callbacks.service)
     return (Door("/v1", native), Door("/api", LmstfyDoor(lmstfy)))
 
 
@@ -93,7 +104,9 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     """What runs beside the listeners in every process: entered before they listen, left when they are drained."""
     settings = runtime.settings
     targets = Targets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
-    return (runtime.alerts, Watchdog(runtime.pools, runtime.alerts, targets))
+    callbacks = runtime.callbacks
+    courier = callbacks.courier(runtime.pools, runtime.mirror, alert=runtime.alerts.event, draining=runtime.draining)
+    return (runtime.alerts, Watchdog(runtime.pools, runtime.alerts, targets), callbacks.tally, courier)
 
 
 def api_app(runtime: Runtime) -> ASGIApp:
@@ -116,6 +129,8 @@ def _listener_app(runtime: Runtime, doors: Sequence[Door], otherwise: Response, 
     named = [door for door in doors if door.prefix]
     last = [door.app for door in doors if not door.prefix]
     app = compose([*named, Door("/healthz", health), Door("/readyz", health)], last[0] if last else otherwise)
+    if runtime.tracing is not None:
+        app = runtime.tracing.around(app)
     return runtime.lmstfy.access_log.around(app)
 
 

@@ -76,6 +76,7 @@ class Courier:
         self._clock: Clock = SystemClock()
         self._hosts: dict[str, Host] = {}
         self._lanes: dict[Place, tuple[Lane | RemovedLane, asyncio.Task[None]]] = {}
+        self._numbers: dict[Place, int] = {}
         self._retired: list[Lane | RemovedLane] = []
         self._work: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
@@ -150,8 +151,12 @@ class Courier:
 
     async def _match(self) -> None:
         """Have a lane for every topic that delivers and for every removed one that has jobs left."""
-        topics = {place: topic for place, topic in self._topics.known(KIND).items() if delivers(topic)}
-        removed = {place: topic for place, topic in self._topics.known(REMOVED_KIND).items() if place not in topics}
+        known, gone = self._topics.known(KIND), self._topics.known(REMOVED_KIND)
+        self._numbers = {place: topic.id for place, topic in (gone | known).items()}
+        if not self._options.in_flight:
+            return
+        topics = {place: topic for place, topic in known.items() if delivers(topic)}
+        removed = {place: topic for place, topic in gone.items() if place not in known}
         for place, (lane, task) in list(self._lanes.items()):
             wanted = topics if isinstance(lane, Lane) else removed
             if place not in wanted or task.done():
@@ -159,7 +164,7 @@ class Courier:
         for place, topic in topics.items():
             self._open(place, topic)
         for place, topic in removed.items():
-            if place not in self._lanes:
+            if place not in self._lanes and place.pool in self._pools:
                 self._run(RemovedLane(place, topic, self._office, self._topics.forget))
 
     def _open(self, place: Place, topic: Topic) -> None:
@@ -172,6 +177,8 @@ class Courier:
             known[0].set_topic(topic)
 
     def _run(self, lane: Lane | RemovedLane) -> None:
+        if self._draining.is_set():
+            return
         self._lanes[lane.place] = lane, asyncio.create_task(lane.run())
 
     async def _close(self, place: Place) -> None:
@@ -240,12 +247,12 @@ class Courier:
 
     def _witness(self, pool: str, queue: Queue, moved: Sequence[Moved]) -> None:
         """Producers pushed or removed jobs; of interest if the queue is a topic's."""
-        known = self._lanes.get(place := Place(pool, queue))
-        if known is None or not moved:
+        number = self._numbers.get(place := Place(pool, queue))
+        if number is None:
             return
         for what, events in ((Count.WRITTEN, WRITES), (Count.DELETED, DELETES)):
             if count := sum(one.event in events for one in moved):
-                self._tally.count(known[0].topic.id, place, what, count)
+                self._tally.count(number, place, what, count)
 
     async def _inherit(self) -> None:
         while True:

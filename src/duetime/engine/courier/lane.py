@@ -35,6 +35,7 @@ PARK_MS = 600_000
 AT_ONCE = 100
 """Jobs in one reserve."""
 ACK_TRIES = 6
+HALT_S = 5.0
 
 Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
 """(kind, subject, text, addresses)."""
@@ -295,8 +296,10 @@ class Lane:
     ) -> None:
         engine = self._office.engine(self.place.pool)
         if answer.status == GONE:
-            await engine.give_back(delivery.lease)
+            # Every process hears of the halt within a second; this lane waits for it.
+            self._breaker.hold(HALT_S)
             await self._office.halt(self.place, "the receiver answered 410 Gone")
+            await engine.give_back(delivery.lease)
             return
         number = letters.retries_of(delivery)
         why = describe(verdict, answer)

@@ -1,0 +1,1 @@
+"""Callbacks to a real receiver."""

@@ -1,0 +1,133 @@
+"""A receiver, and a courier on a memory store that may call it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from duetime.engine import Engine
+from duetime.engine.courier.courier import Courier, Options
+from duetime.engine.courier.lane import Lane, RemovedLane
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.engine.topics.book import Place, Topics
+from duetime.engine.topics.service import TopicService
+from duetime.engine.topics.tally import Tally
+from duetime.job import Counts, Job, State
+from duetime.names import Queue
+from duetime.stores.open import open_store
+from duetime.topic import Topic
+from tests.courier.receiver import Receiver
+from tests.plugins.until import until
+
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+OPTIONS = Options(allowed=LOOPBACK, zone=UTC, grace_s=2)
+
+
+@dataclass
+class World:
+    """One server process's worth of callbacks, and the words that tests are written in."""
+
+    pools: Pools
+    mirror: Mirror
+    tally: Tally
+    courier: Courier
+    service: TopicService
+    receiver: Receiver
+    alerts: list[tuple[str, str, str, tuple[str, ...]]] = field(default_factory=list)
+
+    @property
+    def engine(self) -> Engine:
+        return self.pools.engine("default")
+
+    @property
+    def topics(self) -> Topics:
+        return self.service.topics
+
+    def place(self, key: str) -> Place:
+        return Place("default", Queue("shop", key))
+
+    def lane(self, key: str) -> Lane | RemovedLane | None:
+        return self.courier._lanes.get(self.place(key), (None, None))[0]
+
+    async def topic(self, key: str = "mail", **fields: Any) -> Topic:
+        """Add a topic and return once the courier knows it."""
+        callback = fields.pop("callback", f"{self.receiver.url}/{key}")
+        topic = await self.topics.add(self.place(key), Topic(key=key, callback=callback, **fields))
+        await until(lambda: isinstance(self.lane(key), Lane))
+        return topic
+
+    async def add(self, job_id: str, key: str = "mail", **body: Any) -> None:
+        await self.service.desk.add(self.place(key), job_id, body)
+
+    async def job(self, job_id: str, key: str = "mail") -> Job | None:
+        [job] = await self.engine.store.get(self.place(key).queue, [job_id])
+        return job
+
+    async def counts(self, key: str = "mail") -> Counts:
+        [counts] = await self.engine.store.counts([self.place(key).queue])
+        return counts
+
+    async def gone(self, job_id: str, key: str = "mail") -> None:
+        """Return once the job is acked."""
+
+        async def is_gone() -> bool:
+            return await self.job(job_id, key) is None
+
+        await until(is_gone)
+
+    async def waits(self, job_id: str, key: str = "mail", *, attempt: int = 1) -> Job:
+        """Return the job once it waits for its next attempt."""
+        return await self._in(job_id, key, {State.DELAYED, State.READY}, attempt)
+
+    async def dead(self, job_id: str, key: str = "mail") -> Job:
+        return await self._in(job_id, key, {State.DEAD}, 0)
+
+    async def _in(self, job_id: str, key: str, states: set[State], attempt: int) -> Job:
+        found: list[Job] = []
+
+        async def is_there() -> bool:
+            job = await self.job(job_id, key)
+            if job and job.state in states and job.attempt >= attempt:
+                found.append(job)
+            return bool(found)
+
+        await until(is_there)
+        return found[0]
+
+    async def totals(self, topic: Topic) -> dict[str, int]:
+        """The topic's counts, as an administrator sees them."""
+        shown = await self.service.get(self.place(topic.key))
+        return structs.asdict(shown.totals)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def options() -> Options:
+    return OPTIONS
+
+
+@pytest.fixture
+async def world(receiver: Receiver, options: Options) -> AsyncIterator[World]:
+    alerts: list[tuple[str, str, str, tuple[str, ...]]] = []
+
+    async def alert(kind: str, subject: str, text: str, addresses: Any) -> None:
+        alerts.append((kind, subject, text, tuple(addresses)))
+
+    async with Pools({"default": "memory:"}, open_store=open_store) as pools, Mirror(lambda: pools.registry) as mirror:
+        tally = Tally(lambda: pools.registry, "node", lambda: datetime.now(UTC).strftime("%Y%m%d"))
+        async with tally, Courier(pools, mirror, tally, options=options, alert=alert) as courier:
+            service = TopicService(
+                lambda: pools.registry, pools.engine, topics=Topics(lambda: pools.registry, mirror), zone=UTC
+            )
+            yield World(pools, mirror, tally, courier, service, receiver, alerts)
+        assert await pools.engine("default").store.check() == []
