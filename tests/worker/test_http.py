@@ -1,0 +1,64 @@
+"""A worker that talks to a server instead of a store."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import duetime
+from duetime.worker.counting import RESTARTS, count
+from tests.e2e.shell import program
+from tests.plugins.processes import guard, release
+from tests.plugins.until import until
+from tests.worker.conftest import Start
+
+STOP_S = 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    process = subprocess.Popen(
+        [*program(), "serve", "--dev", "--store", f"sqlite://{tmp_path}/jobs.db", "--port", "0", "--admin-port", "0"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    guard(process.pid)
+    assert process.stdout is not None
+    facts: dict[str, str] = {}
+    for line in process.stdout:
+        label, _, value = line.strip().partition(" ")
+        facts[label] = value.strip()
+        if label == "stop":
+            break
+    yield facts["API"]
+    process.terminate()
+    process.communicate(timeout=STOP_S)
+    release(process.pid)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_worker_on_a_server_does_what_one_on_a_store_does(start: Start, server: str) -> None:
+    with duetime.connect(server) as client:
+        queue = client.queue("default")
+        worker = start("-c", "2", "--pool", "processes", at=server)
+        await worker.until_noted("worker_starting")
+        for key in range(20):
+            queue.push({"job": "tests.worker.sample.plain", "data": {"key": str(key)}})
+        boom = queue.push({"job": "tests.worker.sample.boom", "maxTries": 2}).id
+        extended = queue.push({"job": "tests.worker.sample.extended"}).id
+
+        await worker.until_noted("ran", 21)
+        await worker.until_noted("failed")
+        await worker.until_noted("processed", 21)
+        await until(lambda: progress(client, extended) == 40)
+        assert queue.get(boom).error.endswith("ValueError: no\n")
+        client.send(count("default", RESTARTS, 1))
+        assert worker.end() == (0, "restart_signal")
+
+
+def progress(client: Any, job_id: str) -> int:
+    return client.send(count("default", f"progress/default/{job_id}"))
