@@ -4,15 +4,22 @@
 the same worker: a session takes seconds to start and most of a core.
 """
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from duetime.client import calls, connect
 from duetime.errors import InvalidSettings
+from duetime.job import Delivery, Job, State
+from duetime.names import Queue
 from duetime.spark.session import find_java, open_session, quiet
+from tests.e2e.shell import program
 from tests.plugins.ci import missing_service
+from tests.plugins.processes import guard, release
 
 FOLDER = Path(__file__).parent
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
@@ -45,3 +52,75 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """The address of an empty store of a kind; `http` is a real `duetime serve` in front of SQLite."""
+    started: list[subprocess.Popen[str]] = []
+
+    def address(kind: str) -> str:
+        match kind:
+            case "redis":
+                return str(request.getfixturevalue("redis_url"))
+            case "http":
+                return _serve(f"sqlite://{tmp_path / 'served.db'}", tmp_path, started)
+            case _:
+                return f"sqlite://{tmp_path / 'jobs.db'}"
+
+    yield address
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=20)
+        release(process.pid)
+
+
+def _serve(store: str, folder: Path, started: list[subprocess.Popen[str]]) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
+    process = subprocess.Popen(
+        [*program(), "serve", "--dev", "--store", store, "--port", "0", "--admin-port", "0"],
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    guard(process.pid)
+    started.append(process)
+    assert process.stdout is not None
+    facts: dict[str, str] = {}
+    for line in process.stdout:
+        label, _, value = line.strip().partition(" ")
+        facts[label] = value.strip()
+        if label == "stop":
+            return facts["API"].split()[0]
+    raise AssertionError(f"the server did not start: {facts}")
+
+
+def jobs_in(url: str, namespace: str, queue: str) -> list[Job]:
+    """All jobs that wait there, by due time."""
+    with connect(url, namespace=namespace) as client:
+        jobs: list[Job] = []
+        for state in (State.DELAYED, State.READY):
+            cursor: str | None = None
+            while True:
+                page = client.send(calls.list_jobs(Queue(namespace, queue), state, cursor, 500))
+                jobs += page.jobs
+                if (cursor := page.cursor) is None:
+                    break
+    return sorted(jobs, key=lambda job: (job.due_at, job.id))
+
+
+@pytest.fixture
+def drain() -> Callable[..., list[Delivery]]:
+    """Takes and acks all ready jobs of a queue; answers them."""
+
+    def take(url: str, namespace: str, queue: str) -> list[Delivery]:
+        taken: list[Delivery] = []
+        with connect(url, namespace=namespace) as client:
+            while found := client.reserve([queue], limit=500):
+                client.send(calls.ack(Queue(namespace, queue), found))
+                taken += found
+        return taken
+
+    return take

@@ -8,6 +8,8 @@ jobs, idempotent by its ids and, with a mark, once for as long as the mark lives
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import structs
+
 from duetime.errors import DuetimeError
 from duetime.job import Event, Moved, NewJob, Priority
 from duetime.names import Queue
@@ -18,9 +20,9 @@ Pace = Callable[[int], Awaitable[None]]
 
 
 class JobColumns(NamedTuple):
-    """Jobs that differ in id, body and due_at only: Arrow arrays (string, binary, int64) of one length, without nulls.
+    """Jobs that share their options: Arrow arrays (string, binary, int64) of one length, without nulls.
 
-    No id stands twice within a step.
+    `attributes` is an array of maps, or None if no job has any; it makes the load slower.
     """
 
     ids: Any
@@ -29,23 +31,32 @@ class JobColumns(NamedTuple):
     ttl_ms: int
     tries: int
     priority: Priority
+    attributes: Any = None
 
     def jobs(self, first: int, last: int) -> list[NewJob]:
         """Rows first to last - 1 as objects, for stores that want them."""
         size = last - first
         columns = (column.slice(first, size).to_pylist() for column in (self.ids, self.bodies, self.due_at))
-        return [
+        jobs = [
             NewJob(job_id, body, due_at=due_at, ttl_ms=self.ttl_ms, tries=self.tries, priority=self.priority)
             for job_id, body, due_at in zip(*columns, strict=True)
+        ]
+        if self.attributes is None:
+            return jobs
+        pairs: list[list[tuple[str, str]] | None] = self.attributes.slice(first, size).to_pylist()
+        return [
+            structs.replace(job, attributes=dict(given)) if given else job
+            for job, given in zip(jobs, pairs, strict=True)
         ]
 
 
 class Step(NamedTuple):
-    """Rows `first` to `last` - 1 of the columns, pushed at once."""
+    """Rows `first` to `last` - 1 of the columns, pushed at once. `distinct`: no id stands twice among them."""
 
     first: int
     last: int
     mark: Mark | None = None
+    distinct: bool = True
 
 
 class Loaded(NamedTuple):

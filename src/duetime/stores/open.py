@@ -66,6 +66,14 @@ async def open_bulk(url: str) -> Bulk:
     return PlainBulk(store)
 
 
+def cursor_at(url: str, due_at: int) -> str | None:
+    """Where in `list_jobs` of delayed jobs those due from here on begin, for readers that share the work.
+
+    None where a listing can only begin at its beginning: a group of stores goes member by member.
+    """
+    return f"0:{due_at}:" if url.partition(":")[0] in SCHEMES and not url.startswith("group:") else None
+
+
 def _sqlite_path(url: str) -> tuple[str, str]:
     """The path, absolute after three slashes, and `?synchronous=`, which is SQLite's own and FULL by default."""
     parts = urlsplit(url)

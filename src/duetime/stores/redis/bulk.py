@@ -16,7 +16,7 @@ from duetime.errors import DuetimeError
 from duetime.job import STEP_BYTES, Event, Moved
 from duetime.names import Queue
 from duetime.stores.base import StoreInfo
-from duetime.stores.bulk import Failed, JobColumns, Loaded, Pace, Step
+from duetime.stores.bulk import Failed, JobColumns, Loaded, Pace, PlainBulk, Step
 from duetime.stores.redis.codec import BRIEF, HOW, read_marked, read_moved
 from duetime.stores.redis.pipe import pack
 from duetime.stores.redis.store import RedisStore, read_refusal
@@ -37,6 +37,10 @@ class RedisBulk:
     async def load(
         self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
     ) -> AsyncIterator[Loaded | Failed]:
+        if columns.attributes is not None:
+            async for answer in PlainBulk(self._store).load(queue, columns, steps, pace=pace):
+                yield answer
+            return
         encoded = Encoded(columns)
         waiting: list[asyncio.Task[Loaded | Failed]] = []
         try:
@@ -88,11 +92,23 @@ class Encoded:
 
     def request(self, step: Step) -> tuple[bytes, int]:
         """All that follows the keys and the time in push.lua's arguments, and how many arguments that is."""
-        first, last, mark = step
+        first, last, mark, distinct = step
         size, times = last - first, self._times[first:last]
         kind = "K" if mark and mark.brief else "k"
         marked = (mark.name, mark.digest, mark.life_ms) if mark else ("", "", "")
-        head = (STEP_BYTES, "1", 1, kind, *marked, 1, self._how, size, "", int(times.min()), int(times.max()))
+        head = (
+            STEP_BYTES,
+            "1" if distinct else "",
+            1,
+            kind,
+            *marked,
+            1,
+            self._how,
+            size,
+            "",
+            int(times.min()),
+            int(times.max()),
+        )
         packed = pack(head)
         parts = (
             packed[packed.index(b"$") :],

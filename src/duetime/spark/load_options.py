@@ -1,0 +1,175 @@
+"""What can be chosen about a load, written as options of the data source or as arguments of `schedule`.
+
+`maxJobsPerSecond` and `max_jobs_per_second` are the same option. Read once on the driver, then pickled to executors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypedDict
+from urllib.parse import urlsplit
+
+from duetime.client.transport import is_http
+from duetime.clock import Duration, duration_ms
+from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.job import DEFAULT_TRIES, MAX_TRIES, Priority
+from duetime.names import check_namespace, check_queue
+
+MARK_LIFE_MS = 7 * 86_400_000
+
+
+class BadRecords(StrEnum):
+    """What a row that cannot be a job does to the load."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+
+
+class LoadFields(TypedDict, total=False):
+    """The arguments of `schedule`; docs/pipelines.md has the table."""
+
+    url: str
+    token: str | None
+    namespace: str
+    queue: str
+    batch: str
+    ttl: Duration
+    tries: int
+    priority: str | Priority
+    spread: Duration
+    max_jobs_per_second: float
+    bad_records: str
+    timeout: Duration
+    writers: int
+    journal: str | None
+    pool: str
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Checked. `journal` is the folder for the accepted rows' entries; `writers` how many tasks push at a time."""
+
+    url: str
+    namespace: str = "default"
+    token: str | None = None
+    queue: str = ""
+    batch: str = ""
+    ttl_ms: int = 0
+    tries: int = DEFAULT_TRIES
+    priority: Priority = Priority.NORMAL
+    spread_ms: int = 0
+    max_jobs_per_second: float = 0.0
+    bad_records: BadRecords = BadRecords.FAIL
+    timeout_ms: int = 0
+    writers: int = 0
+    journal: str | None = None
+    pool: str = "default"
+
+    @property
+    def store_url(self) -> str:
+        """With the timeout where the URL takes one."""
+        if not self.timeout_ms or not self.url.startswith("redis"):
+            return self.url
+        return f"{self.url}{'&' if urlsplit(self.url).query else '?'}timeout={self.timeout_ms / 1000}"
+
+    @property
+    def is_http(self) -> bool:
+        return is_http(self.url)
+
+
+NAMES = {
+    "url": "url",
+    "namespace": "namespace",
+    "token": "token",
+    "queue": "queue",
+    "batch": "batch",
+    "ttl": "ttl_ms",
+    "tries": "tries",
+    "priority": "priority",
+    "spread": "spread_ms",
+    "maxjobspersecond": "max_jobs_per_second",
+    "badrecords": "bad_records",
+    "timeout": "timeout_ms",
+    "writers": "writers",
+    "journal": "journal",
+    "pool": "pool",
+}
+
+
+def read_options(given: Mapping[str, Any]) -> LoadOptions:
+    """Raises InvalidSettings for what is unknown, InvalidRequest for what cannot be."""
+    fields: dict[str, Any] = {}
+    for written, value in given.items():
+        name = NAMES.get(written.replace("_", "").lower())
+        if name is None:
+            raise InvalidSettings(f"unknown option {written!r}; there are {', '.join(sorted(NAMES))}")
+        if value is not None:
+            fields[name] = _read(name, value)
+    if not fields.get("url"):
+        raise InvalidSettings("the option url is missing: a store (redis://, sqlite:///) or a server (http://)")
+    if fields["url"].startswith("memory:"):
+        raise InvalidSettings("a memory: store is one process's own; Spark's workers are others")
+    options = LoadOptions(**fields)
+    check_namespace(options.namespace)
+    if options.queue:
+        check_queue(options.namespace, options.queue)
+    if options.batch:
+        check_batch(options.batch)
+    return options
+
+
+def check_batch(name: str) -> str:
+    """A batch's name is a folder's and part of every mark's."""
+    check_namespace(name)
+    if name.startswith((".", "_")) or len(name) > 200:
+        raise InvalidRequest(f"a batch's name begins with a letter or digit and has at most 200: {name!r}")
+    return name
+
+
+def _read(name: str, value: Any) -> Any:
+    match name:
+        case "ttl_ms" | "spread_ms" | "timeout_ms":
+            return duration_ms(value)
+        case "tries" | "writers":
+            return _whole(name, value, MAX_TRIES)
+        case "priority":
+            return read_priority(value)
+        case "max_jobs_per_second":
+            return _rate(value)
+        case "bad_records":
+            return _bad_records(value)
+        case _:
+            return str(value)
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    text = str(value)
+    if not (text.isascii() and text.isdigit()) or int(text) > most:
+        raise InvalidRequest(f"{name} is a whole number from 0 to {most}, not {value!r}")
+    return int(text)
+
+
+def _rate(value: Any) -> float:
+    try:
+        rate = float(value)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < float("inf"):
+        raise InvalidRequest(f"maxJobsPerSecond is a number of jobs, 0 for no cap, not {value!r}")
+    return rate
+
+
+def _bad_records(value: Any) -> BadRecords:
+    try:
+        return BadRecords(str(value).lower())
+    except ValueError:
+        raise InvalidRequest(f"badRecords is fail or quarantine, not {value!r}") from None
+
+
+def read_priority(value: Any) -> Priority:
+    """high, normal, low, or 1, 2, 3."""
+    text = str(int(value)) if isinstance(value, int) else str(value).strip().upper()
+    for priority in Priority:
+        if text in (priority.name, str(priority.value)):
+            return priority
+    raise InvalidRequest(f"a priority is high, normal or low, not {value!r}")

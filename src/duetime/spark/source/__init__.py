@@ -1,0 +1,54 @@
+"""The data source `duetime`: `format("duetime")` for reading and writing, in batches and as a stream.
+
+    df.write.format("duetime").option("url", ...).option("queue", ...).mode("append").save()
+    spark.read.format("duetime").option("url", ...).option("namespace", ...).load()
+    spark.readStream.format("duetime").option("journal", ...).load()
+    df.writeStream.format("duetime").option("url", ...)....start()
+
+Spark makes an instance per query from the options; readers and writers are pickled and sent to executors.
+"""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from duetime.errors import InvalidSettings
+from duetime.spark.source.reader import JOBS, StoreReader
+from duetime.spark.source.stream import ENTRIES, JournalReader
+from duetime.spark.source.writer import LoadWriter, StreamLoadWriter
+
+__all__ = ["DuetimeSource"]
+
+
+class DuetimeSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "duetime"
+
+    def schema(self) -> StructType:
+        """With a journal: its entries. With a store or server: the jobs in it."""
+        return ENTRIES if "journal" in self.options and "url" not in self.options else JOBS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StoreReader(dict(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        _refuse_overwrite(overwrite)
+        return LoadWriter(dict(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return JournalReader(dict(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        _refuse_overwrite(overwrite)
+        return StreamLoadWriter(dict(self.options), schema)
+
+
+def _refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidSettings('a queue cannot be overwritten; write with mode("append"), or purge it first')

@@ -1,0 +1,204 @@
+"""Reading: the jobs that are in a store, as they are while Spark reads.
+
+A partition is one state of one queue, the delayed ones cut into ranges of due time. A job that stays in one state
+throughout is seen exactly once, however live the queue is; one that moves meanwhile may be seen in both places or in
+neither. Filters on namespace, queue, state and due_at are done here: other queues and states are not asked for, and a
+range of delayed jobs begins and ends where the filter does. `read` runs on executors, the rest on the driver.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from duetime.clock import MAX_INSTANT, instant_ms
+from duetime.errors import InvalidSettings
+from duetime.job import Job, State
+from duetime.names import Queue
+from duetime.spark.job_columns import arrow
+from duetime.spark.load_options import LoadOptions, read_options
+from duetime.spark.pushing import run
+from duetime.spark.source.listing import Bounds, Listing, split_ranges
+
+_TEXT, _TIME = StringType(), TimestampType()
+
+JOBS = StructType(
+    [
+        StructField("namespace", _TEXT),
+        StructField("queue", _TEXT),
+        StructField("id", _TEXT),
+        StructField("state", _TEXT),
+        StructField("due_at", _TIME),
+        StructField("attempt", IntegerType()),
+        StructField("priority", _TEXT),
+        StructField("created_at", _TIME),
+        StructField("expires_at", _TIME),
+        StructField("body", BinaryType()),
+        StructField("attributes", MapType(_TEXT, _TEXT)),
+        StructField("last_error", _TEXT),
+    ]
+)
+
+_MOMENT = arrow.timestamp("us", "UTC")
+_ARROW = arrow.schema(
+    [
+        ("namespace", arrow.string()),
+        ("queue", arrow.string()),
+        ("id", arrow.string()),
+        ("state", arrow.string()),
+        ("due_at", _MOMENT),
+        ("attempt", arrow.int32()),
+        ("priority", arrow.string()),
+        ("created_at", _MOMENT),
+        ("expires_at", _MOMENT),
+        ("body", arrow.binary()),
+        ("attributes", arrow.map_(arrow.string(), arrow.string())),
+        ("last_error", arrow.string()),
+    ]
+)
+
+PARTITIONS = 8
+NAMES = {("namespace",), ("queue",), ("state",)}
+
+
+class Share(InputPartition):
+    """One state of one queue, delayed jobs within bounds."""
+
+    def __init__(self, queue: Queue, state: State, bounds: Bounds) -> None:
+        super().__init__(None)
+        self.queue, self.state, self.bounds = queue, state, bounds
+
+
+class StoreReader(DataSourceReader):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        partitions = given.pop("partitions", str(PARTITIONS))
+        if not partitions.isdecimal() or int(partitions) < 1:
+            raise InvalidSettings(f"partitions is a whole number from 1 on, not {partitions!r}")
+        self._partitions = int(partitions)
+        self._options: LoadOptions = read_options({name: one for name, one in given.items() if name != "path"})
+        self._wanted: dict[str, set[str]] = {}
+        if "namespace" in given:
+            self._wanted["namespace"] = {self._options.namespace}
+        if self._options.queue:
+            self._wanted["queue"] = {self._options.queue}
+        self._bounds = Bounds(0, MAX_INSTANT)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes what it can do exactly; answers the rest."""
+        for one in filters:
+            if not self._takes(one):
+                yield one
+
+    def _takes(self, one: Filter) -> bool:
+        match one:
+            case EqualTo(attribute, value) if attribute in NAMES:
+                self._narrow(attribute[0], {value})
+            case In(attribute, values) if attribute in NAMES:
+                self._narrow(attribute[0], set(values))
+            case GreaterThanOrEqual(("due_at",), value):
+                self._bounds = self._bounds.within(instant_ms(value), MAX_INSTANT)
+            case GreaterThan(("due_at",), value):
+                self._bounds = self._bounds.within(_floor_ms(value) + 1, MAX_INSTANT)
+            case LessThan(("due_at",), value):
+                self._bounds = self._bounds.within(0, instant_ms(value) - 1)
+            case LessThanOrEqual(("due_at",), value):
+                self._bounds = self._bounds.within(0, _floor_ms(value))
+            case _:
+                return False
+        return True
+
+    def _narrow(self, name: str, values: set[str]) -> None:
+        self._wanted[name] = self._wanted[name] & values if name in self._wanted else values
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return run(self._plan())
+
+    async def _plan(self) -> Sequence[InputPartition]:
+        states = [state for state in State if state in self._wanted.get("state", set(State))]
+        shares: list[InputPartition] = []
+        async with Listing.open(self._options) as listing:
+            for queue in await self._queues(listing):
+                for state in states:
+                    if state is State.DELAYED:
+                        ranges = await split_ranges(listing, queue, self._bounds, self._partitions)
+                    else:
+                        ranges = [self._bounds]
+                    shares += [Share(queue, state, bounds) for bounds in ranges]
+        return shares or [Share(Queue("", ""), State.DEAD, self._bounds)]
+
+    async def _queues(self, listing: Listing) -> list[Queue]:
+        namespaces, names = self._wanted.get("namespace"), self._wanted.get("queue")
+        return [
+            queue
+            for queue in await listing.queues()
+            if (namespaces is None or queue.namespace in namespaces) and (names is None or queue.name in names)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, Share) or not partition.queue.name:
+            return
+        pages = self._pages(partition)
+        with asyncio.Runner() as runner:
+            try:
+                while (jobs := runner.run(_next(pages))) is not None:
+                    yield _as_batch(jobs)
+            finally:
+                runner.run(pages.aclose())
+
+    async def _pages(self, share: Share) -> AsyncGenerator[list[Job]]:
+        async with Listing.open(self._options) as listing:
+            async for jobs in listing.jobs(share.queue, share.state, share.bounds):
+                yield jobs
+
+
+def _floor_ms(value: Any) -> int:
+    """An instant between two milliseconds lies behind the first of them."""
+    at = instant_ms(value)
+    return at - 1 if value.microsecond % 1000 else at
+
+
+async def _next(pages: AsyncGenerator[list[Job]]) -> list[Job] | None:
+    return await anext(pages, None)
+
+
+def _as_batch(jobs: Sequence[Job]) -> Any:
+    def moments(values: Iterable[int]) -> Any:
+        micros = arrow.array([value * 1000 if value else None for value in values], arrow.int64())
+        return micros.cast(_MOMENT)
+
+    columns = [
+        arrow.array([job.queue.namespace for job in jobs]),
+        arrow.array([job.queue.name for job in jobs]),
+        arrow.array([job.id for job in jobs]),
+        arrow.array([job.state.value for job in jobs]),
+        moments(job.due_at for job in jobs),
+        arrow.array([job.attempt for job in jobs], arrow.int32()),
+        arrow.array([job.priority.name.lower() for job in jobs]),
+        moments(job.born for job in jobs),
+        moments(job.expires_at for job in jobs),
+        arrow.array([job.body for job in jobs], arrow.binary()),
+        arrow.array([list(job.attributes.items()) for job in jobs], _ARROW.field("attributes").type),
+        arrow.array([job.error or None for job in jobs], arrow.string()),
+    ]
+    return arrow.RecordBatch.from_arrays(columns, schema=_ARROW)

@@ -1,0 +1,209 @@
+"""`schedule`: exactly once, whatever was done before and whatever happens in between."""
+
+import datetime
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duetime.job import Delivery, Event
+from duetime.journal.events import Entry, body_of
+from duetime.journal.reader import read_journal
+from duetime.spark import schedule
+from duetime.spark.batch import BatchConflict, ReconcileFirst
+from duetime.spark.scheduling import BadRows
+from tests.spark.conftest import jobs_in
+
+PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+Drain = Callable[[str, str, str], list[Delivery]]
+
+
+def members(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, partitions).select(
+        F.format_string("recall-%06d", "id").alias("id"),
+        F.lit(PAST).alias("due_at"),
+        F.struct(F.col("id").alias("member")).alias("body"),
+    )
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture(params=["redis", "sqlite", "http"])
+def url(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> str:
+    return address_of(request.param)
+
+
+def test_each_row_is_a_job_and_a_second_run_adds_nothing(
+    spark: SparkSession, url: str, lake: str, drain: Drain
+) -> None:
+    count = 1_700
+    first = schedule(members(spark, count), url=url, namespace="crm", queue="recall", batch="b1", lake=lake)
+    taken = drain(url, "crm", "recall")
+    again = schedule(members(spark, count), url=url, namespace="crm", queue="recall", batch="b1", lake=lake)
+
+    assert (first.rows, first.accepted, first.kept, first.bad) == (count, count, 0, 0)
+    assert sorted(one.lease.id for one in taken) == [f"recall-{index:06}" for index in range(count)]
+    assert {one.body for one in taken} == {b'{"member":%d}' % index for index in range(count)}
+    assert again == first
+    assert jobs_in(url, "crm", "recall") == []
+
+
+def test_a_run_without_its_manifest_pushes_nothing_twice(
+    spark: SparkSession, url: str, lake: str, drain: Drain
+) -> None:
+    """A driver that died before it wrote the manifest; the jobs were delivered and acked in the meantime."""
+    schedule(members(spark, 1_300), url=url, queue="recall", batch="b1", lake=lake)
+    assert len(drain(url, "default", "recall")) == 1_300
+    (Path(lake) / "batches" / "b1" / "_manifest").unlink()
+
+    # The second run has other partitions, and its rows are not looked at.
+    again = schedule(members(spark, 10, 5), url=url, queue="recall", batch="b1", lake=lake)
+
+    assert (again.rows, again.accepted, again.repeated) == (1_300, 1_300, 1_300)
+    assert jobs_in(url, "default", "recall") == []
+
+
+def test_a_bad_row_in_the_last_partition_leaves_the_store_untouched(
+    spark: SparkSession, redis_url: str, lake: str
+) -> None:
+    last = F.col("id") == "recall-000999"
+    frame = members(spark, 1_000, 4).withColumn("body", F.when(~last, F.to_json("body")))
+    with pytest.raises(BadRows) as raised:
+        schedule(frame, url=redis_url, queue="recall", batch="b1", lake=lake)
+
+    assert "1 of 1,000 rows cannot be jobs, so nothing was pushed: the body is null: 1" in raised.value.message
+    assert raised.value.fields["sample"] == ["recall-000999"]
+    with redis.Redis.from_url(redis_url) as client:
+        # No queue, job or mark: at most the epoch that the first look at an empty store draws.
+        assert list(client.scan_iter("dt:{*}:*/*")) == []
+        assert client.dbsize() <= 1
+    assert [path.name for path in (Path(lake) / "batches" / "b1").iterdir()] == []
+
+    # Once the row is mended, the same batch can be run.
+    assert schedule(members(spark, 1_000), url=redis_url, queue="recall", batch="b1", lake=lake).accepted == 1_000
+
+
+def test_bad_rows_can_be_put_aside(spark: SparkSession, redis_url: str, lake: str) -> None:
+    frame = members(spark, 100).withColumn("tries", F.when(F.col("id") == "recall-000007", -1).otherwise(3))
+    done = schedule(frame, url=redis_url, queue="recall", batch="b1", lake=lake, bad_records="quarantine")
+
+    assert (done.rows, done.accepted, done.bad) == (99, 99, 1)
+    [row] = spark.read.parquet(f"{lake}/batches/b1/quarantine").collect()
+    assert (row["id"], row["reason"]) == ("recall-000007", "tries is not a whole number from 0 to 65535")
+    assert "recall-000007" not in {job.id for job in jobs_in(redis_url, "default", "recall")}
+
+
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_after_a_wiped_store_the_error_says_reconcile_first(
+    spark: SparkSession, kind: str, address_of: Callable[[str], str], lake: str, tmp_path: Path
+) -> None:
+    url = address_of(kind)
+    schedule(members(spark, 10), url=url, queue="recall", batch="b1", lake=lake)
+    (Path(lake) / "batches" / "b1" / "_manifest").unlink()
+    if kind == "redis":
+        with redis.Redis.from_url(url) as client:
+            client.flushall()
+    else:
+        for path in tmp_path.glob("jobs.db*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    with pytest.raises(ReconcileFirst, match=r"the store was wiped .*: reconcile first"):
+        schedule(members(spark, 10), url=url, queue="recall", batch="b1", lake=lake)
+    assert jobs_in(url, "default", "recall") == []
+
+
+def test_marks_that_may_have_ended_are_not_relied_on(spark: SparkSession, redis_url: str, lake: str) -> None:
+    schedule(members(spark, 10), url=redis_url, queue="recall", batch="b1", lake=lake)
+    home = Path(lake) / "batches" / "b1"
+    (home / "_manifest").unlink()
+    pushing = json.loads((home / "_pushing").read_text())
+    (home / "_pushing").write_text(json.dumps({**pushing, "at": pushing["at"] - 6 * 86_400_000 - 60_000}))
+
+    with pytest.raises(ReconcileFirst, match="marks may have ended"):
+        schedule(members(spark, 10), url=redis_url, queue="recall", batch="b1", lake=lake)
+
+
+def test_one_name_is_one_batch(spark: SparkSession, redis_url: str, lake: str) -> None:
+    schedule(members(spark, 10), url=redis_url, queue="recall", batch="b1", lake=lake)
+    home = Path(lake) / "batches" / "b1"
+    (home / "_manifest").unlink()
+
+    with pytest.raises(BatchConflict, match="other options"):
+        schedule(members(spark, 10), url=redis_url, queue="elsewhere", batch="b1", lake=lake)
+    [file, *_] = sorted(home.glob("files-*/*.parquet"))
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(BatchConflict, match="is not the file that was accepted"):
+        schedule(members(spark, 10), url=redis_url, queue="recall", batch="b1", lake=lake)
+
+
+def test_of_two_runs_at_once_the_second_one_follows_the_first(
+    spark: SparkSession, redis_url: str, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from duetime.spark.batch import Batch
+
+    schedule(members(spark, 10), url=redis_url, queue="recall", batch="b1", lake=lake)
+    home = Path(lake) / "batches" / "b1"
+    (home / "_manifest").unlink()
+    real = Batch.accepted
+    # As if `_accepted` had appeared after this run looked for it.
+    monkeypatch.setattr(Batch, "accepted", lambda self: None)
+    same = schedule(members(spark, 10), url=redis_url, queue="recall", batch="b1", lake=lake)
+    (home / "_manifest").unlink()
+    with pytest.raises(BatchConflict, match="accepted with other rows"):
+        schedule(members(spark, 11), url=redis_url, queue="recall", batch="b1", lake=lake)
+    monkeypatch.setattr(Batch, "accepted", real)
+
+    assert same.repeated == 10
+    assert len(list(home.glob("files-*"))) == 1
+
+
+def test_the_accepted_rows_are_entries_of_the_journal(
+    spark: SparkSession, redis_url: str, lake: str, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    frame = members(spark, 700)
+    schedule(frame.limit(1), url=redis_url, queue="recall", batch="before", lake=lake)
+    schedule(frame, url=redis_url, queue="recall", batch="b1", lake=lake, journal=str(journal), tries=3)
+
+    entries = [item for item in read_journal(journal) if isinstance(item, Entry)]
+    assert len(entries) == len(list(read_journal(journal)))
+    accepted = [one for one in entries if one.event is Event.ACCEPTED]
+    jobs = {job.id: job for job in jobs_in(redis_url, "default", "recall")}
+    assert len(accepted) == 699
+    for entry in accepted:
+        job = jobs[entry.id]
+        assert (entry.born, entry.due_at, entry.tries, body_of(entry)) == (job.born, job.due_at, 3, job.body)
+        assert entry.batch == "b1"
+    assert [one.event for one in entries if one.event not in (Event.ACCEPTED, Event.CLOSED)] == [Event.KEPT]
+
+    # A task that runs again writes the same segments.
+    before = {path: path.read_bytes() for path in journal.glob("*/*")}
+    (Path(lake) / "batches" / "b1" / "_manifest").unlink()
+    schedule(frame, url=redis_url, queue="recall", batch="b1", lake=lake, journal=str(journal), tries=3)
+    assert {path: path.read_bytes() for path in journal.glob("*/*")} == before
+
+
+def test_rows_of_many_kinds_go_to_their_queues(spark: SparkSession, redis_url: str, lake: str) -> None:
+    frame = spark.range(0, 1_200, 1, 3).select(
+        F.col("id").cast("string").alias("id"),
+        F.lit("x").alias("body"),
+        F.concat(F.lit("queue-"), F.col("id") % 3).alias("queue"),
+        (F.col("id") % 2 + 1).alias("priority"),
+        F.when(F.col("id") % 5 == 0, F.create_map(F.lit("k"), F.lit("v"))).alias("attributes"),
+    )
+    done = schedule(frame, url=redis_url, batch="b1", lake=lake)
+
+    assert done.accepted == 1_200
+    for name in range(3):
+        jobs = jobs_in(redis_url, "default", f"queue-{name}")
+        assert len(jobs) == 400
+        assert all(int(job.priority) == int(job.id) % 2 + 1 for job in jobs)
+        assert all(bool(job.attributes) == (int(job.id) % 5 == 0) for job in jobs)
