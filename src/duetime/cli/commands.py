@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import typer
 from rich.markup import escape
 
-from duetime.cli import alert, consume, dead, demo, doctor, jobs, push, queues, tokens, top
+from duetime.cli import alert, consume, dead, demo, doctor, jobs, monitor, push, queues, recurring, tokens, top, topic
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,11 @@ JOBS = (
 
 WATCH = (
     Command("top", top.top, ("duetime top", "duetime top mail --interval 5s", "duetime top --once --json")),
+    Command(
+        "monitor",
+        monitor.monitor,
+        ("duetime monitor mail --max 1000", "duetime monitor --max-dead 1 --max-late 5m --json"),
+    ),
     Command("demo", demo.demo, ("duetime demo",)),
     Command(
         "doctor",
@@ -102,6 +107,36 @@ DEAD = (
     ),
     Command("delete", dead.delete, ("duetime dead delete mail welcome-42", "duetime dead delete mail --all --yes")),
     Command("prune", dead.prune, ("duetime dead prune mail --older-than 30d",)),
+)
+
+FAILED = (
+    Command("list", dead.list_dead, ("duetime failed list mail",)),
+    Command("retry", dead.respawn, ("duetime failed retry mail welcome-42", "duetime failed retry mail --all")),
+    Command("forget", dead.delete, ("duetime failed forget mail welcome-42",)),
+    Command("flush", dead.flush, ("duetime failed flush mail --yes",)),
+    Command("prune", dead.prune, ("duetime failed prune mail --older-than 24h",)),
+)
+"""Laravel's words for the dead letters, for hands that know them; not in the help."""
+
+RECURRING = (Command("list", recurring.list_schedules, ("duetime recurring list", "duetime recurring list --json")),)
+
+TOPIC = (
+    Command(
+        "add",
+        topic.add,
+        (
+            "duetime topic add mail https://shop.example.com/mail --delay 10m",
+            "duetime topic add pay https://shop.example.com/pay --method POST --retry-if '{res.code} != 200' --alert "
+            "ops@example.com --set success=2xx --set secret=new",
+        ),
+    ),
+    Command("list", topic.list_topics, ("duetime topic list",)),
+    Command("show", topic.show, ("duetime topic show mail",)),
+    Command("edit", topic.edit, ("duetime topic edit mail --delay 5m --set cap=3",)),
+    Command("offline", topic.offline, ("duetime topic offline mail",)),
+    Command("online", topic.online, ("duetime topic online mail",)),
+    Command("remove", topic.remove, ("duetime topic remove mail --yes",)),
+    Command("test", topic.test, ("duetime topic test mail", 'duetime topic test mail --body \'{"to": "ann"}\'')),
 )
 
 TOKEN = (
@@ -142,12 +177,17 @@ def register(app: typer.Typer) -> None:
     for name, summary, group in (
         ("queue", "Queues as a whole: list, count, pause, purge.", QUEUE),
         ("dead", "Dead letters: look at them, bring them back, remove them.", DEAD),
+        ("recurring", "Recurring tasks: what runs when.", RECURRING),
+        ("topic", "Topics: queues whose jobs are delivered to a callback URL.", TOPIC),
         ("token", "Tokens: who may use a namespace.", TOKEN),
         ("alert", "Alerts: who hears when something is wrong.", ALERT),
     ):
         noun = typer.Typer(name=name, help=summary, no_args_is_help=True)
         add_commands(noun, group)
         app.add_typer(noun, rich_help_panel="Queues")
+    failed = typer.Typer(name="failed", help="Laravel's names for `duetime dead`.", no_args_is_help=True, hidden=True)
+    add_commands(failed, FAILED)
+    app.add_typer(failed)
     add_commands(app, WATCH, panel="Looking around")
 
 

@@ -114,8 +114,7 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
     with target.connect() as client:
         line = client.queue(queue)
         if options.every:
-            answer.confirm(f"Remove {line.counts().dead:,} dead letters of {line.name} for good?", yes=options.yes)
-            tell_removed(answer, line.name, line.dead.clear())
+            _clear(answer, line, yes=options.yes)
             return
         # All are looked at before one is removed: an id that lives must not be cancelled by mistake.
         ids = [_dead_job(line, check_id(job_id)).id for job_id in options.ids or ()]
@@ -124,6 +123,20 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
     tell_removed(answer, line.name, len(gone))
     if len(gone) < len(ids):
         raise SomeRefused(f"{len(ids) - len(gone)} of {len(ids)} were removed by somebody else")
+
+
+@takes_options
+def flush(queue: QueueArgument, target: Target, yes: YesOption = False) -> None:
+    """Remove all dead letters of a queue for good."""
+    answer = Answer(as_json=target.json)
+    with target.connect() as client:
+        line = client.queue(queue)
+        _clear(answer, line, yes=yes)
+
+
+def _clear(answer: Answer, line: QueueClient, *, yes: bool) -> None:
+    answer.confirm(f"Remove {line.counts().dead:,} dead letters of {line.name} for good?", yes=yes)
+    tell_removed(answer, line.name, line.dead.clear())
 
 
 @takes_options

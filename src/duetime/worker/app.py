@@ -18,17 +18,19 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, cast, overload
 
 from duetime.backoff import Backoff
 from duetime.client import AsyncClient
 from duetime.clock import Clock, Duration, SystemClock
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
-from duetime.names import check_namespace, check_queue
+from duetime.names import check_id, check_namespace, check_queue
 from duetime.worker.counting import count, progress_name
 from duetime.worker.events import L, Listeners
 from duetime.worker.pushing import ClientPusher, Pusher
+from duetime.worker.recurring import Recurring, Scheduler
+from duetime.worker.schedules import Missed, Schedule, cron, every
 from duetime.worker.task import P, R, Task, TaskOptions
 
 Companion = Callable[["App", AsyncClient], AbstractAsyncContextManager[Any]]
@@ -73,6 +75,7 @@ class App:
         self.tasks: dict[str, Task[..., Any]] = {}
         self.listeners = Listeners()
         self.companions: list[Companion] = []
+        self.schedules: dict[str, Recurring] = {}
         self.client_pusher = ClientPusher(self.url, self.namespace, self.token)
         self.pusher: Pusher = self.client_pusher
         self._ids = IdMaker(self.clock)
@@ -107,6 +110,32 @@ class App:
         if name in self.tasks:
             raise InvalidRequest(f"there are two tasks called {name!r}: give one of them another name=")
         task = self.tasks[name] = Task(self, name, function, TaskOptions(**given))
+        return task
+
+    def every(
+        self, interval: Duration, *, missed: Missed = "once", name: str = ""
+    ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
+        """Decorator: run a task at whole multiples of the interval. `missed` says what becomes of runs while no worker
+        was there. Two schedules of one task need a `name` each.
+        """
+        return lambda function: self._recur(function, every(interval), missed, name)
+
+    def cron(
+        self, expression: str, *, tz: str = "UTC", missed: Missed = "once", name: str = ""
+    ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
+        """Decorator: run a task by a cron expression of five fields, in a time zone."""
+        return lambda function: self._recur(function, cron(expression, tz), missed, name)
+
+    def _recur(
+        self, function: Callable[P, R] | Task[P, R], schedule: Schedule, missed: Missed, name: str
+    ) -> Task[P, R]:
+        task = cast("Task[P, R]", function) if isinstance(function, Task) else self.task(function)
+        name = name or task.name
+        if name in self.schedules:
+            raise InvalidRequest(f"there are two schedules called {name!r}: give one of them another name=")
+        if not self.schedules:
+            self.companions.append(Scheduler)
+        self.schedules[name] = Recurring(check_id(name), task, schedule, missed)
         return task
 
     def on(self, event: str) -> Callable[[L], L]:

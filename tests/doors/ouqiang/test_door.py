@@ -16,7 +16,7 @@ ORDER = Queue(NAMESPACE, "order")
 
 async def test_a_job_from_push_to_finish(caller: Caller) -> None:
     assert (await caller.push("15702398321"))["code"] == 0
-    caller.clock.advance(10_000)
+    caller.clock.advance("10s")
     popped = await caller.call("/pop", topic="order")
     assert popped["code"] == 0
     assert popped["data"] == {"id": "15702398321", "body": "body of 15702398321"}
@@ -33,13 +33,13 @@ async def test_get_tells_the_absolute_second(caller: Caller) -> None:
 
 async def test_a_job_comes_again_after_its_own_ttr_until_it_is_finished(caller: Caller) -> None:
     await caller.push("7", ttr=90)
-    caller.clock.advance(10_000)
+    caller.clock.advance("10s")
     for attempt in range(1, 4):
         assert (await caller.call("/pop", topic="order"))["data"]["id"] == "7"
         [job] = await caller.engine.store.get(ORDER, ["7"])
         assert job is not None
         assert (job.attempt, job.lease_until) == (attempt, caller.clock.now_ms() + 90_000)
-        caller.clock.advance(90_001)
+        caller.clock.advance("90001ms")
     await caller.call("/delete", id="7")
     [counts] = await caller.engine.store.counts([ORDER])
     assert counts.total == 0
@@ -48,7 +48,7 @@ async def test_a_job_comes_again_after_its_own_ttr_until_it_is_finished(caller: 
 async def test_topics_of_a_pop_are_taken_in_their_order(caller: Caller) -> None:
     await caller.push("low", "b")
     await caller.push("high", "a", delay=11)
-    caller.clock.advance(11_000)
+    caller.clock.advance("11s")
     assert (await caller.call("/pop", topic="a, b"))["data"]["id"] == "high"
     assert (await caller.call("/pop", topic="a, b"))["data"]["id"] == "low"
 
@@ -56,7 +56,7 @@ async def test_topics_of_a_pop_are_taken_in_their_order(caller: Caller) -> None:
 async def test_a_pop_waits_for_a_job(caller: Caller) -> None:
     waiting = asyncio.create_task(caller.call("/pop", topic="order"))
     await caller.push("later", delay=1)
-    caller.clock.advance(1_000)
+    caller.clock.advance("1s")
     assert (await waiting)["data"]["id"] == "later"
 
 
@@ -138,7 +138,7 @@ async def test_a_client_that_goes_away_takes_no_job_with_it(caller: Caller) -> N
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await caller.push("1", delay=1)
-    caller.clock.advance(1_000)
+    caller.clock.advance("1s")
     assert (await caller.call("/pop", topic="order"))["data"]["id"] == "1"
     [job] = await caller.engine.store.get(ORDER, ["1"])
     assert job is not None

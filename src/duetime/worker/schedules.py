@@ -1,0 +1,146 @@
+"""When a recurring task runs: every so often, or by a cron expression in a time zone. Pure.
+
+The runs of a schedule are instants that follow from the schedule alone, so that all processes agree on them without a
+word: `every("1h")` runs at whole hours since the epoch, not an hour after whoever started first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Literal, Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from duetime.clock import Duration, duration_ms
+from duetime.errors import InvalidRequest
+
+Missed = Literal["skip", "once", "all"]
+"""What happens to runs that nobody was there for: none of them, the last one, or each."""
+
+LEAST_MS = 1_000
+GRACE_MS = 60_000
+"""A run that is late by less than this was not missed."""
+MOST_RUNS = 500
+"""Missed runs that are caught up on in one step."""
+
+
+class Schedule(Protocol):
+    """All times are epoch milliseconds."""
+
+    @property
+    def text(self) -> str:
+        """What tells this schedule from another one."""
+        ...
+
+    def after(self, at: int) -> int:
+        """The first run later than `at`."""
+        ...
+
+    def until(self, at: int) -> int:
+        """The last run at `at` or before."""
+        ...
+
+
+@dataclass(frozen=True)
+class Every:
+    interval_ms: int
+
+    @property
+    def text(self) -> str:
+        return f"every {self.interval_ms}ms"
+
+    def after(self, at: int) -> int:
+        return (at // self.interval_ms + 1) * self.interval_ms
+
+    def until(self, at: int) -> int:
+        return at // self.interval_ms * self.interval_ms
+
+
+@dataclass(frozen=True)
+class Cron:
+    """Five fields. When clocks are put forward, a run in the missing hour comes at its end; when they are put back, a
+    run at a fixed hour comes once.
+    """
+
+    expression: str
+    zone: ZoneInfo
+
+    @property
+    def text(self) -> str:
+        return f"cron {self.expression} {self.zone.key}"
+
+    def after(self, at: int) -> int:
+        """Cron knows minutes: the one that `at` is in has begun already."""
+        return _ms(next(CronSim(self.expression, _moment(at, self.zone))))
+
+    def until(self, at: int) -> int:
+        # Backwards, cron is not exact where clocks are turned: go back by more than enough, then forwards to `at`.
+        backwards = CronSim(self.expression, _moment(at // 60_000 * 60_000, self.zone), reverse=True)
+        next(backwards)
+        run = self.after(_ms(next(backwards)) - 1)
+        while (following := self.after(run)) <= at:
+            run = following
+        return run
+
+
+def every(interval: Duration) -> Every:
+    interval_ms = duration_ms(interval)
+    if interval_ms < LEAST_MS:
+        raise InvalidRequest(f"a task recurs every second at most, not every {interval_ms} ms")
+    return Every(interval_ms)
+
+
+def cron(expression: str, tz: str = "UTC") -> Cron:
+    """Raises InvalidRequest for what is no cron expression, never runs, or is in no known time zone."""
+    try:
+        schedule = Cron(" ".join(expression.split()), ZoneInfo(tz))
+        next(CronSim(schedule.expression, datetime.now(UTC)))
+    except CronSimError as error:
+        raise InvalidRequest(f"{expression!r} is no cron expression: {error}") from None
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidRequest(f"there is no time zone {tz!r}") from None
+    except StopIteration:
+        raise InvalidRequest(f"{expression!r} never runs") from None
+    return schedule
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a tick does: the runs to push now, and when to come again."""
+
+    runs: tuple[int, ...]
+    next_at: int
+
+
+def plan(schedule: Schedule, missed: Missed, due_at: int, now: int) -> Plan:
+    """For a tick that was due at `due_at`. Nothing runs twice for one that comes a moment too early."""
+    now = max(now, due_at)
+    first = schedule.until(due_at)
+    runs = list(islice(_runs(schedule, first, now), MOST_RUNS + 1))
+    match missed:
+        case "all":
+            if len(runs) > MOST_RUNS:
+                return Plan(tuple(runs[:MOST_RUNS]), runs[MOST_RUNS])
+            return Plan(tuple(runs), schedule.after(now))
+        case "once":
+            return Plan((schedule.until(now),), schedule.after(now))
+        case "skip":
+            last = schedule.until(now)
+            return Plan((last,) if now - last < GRACE_MS else (), schedule.after(now))
+
+
+def _runs(schedule: Schedule, first: int, now: int) -> Iterator[int]:
+    at = first
+    while at <= now:
+        yield at
+        at = schedule.after(at)
+
+
+def _moment(at: int, zone: ZoneInfo) -> datetime:
+    return datetime.fromtimestamp(at / 1000, zone)
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,76 @@
+"""`duetime monitor`, `duetime failed ...` and `duetime recurring list`."""
+
+import asyncio
+from pathlib import Path
+
+import duetime
+from duetime.worker.recurring import Scheduler
+from tests.e2e.shell import Shell
+
+
+def test_a_queue_over_its_threshold_is_named_and_is_the_exit_code(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
+    for number in range(3):
+        shell.run("push", "mail", f"body {number}")
+    shell.run("push", "slow", "x", "--delay", "1h")
+    calm = shell.run("monitor", "--json")
+    assert (calm.code, [one["alerts"] for one in calm.documents]) == (0, [[], []])
+    busy = shell.run("monitor", "--max", "3", "--json")
+    assert busy.code == 1
+    assert busy.error["code"] == "queue_busy"
+    assert {one["queue"]: (one["size"], one["alerts"]) for one in busy.documents} == {
+        "mail": (3, ["size"]),
+        "slow": (1, []),
+    }
+    late = shell.run("monitor", "mail", "slow", "--max-late", "1ms")
+    assert late.code == 1
+    assert "ALERT: late" in late.out
+    assert "OK" in late.out
+
+
+def test_the_dead_letters_by_laravels_names(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
+
+    def bury(job_id: str) -> None:
+        shell.run("push", "mail", "x", "--id", job_id)
+        lease = shell.run("reserve", "mail", "--json").document["lease"]
+        shell.run("release", lease, "--kill", "--error", "no")
+
+    bury("a")
+    assert shell.run("failed", "list", "mail", "--json").document["id"] == "a"
+    assert shell.run("monitor", "mail", "--max-dead", "1").code == 1
+    assert shell.run("failed", "retry", "mail", "a").code == 0
+    assert shell.run("failed", "list", "mail", "--json").out == ""
+    shell.run("cancel", "mail", "a")
+    bury("b")
+    assert shell.run("failed", "forget", "mail", "b").code == 0
+    assert shell.run("failed", "forget", "mail", "b").code == 1
+    bury("c")
+    assert shell.run("failed", "flush", "mail").code == 2
+    assert shell.run("failed", "flush", "mail", "--yes", "--json").document["removed"] == 1
+    assert "failed" not in shell.run("--help").out
+
+
+def test_what_recurs(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
+    assert "nothing recurs" in shell.run("recurring", "list").err
+    app = duetime.App(shell.url)
+
+    @app.cron("0 9 * * *", tz="Asia/Shanghai", name="morning report")
+    @app.task(name="report")
+    def report() -> None: ...
+
+    async def plant() -> None:
+        async with duetime.connect_async(shell.url) as client:
+            await Scheduler(app, client).plant()
+
+    asyncio.run(plant())
+    [shown] = shell.run("recurring", "list", "--json").documents
+    assert shown.pop("next_at") % 86_400_000 == 3_600_000
+    assert shown == {
+        "name": "morning report",
+        "task": "report",
+        "schedule": "cron 0 9 * * * Asia/Shanghai",
+        "missed": "once",
+    }
+    assert "morning report" in shell.run("recurring", "list").out

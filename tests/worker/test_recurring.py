@@ -1,0 +1,161 @@
+"""Recurring tasks: workers as real processes, and ticks that the test plays itself."""
+
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import duetime
+from duetime.client import AsyncClient
+from duetime.clock import ManualClock
+from duetime.errors import InvalidRequest
+from duetime.job import State
+from duetime.worker.recurring import TICKS, Scheduler
+from tests.plugins.until import until
+from tests.worker.conftest import Start
+
+SAMPLE = "tests.worker.recurring_sample:app"
+
+
+async def test_each_run_is_pushed_once_by_two_workers_and_goes_on_when_one_is_killed(start: Start) -> None:
+    options = ("--queue", "beats", "--pool", "threads")
+    one, two = start(*options, place=SAMPLE), start(*options, place=SAMPLE)
+
+    def beats() -> list[str]:
+        return [note["id"] for worker in (one, two) for note in worker.noted("beat")]
+
+    await until(lambda: len(beats()) >= 2, every_s=0.02)
+    one.process.kill()
+    one.process.wait()
+    seen = len(beats())
+    await until(lambda: len(beats()) >= seen + 2, every_s=0.02)
+    two.signal(signal.SIGTERM)
+    two.process.wait()
+    found = beats()
+    assert len(found) == len(set(found))
+    instants = sorted(int(one.removeprefix("beat@")) for one in found)
+    assert all(instant % 1000 == 0 for instant in instants)
+
+
+# --- ticks that the test plays, on a clock that it turns
+
+
+HOUR = 3_600_000
+
+
+class Program:
+    def __init__(self, app: duetime.App, client: AsyncClient, clock: ManualClock) -> None:
+        self.app = app
+        self.client = client
+        self.clock = clock
+        self.scheduler = Scheduler(app, client)
+
+    async def tick(self) -> None:
+        for delivery in await self.client.queue(TICKS).reserve(limit=10):
+            await self.scheduler.handle(delivery)
+
+    async def runs(self) -> list[str]:
+        queue = self.client.queue("reports")
+        pages = [await queue.list_jobs(state) for state in (State.READY, State.DELAYED)]
+        return sorted(job.id for page in pages for job in page.jobs)
+
+
+@asynccontextmanager
+async def program(url: str, clock: ManualClock, **options: str) -> AsyncIterator[Program]:
+    app = duetime.App(url, clock=clock)
+
+    @app.every("1h", **options)  # type: ignore[arg-type]
+    @app.task(queue="reports", name="report")
+    def report(kind: str = "short") -> None: ...
+
+    async with duetime.connect_async(url) as client:
+        yield Program(app, client, clock)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Near the store's own, which decides what is due."""
+    return ManualClock(int(time.time() * 1000) // HOUR * HOUR + HOUR // 2)
+
+
+async def due_now(one: Program) -> None:
+    """The store's clock cannot be turned from here: bring the tick forward instead."""
+    await one.client.queue(TICKS).reschedule("report", delay=0)
+
+
+async def test_a_tick_is_planted_once_and_waits_for_the_next_run(tmp_path: Path, clock: ManualClock) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    async with program(url, clock) as one, program(url, clock) as other:
+        await one.scheduler.plant()
+        await other.scheduler.plant()
+        [tick] = (await one.client.queue(TICKS).list_jobs(State.DELAYED)).jobs
+        assert (tick.id, tick.due_at) == ("report", clock.now_ms() + HOUR // 2)
+
+
+async def test_a_crash_between_push_and_putting_back_runs_nothing_twice(tmp_path: Path, clock: ManualClock) -> None:
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
+        await one.scheduler.plant()
+        await due_now(one)
+        [tick] = await one.client.queue(TICKS).reserve()
+        await one.scheduler.handle(tick)
+        [run] = await one.runs()
+        [delivery] = await one.client.queue("reports").reserve()
+        await one.client.ack(delivery)
+        # The worker that died had the same tick: what it pushes is known, though the job is gone.
+        await one.scheduler.handle(tick)
+        assert await one.runs() == []
+        assert run == f"report@{clock.now_ms() // HOUR * HOUR}"
+        [tick_again] = (await one.client.queue(TICKS).list_jobs(State.DELAYED)).jobs
+        assert tick_again.due_at == clock.now_ms() + HOUR // 2
+
+
+@pytest.mark.parametrize(("missed", "count"), [("once", 1), ("all", 4), ("skip", 0)])
+async def test_runs_that_nobody_was_there_for(tmp_path: Path, clock: ManualClock, missed: str, count: int) -> None:
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock, missed=missed) as one:
+        await one.scheduler.plant()
+        await due_now(one)
+        clock.advance("3h")
+        await one.tick()
+        assert len(await one.runs()) == count
+        [tick] = (await one.client.queue(TICKS).list_jobs(State.DELAYED)).jobs
+        assert tick.due_at == clock.now_ms() + HOUR // 2
+
+
+async def test_a_schedule_that_was_changed_starts_anew(tmp_path: Path, clock: ManualClock) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    async with program(url, clock) as one:
+        await one.scheduler.plant()
+        one.app.schedules.clear()
+        one.app.cron("0 0 1 1 *", name="report")(one.app.tasks["report"])
+        await one.scheduler.plant()
+        [tick] = (await one.client.queue(TICKS).list_jobs(State.DELAYED)).jobs
+        assert tick.due_at > clock.now_ms() + HOUR
+
+
+async def test_a_tick_of_another_program_is_left_to_it(tmp_path: Path, clock: ManualClock) -> None:
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
+        await one.scheduler.plant()
+        await due_now(one)
+        one.app.schedules.clear()
+        await one.tick()
+        [tick] = (await one.client.queue(TICKS).list_jobs(State.DELAYED)).jobs
+        assert tick.id == "report"
+        assert await one.runs() == []
+
+
+def test_what_cannot_recur(tmp_path: Path) -> None:
+    app = duetime.App(f"sqlite://{tmp_path}/jobs.db")
+    with pytest.raises(InvalidRequest, match="arguments without a default"):
+
+        @app.every("1h")
+        def needs(argument: int) -> None: ...
+
+    @app.cron("0 9 * * *", tz="Asia/Shanghai")
+    def fine() -> None: ...
+
+    with pytest.raises(InvalidRequest, match="two schedules"):
+        app.every("1h")(fine)
+    app.every("1h", name="twice a day")(fine)
