@@ -9,8 +9,8 @@ import gc
 import resource
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
@@ -23,10 +23,14 @@ from duetime.api.supervision.signals import Orders
 from duetime.engine.meters import Meters
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
+from duetime.errors import InvalidSettings
 from duetime.journal.journal import Journal
 from duetime.journal.settings import options_of
 from duetime.settings import Settings
 from duetime.stores.open import open_store
+
+if TYPE_CHECKING:
+    from duetime.api.tracing import ServerTracing
 
 try:
     import uvloop
@@ -73,6 +77,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         stack.callback(close_all, sockets)
         options = options_of(settings)
+        tracing = await stack.enter_async_context(_trace(settings)) if settings.otel_endpoint else None
         pools = Pools(
             settings.pools,
             open_store=open_store,
@@ -81,9 +86,11 @@ async def serve(
             meters=Meters(settings.metrics_queues),
             journal=await stack.enter_async_context(Journal(options)) if options else None,
         )
+        if tracing is not None:
+            pools.make_engine = tracing.engine
         await stack.enter_async_context(pools)
         mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
-        runtime = Runtime(settings, pools, mirror, crew=crew)
+        runtime = Runtime(settings, pools, mirror, crew=crew, tracing=tracing)
         for companion in companions(runtime):
             runtime.beside.append(await stack.enter_async_context(companion))
         listeners = [(one.make(runtime, [sockets[one.name]]), one.last) for one in ENTRANCES if one.name in sockets]
@@ -94,6 +101,14 @@ async def serve(
         await orders.stop.wait()
         runtime.draining.set()
         await _drain(listeners, orders, settings.drain_timeout.total_seconds())
+
+
+def _trace(settings: Settings) -> AbstractAsyncContextManager["ServerTracing"]:
+    try:
+        from duetime.api.tracing import export_traces  # noqa: PLC0415 - the extra [otel] is optional
+    except ModuleNotFoundError as missing:
+        raise InvalidSettings(f"otel_endpoint needs the extra duetime[otel] ({missing.name} is missing)") from None
+    return export_traces(settings.otel_endpoint)
 
 
 async def _drain(listeners: Sequence[tuple[Listening, bool]], orders: Orders, grace_s: float) -> None:

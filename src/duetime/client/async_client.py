@@ -7,7 +7,8 @@ from typing import TypeVar, Unpack
 from duetime.client import calls
 from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
 from duetime.client.making import Body, JobFields, as_job, delayed, new_job
-from duetime.client.transport import AsyncEmbedded, AsyncHttp, AsyncTransport, is_http
+from duetime.client.opening import Way, open_async
+from duetime.client.transport import AsyncTransport
 from duetime.clock import Duration, Instant
 from duetime.ids import IdMaker
 from duetime.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, State
@@ -22,14 +23,20 @@ class AsyncClient:
     """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine."""
 
     def __init__(
-        self, url: str, *, namespace: str = "default", token: str | None = None, journal: str | None = None
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        token: str | None = None,
+        journal: str | None = None,
+        tracing: bool = False,
     ) -> None:
         """`journal` is for a store URL: the folder of the journal. None: DUETIME_JOURNAL, or beside a SQLite file, if
-        the pool journals.
+        the pool journals. `tracing` sends OpenTelemetry spans to the program's own provider (extra [otel]).
         """
         self.namespace = check_namespace(namespace)
         self.make_id = IdMaker().make
-        self._transport: AsyncTransport = AsyncHttp(url, token) if is_http(url) else AsyncEmbedded(url, journal)
+        self._transport: AsyncTransport = open_async(Way(url, token, journal, tracing))
 
     async def __aenter__(self) -> "AsyncClient":
         return self

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from duetime.client.subjects import Pushing, Reserving, Settling, Subject
 from duetime.clock import Duration, Instant, duration_ms, instant_ms
 from duetime.engine import Engine, calling
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
@@ -53,6 +54,7 @@ class Call(Generic[Answer]):
     run: Callable[[Engine], Awaitable[Answer]]
     repeatable: bool = False
     wait_ms: int = 0
+    subject: Subject = None
 
 
 # --- producers
@@ -70,7 +72,11 @@ def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark |
         return await engine.push(queue, jobs, if_exists=if_exists, mark=mark)
 
     return Call(
-        lambda: _post(queue, "batch", _batch(jobs, if_exists, mark)), parse, run, if_exists is not IfExists.ERROR
+        lambda: _post(queue, "batch", _batch(jobs, if_exists, mark)),
+        parse,
+        run,
+        if_exists is not IfExists.ERROR,
+        subject=Pushing(queue, jobs, lambda others: push(queue, others, if_exists, mark)),
     )
 
 
@@ -109,6 +115,7 @@ def push_each(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists) -> Call
         lambda reply: convert.results(_decode(reply, messages.PushedOut).results),
         run,
         if_exists is not IfExists.ERROR,
+        subject=Pushing(queue, jobs, lambda others: push_each(queue, others, if_exists)),
     )
 
 
@@ -146,7 +153,8 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
         message = _decode(reply, messages.AnswerOut)
         return Answered(message.id, convert.body_in(message.body, message.body_b64), message.attributes)
 
-    return Call(request, parse, run, repeatable=True, wait_ms=wait_ms)
+    again = Pushing(queue, [job], lambda others: call(queue, others[0], wait, if_exists))
+    return Call(request, parse, run, repeatable=True, wait_ms=wait_ms, subject=again)
 
 
 def cancel(queue: Queue, ids: Sequence[str]) -> Call[list[Result]]:
@@ -190,7 +198,7 @@ def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, 
     async def run(engine: Engine) -> list[Delivery]:
         return await engine.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms)
 
-    return Call(request, parse, run, wait_ms=wait_ms)
+    return Call(request, parse, run, wait_ms=wait_ms, subject=Reserving())
 
 
 def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
@@ -205,6 +213,7 @@ def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
         _results,
         run,
         repeatable=True,
+        subject=Settling("ack", leases),
     )
 
 
@@ -215,7 +224,7 @@ def release(leased: Leased, delay: Duration, error: str) -> Call[Moved]:
         return await engine.release(lease, delay_ms=delay_ms, error=error)
 
     message = messages.ReleaseIn(convert.lease_ref(lease), f"{delay_ms}ms", error)
-    return Call(lambda: _post(lease.queue, "release", message), _moved, run)
+    return Call(lambda: _post(lease.queue, "release", message), _moved, run, subject=Settling("release", [leased]))
 
 
 def give_back(leased: Leased) -> Call[Moved]:
@@ -234,7 +243,8 @@ def kill(leased: Leased, error: str) -> Call[Moved]:
     async def run(engine: Engine) -> Moved:
         return await engine.kill(lease, error=error)
 
-    return Call(lambda: _post(lease.queue, "kill", messages.KillIn(convert.lease_ref(lease), error)), _moved, run)
+    message = messages.KillIn(convert.lease_ref(lease), error)
+    return Call(lambda: _post(lease.queue, "kill", message), _moved, run, subject=Settling("kill", [leased]))
 
 
 def extend(leased: Leased, ttr: Duration) -> Call[int]:
@@ -403,7 +413,13 @@ def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
     async def run(engine: Engine) -> Other:
         return finish(await call.run(engine))
 
-    return Call(call.request, lambda reply: finish(call.parse(reply)), run, call.repeatable, call.wait_ms)
+    subject = call.subject
+    if isinstance(subject, Pushing):
+        again = subject.again
+        subject = Pushing(subject.queue, subject.jobs, lambda jobs: then(again(jobs), finish))
+    elif isinstance(subject, Reserving):
+        subject = None  # its answer is something else now
+    return Call(call.request, lambda reply: finish(call.parse(reply)), run, call.repeatable, call.wait_ms, subject)
 
 
 def first(answers: Sequence[Result]) -> Moved | None:

@@ -7,7 +7,7 @@ repeatable, and a server that asks for patience gets it.
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 import httpx
@@ -27,6 +27,9 @@ PAUSE = Exponential(base_ms=50, cap_ms=2_000)
 CONNECT_S = 5.0
 REPLY_S = 30.0
 OK_BELOW = 400
+
+MoreHeaders = Callable[[], dict[str, str]]
+"""What each request of a client carries beside its own headers."""
 
 
 class AsyncTransport(Protocol):
@@ -84,15 +87,20 @@ def _refusal(reply: httpx.Response) -> DuetimeError:
 
 
 class AsyncHttp:
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, more_headers: MoreHeaders = dict) -> None:
         self._client = httpx.AsyncClient(base_url=url, headers=_headers(token))
+        self._more_headers = more_headers
 
     async def send(self, call: Call[Answer]) -> Answer:
         request, attempts = call.request(), Attempts(call)
         while True:
             try:
                 reply = await self._client.request(
-                    request.method, request.path, content=request.body, timeout=_timeout(call)
+                    request.method,
+                    request.path,
+                    content=request.body,
+                    headers=self._more_headers(),
+                    timeout=_timeout(call),
                 )
                 if reply.status_code < OK_BELOW:
                     return call.parse(reply.content)
@@ -106,8 +114,9 @@ class AsyncHttp:
 
 
 class SyncHttp:
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, more_headers: MoreHeaders = dict) -> None:
         self._client = httpx.Client(base_url=url, headers=_headers(token))
+        self._more_headers = more_headers
 
     def send(self, call: Call[Answer]) -> Answer:
         request, attempts = call.request(), Attempts(call)
@@ -122,7 +131,13 @@ class SyncHttp:
             time.sleep(pause)
 
     def _request(self, request: Request, call: Call[Any]) -> httpx.Response:
-        return self._client.request(request.method, request.path, content=request.body, timeout=_timeout(call))
+        return self._client.request(
+            request.method,
+            request.path,
+            content=request.body,
+            headers=self._more_headers(),
+            timeout=_timeout(call),
+        )
 
     def close(self) -> None:
         self._client.close()

@@ -61,8 +61,10 @@ class Pools:
 
     The registry is the default pool's, unless `registry_url` names another store; if that is also a pool's URL, the
     two share it. All pools write to one `journal`, which must live longer than this; without one, a pool that journals
-    is not opened.
+    is not opened. `make_engine` takes the arguments of an Engine; another kind of engine is set before this is entered.
     """
+
+    make_engine: Callable[..., Engine] = Engine
 
     def __init__(
         self,
@@ -193,7 +195,7 @@ class Pools:
 
     async def _serve(self, pool: Pool, store: Store) -> None:
         try:
-            async with Engine(store, max_body=self._max_body, sizes=pool.meters.batches) as engine:
+            async with self.make_engine(store, max_body=self._max_body, sizes=pool.meters.batches) as engine:
                 engine.witness = self._witness_of(pool)
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
