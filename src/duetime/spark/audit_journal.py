@@ -92,14 +92,13 @@ def read_now(lake: Lake, journal: str, run: str) -> JournalNow:
     # A copy's damage is the sealed file's damage, too, once that is read.
     known = {(one.node, one.seq) for one in about.damage}
     fresh = [one for one in damage if (one.node, one.seq) not in known]
+    # A folder that no entry comes from holds copies of other nodes' segments.
     nodes = join_nodes(about.nodes, late_nodes)
-    for name in lasts:
-        nodes.setdefault(name, NodeState())
     return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts)
 
 
 def _known_lasts(files: Files, journal: str) -> dict[str, int]:
-    """Per node the last entry that a sealed segment's name speaks of; 0 for a node with none."""
+    """Per node the last entry that a sealed segment's name speaks of."""
     lasts: dict[str, int] = {}
     for node in files.list(journal):
         if node.is_folder and not node.name.startswith((".", "_")):

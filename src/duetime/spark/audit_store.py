@@ -17,7 +17,7 @@ from duetime.client import Client, calls
 from duetime.client.transport import is_http
 from duetime.engine.journaling import Journaling, known
 from duetime.errors import DuetimeError
-from duetime.job import STEP_JOBS, IfExists, Job, Moved, NewJob, State
+from duetime.job import STEP_JOBS, IfExists, Job, Moved, State
 from duetime.names import Queue
 from duetime.spark.audit import SCAN
 from duetime.spark.schemas import frame
@@ -45,8 +45,13 @@ class StoreView(Protocol):
 
     def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]: ...
 
-    def push(self, queue: Queue, jobs: Sequence[NewJob]) -> tuple[list[Moved | DuetimeError], Pushed | None]:
-        """Keep what exists; each job on its own. The second value is for the journal: None if the server wrote it."""
+    @property
+    def journals(self) -> bool:
+        """Whether a push is written to the journal by the one that does it."""
+        ...
+
+    def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        """One job per request; keeps what exists."""
         ...
 
     def close(self) -> None: ...
@@ -78,9 +83,13 @@ class ServerView:
     def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
         return self._send(calls.get(queue, ids))
 
-    def push(self, queue: Queue, jobs: Sequence[NewJob]) -> tuple[list[Moved | DuetimeError], Pushed | None]:
-        answers = self._send(calls.push_each(queue, jobs, IfExists.KEEP))
-        return [answer for answer in answers if answer is not None], None
+    @property
+    def journals(self) -> bool:
+        return True
+
+    def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        answers = self._send(calls.push_each(queue, [request.jobs[0] for request in requests], IfExists.KEEP))
+        return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
 
     def close(self) -> None:
         self._client.close()
@@ -108,11 +117,12 @@ class OpenedStore:
     def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
         return list(self._runner.run(self._store.get(queue, ids)))
 
-    def push(self, queue: Queue, jobs: Sequence[NewJob]) -> tuple[list[Moved | DuetimeError], Pushed | None]:
-        answers = self._runner.run(self._store.push(queue, [Push([job]) for job in jobs]))
-        results = [answer.jobs[0] if isinstance(answer, Pushed) else answer for answer in answers]
-        nows = [answer.now for answer in answers if isinstance(answer, Pushed)]
-        return results, Pushed([one for one in results if isinstance(one, Moved)], nows[0]) if nows else None
+    @property
+    def journals(self) -> bool:
+        return False
+
+    def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        return self._runner.run(self._store.push(queue, requests))
 
     def close(self) -> None:
         self._runner.run(self._store.close())

@@ -58,8 +58,8 @@ MERGED: Mapping[str, str] = {
     "acks": "cast(sum(acks) as int)",
     "ends": "bit_or(ends)",
     "end_attempt": "max(end_attempt)",
-    "deads": "cast(sum(deads) as int)",
-    "respawns": "cast(sum(respawns) as int)",
+    "dead_order": "max(dead_order)",
+    "revived_order": "max(revived_order)",
     "given_backs": "cast(sum(given_backs) as int)",
     "reset_attempt": "max(reset_attempt)",
     "place": "max(place)",
@@ -111,8 +111,8 @@ def _own_states(events: DataFrame) -> DataFrame:
         "acks": _one_if(acked & (F.col("reason") != UNFENCED)),
         "ends": _end_bit(),
         "end_attempt": F.when(acked | _is(Event.CANCELLED, Event.DELETED), F.col("attempt")),
-        "deads": _one_if(_is(Event.DEAD)),
-        "respawns": _one_if(respawned),
+        "dead_order": F.when(_is(Event.DEAD), order),
+        "revived_order": F.when(begins | respawned, order),
         "given_backs": _one_if(_is(Event.GIVEN_BACK)),
         "reset_attempt": F.when(begins | respawned, F.col("attempt")).otherwise(0),
         "place": F.when(begins, attempt * 16 + 1)
@@ -136,7 +136,7 @@ def _ended_states(events: DataFrame) -> DataFrame:
         "ends": bit,
         "history": F.lit(1),
     }
-    zeros = ("adopted", "priority", "attempts", "attempt", "accepts", "acks", "deads", "respawns", "given_backs")
+    zeros = ("adopted", "priority", "attempts", "attempt", "accepts", "acks", "given_backs")
     zero = dict.fromkeys((*zeros, "reset_attempt"), F.lit(0))
     types = {field.name: field.dataType for field in JOBS.fields}
     columns = [{**zero, **known}.get(name, F.lit(None)).cast(types.get(name, "long")).alias(name) for name in MERGED]
@@ -227,7 +227,7 @@ PURGED_AT = """
 def place_name() -> Column:
     """Where a job that has not ended is, as far as the journal knows: waiting, leased or dead."""
     return (
-        F.when(F.col("deads") > F.col("respawns"), State.DEAD.value)
+        F.when(F.col("dead_order") > F.coalesce("revived_order", F.lit(0)), State.DEAD.value)
         .when(F.col("place") % 16 == LEASED_RANK, State.LEASED.value)
         .otherwise("waiting")
     )

@@ -1,0 +1,180 @@
+"""audit: a day of history in which exactly the planted defects are found; and the law on small frames."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from duetime.clock import SystemClock
+from duetime.job import Event
+from duetime.spark import audit
+from duetime.spark.audit import Scanned
+from duetime.spark.audit_run import Beside, read_findings, run_audit
+from duetime.spark.lake import Lake
+from duetime.spark.lifecycle import lifecycle
+from duetime.spark.schemas import frame
+from duetime.stores.base import Push
+from duetime.stores.open import open_store
+from tests.spark.frames import events, job_columns
+from tests.spark.history import HOUR_MS, Day, Node, a_day
+
+DAY_MS = 24 * HOUR_MS
+
+
+@pytest.fixture
+def yesterday() -> int:
+    return SystemClock().now_ms() - 2 * DAY_MS
+
+
+def fill(path: Path, day: Day) -> str:
+    """A store that holds what the day left there."""
+    url = f"sqlite://{path}"
+
+    async def push() -> None:
+        store = await open_store(url)
+        for queue, jobs in day.held.items():
+            for answer in await store.push(queue, [Push([job]) for job in jobs]):
+                assert not isinstance(answer, Exception), answer
+        await store.close()
+
+    asyncio.run(push())
+    return url
+
+
+def test_a_sound_day_is_sound(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
+    day = a_day(tmp_path / "journal", yesterday)
+    url = fill(tmp_path / "jobs.db", day)
+    lake = Lake(spark, str(tmp_path / "lake"))
+    audited = run_audit(lake, str(day.journal), Beside(url))
+    assert audited.is_sound
+    assert list(read_findings(lake, audited)) == []
+    total = {name: audited.total(name) for name in ("accepted", "adopted", *audit.PLACES, *audit.ENDS, "lost")}
+    assert total == {
+        "accepted": 39,
+        "adopted": 0,
+        "waiting": 3,
+        "leased": 0,
+        "dead": 0,
+        "acked": 21,
+        "cancelled": 3,
+        "expired": 3,
+        "replaced": 3,
+        "purged": 3,
+        "deleted": 3,
+        "lost": 0,
+    }
+    assert run_audit(lake, str(day.journal)).law == audited.law, "the journal alone says the same"
+
+
+def plant(day: Day) -> None:
+    """Ten jobs with a defect each, and one that nobody was promised."""
+    far = day.end + 365 * DAY_MS
+    day.story("lost-waiting", due_at=far).accepted()
+    day.story("lost-leased").accepted().delivered()
+    doubled = day.story("doubled").accepted().delivered()
+    doubled.attempt = 0
+    doubled.delivered(after=6).ended(Event.ACKED)
+    day.story("accepted-twice").accepted().accepted().delivered().ended(Event.ACKED)
+    returned = day.story("returned").accepted().delivered().ended(Event.ACKED)
+    day.hold(returned)
+    day.story("undead").accepted().delivered().ended(Event.ACKED).delivered(after=900)
+    day.story("early").accepted().delivered(after=-7).ended(Event.ACKED)
+    day.hold(day.story("nobody-was-promised", due_at=far))
+    again = day.story("early-again").accepted().delivered().released()
+    again.delivered(after=-250).ended(Event.ACKED)
+    day.story("acked-twice").accepted().delivered().ended(Event.ACKED).ended(Event.ACKED, after=101)
+    day.story("two-ends").accepted().delivered().ended(Event.ACKED).ended(Event.CANCELLED, after=102)
+
+
+PLANTED = {
+    ("lost", "lost-waiting"),
+    ("lost", "lost-leased"),
+    ("duplicated", "doubled"),
+    ("duplicated", "accepted-twice"),
+    ("duplicated", "returned"),
+    ("duplicated", "undead"),
+    ("early", "early"),
+    ("early", "early-again"),
+    ("acked_twice", "acked-twice"),
+    ("duplicated", "two-ends"),
+    ("unanswered", "nobody-was-promised"),
+}
+
+
+def test_exactly_the_planted_defects_are_named(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
+    journal = tmp_path / "journal"
+    quiet = Node(journal, "node-c", per_segment=5)
+    for beat in range(15):
+        quiet.write(Event.HEARTBEAT, yesterday + beat * 5000)
+    quiet.close(yesterday + 80_000)
+    day = a_day(journal, yesterday, finish=plant)
+    (journal / "node-c" / "000000000006-000000000010.journal").unlink()
+    damaged = journal / "node-c" / "000000000011-000000000015.journal"
+    lines = damaged.read_bytes().splitlines(keepends=True)
+    damaged.write_bytes(b"".join([*lines[:2], lines[2].replace(b"heartbeat", b"heartbeet"), *lines[3:]]))
+    # A segment that is there twice, in the wrong folder, is no defect.
+    copied = next((journal / "node-a").glob("*.journal"))
+    restored = journal / "restored"
+    restored.mkdir()
+    (restored / copied.name).write_bytes(copied.read_bytes())
+
+    lake = Lake(spark, str(tmp_path / "lake"))
+    audited = run_audit(lake, str(journal), Beside(fill(tmp_path / "jobs.db", day)))
+    assert {(one["kind"], one["id"]) for one in read_findings(lake, audited)} == PLANTED
+    assert [(one.kind, one.node) for one in audited.problems] == [("damage", "node-c"), ("gap", "node-c")]
+    assert "line 3: the check sum does not fit" in audited.problems[0].detail
+    assert "entries 6 to 10 are missing (5)" in audited.problems[1].detail
+    assert not audited.is_sound
+    assert audited.total("lost") == 2
+    assert audited.total("accepted") == sum(audited.total(name) for name in (*audit.PLACES, *audit.ENDS, "lost"))
+
+
+def test_a_scan_is_weighed_on_full_keys(spark: SparkSession) -> None:
+    jobs = lifecycle(
+        events(
+            spark,
+            {"event": "accepted", "id": "there", "born": 10, "due_at": 10},
+            {"event": "accepted", "id": "reborn", "born": 10, "due_at": 10},
+            {"event": "accepted", "id": "ended", "born": 10, "due_at": 10},
+            {"event": "acked", "id": "ended", "born": 10, "attempt": 1, "ts": 20},
+            {"event": "accepted", "id": "just now", "born": 95, "ts": 95, "due_at": 95},
+            {"event": "accepted", "id": "other pool", "born": 10, "due_at": 10, "pool": "east"},
+            {"event": "accepted", "id": "too old", "born": 10, "ts": 10, "due_at": 10, "ttl": 30},
+        )
+    )
+    held = [("n", "q", "there", 10, "leased"), ("n", "q", "reborn", 60, "ready"), ("n", "q", "old", 1, "dead")]
+    scanned = Scanned(frame(spark, held, audit.SCAN), began_at=100, ended_at=110, pool="default", since=5, grace_ms=10)
+    law: dict[str, Any] = dict.fromkeys((*audit.PLACES, *audit.ENDS, "lost", "adopted", "accepted"), 0)
+    key = {"namespace": "n", "queue": "q", "batch": ""}
+    expected = [
+        {
+            **law,
+            **key,
+            "pool": "default",
+            "accepted": 5,
+            "leased": 1,
+            "acked": 1,
+            "waiting": 1,
+            "expired": 1,
+            "lost": 1,
+        },
+        {**law, **key, "pool": "east", "accepted": 1, "waiting": 1},
+    ]
+    found = audit.law(jobs, scanned)
+    assertDataFrameEqual(found, job_columns(spark, expected, found.schema))
+    findings = {(row["kind"], row["id"], row["born"]) for row in audit.findings(jobs, scanned).collect()}
+    assert findings == {("lost", "reborn", 10), ("unanswered", "reborn", 60)}
+
+
+def test_a_silent_node_is_no_proof(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
+    day = a_day(tmp_path / "journal", yesterday, rounds=1)
+    alive = Node(day.journal, "node-d")
+    alive.write(Event.HEARTBEAT, yesterday)
+    alive.leave_open(torn=b"0123abcd00")
+    lake = Lake(spark, str(tmp_path / "lake"))
+    audited = run_audit(lake, str(day.journal), Beside(f"sqlite://{tmp_path}/empty.db"), wait_s=0)
+    assert [(one.kind, one.node) for one in audited.problems] == [("silent", "node-d")]
+    assert audited.found == {"lost": 1}
