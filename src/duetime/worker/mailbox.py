@@ -20,7 +20,7 @@ import msgspec
 from duetime.worker.runs import JobInfo, Outcome
 
 LARGE = 60_000 if sys.platform == "linux" else 1_900
-BUFFER = 262_144
+BUFFER = 65_536
 NUMBER = 4
 KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 END = b"e"
