@@ -26,6 +26,7 @@ from duetime.clock import Clock, Duration, SystemClock
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.names import check_id, check_namespace, check_queue
+from duetime.worker.after_commit import AfterCommit, Hook
 from duetime.worker.counting import count, progress_name
 from duetime.worker.events import L, Listeners
 from duetime.worker.pushing import ClientPusher, Pusher
@@ -137,6 +138,10 @@ class App:
             self.companions.append(Scheduler)
         self.schedules[name] = Recurring(check_id(name), task, schedule, missed)
         return task
+
+    def after_commit(self, hook: Hook) -> None:
+        """Hold back pushes inside the caller's database transactions; see `duetime.worker.after_commit`."""
+        self.pusher = AfterCommit(self.pusher, hook)
 
     def on(self, event: str) -> Callable[[L], L]:
         """Decorator: call a function at an event; docs/tasks.md lists them."""

@@ -1,0 +1,280 @@
+"""Tests of programs that push jobs, without a server and without waiting.
+
+    with in_memory(app) as box:             # pushes go to a store of the test's own
+        sign_up("ann")
+        box.assert_pushed(send_mail, to="ann")
+        box.travel("10m")                   # due now what was due in ten minutes
+        box.run()                           # run what is due, by the rules of a worker
+
+    with inline(app):                       # pushes run at once, here
+        sign_up("ann")
+
+The store in memory is a real one, and retries, backoff and dead letters follow the worker's rules; only the processes
+are missing. Inside the block the App pushes nowhere else.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from duetime.clock import Duration, ManualClock, SystemClock, instant_ms
+from duetime.errors import DuetimeError
+from duetime.job import STEP_JOBS, Counts, Event, IfExists, Job, Moved, State
+from duetime.names import check_queue
+from duetime.stores.base import Ask, Push, Pushed, Store
+from duetime.stores.open import open_store
+from duetime.wire.payload import read
+from duetime.worker.app import App
+from duetime.worker.executing import LoopOfOurOwn, execute
+from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
+from duetime.worker.pushing import Outgoing, Pusher, successor
+from duetime.worker.rules import Policy, Verb, decide, refused
+from duetime.worker.runs import Ended, Failure, Outcome, Run
+from duetime.worker.signals import Cancel
+from duetime.worker.task import Task
+
+T = TypeVar("T")
+
+TTR_MS = 3_600_000
+MOST_RUNS = 10_000
+"""A task that pushes itself again without a delay would never end."""
+
+
+class PushedTask(Struct, frozen=True):
+    """One push: of which task, with which arguments, where to and due when (epoch milliseconds)."""
+
+    task: str
+    arguments: dict[str, Any]
+    queue: str
+    id: str
+    due_at: int
+    kept: bool
+    """There was one with this id already, and this push did nothing."""
+
+
+class Ran(Struct, frozen=True):
+    """One run: how it ended, with the failure if there was one."""
+
+    task: str
+    id: str
+    attempt: int
+    ended: Ended
+    failure: Failure | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.ended is Ended.DONE
+
+
+class Box:
+    """What `in_memory` gives. It is the App's Pusher while it lasts."""
+
+    def __init__(self, app: App, store: Store, clock: ManualClock) -> None:
+        self._app = app
+        self._store = store
+        self._clock = clock
+        self._loop = LoopOfOurOwn()
+        self.pushes: list[PushedTask] = []
+
+    # --- the pusher
+
+    def push(self, outgoing: Outgoing) -> Moved:
+        pushed = self._push(outgoing)
+        while following := successor(outgoing, pushed):
+            outgoing = following
+            pushed = self._push(outgoing)
+        [moved] = pushed.jobs
+        data = bytes(read(outgoing.job.body).data)
+        kept = moved.event is Event.KEPT
+        arguments: dict[str, Any] = msgspec.json.decode(data)
+        self.pushes.append(PushedTask(outgoing.name, arguments, outgoing.queue.name, moved.id, moved.due_at, kept))
+        return moved
+
+    async def push_async(self, outgoing: Outgoing) -> Moved:
+        return self.push(outgoing)
+
+    def _push(self, outgoing: Outgoing) -> Pushed:
+        [answer] = _now(self._store.push(outgoing.queue, [Push([outgoing.job], IfExists.KEEP)]))
+        if isinstance(answer, DuetimeError):
+            raise answer
+        return answer
+
+    # --- time
+
+    @property
+    def now(self) -> int:
+        return self._clock.now_ms()
+
+    def travel(self, duration: Duration) -> None:
+        """Move the clock forward; leases that run out by then are taken back. Runs nothing."""
+        self._clock.advance(duration)
+        _now(self._store.reap())
+
+    def travel_to(self, instant: datetime | str) -> None:
+        self.travel(f"{max(0, instant_ms(instant) - self.now)}ms")
+
+    # --- running
+
+    def run(self, *queues: str) -> list[Ran]:
+        """Run what is due in these queues, or in all, until nothing is; also what that pushes. Time stands still."""
+        runs: list[Ran] = []
+        names = queues or tuple(dict.fromkeys(task.options.queue for task in self._app.tasks.values()))
+        while True:
+            found = [ran for name in names for ran in self._run_queue(name)]
+            runs += found
+            if not found:
+                return runs
+            if len(runs) > MOST_RUNS:
+                raise AssertionError(f"{MOST_RUNS} runs and no end: a task pushes itself again without a delay")
+
+    def _run_queue(self, name: str) -> list[Ran]:
+        queue = check_queue(self._app.namespace, name)
+        reserved = _now(self._store.reserve(queue, [Ask(STEP_JOBS, TTR_MS)]))
+        return [
+            self._run(Run(0, one, read(one.body), timeout_s=0, lease_s=TTR_MS / 1000)) for one in reserved.deliveries[0]
+        ]
+
+    def _run(self, run: Run) -> Ran:
+        policy = Policy(WorkerOptions.tries, DEFAULT_BACKOFF)
+        if failure := refused(run, policy, self.now):
+            outcome = Outcome(Ended.FAIL, failure)
+        else:
+            outcome = execute(self._app, run.info(), _hear_nothing, self._loop)
+        task = self._app.tasks.get(run.payload.name)
+        backoff = task.backoff if task else None
+        decision = decide(run, outcome, policy=policy, backoff=backoff, now_ms=self.now)
+        lease, error = run.delivery.lease, str(decision.failure or "")
+        match decision.verb:
+            case Verb.ACK:
+                _now(self._store.ack(lease.queue, [lease]))
+            case Verb.RELEASE:
+                _now(self._store.release(lease, decision.delay_ms, error))
+            case Verb.KILL:
+                _now(self._store.kill(lease, error))
+            case Verb.GIVE_BACK:
+                _now(self._store.give_back(lease))
+        return Ran(run.payload.name, lease.id, lease.attempt, outcome.ended, outcome.failure)
+
+    # --- looking
+
+    def counts(self, queue: str) -> Counts:
+        [counts] = _now(self._store.counts([check_queue(self._app.namespace, queue)]))
+        return counts
+
+    def jobs(self, queue: str, state: State) -> list[Job]:
+        return list(_now(self._store.list_jobs(check_queue(self._app.namespace, queue), state, limit=STEP_JOBS)).jobs)
+
+    def pushed(self, task: Task[..., Any] | None = None, **arguments: Any) -> list[PushedTask]:
+        """The pushes of a task, or of all, that had at least these arguments."""
+        wanted: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(arguments))
+        return [
+            one
+            for one in self.pushes
+            if (task is None or one.task == task.name) and wanted.items() <= one.arguments.items()
+        ]
+
+    def assert_pushed(self, task: Task[..., Any], *, times: int | None = None, **arguments: Any) -> list[PushedTask]:
+        """At least once, or exactly `times`; answers them."""
+        found = self.pushed(task, **arguments)
+        if not found if times is None else len(found) != times:
+            wanted = "at least once" if times is None else f"{times} times"
+            raise AssertionError(
+                f"{task.name} was to be pushed {wanted} with {arguments}; pushed were: {self._shown()}"
+            )
+        return found
+
+    def assert_not_pushed(self, task: Task[..., Any], **arguments: Any) -> None:
+        if found := self.pushed(task, **arguments):
+            raise AssertionError(f"{task.name} was not to be pushed with {arguments}, and was {len(found)} times")
+
+    def assert_nothing_pushed(self) -> None:
+        if self.pushes:
+            raise AssertionError(f"nothing was to be pushed; pushed were: {self._shown()}")
+
+    def _shown(self) -> str:
+        return ", ".join(f"{one.task}({one.arguments})" for one in self.pushes) or "none"
+
+
+class Inline:
+    """A Pusher that runs every job at once. What the task raises comes out of the push."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def push(self, outgoing: Outgoing) -> Moved:
+        task, args, kwargs = self._call(outgoing)
+        try:
+            answer = task.function(*args, **kwargs)
+            if task.is_async:
+                asyncio.run(answer)
+        except Cancel:
+            pass
+        return _accepted(outgoing)
+
+    async def push_async(self, outgoing: Outgoing) -> Moved:
+        task, args, kwargs = self._call(outgoing)
+        try:
+            answer = task.function(*args, **kwargs)
+            if task.is_async:
+                await answer
+        except Cancel:
+            pass
+        return _accepted(outgoing)
+
+    def _call(self, outgoing: Outgoing) -> tuple[Task[..., Any], list[Any], dict[str, Any]]:
+        """By way of JSON, as in a worker: what does not survive that must not pass a test."""
+        task = self._app.tasks[outgoing.name]
+        args, kwargs = task.arguments.unpack(read(outgoing.job.body).data)
+        return task, args, kwargs
+
+
+@contextmanager
+def in_memory(app: App, *, now: datetime | str | None = None) -> Generator[Box]:
+    """Pushes of the App go to a store in memory, whose time only the test moves; it starts at `now`."""
+    clock = ManualClock(SystemClock().now_ms() if now is None else instant_ms(now))
+    box = Box(app, _now(open_store("memory:", clock=clock)), clock)
+    real = app.clock
+    app.clock = clock
+    try:
+        with _pushing(app, box):
+            yield box
+    finally:
+        app.clock = real
+
+
+@contextmanager
+def inline(app: App) -> Generator[None]:
+    """Pushes of the App run at once, whatever their delay, and raise what the task raises."""
+    with _pushing(app, Inline(app)):
+        yield
+
+
+@contextmanager
+def _pushing(app: App, pusher: Pusher) -> Generator[None]:
+    real, app.pusher = app.pusher, pusher
+    try:
+        yield
+    finally:
+        app.pusher = real
+
+
+def _now(work: Coroutine[Any, Any, T]) -> T:
+    """The store in memory never waits, so neither a loop nor a thread is needed."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the store in memory waited")
+
+
+def _accepted(outgoing: Outgoing) -> Moved:
+    return Moved(Event.ACCEPTED, outgoing.job.id, 0, due_at=outgoing.job.due_at or 0)
+
+
+def _hear_nothing(word: str, value: int) -> None:
+    """Progress and extensions have no meaning where time stands still."""

@@ -1,0 +1,133 @@
+"""Pushes that wait for the caller's commit.
+
+A job that is pushed inside a database transaction may run before the transaction is there for others to see, or
+although it was rolled back. With a hook, what is pushed inside a transaction is held back until the outermost commit
+and dropped at a rollback, that of a savepoint included; outside a transaction it goes at once.
+
+    app.after_commit(django())                  # whatever is inside transaction.atomic()
+    app.after_commit(sqlalchemy(Session))       # a scoped_session, or any callable that gives the session of now
+
+A push that is held back answers with born 0. If it then fails, the error comes out of the commit that it waited for:
+the transaction is done, the job is not pushed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from duetime.job import Event, Moved
+from duetime.worker.pushing import Outgoing, Pusher
+
+log = logging.getLogger("duetime.after_commit")
+
+Hook = Callable[[Callable[[], None]], bool]
+"""Takes what to do after the commit; False if there is no transaction, and then nothing was kept."""
+
+
+class AfterCommit:
+    """A Pusher in front of another one."""
+
+    def __init__(self, inner: Pusher, hook: Hook) -> None:
+        self._inner = inner
+        self._hook = hook
+        self._late: set[asyncio.Task[Moved]] = set()
+
+    def push(self, outgoing: Outgoing) -> Moved:
+        if self._hook(lambda: _ignore(self._inner.push(outgoing))):
+            return _held_back(outgoing)
+        return self._inner.push(outgoing)
+
+    async def push_async(self, outgoing: Outgoing) -> Moved:
+        loop = asyncio.get_running_loop()
+        if self._hook(lambda: self._push_later(loop, outgoing)):
+            return _held_back(outgoing)
+        return await self._inner.push_async(outgoing)
+
+    def _push_later(self, loop: asyncio.AbstractEventLoop, outgoing: Outgoing) -> None:
+        """A commit does not wait for coroutines; what goes wrong is in the log."""
+        task = loop.create_task(self._inner.push_async(outgoing))
+        self._late.add(task)
+        task.add_done_callback(self._pushed)
+
+    def _pushed(self, task: asyncio.Task[Moved]) -> None:
+        self._late.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("push_after_commit_failed", exc_info=error)
+
+
+def _ignore(moved: Moved) -> None:
+    """What a push answers has no reader any more."""
+
+
+def _held_back(outgoing: Outgoing) -> Moved:
+    return Moved(Event.ACCEPTED, outgoing.job.id, 0, due_at=outgoing.job.due_at or 0)
+
+
+def django(using: str | None = None) -> Hook:
+    """Waits for `transaction.atomic()` on a database, the default one if not named."""
+    atomic: Any = import_module("django.db.transaction")  # whoever calls this has it
+
+    def hook(push: Callable[[], None]) -> bool:
+        if not atomic.get_connection(using).in_atomic_block:
+            return False
+        atomic.on_commit(push, using=using)
+        return True
+
+    return hook
+
+
+def sqlalchemy(session: Callable[[], Any]) -> Hook:
+    """Waits for the commit of the session that `session()` gives: a scoped_session, or a callable of your own.
+
+    An AsyncSession is taken by its `sync_session`.
+    """
+    event: Any = import_module("sqlalchemy.event")  # whoever calls this has it
+
+    def hook(push: Callable[[], None]) -> bool:
+        found: Any = session()
+        found = getattr(found, "sync_session", found)
+        if not found.in_transaction():
+            return False
+        if KEPT not in found.info:
+            found.info[KEPT] = Kept()
+            event.listen(found, "after_commit", _committed)
+            event.listen(found, "after_soft_rollback", _rolled_back)
+        found.info[KEPT].pushes.append((found.get_nested_transaction() or found.get_transaction(), push))
+        return True
+
+    return hook
+
+
+KEPT = "duetime_kept_back"
+
+
+class Kept:
+    """What a session keeps back: each push with the transaction that it was made in."""
+
+    def __init__(self) -> None:
+        self.pushes: list[tuple[Any, Callable[[], None]]] = []
+
+
+def _committed(session: Any) -> None:
+    """The end of a savepoint comes here, too."""
+    if session.in_nested_transaction():
+        return
+    kept: Kept = session.info[KEPT]
+    pushes, kept.pushes = kept.pushes, []
+    for _, push in pushes:
+        push()
+
+
+def _rolled_back(session: Any, rolled_back: Any) -> None:
+    kept: Kept = session.info[KEPT]
+    kept.pushes = [(made_in, push) for made_in, push in kept.pushes if not _is_within(made_in, rolled_back)]
+
+
+def _is_within(transaction: Any, outer: Any) -> bool:
+    while transaction is not None:
+        if transaction is outer:
+            return True
+        transaction = transaction.parent
+    return False
