@@ -175,6 +175,6 @@ def test_a_silent_node_is_no_proof(spark: SparkSession, tmp_path: Path, yesterda
     alive.write(Event.HEARTBEAT, yesterday)
     alive.leave_open(torn=b"0123abcd00")
     lake = Lake(spark, str(tmp_path / "lake"))
-    audited = run_audit(lake, str(day.journal), Beside(f"sqlite://{tmp_path}/empty.db"), wait_s=0)
+    audited = run_audit(lake, str(day.journal), Beside(f"sqlite://{tmp_path}/empty.db", wait_s=0))
     assert [(one.kind, one.node) for one in audited.problems] == [("silent", "node-d")]
     assert audited.found == {"lost": 1}

@@ -6,13 +6,18 @@ Each command lives in `cli/pipelines/<name>.py`, imports Spark inside its functi
 import typer
 
 from duetime.cli.commands import Command, add_commands
-from duetime.cli.pipelines import forecast, replay, report, stats
+from duetime.cli.pipelines import audit, demo, forecast, ingest, lifecycle, reconcile, replay, report, stats
 
 PIPELINES: tuple[Command, ...] = (
+    Command("ingest", ingest.ingest, ingest.EXAMPLES),
+    Command("lifecycle", lifecycle.lifecycle, lifecycle.EXAMPLES),
+    Command("audit", audit.audit, audit.EXAMPLES),
+    Command("reconcile", reconcile.reconcile, reconcile.EXAMPLES),
     Command("stats", stats.stats, stats.EXAMPLES),
     Command("report", report.report, report.EXAMPLES),
     Command("forecast", forecast.forecast, forecast.EXAMPLES),
     Command("replay", replay.replay, replay.EXAMPLES),
+    Command("demo", demo.demo, demo.EXAMPLES),
 )
 
 

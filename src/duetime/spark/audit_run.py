@@ -31,13 +31,16 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Beside:
-    """The store to look into. `namespaces` narrows everything to some of them."""
+    """The store to look into. `namespaces` narrows everything to some of them; `wait_s` is how long the nodes may take
+    to tell everything up to the scan.
+    """
 
     url: str
     token: str | None = None
     pool: str | None = None
     namespaces: Sequence[str] = ()
     grace_ms: int = 0
+    wait_s: float = WAIT_S
 
 
 @dataclass
@@ -75,22 +78,19 @@ def run_audit(
     beside: Beside | None = None,
     *,
     assume_lost: Sequence[str] = (),
-    wait_s: float = WAIT_S,
     told: Told = lambda step: None,
 ) -> Audited:
     """Changes nothing but the lake. Safe to run at any time, beside live traffic too."""
     run = IdMaker().make()
     try:
-        evidence = gather(lake, journal, beside, run=run, wait_s=wait_s, told=told)
+        evidence = gather(lake, journal, beside, run=run, told=told)
         told("weighing")
         return weigh(lake, evidence, run=run, assume_lost=assume_lost)
     finally:
         lake.files.delete(lake.scratch(run))
 
 
-def gather(
-    lake: Lake, journal: str, beside: Beside | None, *, run: str, wait_s: float = WAIT_S, told: Told = lambda step: None
-) -> Evidence:
+def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: Told = lambda step: None) -> Evidence:
     """The store first, then the journal past that moment, then the jobs."""
     scanned: Scanned | None = None
     if beside:
@@ -105,7 +105,7 @@ def gather(
         return scanned is None or not now.silent(scanned.pool, scanned.ended_at)
 
     told("reading the journal")
-    now = read_until(lake, journal, run, covers=covers, wait_s=wait_s)
+    now = read_until(lake, journal, run, covers=covers, wait_s=beside.wait_s if beside else 0)
     told("following the jobs")
     run_lifecycle(lake)
     jobs = jobs_now(lake, now)

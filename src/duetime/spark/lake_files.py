@@ -82,6 +82,9 @@ def _java(context: Any) -> Any:
 
 
 class LocalFiles:
+    def path(self, path: str) -> Path:
+        return Path(_local(path))
+
     def home(self, path: str) -> str:
         return _uri(Path(_local(path)).absolute())
 

@@ -1,0 +1,125 @@
+"""`duetime pipeline audit`: prove that nothing was lost, or name what was."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, note, safe
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.pipelines.sources import JournalSource, StoreSource
+from duetime.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from duetime.spark.audit_run import Audited
+
+EXAMPLES = (
+    "duetime pipeline audit --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost",
+    "duetime pipeline audit --journal /var/lib/duetime/journal --url http://127.0.0.1:7777 --json",
+    "duetime pipeline audit --journal s3a://logs/duetime --lake s3a://lake/duetime --journal-only",
+)
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    journal_only: Annotated[bool, typer.Option("--journal-only", help="Without a store: the journal alone.")] = False
+    show: Annotated[int, typer.Option(metavar="N", help="Name at most so many jobs; --json names all.")] = 50
+
+
+@takes_options
+def audit(
+    options: AuditOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: Target
+) -> None:
+    """Hold the journal against the store: everything accepted is waiting, leased, dead, or ended on record.
+
+    Names every job that was lost, doubled, delivered early or acked twice, and every gap of the journal; then the exit
+    code is 1. Jobs that nobody was promised are listed and are no error. Changes nothing but the lake.
+    """
+    answer = Answer(as_json=target.json)
+    journal = source.journal_folder
+    with spark.session("audit") as session:
+        from duetime.spark.audit_run import read_findings, run_audit
+        from duetime.spark.lake import Lake
+
+        lake = Lake(session, spark.lake_folder)
+        beside = None if options.journal_only else store.beside(target)
+        with show_progress("audit", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+            audited = run_audit(lake, journal, beside, assume_lost=store.assume_lost or (), told=_say(target))
+        findings = read_findings(lake, audited)
+        if target.json:
+            _documents(answer, audited, findings)
+        else:
+            _show(answer, audited, findings, options.show)
+    if not audited.is_sound:
+        raise typer.Exit(1)
+
+
+def _say(target: Target) -> Any:
+    return (lambda step: None) if target.json else (lambda step: note(f"{step} ..."))
+
+
+def law_document(audited: "Audited") -> dict[str, Any]:
+    names = [name for name in (audited.law[0] if audited.law else {}) if name not in LAW_KEY]
+    return {name: audited.total(name) for name in names}
+
+
+LAW_KEY = ("pool", "namespace", "queue", "batch")
+
+
+def _documents(answer: Answer, audited: "Audited", findings: Iterable[dict[str, Any]]) -> None:
+    """One line per queue and batch, one per finding, one for the whole."""
+    for row in audited.law:
+        answer.document({"law": row})
+    for problem in audited.problems:
+        answer.document({"problem": {"kind": problem.kind, "node": problem.node, "detail": problem.detail}})
+    for finding in findings:
+        answer.document({"finding": finding})
+    answer.document(
+        {
+            "sound": audited.is_sound,
+            "run": audited.run,
+            "folder": audited.folder,
+            "law": law_document(audited),
+            "found": audited.found,
+            "problems": len(audited.problems),
+            "assumed_lost": audited.assumed_lost,
+        }
+    )
+
+
+def law_text(audited: "Audited") -> str:
+    """The conservation law with its numbers."""
+    sums = law_document(audited)
+    right = [name for name in sums if name not in ("accepted", "adopted", "lost")]
+    words = f"{sums.get('accepted', 0):,} accepted + {sums.get('adopted', 0):,} adopted"
+    sign = "=" if not sums.get("lost") else "≠"
+    tail = f"   ({sums['lost']:,} lost)" if sums.get("lost") else ""
+    return f"{words} {sign} " + " + ".join(f"{sums[name]:,} {name}" for name in right) + tail
+
+
+def _show(answer: Answer, audited: "Audited", findings: Iterable[dict[str, Any]], limit: int) -> None:
+    numbers = [name for name in law_document(audited)]
+    rows = audited.law
+    columns: dict[str, list[str | Text]] = {
+        "QUEUE": [f"{row['namespace']}/{row['queue']}" for row in rows],
+        "BATCH": [safe(row["batch"]) or "-" for row in rows],
+        **{f"{name.upper()} ": [f"{row[name]:,}" for row in rows] for name in numbers},
+    }
+    if rows:
+        answer.table(rows, columns)
+        answer.console.print("\n" + law_text(audited))
+    for problem in audited.problems:
+        answer.console.print(f"{problem.kind}: node {problem.node}: {problem.detail}")
+    for one in islice(findings, limit):
+        name = f"{one['namespace']}/{one['queue']} {safe(one['id'])} (born {one['born']})"
+        answer.console.print(f"{one['kind']}: {name}: {one['detail']}")
+    total = sum(audited.found.values())
+    if total > limit:
+        answer.console.print(f"... and {total - limit:,} more; --json names all, and {audited.folder} has them.")
+    if audited.assumed_lost:
+        answer.console.print(f"Assumed lost, and not looked at: {', '.join(audited.assumed_lost)}")
+    answer.console.print("Sound: every accepted job is accounted for." if audited.is_sound else "Not sound.")

@@ -1,0 +1,75 @@
+"""`duetime pipeline ingest`: the journal's sealed segments into the lake."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.pipelines.sources import JournalSource
+from duetime.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from duetime.spark.ingest_run import Ingested
+
+EXAMPLES = (
+    "duetime pipeline ingest --journal /var/lib/duetime/journal --lake /srv/lake",
+    "duetime pipeline ingest --journal s3a://logs/duetime --lake s3a://lake/duetime --every 1m",
+)
+NAMED = 20
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    every: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Go on, looking so often, until interrupted.", show_default=False),
+    ] = None
+    format: Annotated[
+        str, typer.Option(metavar="NAME", help="parquet, or delta or iceberg where Spark has their jars.")
+    ] = "parquet"
+
+
+@takes_options
+def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, target: Target) -> None:
+    """Take the sealed segments of the journal into the table `events`, each entry once.
+
+    Only what is new is read. Damaged lines are reported with file and line; then the exit code is 1.
+    """
+    answer = Answer(as_json=target.json)
+    journal = source.journal_folder
+    with spark.session("ingest") as session:
+        from duetime.spark.ingest_run import run_ingest
+        from duetime.spark.lake import Lake, check_format
+
+        check_format(session, options.format)
+        lake = Lake(session, spark.lake_folder, events_format=options.format)
+        with show_progress("ingest", as_json=target.json, unit="events") as progress:
+            done = run_ingest(
+                lake, journal, every=options.every, told=lambda so_far: progress.advance_to(so_far.events)
+            )
+    answer.tell(_document(done), _text(done))
+    if done.damaged:
+        raise typer.Exit(1)
+
+
+def _document(done: "Ingested") -> dict[str, Any]:
+    return {
+        "segments": done.segments,
+        "events": done.events,
+        "repeated": done.repeated,
+        "damaged": done.damaged,
+        "damage": [{"file": one.file, "line": one.line, "problem": one.problem} for one in done.damage],
+        "version": done.version,
+    }
+
+
+def _text(done: "Ingested") -> str:
+    repeated = f", {done.repeated:,} known before" if done.repeated else ""
+    lines = [f"{done.events:,} new events from {done.segments:,} segments{repeated}."]
+    lines += [f"damaged: {one.file}, line {one.line}: {one.problem}" for one in done.damage[:NAMED]]
+    if done.damaged > NAMED:
+        lines.append(f"... and {done.damaged - NAMED:,} more damaged lines; --json has them.")
+    return "\n".join(lines)

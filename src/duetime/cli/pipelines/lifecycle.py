@@ -1,0 +1,28 @@
+"""`duetime pipeline lifecycle`: one row per job."""
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.progress import show_progress
+
+EXAMPLES = ("duetime pipeline lifecycle --lake /srv/lake", "duetime pipeline lifecycle --lake hdfs:///duetime --json")
+
+
+@takes_options
+def lifecycle(spark: SparkOptions, target: Target) -> None:
+    """Bring the table `jobs` up to the table `events`: when each job was accepted, due, delivered, ended, and how.
+
+    Only the days of jobs that have new events are written again. Run `ingest` first.
+    """
+    answer = Answer(as_json=target.json)
+    with spark.session("lifecycle") as session:
+        from duetime.spark.lake import Lake
+        from duetime.spark.lifecycle_run import run_lifecycle
+
+        lake = Lake(session, spark.lake_folder)
+        with show_progress("lifecycle", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+            done = run_lifecycle(lake)
+    text = f"{done.jobs:,} jobs of {done.days:,} days were brought up to date." if done.days else "Nothing is new."
+    answer.tell(
+        {"days": done.days, "jobs": done.jobs, "events_version": done.events_version, "version": done.version}, text
+    )

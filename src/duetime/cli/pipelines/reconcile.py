@@ -1,0 +1,90 @@
+"""`duetime pipeline reconcile`: put back what a store lost."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, note, safe
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.pipelines.sources import JournalSource, StoreSource
+from duetime.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from duetime.spark.reconcile_repair import Reconciled
+
+EXAMPLES = (
+    "duetime pipeline reconcile --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --dry-run",
+    "duetime pipeline reconcile --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost",
+    "duetime pipeline reconcile --journal s3a://logs/duetime --url http://duetime:7777 --assume-lost web-1-01JCV7ZK5N",
+)
+
+WORDS = {
+    "pushed": "put back into the store",
+    "expired": "closed as expired",
+    "adopted": "adopted: in the store, and nobody had been promised them",
+    "present": "found in the store after all",
+    "superseded": "closed: a newer job has their id",
+    "no_body": "NOT put back: the journal has lost their body",
+    "refused": "NOT put back: the store refused them",
+    "gone": "not adopted: no longer in the store",
+}
+
+
+@dataclass(frozen=True)
+class ReconcileOptions:
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False
+
+
+@takes_options
+def reconcile(
+    options: ReconcileOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: Target
+) -> None:
+    """Push again what was accepted, has not ended and is not in the store, under its old id and born.
+
+    Stops with the node's name if the journal has a gap or a node is silent. Asks the store before every push. Safe to
+    run again, and beside live traffic. The exit code is 1 if something could not be put back.
+    """
+    answer = Answer(as_json=target.json)
+    journal = source.journal_folder
+    with spark.session("reconcile") as session:
+        from duetime.spark.lake import Lake
+        from duetime.spark.reconcile_run import run_reconcile
+
+        lake = Lake(session, spark.lake_folder)
+        with show_progress("reconcile", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+            done = run_reconcile(
+                lake,
+                journal,
+                store.beside(target),
+                dry_run=options.dry_run,
+                assume_lost=store.assume_lost or (),
+                told=(lambda step: None) if target.json else (lambda step: note(f"{step} ...")),
+            )
+    answer.tell(_document(done), _text(done))
+    if not done.is_repaired:
+        raise typer.Exit(1)
+
+
+def _document(done: "Reconciled") -> dict[str, Any]:
+    return {
+        "run": done.run,
+        "folder": done.folder,
+        "dry_run": done.dry_run,
+        "lost": done.lost,
+        "counts": done.counts,
+        "refusals": done.refusals,
+        "assumed_lost": sorted({one.node for one in done.assumed}),
+        "node": done.node,
+    }
+
+
+def _text(done: "Reconciled") -> str:
+    lines = [f"{done.lost:,} jobs were missing in the store."]
+    verb = "would be " if done.dry_run else ""
+    lines += [f"  {count:,} {verb}{WORDS[name]}" for name, count in sorted(done.counts.items())]
+    lines += [f"refused: {safe(one)}" for one in done.refusals]
+    lines += [f"assumed lost: {one.node}: {one.detail}" for one in done.assumed]
+    lines.append(f"{done.folder} has the plan{'' if done.dry_run else ' and what became of each job'}.")
+    return "\n".join(lines)
