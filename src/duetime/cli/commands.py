@@ -136,7 +136,7 @@ TOPIC = (
     Command("offline", topic.offline, ("duetime topic offline mail",)),
     Command("online", topic.online, ("duetime topic online mail",)),
     Command("remove", topic.remove, ("duetime topic remove mail --yes",)),
-    Command("test", topic.test, ("duetime topic test mail", 'duetime topic test mail --body \'{"to": "ann"}\'')),
+    Command("test", topic.sample, ("duetime topic test mail", 'duetime topic test mail --body \'{"to": "ann"}\'')),
 )
 
 TOKEN = (

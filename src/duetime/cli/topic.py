@@ -1,0 +1,232 @@
+"""`duetime topic ...`: queues whose jobs are delivered to a callback URL."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, note, safe, span
+from duetime.client.topics import Topics
+from duetime.errors import DuetimeError, InvalidRequest
+from duetime.topic import Method
+from duetime.wire.topics import SampleOut, TopicOut
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's key, which is its queue's name.")]
+TopicsArgument = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Keys of topics.")]
+
+
+class CallFailed(DuetimeError):
+    """The sample call would be tried again."""
+
+    code = "call_failed"
+    status = 409
+
+
+@dataclass(frozen=True)
+class TopicOptions:
+    """The fields that most topics set; `--set` takes any of the others."""
+
+    name: Annotated[str | None, typer.Option(metavar="TEXT", help="What people call it.")] = None
+    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="How long after its add a job is due.")] = None
+    method: Annotated[
+        Method | None, typer.Option(help="Fields in the query, as a form, or the whole body as JSON.")
+    ] = None
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="How long a call may take; 3s.")] = None
+    retry_if: Annotated[
+        str | None, typer.Option(metavar="CONDITION", help="When an answer asks for a retry: '{res.code} != 200'.")
+    ] = None
+    priority: Annotated[str | None, typer.Option(metavar="WORD", help="high, normal or low.")] = None
+    alert: Annotated[
+        list[str], typer.Option(metavar="ADDRESS", help="Who hears of a job that failed for good; repeatable.")
+    ] = field(default_factory=list[str])
+    more: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Any other field: schedule, cap, lift_cap, success, creator, verify_tls, in_flight, rate, "
+            "secret (new draws one); repeatable.",
+        ),
+    ] = field(default_factory=list[str])
+
+    def fields(self) -> dict[str, Any]:
+        given = {
+            "name": self.name,
+            "delay": self.delay,
+            "method": self.method,
+            "timeout": self.timeout,
+            "retry_if": self.retry_if,
+            "priority": self.priority,
+            "alert": self.alert or None,
+        }
+        return {name: value for name, value in given.items() if value is not None} | dict(map(_pair, self.more))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidRequest(f"a field is written name=value: {text!r}")
+    return name.strip(), value
+
+
+@takes_options
+def add(
+    topic: TopicArgument,
+    callback: Annotated[str, typer.Argument(metavar="URL", help="Where its jobs are delivered.")],
+    options: TopicOptions,
+    target: Target,
+) -> None:
+    """Add a topic: its jobs are delivered to the URL when they are due.
+
+    A secret that is drawn with `--set secret=new` is shown this once.
+    """
+    with target.connect() as client:
+        _tell(Topics(client).add(topic, callback, **options.fields()), target, "added")
+
+
+@takes_options
+def list_topics(target: Target) -> None:
+    """List the topics of the namespace, with their counts."""
+    with target.connect() as client:
+        topics = Topics(client).list_topics()
+    if not topics and not target.json:
+        note(f"no topics in {target.space}")
+        return
+    Answer(as_json=target.json).table([topic_document(topic) for topic in topics], _columns(topics))
+
+
+def _columns(topics: Sequence[TopicOut]) -> dict[str, list[str]]:
+    counts = ("written", "notified", "deleted", "failed")
+    return {
+        "topic": [topic.topic for topic in topics],
+        "name": [safe(topic.name) for topic in topics],
+        "status": ["halted" if topic.halted else str(topic.status) for topic in topics],
+        "priority": [topic.priority for topic in topics],
+        "delay ": [span(topic.delay_ms) for topic in topics],
+        **{f"{name} ": [f"{getattr(topic.totals, name):,}" for topic in topics] for name in counts},
+        "callback": [f"{topic.method} {topic.callback}" for topic in topics],
+    }
+
+
+@takes_options
+def show(topic: TopicArgument, target: Target) -> None:
+    """Show all about a topic."""
+    with target.connect() as client:
+        found = Topics(client).get(topic)
+    Answer(as_json=target.json).tell(topic_document(found), _lines(found))
+
+
+@takes_options
+def edit(
+    topic: TopicArgument,
+    options: TopicOptions,
+    target: Target,
+    callback: Annotated[str | None, typer.Option(metavar="URL", help="Where its jobs are delivered.")] = None,
+) -> None:
+    """Change a topic; every server process knows it within a second.
+
+    A new secret signs beside the old one for a day; `--set secret=` ends signing.
+    """
+    fields = options.fields() | ({"callback": callback} if callback is not None else {})
+    if not fields:
+        raise InvalidRequest("there is nothing to change")
+    with target.connect() as client:
+        _tell(Topics(client).edit(topic, **fields), target, "changed")
+
+
+@takes_options
+def offline(topics: TopicsArgument, target: Target) -> None:
+    """Refuse new jobs; those that are there are still delivered."""
+    with target.connect() as client:
+        for topic in topics:
+            _tell(Topics(client).offline(topic), target, "is offline")
+
+
+@takes_options
+def online(topics: TopicsArgument, target: Target) -> None:
+    """Take jobs, and deliver again after a halt."""
+    with target.connect() as client:
+        for topic in topics:
+            _tell(Topics(client).online(topic), target, "is online")
+
+
+@takes_options
+def remove(
+    topic: TopicArgument,
+    target: Target,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a topic; its jobs go to the dead letters as they fall due."""
+    with target.connect() as client:
+        if not yes:
+            waiting = client.queue(topic).size()
+            question = f"Remove the topic {topic}? Its {waiting:,} jobs go to the dead letters as they fall due."
+            Answer(as_json=target.json).confirm(question, yes=False)
+        _tell(Topics(client).remove(topic), target, "removed")
+
+
+@takes_options
+def sample(
+    topic: TopicArgument,
+    target: Target,
+    body: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The body of the job that the call is about.")
+    ] = None,
+) -> None:
+    """Send one sample call and show what was sent and what came back.
+
+    The server makes the call, or this program if the URL is a store's. Nothing is stored, counted or repeated. The exit
+    code is 1 if the job would be tried again.
+    """
+    with target.connect() as client:
+        made = Topics(client).test(topic, None if body is None else body.encode())
+    Answer(as_json=target.json).tell(msgspec.to_builtins(made), _sample_text(made))
+    if made.verdict != "done":
+        raise CallFailed(f"the job would be tried again ({made.verdict}): {made.why}")
+
+
+def _sample_text(sample: SampleOut) -> str:
+    request, answer = sample.request, sample.answer
+    lines = [f"> {request.method} {request.url}", *(f"> {name}: {value}" for name, value in request.headers.items())]
+    lines += [">", f"> {request.body}"] if request.body else []
+    if answer.error:
+        lines.append(f"< {answer.error} ({span(answer.ms)})")
+    else:
+        lines.append(f"< HTTP {answer.status} ({span(answer.ms)})")
+        lines += [f"< {name}: {value}" for name, value in answer.headers.items()]
+        lines += ["<", *(f"< {line}" for line in answer.body.splitlines())]
+    return safe("\n".join([*lines, sample.verdict]))
+
+
+def topic_document(topic: TopicOut) -> dict[str, Any]:
+    return msgspec.structs.asdict(topic) | {
+        "totals": msgspec.structs.asdict(topic.totals),
+        "days": {day: msgspec.structs.asdict(counts) for day, counts in topic.days.items()},
+    }
+
+
+def _tell(topic: TopicOut, target: Target, what: str) -> None:
+    text = f"{topic.namespace}/{topic.topic} {what}"
+    if topic.secret:
+        text += f"\nits secret, shown this once: {topic.secret}"
+    Answer(as_json=target.json).tell(topic_document(topic), text)
+
+
+def _lines(topic: TopicOut) -> str:
+    document = topic_document(topic)
+    days = document.pop("days")
+    totals = document.pop("totals")
+    shown = [(name, value) for name, value in document.items() if value not in ("", [], None)]
+    lines = [f"{name:<12} {_cell(name, value)}" for name, value in shown]
+    for title, counts in (("total", totals), *sorted(days.items())[-7:]):
+        lines.append(f"{title:<12} " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    return safe("\n".join(lines))
+
+
+def _cell(name: str, value: object) -> str:
+    if name.endswith("_ms") and isinstance(value, int):
+        return span(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -1,0 +1,275 @@
+"""Topics through the SDK: queues whose jobs a server delivers to a callback URL.
+
+    with duetime.connect(url, namespace="shop") as client:
+        topics = Topics(client)
+        topics.add("mail", "https://shop.example.com/mail", delay="10m")
+        topics.add_job("mail", {"to": "ann"}, id="welcome-17")
+
+Fields are those of `TopicIn` and `TopicChangeIn`. Every method is one Call; the async twin differs in nothing but
+`await`, and a test compares their signatures.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from duetime.client.async_client import AsyncClient
+from duetime.client.calls import Call, Request
+from duetime.client.client import Client
+from duetime.clock import Instant, instant_ms
+from duetime.engine import Engine
+from duetime.engine.topics.book import Place
+from duetime.engine.topics.service import TopicService, place_of
+from duetime.errors import InvalidRequest
+from duetime.job import Moved
+from duetime.names import check_queue
+from duetime.topic import Status
+from duetime.wire import convert, messages
+from duetime.wire.topics import (
+    AddIn,
+    SampleIn,
+    SampleOut,
+    TopicChangeIn,
+    TopicIn,
+    TopicOut,
+    TopicsOut,
+    change_of,
+    topic_of,
+)
+
+Answer = TypeVar("Answer")
+Message = TypeVar("Message", bound=msgspec.Struct)
+
+MAX_WAIT_MS = 600_000
+"""A sample call takes as long as its topic allows."""
+
+
+def read_fields(fields: Mapping[str, Any], kind: type[Message]) -> Message:
+    """Text is read as the field's type, so that a shell can write any of them. Raises InvalidRequest."""
+    try:
+        return msgspec.convert(dict(fields), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"not a topic: {error}") from None
+
+
+# --- the calls, once
+
+
+def list_topics(namespace: str) -> Call[list[TopicOut]]:
+    async def run(engine: Engine) -> list[TopicOut]:
+        return await TopicService.of_engine(engine).list_topics("default", namespace)
+
+    return Call(
+        lambda: Request("GET", _path(namespace)),
+        lambda reply: msgspec.json.decode(reply, type=TopicsOut).topics,
+        run,
+        repeatable=True,
+    )
+
+
+def add(namespace: str, message: TopicIn) -> Call[TopicOut]:
+    place = _place(namespace, message.topic)
+    return _one(
+        lambda: Request("POST", _path(namespace), msgspec.json.encode(message)),
+        lambda service: service.add(place, topic_of(message)),
+    )
+
+
+def get(namespace: str, key: str) -> Call[TopicOut]:
+    place = _place(namespace, key)
+    return _one(lambda: Request("GET", _path(namespace, key)), lambda service: service.get(place), repeatable=True)
+
+
+def edit(namespace: str, key: str, message: TopicChangeIn) -> Call[TopicOut]:
+    place = _place(namespace, key)
+    return _one(
+        lambda: Request("PATCH", _path(namespace, key), msgspec.json.encode(message)),
+        lambda service: service.edit(place, change_of(message)),
+        repeatable=message.secret is UNSET,
+    )
+
+
+def set_status(namespace: str, key: str, status: Status) -> Call[TopicOut]:
+    place = _place(namespace, key)
+    return _one(
+        lambda: Request("POST", _path(namespace, key, str(status))),
+        lambda service: service.set_status(place, status),
+        repeatable=True,
+    )
+
+
+def remove(namespace: str, key: str) -> Call[TopicOut]:
+    place = _place(namespace, key)
+    return _one(lambda: Request("DELETE", _path(namespace, key)), lambda service: service.remove(place))
+
+
+def sample(namespace: str, key: str, body: bytes) -> Call[SampleOut]:
+    place = _place(namespace, key)
+    message = SampleIn(_raw(body) if body else UNSET)
+
+    async def run(engine: Engine) -> SampleOut:
+        return await TopicService.of_engine(engine).sample(place, body)
+
+    return Call(
+        lambda: Request("POST", _path(namespace, key, "test"), msgspec.json.encode(message)),
+        lambda reply: msgspec.json.decode(reply, type=SampleOut),
+        run,
+        wait_ms=MAX_WAIT_MS,
+    )
+
+
+def add_job(namespace: str, key: str, job_id: str, body: bytes, due_at: int | None) -> Call[Moved]:
+    """Repeatable, because the id comes along."""
+    place = _place(namespace, key)
+    message = AddIn(body=_raw(body), id=job_id, due_at=UNSET if due_at is None else due_at)
+
+    async def run(engine: Engine) -> Moved:
+        return await TopicService.of_engine(engine).add_job(place, job_id, body, due_at=due_at)
+
+    def parse(reply: bytes) -> Moved:
+        moved = convert.result(msgspec.json.decode(reply, type=messages.ResultOut))
+        assert isinstance(moved, Moved)
+        return moved
+
+    return Call(
+        lambda: Request("POST", _path(namespace, key, "jobs"), msgspec.json.encode(message)),
+        parse,
+        run,
+        repeatable=True,
+    )
+
+
+def _one(
+    request: Callable[[], Request],
+    work: Callable[[TopicService], Awaitable[TopicOut]],
+    *,
+    repeatable: bool = False,
+) -> Call[TopicOut]:
+    async def run(engine: Engine) -> TopicOut:
+        return await work(TopicService.of_engine(engine))
+
+    return Call(request, lambda reply: msgspec.json.decode(reply, type=TopicOut), run, repeatable)
+
+
+def _place(namespace: str, key: str) -> Place:
+    return place_of(*check_queue(namespace, key))
+
+
+def _path(namespace: str, *rest: str) -> str:
+    parts = "/".join(quote(part, safe="") for part in rest)
+    return f"/v1/namespaces/{quote(namespace, safe='')}/topics" + (f"/{parts}" if parts else "")
+
+
+def _raw(body: bytes) -> Raw:
+    """As a JSON value: what is JSON already as it is, other text as a string."""
+    try:
+        msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return Raw(msgspec.json.encode(body.decode()))
+    return Raw(body) if not body.lstrip().startswith(b'"') else Raw(msgspec.json.encode(body.decode()))
+
+
+# --- the clients
+
+
+class Topics:
+    """The topics of a client's namespace."""
+
+    def __init__(self, client: Client) -> None:
+        self._send = client.send
+        self._namespace = client.namespace
+        self._make_id = client.make_id
+
+    def list_topics(self) -> list[TopicOut]:
+        """All of them, with their counts."""
+        return self._send(list_topics(self._namespace))
+
+    def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
+        """Make a topic. Raises TopicExists, InvalidCondition."""
+        return self._send(add(self._namespace, read_fields({**fields, "topic": topic, "callback": callback}, TopicIn)))
+
+    def get(self, topic: str) -> TopicOut:
+        """One topic. Raises TopicNotFound."""
+        return self._send(get(self._namespace, topic))
+
+    def edit(self, topic: str, **fields: Any) -> TopicOut:
+        """Change some fields. Raises TopicNotFound, InvalidCondition."""
+        return self._send(edit(self._namespace, topic, read_fields(fields, TopicChangeIn)))
+
+    def online(self, topic: str) -> TopicOut:
+        """Take jobs, and deliver again after a halt."""
+        return self._send(set_status(self._namespace, topic, Status.ONLINE))
+
+    def offline(self, topic: str) -> TopicOut:
+        """Refuse new jobs; those that are there are still delivered."""
+        return self._send(set_status(self._namespace, topic, Status.OFFLINE))
+
+    def remove(self, topic: str) -> TopicOut:
+        """Its jobs go to the dead letters as they fall due."""
+        return self._send(remove(self._namespace, topic))
+
+    def test(self, topic: str, body: Any = None) -> SampleOut:
+        """One sample call: what was sent and what came back."""
+        return self._send(sample(self._namespace, topic, body_bytes(body)))
+
+    def add_job(self, topic: str, body: Any, *, id: str | None = None, due_at: Instant | None = None) -> Moved:
+        """Add a job, or replace the one that has this id. Raises TopicNotFound, TopicOffline."""
+        at = None if due_at is None else instant_ms(due_at)
+        return self._send(add_job(self._namespace, topic, id or self._make_id(), body_bytes(body), at))
+
+
+class AsyncTopics:
+    """The topics of a client's namespace."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._send = client.send
+        self._namespace = client.namespace
+        self._make_id = client.make_id
+
+    async def list_topics(self) -> list[TopicOut]:
+        """All of them, with their counts."""
+        return await self._send(list_topics(self._namespace))
+
+    async def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
+        """Make a topic. Raises TopicExists, InvalidCondition."""
+        message = read_fields({**fields, "topic": topic, "callback": callback}, TopicIn)
+        return await self._send(add(self._namespace, message))
+
+    async def get(self, topic: str) -> TopicOut:
+        """One topic. Raises TopicNotFound."""
+        return await self._send(get(self._namespace, topic))
+
+    async def edit(self, topic: str, **fields: Any) -> TopicOut:
+        """Change some fields. Raises TopicNotFound, InvalidCondition."""
+        return await self._send(edit(self._namespace, topic, read_fields(fields, TopicChangeIn)))
+
+    async def online(self, topic: str) -> TopicOut:
+        """Take jobs, and deliver again after a halt."""
+        return await self._send(set_status(self._namespace, topic, Status.ONLINE))
+
+    async def offline(self, topic: str) -> TopicOut:
+        """Refuse new jobs; those that are there are still delivered."""
+        return await self._send(set_status(self._namespace, topic, Status.OFFLINE))
+
+    async def remove(self, topic: str) -> TopicOut:
+        """Its jobs go to the dead letters as they fall due."""
+        return await self._send(remove(self._namespace, topic))
+
+    async def test(self, topic: str, body: Any = None) -> SampleOut:
+        """One sample call: what was sent and what came back."""
+        return await self._send(sample(self._namespace, topic, body_bytes(body)))
+
+    async def add_job(self, topic: str, body: Any, *, id: str | None = None, due_at: Instant | None = None) -> Moved:
+        """Add a job, or replace the one that has this id. Raises TopicNotFound, TopicOffline."""
+        at = None if due_at is None else instant_ms(due_at)
+        return await self._send(add_job(self._namespace, topic, id or self._make_id(), body_bytes(body), at))
+
+
+def body_bytes(body: Any) -> bytes:
+    """None is no body, bytes are taken as they are, everything else becomes JSON."""
+    if body is None:
+        return b""
+    return body if isinstance(body, bytes) else msgspec.json.encode(body)
