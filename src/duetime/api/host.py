@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from duetime.api.app import Runtime, admin_app, api_app, companions
 from duetime.api.entrances import Entrance, Listening, Make, Sockets, close_all
+from duetime.api.further_doors import has_ouqiang, has_tcp, ouqiang_app, tcp_door
 from duetime.api.listener import Listener
 from duetime.api.service import limits_of
 from duetime.api.supervision.crew import Crew
@@ -52,6 +53,8 @@ def http(make_app: Callable[[Runtime], ASGIApp]) -> Make:
 
 ENTRANCES: Sequence[Entrance] = (
     Entrance("API", "host", "port", http(api_app)),
+    Entrance("delayqueue", "tcp_host", "tcp_port", tcp_door, is_on=has_tcp, scheme="tcp"),
+    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http(ouqiang_app), is_on=has_ouqiang),
     Entrance("admin", "admin_host", "admin_port", http(admin_app), last=True),
 )
 """Everything that a server can listen on. A further door is a further row, with its settings."""
