@@ -154,16 +154,19 @@ class Lane:
         return max(self._next_start - self._office.clock.monotonic(), 0.0) if self.topic.rate else 0.0
 
     async def _take(self, wanted: int) -> int:
-        """Room at the host and in the process, 1 to `wanted` slots."""
+        """Room at the host and in the process, 1 to `wanted` slots. Whoever waits for one holds at most one of the
+        other.
+        """
         host = self._host
-        at_host = await host.slots.take(wanted, self.topic.priority)
+        await host.slots.take(1, self.topic.priority)
         try:
-            granted = await self._office.slots.take(at_host, self.topic.priority)
+            in_process = await self._office.slots.take(wanted, self.topic.priority)
         except BaseException:
-            host.slots.put_back(at_host)
+            host.slots.put_back(1)
             raise
-        if granted < at_host:
-            host.slots.put_back(at_host - granted)
+        granted = 1 + host.slots.take_free(in_process - 1)
+        if granted < in_process:
+            self._office.slots.put_back(in_process - granted)
         self._in_flight += granted
         return granted
 

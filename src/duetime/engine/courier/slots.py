@@ -36,6 +36,12 @@ class Slots:
                 self.put_back(granted.result())
             raise
 
+    def take_free(self, wanted: int) -> int:
+        """What is free now and nobody waits for, 0 to `wanted` slots."""
+        if wanted <= 0 or any(self._lines.values()):
+            return 0
+        return self._grant(min(max(self.capacity - self.used, 0), wanted))
+
     def put_back(self, count: int) -> None:
         self.used -= count
         if any(self._lines.values()):

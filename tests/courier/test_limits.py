@@ -1,0 +1,302 @@
+"""Many topics at once: limits, shares, breakers, leases that are renewed, and a stop that loses nothing."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from duetime.engine.courier.breaker import Breaker
+from duetime.engine.courier.courier import Courier, Options
+from duetime.engine.courier.slots import Slots
+from duetime.job import NewJob, Priority, State
+from duetime.topic import Success
+from tests.courier.conftest import LOOPBACK, World
+from tests.courier.receiver import OK, Receiver, Says
+from tests.plugins.ports import find_free_port
+from tests.plugins.until import until
+
+
+async def test_a_topic_has_at_most_its_own_calls_under_way(world: World, receiver: Receiver) -> None:
+    go = asyncio.Event()
+    receiver.answer = lambda call: Says(hold=go)
+    await world.topic(in_flight=3)
+    for number in range(10):
+        await world.add(str(number))
+
+    await receiver.got(3)
+    counts = await world.counts()
+    assert (counts.leased, len(receiver.calls)) == (3, 3)
+    go.set()
+    await receiver.got(10)
+    await until(lambda: world.courier.in_flight == 0)
+
+    assert receiver.most_at_once == 3
+
+
+class TestPerHost:
+    @pytest.fixture
+    def options(self) -> Options:
+        return Options(allowed=LOOPBACK, per_host=4, grace_s=2)
+
+    async def test_a_host_has_a_limit_over_all_its_topics(self, world: World, receiver: Receiver) -> None:
+        go = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=go)
+        for key in ("a", "b"):
+            await world.topic(key)
+        for number in range(20):
+            await world.add(str(number), key="ab"[number % 2])
+
+        await receiver.got(4)
+        go.set()
+        await receiver.got(20)
+
+        assert receiver.most_at_once == 4
+
+
+async def test_a_slow_topic_does_not_hold_up_a_fast_one(world: World, receiver: Receiver) -> None:
+    never = asyncio.Event()
+    receiver.answer = lambda call: Says(hold=never) if call.path == "/slow" else OK
+    await world.topic("slow", in_flight=5, timeout_ms=60_000)
+    await world.topic("fast")
+    for number in range(50):
+        await world.add(str(number), key="slow")
+    await receiver.got(5)
+
+    for number in range(50):
+        await world.add(str(number), key="fast")
+    for number in range(50):
+        await world.gone(str(number), key="fast")
+
+    assert Counter(call.path for call in receiver.calls)["/slow"] == 5
+    never.set()
+
+
+class TestFewSlots:
+    @pytest.fixture
+    def options(self) -> Options:
+        return Options(allowed=LOOPBACK, in_flight=1, grace_s=2)
+
+    async def test_topics_share_what_is_scarce_by_their_priority(self, world: World, receiver: Receiver) -> None:
+        """Three topics with more than enough jobs get 5 : 3 : 2 of the calls."""
+        go = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=go) if call.path == "/first" else OK
+        await world.topic("first")
+        await world.add("1", key="first")
+        await receiver.got(1)  # takes the only slot until all others stand in line
+        for key, priority in (("high", 1), ("normal", 2), ("low", 3)):
+            await world.topic(key, priority=Priority(priority))
+            for number in range(60):
+                await world.add(str(number), key=key)
+        await until(lambda: all(world.courier._office.slots._lines[one] for one in Priority))
+
+        go.set()
+        await receiver.got(101)
+
+        shares = Counter(call.path for call in receiver.calls[1:101])
+        assert abs(shares["/high"] - 50) <= 2
+        assert abs(shares["/normal"] - 30) <= 2
+        assert abs(shares["/low"] - 20) <= 2
+
+    async def test_within_a_topic_jobs_share_by_their_priority(self, world: World, receiver: Receiver) -> None:
+        await world.engine.push(
+            world.place("mail").queue,
+            [
+                NewJob(f"{name}-{number}", b'{"p":"%b"}' % name.encode(), priority=priority)
+                for name, priority in (("h", Priority.HIGH), ("n", Priority.NORMAL), ("l", Priority.LOW))
+                for number in range(50)
+            ],
+        )
+        await world.topic()
+        await receiver.got(50)
+
+        shares = Counter(call.fields["p"] for call in receiver.calls[:50])
+        assert abs(shares["h"] - 25) <= 2
+        assert abs(shares["n"] - 15) <= 2
+        assert abs(shares["l"] - 10) <= 2
+
+
+async def test_slots_that_are_free_again_go_to_those_who_wait() -> None:
+    slots = Slots(2)
+    assert await slots.take(5, Priority.LOW) == 2
+    waiting = [asyncio.create_task(slots.take(1, priority)) for priority in (Priority.LOW, Priority.HIGH)]
+    await asyncio.sleep(0)
+    gone = asyncio.create_task(slots.take(1, Priority.HIGH))
+    await asyncio.sleep(0)
+    gone.cancel()
+
+    slots.put_back(2)
+    assert await asyncio.gather(*waiting) == [1, 1]
+    slots.put_back(2)
+    assert slots.used == 0
+
+
+async def test_a_cancelled_wait_gives_its_slot_back() -> None:
+    slots = Slots(1)
+    await slots.take(1, Priority.HIGH)
+    waiting = asyncio.create_task(slots.take(1, Priority.HIGH))
+    await asyncio.sleep(0)
+    slots.put_back(1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    assert slots.used == 0
+
+
+def test_a_breaker_opens_probes_and_closes() -> None:
+    now = [0.0]
+    breaker = Breaker(lambda: now[0], threshold=3)
+    for _ in range(3):
+        assert breaker.allowance(5) == 5
+        breaker.failed()
+
+    assert breaker.is_open
+    assert breaker.allowance(5) == 0
+    assert 0.7 < breaker.wait_s() <= 1
+    now[0] += 1
+    assert breaker.allowance(5) == 1
+    breaker.begin()
+    assert breaker.allowance(5) == 0
+    breaker.failed()
+    assert breaker.wait_s() > 1.5
+    now[0] += 2
+    breaker.begin()
+    breaker.abandoned()
+    assert breaker.allowance(5) == 1
+    breaker.begin()
+    breaker.succeeded()
+    assert (breaker.is_open, breaker.allowance(5)) == (False, 5)
+    breaker.hold(10)
+    assert breaker.wait_s() == 10
+
+
+async def test_a_receiver_that_is_down_is_left_alone_and_its_jobs_keep(world: World) -> None:
+    port = find_free_port()
+    topic = await world.topic("down", callback=f"http://127.0.0.1:{port}/", in_flight=5, schedule="1h")
+    for number in range(60):
+        await world.add(str(number), key="down")
+
+    lane = world.lane("down")
+    assert lane
+    await until(lambda: lane._breaker.is_open)
+    await until(lambda: world.courier.in_flight == 0)
+    counts = await world.counts("down")
+
+    assert topic.in_flight == 5
+    assert counts.ready >= 40  # they were not used up on a receiver that does not answer
+    assert counts.delayed >= 10
+    jobs = await world.engine.store.get(world.place("down").queue, [str(number) for number in range(60)])
+    assert "no connection" in next(job.error for job in jobs if job and job.error)
+
+
+async def test_retry_after_holds_the_whole_topic(world: World, receiver: Receiver) -> None:
+    receiver.answer = lambda call: Says(b"busy", 429, {"retry-after": "100"})
+    await world.topic(success=Success.STATUS, schedule="1ms")
+    await world.add("1")
+    job = await world.waits("1")
+
+    lane = world.lane("mail")
+    assert lane
+    assert lane._breaker.wait_s() > 90
+    assert job.due_at >= receiver.calls[0].at_ms + 100_000
+
+
+async def test_a_rate_spreads_the_calls(world: World, receiver: Receiver) -> None:
+    await world.topic(rate=100)
+    for number in range(10):
+        await world.add(str(number))
+
+    calls = await receiver.got(10)
+
+    assert calls[9].at_ms - calls[0].at_ms >= 80
+
+
+class TestShortLease:
+    @pytest.fixture
+    def options(self) -> Options:
+        return Options(allowed=LOOPBACK, lease_ms=150, grace_s=2)
+
+    async def test_the_lease_is_renewed_while_a_call_runs(self, world: World, receiver: Receiver) -> None:
+        go = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=go)
+        await world.topic(timeout_ms=60_000)
+        await world.add("1")
+        await receiver.got(1)
+        first = await world.job("1")
+        assert first
+
+        async def renewed_thrice() -> bool:
+            job = await world.job("1")
+            return job is not None and job.lease_until >= first.lease_until + 300
+
+        await until(renewed_thrice)
+        go.set()
+        await world.gone("1")
+
+        assert len(receiver.calls) == 1
+
+
+async def test_a_job_that_is_deleted_during_its_call_is_not_counted(world: World, receiver: Receiver) -> None:
+    go = asyncio.Event()
+    receiver.answer = lambda call: Says(hold=go)
+    topic = await world.topic()
+    await world.add("1")
+    await receiver.got(1)
+
+    await world.service.desk.delete(world.place("mail"), "1")
+    await world.add("1")
+    go.set()
+    await receiver.got(2)
+    await world.gone("1")
+
+    async def counted() -> bool:
+        return await world.totals(topic) == {"written": 2, "notified": 1, "deleted": 1, "failed": 0}
+
+    await until(counted)
+
+
+async def test_a_stop_finishes_what_runs_and_starts_nothing_new(world: World, receiver: Receiver) -> None:
+    go = asyncio.Event()
+    receiver.answer = lambda call: Says(hold=go)
+    await world.topic(in_flight=2)
+    for number in range(5):
+        await world.add(str(number))
+    await receiver.got(2)
+
+    stop = asyncio.create_task(world.courier.__aexit__())
+    await until(lambda: not world.courier._lanes)
+    go.set()
+    await stop
+
+    counts = await world.counts()
+    assert (len(receiver.calls), counts.ready, counts.leased) == (2, 3, 0)
+
+
+class TestShortGrace:
+    @pytest.fixture
+    def options(self) -> Options:
+        return Options(allowed=LOOPBACK, grace_s=0.05)
+
+    async def test_what_does_not_end_in_time_is_given_back(self, world: World, receiver: Receiver) -> None:
+        never = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=never)
+        await world.topic(timeout_ms=60_000)
+        await world.add("1")
+        await receiver.got(1)
+
+        await world.courier.__aexit__()
+        job = await world.job("1")
+
+        assert job
+        assert (job.state, job.used) == (State.READY, 0)
+        never.set()
+
+
+async def test_two_couriers_share_the_work(world: World, receiver: Receiver) -> None:
+    async with Courier(world.pools, world.mirror, world.tally, options=Options(allowed=LOOPBACK, grace_s=2)):
+        await world.topic()
+        for number in range(100):
+            await world.add(str(number))
+        await receiver.got(100)
+        await until(lambda: world.courier.in_flight == 0)
+
+    assert len(receiver.calls) == 100
