@@ -4,6 +4,7 @@ Read from /proc; where there is none (macOS) only the CPU time is known.
 """
 
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def watch_process(meters: Meters, worker: str) -> None:
     cpu = meters.counter("duetime_process_cpu_seconds_total", "CPU time used, user and system.", PER_WORKER)
     memory = meters.level("duetime_process_resident_memory_bytes", "Memory in use.", PER_WORKER)
     files = meters.level("duetime_process_open_fds", "Open files and sockets.", PER_WORKER)
+    most_files = meters.level("duetime_process_max_fds", "How many may be open.", PER_WORKER)
     started = meters.level("duetime_process_start_time_seconds", "When the process began to serve.", PER_WORKER)
     meters.level("duetime_build_info", "Always 1; says which version runs.", ("version",), shared=True).of(
         __version__
@@ -33,6 +35,7 @@ def watch_process(meters: Meters, worker: str) -> None:
             memory.of(worker).value = used
         if (opened := open_files()) is not None:
             files.of(worker).value = opened
+        most_files.of(worker).value = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     meters.before_snapshot(look)
 
