@@ -108,22 +108,27 @@ def is_running(pid: int) -> bool:
     return any(one == pid and state != "Z" for one, _, state in processes())
 
 
+def launch_server(folder: Path, *arguments: str, **environment: str) -> ServedProcess:
+    """Start it in the folder; the caller ends it."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
+    process = subprocess.Popen(
+        [*COMMAND, "serve", *arguments],
+        cwd=folder,
+        env=inherited | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    guard(process.pid)
+    return ServedProcess(process, folder)
+
+
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
     started: list[ServedProcess] = []
 
     def start(*arguments: str, ports: tuple[str, ...] = ANY_PORT, **environment: str) -> ServedProcess:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
-        process = subprocess.Popen(
-            [*COMMAND, "serve", "--dev", *ports, *arguments],
-            cwd=tmp_path,
-            env=inherited | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        guard(process.pid)
-        server = ServedProcess(process, tmp_path)
+        server = launch_server(tmp_path, "--dev", *ports, *arguments, **environment)
         started.append(server)
         return server
 
