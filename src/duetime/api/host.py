@@ -53,7 +53,7 @@ def http(make_app: Callable[[Runtime], ASGIApp]) -> Make:
 
 ENTRANCES: Sequence[Entrance] = (
     Entrance("API", "host", "port", http(api_app)),
-    Entrance("delayqueue", "tcp_host", "tcp_port", tcp_door, is_on=has_tcp, scheme="tcp"),
+    Entrance("TCP", "tcp_host", "tcp_port", tcp_door, is_on=has_tcp, scheme="tcp"),
     Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http(ouqiang_app), is_on=has_ouqiang),
     Entrance("admin", "admin_host", "admin_port", http(admin_app), last=True),
 )
