@@ -22,7 +22,7 @@ HELD: list[bytearray] = []
 
 
 def note(kind: str, **fields: Any) -> None:
-    os.write(LOG, (json.dumps({"kind": kind, "pid": os.getpid(), **fields}) + "\n").encode())
+    os.write(LOG, (json.dumps({"kind": kind, "pid": os.getpid(), "parent": os.getppid(), **fields}) + "\n").encode())
 
 
 def hear(event: TaskEvent) -> None:

@@ -19,6 +19,7 @@ from duetime.errors import DuetimeError, InvalidRequest
 from duetime.job import Delivery, Job, Moved
 from duetime.names import Queue
 from duetime.wire import convert
+from duetime.wire.payload import describe
 
 PIPE_WIDTH = 1_000
 """A pipe has no width to fit into; a table that is cut there would lose data."""
@@ -165,7 +166,8 @@ def body_text(body: bytes) -> str:
 
 
 def preview(body: bytes) -> str:
-    text = " ".join(body_text(body).split())
+    """A task with its arguments, any other body as its text."""
+    text = safe(describe(body) or "") or " ".join(body_text(body).split())
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
 

@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duetime.worker")
 
-STATUS = {"memory": 12}
-"""Exit codes by reason; 0 for every other."""
+STATUS = {"memory": 12, "pool_lost": 1}
+"""Exit codes by reason; for every other 0, or 1 if the store does not know what became of some jobs."""
 BUSY_TICK_S = 0.02
 IDLE_TICK_S = 0.2
 SECOND_S = 0.9
 """A bit under a second, so that what is looked at then is seen within one."""
-SETTLE_S = 10.0
+SETTLE_S = 5.0
 """How long a worker that stops tries to tell a store that is away."""
+SETTLE_TICK_S = 0.5
 
 MakePool = Callable[[Host], Pool]
 
@@ -51,7 +52,7 @@ class Worker:
         self._make_pool = make_pool
         self._client = connect_async(app.url, namespace=app.namespace, token=app.token)
         self._tasks = asyncio.TaskGroup()
-        self._duties: list[asyncio.Task[None]] = []
+        self._spawned: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
         self._book = Book(app, options, self._client, self._spawn)
         self._fetcher = Fetcher(self._client, options, self._book, self.stop)
@@ -65,21 +66,24 @@ class Worker:
         self._book.on_change(self._count_jobs)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.create_task(work)
+        task = self._tasks.create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
 
     async def run(self) -> int:
         """Work until there is a reason to stop; answers the exit code."""
         self._listen()
         try:
-            async with self._tasks:
-                restarts = await self._first_contact()
-                if restarts is not None:
+            restarts = await self._first_contact()
+            if restarts is not None:
+                async with self._tasks:
                     await self._work(restarts)
-                for duty in self._duties:
-                    duty.cancel()
+                    for work in self._spawned:
+                        work.cancel()
         finally:
             await self._client.close()
-        return STATUS.get(self.reason, 0)
+        return self._status
 
     async def _first_contact(self) -> int | None:
         """The restart counter as it is now. Waits for a store that is away; None if told to stop meanwhile."""
@@ -101,16 +105,18 @@ class Worker:
             for companion in self._app.companions:
                 await stack.enter_async_context(companion(self._app, self._client))
             await self._pool.start()
-            self._duties = [self._spawn(self._tick()), self._spawn(self._every_second(restarts))]
+            self._spawn(self._tick())
+            self._spawn(self._every_second(restarts))
             teller.worker(TaskEvent("worker_starting"))
             log.info("worker_started", extra={"queues": ",".join(self._options.queues), "pool": self._options.pool})
             self._fetch()
             await self._stopping.wait()
             await self._stop_fetching()
             await self._drain()
-        status = STATUS.get(self.reason, 0)
+        if self._book.held:
+            log.error("jobs_not_settled", extra={"jobs": len(self._book.held)})
         memory_mb, jobs = resident_mb(), self._book.jobs
-        teller.worker(TaskEvent("stopping", reason=self.reason, status=status, jobs=jobs, memory_mb=memory_mb))
+        teller.worker(TaskEvent("stopping", reason=self.reason, status=self._status, jobs=jobs, memory_mb=memory_mb))
         log.info("worker_stopped", extra={"reason": self.reason, "jobs": jobs})
 
     # --- stopping
@@ -122,16 +128,26 @@ class Worker:
             self._stopping.set()
 
     async def _drain(self) -> None:
-        finished = asyncio.create_task(self._book.empty.wait())
-        hurry = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait({finished, hurry}, return_when=asyncio.FIRST_COMPLETED)
-        force = not finished.done()
-        hurry.cancel()
-        await self._pool.close(force=force)
+        """Let what runs finish, or give it back if hurried; then see to it that the store knows, for a while."""
+        while not self._hurry.is_set() and any(not run.ended_at for run in self._book.held.values()):
+            await self._either(self._hurry, self._book.empty, SETTLE_TICK_S)
+        await self._pool.close(force=self._hurry.is_set())
         self._fetcher.clear()
-        if force:
-            await asyncio.wait({finished}, timeout=SETTLE_S)
-        finished.cancel()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await self._book.empty.wait()
+        except TimeoutError:
+            return
+
+    async def _either(self, one: asyncio.Event, other: asyncio.Event, timeout_s: float) -> None:
+        waits = [asyncio.create_task(one.wait()), asyncio.create_task(other.wait())]
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    @property
+    def _status(self) -> int:
+        return STATUS.get(self.reason, 1 if self._book.held else 0)
 
     def _count_jobs(self) -> None:
         if self._options.most_jobs and self._book.jobs >= self._options.most_jobs:

@@ -27,7 +27,7 @@ AHEAD_S = 0.02
 SHELF_S = 0.25
 MAX_AHEAD = 200
 PIPE_S = 0.002
-"""How much work may lie in one process's mailbox."""
+"""How much work may lie in one process's mailbox, where one short job may always lie behind another."""
 MAX_DEPTH = 16
 MAX_LIMIT = 500
 VETO_S = 1.0
@@ -157,6 +157,12 @@ class Fetcher:
     def said(self, run: Run, word: str, value: int) -> None:
         self._book.said(run, word, value)
 
+    def widened(self) -> None:
+        self._soon()
+
+    def broken(self) -> None:
+        self._stop("pool_lost")
+
     def _rested(self) -> None:
         self._resting -= 1
         self._soon()
@@ -175,7 +181,8 @@ class Fetcher:
             self._mean_s = max(seconds, 1e-5)
         else:
             self._mean_s += (seconds - self._mean_s) * (0.3 if seconds > 2 * self._mean_s else 0.05)
-        self.pool.depth = max(1, min(MAX_DEPTH, int(PIPE_S / self._mean_s)))
+        least = 2 if self._mean_s < AHEAD_S else 1
+        self.pool.depth = max(least, min(MAX_DEPTH, int(PIPE_S / self._mean_s)))
 
     # --- not handing over
 

@@ -7,6 +7,7 @@ TimedOut; a second later its process is killed. Either way the process is replac
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -18,6 +19,8 @@ from duetime.worker.memory import resident_mb
 from duetime.worker.nursery import Nursery
 from duetime.worker.pools import GRACE_S, Host
 from duetime.worker.runs import BACK, DONE, Ended, Failure, Outcome, Run
+
+log = logging.getLogger("duetime.worker")
 
 STUCK_S = 0.03
 """A job that runs for longer than this keeps none waiting behind it."""
@@ -196,7 +199,14 @@ class ProcessPool:
             child.sock.send(mailbox.END)
 
     def _notes(self) -> None:
-        for kind, number, value in self._nursery.read_notes():
+        try:
+            notes = self._nursery.read_notes()
+        except ConnectionError:
+            asyncio.get_running_loop().remove_reader(self._nursery.sock)
+            log.critical("nursery_lost")
+            self._host.broken()
+            return
+        for kind, number, value in notes:
             child = self._children.get(number)
             if child is None:
                 continue
@@ -221,6 +231,7 @@ class ProcessPool:
         self._return(unread)
         if not self._closing:
             self._fork()
+            self._host.widened()
         elif not self._children:
             self._all_gone.set()
 

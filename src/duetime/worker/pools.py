@@ -27,6 +27,14 @@ class Host(Protocol):
         """The task told something about its job."""
         ...
 
+    def widened(self) -> None:
+        """There is room that nothing which ended has left: a new process."""
+        ...
+
+    def broken(self) -> None:
+        """It can start nothing any more; what runs may still end."""
+        ...
+
 
 class Pool(Protocol):
     """`depth`: how many jobs may be handed to one place at a time, for jobs that are much shorter than a round trip."""
