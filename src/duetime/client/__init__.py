@@ -6,13 +6,17 @@ from duetime.client.client import Client
 __all__ = ["AsyncClient", "Client", "connect", "connect_async"]
 
 
-def connect(url: str, *, namespace: str = "default", token: str | None = None) -> Client:
+def connect(url: str, *, namespace: str = "default", token: str | None = None, tracing: bool = False) -> Client:
     """A client for blocking code. `http(s)://` talks to a server; a store URL runs the engine in a thread of this
-    process.
+    process. `tracing` needs the extra [otel].
     """
-    return Client(url, namespace=namespace, token=token)
+    return Client(url, namespace=namespace, token=token, tracing=tracing)
 
 
-def connect_async(url: str, *, namespace: str = "default", token: str | None = None) -> AsyncClient:
-    """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop."""
-    return AsyncClient(url, namespace=namespace, token=token)
+def connect_async(
+    url: str, *, namespace: str = "default", token: str | None = None, tracing: bool = False
+) -> AsyncClient:
+    """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop.
+    `tracing` needs the extra [otel].
+    """
+    return AsyncClient(url, namespace=namespace, token=token, tracing=tracing)
