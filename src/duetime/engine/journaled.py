@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from duetime.engine import journaling
+from duetime.engine.pushed_lines import pushed_lines
 from duetime.engine.waiters import StoreTime
 from duetime.errors import DuetimeError, JobDead, JobRunning, JournalFull, LeaseLost, StoreUnavailable
 from duetime.job import Counts, Event, Job, Lease, Moved, State
@@ -111,7 +112,7 @@ class Journaled:
             for answer in answers[:1]:
                 if isinstance(answer, Pushed):
                     self._learn(answer.now)
-            self._journal.record(journaling.pushed(self._pool, queue, requests, answers), promise=True)
+            self._journal.record_lines(pushed_lines(self._pool, queue, requests, answers))
         return answers
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:

@@ -8,20 +8,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from duetime.clock import rfc3339
-from duetime.errors import DuetimeError, InvalidSettings, VersionConflict
+from duetime.errors import InvalidSettings, VersionConflict
 from duetime.job import Event, Lease, Moved, State
-from duetime.journal.events import Draft, body_fields
+from duetime.journal.events import Draft
 from duetime.names import Queue
-from duetime.stores.base import Push, Pushed, Reserved, Store
+from duetime.stores.base import Reserved, Store
 
 KIND = "journal"
 KEY = "pool"
 UNFENCED = "unfenced"
 """The reason of an ack by id alone."""
-EXPIRED = "expired"
 
 
 class Journaling(Struct, frozen=True):
@@ -61,59 +60,6 @@ def refusal(journaling: Journaling) -> InvalidSettings:
 
 
 # --- what happened
-
-
-def pushed(
-    pool: str, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
-) -> Iterator[Draft]:
-    """Accepted and replaced with all that is needed to push the job again; kept without. What was repeated is known."""
-    for request, answer in zip(requests, answers, strict=True):
-        if not isinstance(answer, Pushed) or answer.repeated:
-            continue
-        batch = request.mark.name.partition("/")[0] if request.mark else ""
-        for job, moved in zip(request.jobs, answer.jobs, strict=True):
-            if moved.event is Event.KEPT:
-                yield _draft(pool, queue, moved, answer.now)
-                continue
-            if moved.reason == EXPIRED:
-                yield _expired(pool, queue, moved, answer.now)
-            try:
-                body, body_b64 = job.body.decode(), UNSET
-            except UnicodeDecodeError:
-                body, body_b64 = UNSET, body_fields(job.body)["body_b64"]
-            yield Draft(
-                ts=answer.now,
-                event=moved.event,
-                pool=pool,
-                namespace=queue.namespace,
-                queue=queue.name,
-                id=moved.id,
-                born=moved.born,
-                attempt=moved.attempt,
-                due_at=moved.due_at,
-                priority=job.priority,
-                ttl=job.ttl_ms,
-                tries=job.tries,
-                reason=moved.reason,
-                body=body,
-                body_b64=body_b64,
-                attributes=job.attributes,
-                batch=batch,
-                was=moved.was,
-            )
-
-
-def _expired(pool: str, queue: Queue, moved: Moved, ts: int) -> Draft:
-    """The end of the job whose place this one took."""
-    return Draft(
-        ts=ts,
-        event=Event.EXPIRED,
-        pool=pool,
-        namespace=queue.namespace,
-        queue=queue.name,
-        id=moved.id,
-        born=moved.was,
-    )
 
 
 def delivered(pool: str, queue: Queue, reserved: Reserved) -> Iterator[Draft]:

@@ -1,15 +1,25 @@
 """A node's folder as its process writes it: one open segment, sealed by rename.
 
-Not for several threads at once. Every method may raise OSError; after one, what was written so far is cut back to the
-last whole group and the next write goes to a new segment, so that whatever could not be written can be written again.
+`write` and `detach` are for one thread at a time; `sync` and `seal`, which wait for the disk, may run beside them in
+another. Every method may raise OSError; after a failed write, what the segment holds is cut back to the last whole
+group and the next write goes to a new one, so that whatever could not be written can be written again.
 """
 
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from duetime.journal.segments import LOCK, Lock, open_name, sealed_name, sync_folder
+
+
+class Detached(NamedTuple):
+    """A segment that gets no more entries and waits to be sealed."""
+
+    handle: int
+    first: int
+    last: int
 
 
 class NodeFiles:
@@ -24,6 +34,8 @@ class NodeFiles:
         self._durable = durable
         self._handle = -1
         self._first = 0
+        self._new_name = False
+        self._detached: list[Detached] = []
 
     @classmethod
     def create(cls, journal: Path, name: str, *, durable: bool) -> "NodeFiles":
@@ -44,13 +56,15 @@ class NodeFiles:
         return self._handle >= 0
 
     def write(self, data: bytes, last: int, *, sync: bool) -> None:
-        """A group of whole lines, up to the entry `last`: all of it or none."""
+        """A group of whole lines, up to the entry `last`: all of it or none. `sync` waits for the disk."""
         try:
             if self._handle < 0:
                 self._open()
-            self._write_all(data)
+            written = os.write(self._handle, data)
+            while written < len(data):
+                written += os.write(self._handle, data[written:])
             if sync:
-                os.fdatasync(self._handle)
+                self.sync()
         except OSError:
             self._abandon()
             raise
@@ -58,48 +72,50 @@ class NodeFiles:
         self.last = last
 
     def sync(self) -> None:
+        """Wait until everything written so far is on the disk."""
         if self._handle >= 0:
             os.fdatasync(self._handle)
+        if self._new_name:
+            self._new_name = False
+            sync_folder(self.node)
+
+    def detach(self) -> None:
+        """The open segment gets no more entries."""
+        if self._handle >= 0:
+            self._detached.append(Detached(self._handle, self._first, self.last))
+            self._handle = -1
 
     def seal(self) -> None:
-        """Close the open segment for good, if there is one. Entries must have been written to it."""
-        if self._handle < 0:
-            return
-        if self._durable:
-            os.fsync(self._handle)
-        self._rename()
+        """Seal what was detached. What fails here stays for the next time."""
+        while self._detached:
+            segment = self._detached[0]
+            if self._durable:
+                os.fsync(segment.handle)
+            path = self.node / open_name(segment.first)
+            path.rename(self.node / sealed_name(segment.first, segment.last))
+            os.close(segment.handle)
+            self._detached.pop(0)
+            if self._durable:
+                sync_folder(self.node)
 
     def close(self) -> None:
         """Seal and leave: nothing will be written here again."""
+        self.detach()
         self.seal()
         self._lock.release(ended=True)
 
     def desert(self) -> None:
         """Leave what cannot be closed to a successor."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        self.detach()
+        for segment in self._detached:
+            os.close(segment.handle)
         self._lock.release(ended=False)
 
     def _open(self) -> None:
         path = self.node / open_name(self.last + 1)
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._first, self.size, self.opened_at = self.last + 1, 0, time.monotonic()
-        if self._durable:
-            sync_folder(self.node)
-
-    def _write_all(self, data: bytes) -> None:
-        written = os.write(self._handle, data)
-        while written < len(data):
-            written += os.write(self._handle, data[written:])
-
-    def _rename(self) -> None:
-        os.close(self._handle)
-        self._handle = -1
-        path = self.node / open_name(self._first)
-        path.rename(self.node / sealed_name(self._first, self.last))
-        if self._durable:
-            sync_folder(self.node)
+        self._new_name = self._durable
 
     def _abandon(self) -> None:
         """After a failed write the file may hold half a line, after a failed sync nobody knows what it holds."""
@@ -107,10 +123,11 @@ class NodeFiles:
             return
         with suppress(OSError):
             os.ftruncate(self._handle, self.size)
+        if self.size:
+            self.detach()
+            return
         with suppress(OSError):
-            if self.size:
-                self._rename()
-            else:
-                os.close(self._handle)
-                (self.node / open_name(self._first)).unlink(missing_ok=True)
+            os.close(self._handle)
         self._handle = -1
+        with suppress(OSError):
+            (self.node / open_name(self._first)).unlink(missing_ok=True)

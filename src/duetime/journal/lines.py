@@ -18,19 +18,20 @@ _decode = msgspec.json.Decoder(Entry).decode
 
 
 def write_line(entry: Entry) -> bytes:
-    return _line(_encode(entry))
+    return write_text(_encode(entry))
 
 
 def write_draft(draft: Draft, place: bytes) -> bytes:
     """The line of an entry that begins with `place_of` it and goes on with the draft: no second struct per line."""
-    return _line(place + _encode(draft)[1:])
+    return write_text(place + _encode(draft)[1:])
 
 
 def place_of(wrote_at: int, node: str, seq: int) -> bytes:
     return b'{"wrote_at":%d,"node":%b,"seq":%d,' % (wrote_at, _encode(node), seq)
 
 
-def _line(text: bytes) -> bytes:
+def write_text(text: bytes) -> bytes:
+    """The line of an entry that is JSON already."""
     return b"%08x%08x %b\n" % (crc32(text), len(text), text)
 
 

@@ -1,8 +1,10 @@
 """Group commit for the journal: entries gather in memory, a thread writes them, one write and one sync per group.
 
 Callers number and encode their entries themselves, which costs about a microsecond each and keeps the thread, and with
-it the interpreter's lock, out of their way. A group that cannot be written is told so to those who wait for it, and is
-written again until it goes: seq has no gaps, and what happened in the store is in the journal in the end.
+it the interpreter's lock, out of their way. Where the disk need not be waited for, they also write them: handing them
+to the operating system costs less than waking the thread, as long as the disk keeps up. A group that cannot be written
+is told so to those who wait for it, and is written again until it goes: seq has no gaps, and what happened in the store
+is in the journal in the end.
 """
 
 import logging
@@ -30,10 +32,17 @@ MAX_BACKLOG = 64 * 1_048_576
 CLOSE_S = 10.0
 """How long a close tries to write what is left."""
 
+SLOW_S = 0.01
+"""A write that takes longer met a disk that does not keep up ..."""
+REST_S = 5.0
+"""... and for this long the thread does the writing."""
+
 SOON, NOW = 1, 2
 
 Waiter = Callable[[OSError | None], None]
 """Called in the writer's thread when the group is written, or could not be."""
+Numbered = Callable[[bytes, int], Sequence[bytes]]
+"""Makes lines out of what their texts begin with, up to the seq, and the seq of the first."""
 
 
 class Writer:
@@ -56,8 +65,12 @@ class Writer:
         self.entries = 0
         self.groups = 0
         self._tell = tell or _tell_each
-        self._place = place_of(0, self.node, 0).replace(b":0,", b":%d,")
+        # As the texts of entries begin, up to the seq.
+        self._place = place_of(0, self.node, 0).replace(b":0,", b":%d,", 1).removesuffix(b"0,")
         self._lock = threading.Lock()
+        # Held by who writes; taken before the other one.
+        self._disk = threading.Lock()
+        self._trust_at = 0.0
         self._lines: list[bytes] = []
         self._waiters: list[Waiter] = []
         self._rung = 0
@@ -65,7 +78,7 @@ class Writer:
         self._files: NodeFiles | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
-        # The rest is the thread's own.
+        # The rest belongs to who holds the disk.
         self._unwritten = b""
         self._looked_at = self._synced_at = 0.0
         self._unlooked = 0
@@ -90,18 +103,51 @@ class Writer:
 
         Without a waiter they are written soon; without `hurry` only with the next who has either.
         """
-        with self._lock:
-            self._append(drafts, waiter, hurry=hurry)
 
-    def _append(self, drafts: Iterable[Draft], waiter: Waiter | None, *, hurry: bool = True) -> None:
-        now = time.time_ns() // 1_000_000
-        seq, lines = self.seq, self._lines
-        for draft in drafts:
-            seq += 1
-            lines.append(write_draft(draft, self._place % (now, seq)))
-        self.seq = seq
-        if hurry:
-            self._ring(waiter)
+        def numbered(place: bytes, seq: int) -> list[bytes]:
+            return [write_draft(draft, b"%b%d," % (place, at)) for at, draft in enumerate(drafts, seq)]
+
+        with self._lock:
+            self._append(numbered)
+            if hurry:
+                self._ring(waiter)
+
+    def append_lines(self, numbered: Numbered) -> None:
+        """Put lines in line that are made on the spot; they are written with the next who has somebody to wait."""
+        with self._lock:
+            self._append(numbered)
+
+    def _append(self, numbered: Numbered) -> None:
+        lines = numbered(self._place % (time.time_ns() // 1_000_000), self.seq + 1)
+        self._lines.extend(lines)
+        self.seq += len(lines)
+
+    def write_through(self) -> bool:
+        """Hand everything in line to the operating system, here and now; False if the thread has to do it.
+
+        It does where the disk is waited for, while it writes itself, and while the disk is slow or failing.
+        """
+        files = self._files
+        if files is None or self.options.fsync is Fsync.ALWAYS or not self._disk.acquire(blocking=False):
+            return False
+        try:
+            began = time.monotonic()
+            if self._unwritten or began < self._trust_at:
+                return False
+            # The thread has to know what is due by the clock from now on.
+            news = not files.is_open or not self._dirty
+            with self._lock:
+                lines, self._lines = self._lines, []
+                last = self.seq
+            if self._write(files, lines, last):
+                return False
+            if (took := time.monotonic() - began) > SLOW_S:
+                self._trust_at = began + took + REST_S
+            if news or files.size >= self.options.segment_size:
+                self._bell.put(NOW)
+            return True
+        finally:
+            self._disk.release()
 
     def flush(self, timeout_s: float = CLOSE_S) -> None:
         """Wait until everything appended so far is written. Raises OSError if it is not."""
@@ -125,7 +171,9 @@ class Writer:
             return
         with self._lock:
             self._stopping = True
-            self._append([Draft(ts=time.time_ns() // 1_000_000, event=Event.CLOSED)], _nobody)
+            closed = Draft(ts=time.time_ns() // 1_000_000, event=Event.CLOSED)
+            self._append(lambda place, seq: [write_draft(closed, b"%b%d," % (place, seq))])
+            self._ring(_nobody)
         self._thread.join()
         self._thread = None
 
@@ -144,11 +192,14 @@ class Writer:
         give_up_at = float("inf")
         while True:
             self._wait(files)
-            with self._lock:
-                lines, self._lines = self._lines, []
-                waiters, self._waiters = self._waiters, []
-                last, stopping, self._rung = self.seq, self._stopping, 0
-            self._write(files, lines, waiters, last)
+            with self._disk:
+                with self._lock:
+                    lines, self._lines = self._lines, []
+                    waiters, self._waiters = self._waiters, []
+                    last, stopping, self._rung = self.seq, self._stopping, 0
+                error = self._write(files, lines, last)
+            if waiters:
+                self._tell(waiters, error)
             self._keep_house(files)
             if stopping:
                 give_up_at = min(give_up_at, time.monotonic() + CLOSE_S)
@@ -176,20 +227,19 @@ class Writer:
             times.append(self._looked_at + LOOK_S)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def _write(self, files: NodeFiles, lines: Sequence[bytes], waiters: Sequence[Waiter], last: int) -> None:
+    def _write(self, files: NodeFiles, lines: Sequence[bytes], last: int) -> OSError | None:
+        """What could not be written before, and these lines; answers why they could not."""
         data = b"".join([self._unwritten, *lines]) if self._unwritten else b"".join(lines)
-        error: OSError | None = None
-        if data:
-            try:
-                files.write(data, last, sync=self.options.fsync is Fsync.ALWAYS)
-            except OSError as failed:
-                error = failed
-                self._failed(failed)
-                self._unwritten, self.backlog = data, len(data)
-            else:
-                self._written(len(data), last)
-        if waiters:
-            self._tell(waiters, error)
+        if not data:
+            return None
+        try:
+            files.write(data, last, sync=self.options.fsync is Fsync.ALWAYS)
+        except OSError as error:
+            self._failed(error)
+            self._unwritten, self.backlog = data, len(data)
+            return error
+        self._written(len(data), last)
+        return None
 
     def _written(self, size: int, last: int) -> None:
         if self.failure:
@@ -198,6 +248,8 @@ class Writer:
         self._unwritten, self.backlog = b"", 0
         self.entries, self.groups = last, self.groups + 1
         self._unlooked += size
+        if self._unlooked >= LOOK_BYTES:
+            self._look()
         if self.options.fsync is Fsync.INTERVAL and not self._dirty:
             self._dirty = True
             self._synced_at = time.monotonic()
@@ -216,16 +268,17 @@ class Writer:
         now = time.monotonic()
         try:
             if self._dirty and now >= self._synced_at + self.options.interval_s:
-                files.sync()
                 self._dirty = False
+                files.sync()
             if files.is_open and (
                 files.size >= self.options.segment_size or now >= files.opened_at + self.options.segment_age_s
             ):
-                files.seal()
-                self._dirty = False
+                with self._disk:
+                    files.detach()
+            files.seal()
         except OSError as error:
             self._failed(error)
-        if now >= self._looked_at + LOOK_S or self._unlooked >= LOOK_BYTES:
+        if now >= self._looked_at + LOOK_S:
             self._look()
 
     def _look(self) -> None:
