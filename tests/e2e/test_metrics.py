@@ -59,6 +59,11 @@ def test_the_life_of_a_job_over_http(tmp_path: Path) -> None:
     assert samples["duetime_process_resident_memory_bytes", worker] > 1_000_000
     assert samples["duetime_process_open_fds", worker] > 5
     assert samples["duetime_worker_up", worker] == 1
+    api = frozenset({("listener", "api")})
+    assert samples["duetime_http_responses_total", api | {("code", "201")}] == 3
+    assert samples["duetime_http_connections", frozenset({("listener", "admin")})] == 1
+    assert samples["duetime_http_buffered_bytes", frozenset()] >= 0
+    assert samples["duetime_http_overload_refusals_total", frozenset()] == 0
 
 
 async def test_parked_polls_are_seen(tmp_path: Path) -> None:

@@ -254,6 +254,7 @@ class Exchange:
     def _head(self, response: Message, body: bytes, *, more: bool) -> bytes:
         """Status line, headers and the first of the body, in one write."""
         status: int = response["status"]
+        self._service.answers[status] += 1
         parts = [
             STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status,
             self._service.date_line,

@@ -18,6 +18,7 @@ from duetime.api.app import Runtime, admin_app, api_app, companions
 from duetime.api.entrances import Entrance, Listening, Make, Sockets, close_all
 from duetime.api.further_doors import has_ouqiang, has_tcp, ouqiang_app, tcp_door
 from duetime.api.listener import Listener
+from duetime.api.metrics.listeners import watch_budget, watch_listener
 from duetime.api.service import limits_of
 from duetime.api.supervision.crew import Crew
 from duetime.api.supervision.signals import Orders
@@ -42,20 +43,22 @@ LAST_GRACE_S = 1.0
 """The admin listener answers until the others are drained, and then has this long."""
 
 
-def http(make_app: Callable[[Runtime], ASGIApp]) -> Make:
-    """An HTTP listener for an application, within the limits that are set."""
+def http(name: str, make_app: Callable[[Runtime], ASGIApp]) -> Make:
+    """An HTTP listener for an application, within the limits that are set; metrics call it by its name."""
 
     def make(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
-        return Listener(make_app(runtime), sockets, limits=limits_of(runtime.settings), budget=runtime.budget)
+        listener = Listener(make_app(runtime), sockets, limits=limits_of(runtime.settings), budget=runtime.budget)
+        watch_listener(runtime.pools.meters, name, listener.service)
+        return listener
 
     return make
 
 
 ENTRANCES: Sequence[Entrance] = (
-    Entrance("API", "host", "port", http(api_app)),
+    Entrance("API", "host", "port", http("api", api_app)),
     Entrance("TCP", "tcp_host", "tcp_port", tcp_door, is_on=has_tcp, scheme="tcp"),
-    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http(ouqiang_app), is_on=has_ouqiang),
-    Entrance("admin", "admin_host", "admin_port", http(admin_app), last=True),
+    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), is_on=has_ouqiang),
+    Entrance("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),
 )
 """Everything that a server can listen on. A further door is a further row, with its settings."""
 
@@ -94,6 +97,7 @@ async def serve(
         await stack.enter_async_context(pools)
         mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
         runtime = Runtime(settings, pools, mirror, crew=crew, tracing=tracing)
+        watch_budget(pools.meters, runtime.budget)
         for companion in companions(runtime):
             runtime.beside.append(await stack.enter_async_context(companion))
         listeners = [(one.make(runtime, [sockets[one.name]]), one.last) for one in ENTRANCES if one.name in sockets]

@@ -36,6 +36,11 @@ class Listener:
         self._acceptors = [Acceptor(sock, self) for sock in sockets]
         self._watch: asyncio.Task[None] | None = None
 
+    @property
+    def service(self) -> Service:
+        """What its connections share, for those who count them."""
+        return self._service
+
     async def start(self) -> None:
         for acceptor in self._acceptors:
             acceptor.start()

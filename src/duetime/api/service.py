@@ -10,6 +10,7 @@ import logging
 import resource
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Coroutine
 from email.utils import formatdate
 from http import HTTPStatus
@@ -107,6 +108,7 @@ class Service:
         self.budget = budget
         self.connections: set[Client] = set()
         self.requests: set[Request] = set()
+        self.answers: defaultdict[int, int] = defaultdict(int)
         self.draining = False
         self.empty = asyncio.Event()
         shortest = min(limits.head_s, limits.body_s, limits.idle_s, limits.write_s, limits.linger_s)
@@ -170,6 +172,7 @@ class Service:
 
     def error(self, status: int, reason: str) -> bytes:
         """A whole answer of the protocol's own, before any application is asked."""
+        self.answers[status] += 1
         body = msgspec.json.encode({"error": reason})
         return b"%b%bX-Request-ID: %b\r\nconnection: close\r\n%bcontent-type: application/json\r\n" % (
             STATUS_LINES[status],
