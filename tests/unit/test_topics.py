@@ -1,6 +1,7 @@
 """Topics as records: their checks, their keeper, their counts and what heirs make of those."""
 
 import inspect
+from unittest import mock
 
 import pytest
 from msgspec import structs
@@ -247,6 +248,22 @@ async def test_one_that_was_taken_for_dead_counts_nothing_twice() -> None:
         await heirs.run_once()
         slow.count(1, PLACE, Count.WRITTEN)
     assert await totals(store) == {"notified": 2, "written": 2}
+
+
+async def test_what_is_counted_during_a_write_is_in_the_next() -> None:
+    store = MemoryStore()
+    tally = make_tally(store)
+    put = store.registry.put
+
+    async def slow_put(*arguments: str | bytes, **options: int) -> object:
+        tally.count(1, PLACE, Count.FAILED)
+        return await put(*arguments, **options)  # type: ignore[arg-type]
+
+    async with tally:
+        tally.count(1, PLACE, Count.WRITTEN)
+        with mock.patch.object(store.registry, "put", slow_put):
+            await tally._save(tally._sheets[1], [])
+    assert await totals(store) == {"written": 1, "failed": 1}
 
 
 async def test_counts_wait_for_a_registry_that_is_away() -> None:

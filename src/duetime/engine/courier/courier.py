@@ -76,7 +76,6 @@ class Courier:
         self._clock: Clock = SystemClock()
         self._hosts: dict[str, Host] = {}
         self._lanes: dict[Place, tuple[Lane | RemovedLane, asyncio.Task[None]]] = {}
-        self._numbers: dict[Place, int] = {}
         self._retired: list[Lane | RemovedLane] = []
         self._work: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
@@ -116,6 +115,11 @@ class Courier:
         await self._caller.__aexit__(None, None, None)
 
     @property
+    def loops(self) -> list[asyncio.Task[None]]:
+        """What must not end before the courier does."""
+        return self._duties
+
+    @property
     def in_flight(self) -> int:
         return self._office.slots.used
 
@@ -152,7 +156,6 @@ class Courier:
     async def _match(self) -> None:
         """Have a lane for every topic that delivers and for every removed one that has jobs left."""
         known, gone = self._topics.known(KIND), self._topics.known(REMOVED_KIND)
-        self._numbers = {place: topic.id for place, topic in (gone | known).items()}
         if not self._options.in_flight:
             return
         topics = {place: topic for place, topic in known.items() if delivers(topic)}
@@ -247,7 +250,8 @@ class Courier:
 
     def _witness(self, pool: str, queue: Queue, moved: Sequence[Moved]) -> None:
         """Producers pushed or removed jobs; of interest if the queue is a topic's."""
-        number = self._numbers.get(place := Place(pool, queue))
+        # Asked of the mirror itself: a topic that was added a moment ago counts from its first job on.
+        number = self._topics.number_of(place := Place(pool, queue))
         if number is None:
             return
         for what, events in ((Count.WRITTEN, WRITES), (Count.DELETED, DELETES)):

@@ -82,6 +82,13 @@ class Topics:
         records = self._mirror.list_records(kind)
         return {Place.of_key(record.key): self._read(record) for record in records}
 
+    def number_of(self, place: Place) -> int | None:
+        """The id of a topic that the mirror knows, also of one that was removed; None if the queue is no topic's."""
+        if self._mirror is None:
+            return None
+        record = self._mirror.get(KIND, place.key) or self._mirror.get(REMOVED_KIND, place.key)
+        return None if record is None else self._read(record).id
+
     def _read(self, record: Record) -> Topic:
         """Decoded once per version of a record."""
         known = self._decoded.get(record.key)

@@ -210,8 +210,9 @@ class Tally:
                 log.warning("counts_not_saved", extra={"topic": sheet.saved.queue, "error": error.message})
                 return False
             else:
-                sheet.saved, sheet.version = counts, record.version
-                sheet.news, sheet.settled = [], 0
+                # What was counted during the write is not in it.
+                del sheet.news[: sheet.tried[1]]
+                sheet.saved, sheet.version, sheet.settled = counts, record.version, 0
                 return True
 
     async def read(self, topic_ids: Sequence[int] | None = None) -> Mapping[int, Counts]:
