@@ -6,9 +6,22 @@ Each command lives in `cli/pipelines/<name>.py`, imports Spark inside its functi
 import typer
 
 from duetime.cli.commands import Command, add_commands
-from duetime.cli.pipelines import audit, demo, forecast, ingest, lifecycle, reconcile, replay, report, stats
+from duetime.cli.pipelines import (
+    audit,
+    demo,
+    forecast,
+    ingest,
+    lifecycle,
+    package,
+    reconcile,
+    replay,
+    report,
+    schedule,
+    stats,
+)
 
 PIPELINES: tuple[Command, ...] = (
+    Command("schedule", schedule.schedule, schedule.EXAMPLES),
     Command("ingest", ingest.ingest, ingest.EXAMPLES),
     Command("lifecycle", lifecycle.lifecycle, lifecycle.EXAMPLES),
     Command("audit", audit.audit, audit.EXAMPLES),
@@ -18,6 +31,7 @@ PIPELINES: tuple[Command, ...] = (
     Command("forecast", forecast.forecast, forecast.EXAMPLES),
     Command("replay", replay.replay, replay.EXAMPLES),
     Command("demo", demo.demo, demo.EXAMPLES),
+    Command("package", package.package, package.EXAMPLES),
 )
 
 

@@ -1,0 +1,154 @@
+"""`duetime pipeline demo`: the whole story of the pipelines, from a table to a report, with a crash in the middle."""
+
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, note, span
+from duetime.cli.pipelines.audit import law_document, law_text
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.progress import ProgressDisplay, show_progress
+from duetime.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from duetime.spark.demo import Ending
+
+EXAMPLES = ("duetime pipeline demo", "duetime pipeline demo --rows 10000 --store sqlite --out demo.html")
+LEAST_ROWS = 100
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    rows: Annotated[int, typer.Option(help="How many members, and so reminders.")] = 1_000_000
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="redis|sqlite", help="What is lost on the way; Redis where it is installed.", show_default=False
+        ),
+    ] = None
+    window: Annotated[float, typer.Option(metavar="SECONDS", help="In which the first reminders fall due.")] = 30.0
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The report.")] = Path("duetime-demo-report.html")
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A new folder for table, journal, lake and logs, which stays.", show_default=False
+        ),
+    ] = None
+
+
+@takes_options
+def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
+    """Schedule a table of a million members, lose the store on the way, prove what is missing, repair it, report it.
+
+    A server, a Redis without persistence and a few consumers are started on this machine and ended with the demo; on
+    the embedded store (--store sqlite) rows are deleted behind its back instead. Nothing leaves this machine.
+    """
+    answer = Answer(as_json=target.json)
+    if options.rows < LEAST_ROWS:
+        raise InvalidRequest(f"--rows is {LEAST_ROWS} at least")
+    if options.store not in (None, "redis", "sqlite"):
+        raise InvalidRequest(f"--store is redis or sqlite, not {options.store!r}")
+    began = time.monotonic()
+    with _folder(options.keep) as folder, _terminable(), spark.session("demo") as session:
+        from duetime.spark.demo import Demo, Plan
+        from duetime.spark.demo_processes import find_redis
+
+        is_redis = options.store == "redis" or (options.store is None and find_redis() is not None)
+        plan = Plan(options.rows, folder, options.out.absolute(), is_redis=is_redis, window_s=options.window)
+
+        @contextmanager
+        def stage(title: str) -> Generator[ProgressDisplay]:
+            started, short = time.monotonic(), title.partition(":")[0]
+            if not target.json:
+                note(f"[{started - began:6.1f} s] {title}")
+            with (
+                show_progress(f"           {short}", as_json=target.json, unit="tasks") as progress,
+                progress.follow(session),
+            ):
+                yield progress
+            if not target.json:
+                note(f"           done in {span((time.monotonic() - started) * 1000)}")
+
+        def say(text: str) -> None:
+            if not target.json:
+                note(f"           {text}")
+
+        ending = Demo(session, plan, stage, say).run()
+    answer.tell(_document(ending, plan.report), _summary(ending, plan.report))
+    if not ending.sound.is_sound:
+        from duetime.spark.demo_processes import DemoFailed
+
+        raise DemoFailed("the law does not hold after the repair; run it again with --keep DIR and look there")
+
+
+def _summary(ending: "Ending", path: Path) -> str:
+    whole, tally = ending.report.whole, ending.deliveries
+    return "\n".join(
+        [
+            "",
+            f"{ending.scheduled.accepted:,} reminders were scheduled. Then the store was lost.",
+            "",
+            "The conservation law after the crash:",
+            f"  {law_text(ending.broken)}",
+            "and after reconcile:",
+            f"  {law_text(ending.sound)}",
+            "",
+            f"Consumers got {tally.get('delivered', 0):,} deliveries and acked {tally.get('acked', 0):,}; "
+            f"the journal has {whole.counts['delivered']:,} and {whole.counts['acked']:,}.",
+            f"Audit: {'nothing is lost, doubled or early' if ending.sound.is_sound else 'the law does not hold'}. "
+            f"It took {span(ending.seconds * 1000)}.",
+            f"Report: {path}",
+        ]
+    )
+
+
+def _document(ending: "Ending", path: Path) -> dict[str, Any]:
+    return {
+        "scheduled": ending.scheduled.accepted,
+        "law_after_crash": law_document(ending.broken),
+        "law_after_reconcile": law_document(ending.sound),
+        "is_sound": ending.sound.is_sound,
+        "deliveries": ending.deliveries,
+        "report": str(path),
+        "seconds": round(ending.seconds, 1),
+    }
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Generator[Path]:
+    """The one that stays, or one that is gone afterwards."""
+    if keep is not None:
+        if keep.exists() and any(keep.iterdir()):
+            raise InvalidRequest(f"{keep} is not empty; the demo begins with nothing")
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.absolute()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="duetime-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _terminable() -> Generator[None]:
+    """TERM ends the demo as Ctrl-C does, so that its processes are ended too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
