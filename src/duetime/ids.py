@@ -12,10 +12,13 @@ from duetime.clock import Clock, SystemClock
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
+TIME_LENGTH = 10
+"""The first characters of an id are its millisecond alone."""
 
 _PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
 _SHIFTS = tuple(range(120, -1, -10))
+_HALF = (1 << 40) - 1
 
 
 class IdMaker:
@@ -25,33 +28,48 @@ class IdMaker:
         self._now_ms = (clock or SystemClock()).now_ms
         self._random_bits = random_bits
         self._last_ms = -1
+        self._time = ""
         self._chance = 0
 
     def make(self) -> str:
         """A new id; greater than every earlier one of this maker, also when the clock steps back."""
-        return encode(self._next())
+        chance = self._next()
+        return self._time + _encode_chance(chance)
 
     def _next(self) -> int:
+        """The next id's chance; `_time` is the text of its time."""
         now = self._now_ms()
         if now > self._last_ms:
             self._last_ms = now
+            self._time = encode(now << 80)[:TIME_LENGTH]
             # The top bit stays clear: room to count up within the millisecond without overflow.
             self._chance = self._random_bits(79)
         else:
             self._chance += 1
-        return self._last_ms << 80 | self._chance
+        return self._chance
 
     def make_with_delay(self, delay_s: int) -> str:
         """An id in lmstfy's layout: its last four bytes are the delay in seconds, little-endian."""
-        number = self._next() >> 32 << 32
+        chance = self._next() >> 32 << 32
         # 48 random bits remain; counting up must happen in them, not in the bytes that the delay takes.
         self._chance += 1 << 32
-        return encode(number | int.from_bytes(delay_s.to_bytes(4, "little"), "big"))
+        if delay_s:
+            chance |= int.from_bytes(delay_s.to_bytes(4, "little"), "big")
+        return self._time + _encode_chance(chance)
 
 
 def encode(number: int) -> str:
     """128 bits as 26 characters."""
     return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+
+
+def _encode_chance(chance: int) -> str:
+    """80 bits as 16 characters, in two halves: arithmetic is faster on small numbers."""
+    high, low = chance >> 40, chance & _HALF
+    return (
+        f"{_PAIRS[high >> 30]}{_PAIRS[high >> 20 & 1023]}{_PAIRS[high >> 10 & 1023]}{_PAIRS[high & 1023]}"
+        f"{_PAIRS[low >> 30]}{_PAIRS[low >> 20 & 1023]}{_PAIRS[low >> 10 & 1023]}{_PAIRS[low & 1023]}"
+    )
 
 
 def decode(text: str) -> int:
