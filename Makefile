@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check format bench lock clean
+.PHONY: help run setup setup-dev setup-pipeline bench test test-full check format bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ check: $(VENV)/.stamp-dev ## Lint, types, import rules, unit and contract tests 
 format: $(VENV)/.stamp-dev ## Format the code and apply the safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+pipeline: setup-dev ## Tell the pipelines' story: make pipeline ARGS="--rows 10000"
+	@exec $(BIN)/duetime pipeline demo $(ARGS)
 
 bench: setup-dev setup-bench ## Run a benchmark: make bench ARGS=sqlite
 	$(BIN)/python -m bench $(ARGS)

@@ -1,0 +1,105 @@
+"""The demo, small: a table is scheduled, the store is lost, and in the end every job is accounted for."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.testing import assertDataFrameEqual
+
+from duetime.spark.demo_members import DAY_MS, MONTH_MS, NOTICE_MS, Members, members_table, reminders
+from duetime.spark.demo_processes import Child, DemoFailed, find_redis
+from tests.e2e.shell import Shell
+from tests.plugins.ci import missing_service
+from tests.plugins.processes import guard, release
+from tests.spark.sample_rows import START
+
+STORY_S = 300
+
+
+def test_the_first_members_are_due_within_the_window(spark: SparkSession) -> None:
+    members = Members(rows=1000, window_at=START, window_ms=10_000)
+    assert members.soon == 20
+    made = reminders(members_table(spark, members)).withColumn("at", F.unix_millis("due_at")).collect()
+    soon = sorted(row["at"] - START for row in made if row["at"] < START + DAY_MS)
+    assert soon == [step * 500 for step in range(20)]
+    assert all(START + DAY_MS <= row["at"] < START + DAY_MS + MONTH_MS for row in made if row["at"] - START >= 10_000)
+    assert len({row["id"] for row in made}) == 1000
+
+
+def test_a_member_is_a_row_with_an_address(spark: SparkSession) -> None:
+    table = members_table(spark, Members(rows=100, window_at=START, window_ms=1000)).where("member_id = 1")
+    expected = spark.createDataFrame([(1, "member1@example.org", "free")], "member_id long, email string, plan string")
+    at = F.timestamp_millis(F.lit(START + 500 + NOTICE_MS)).alias("expires_at")
+    assertDataFrameEqual(table, expected.select("*", at))
+
+
+@pytest.mark.timeout(STORY_S)
+@pytest.mark.parametrize("store_kind", ["redis", "sqlite"])
+def test_the_story_ends_well(spark: SparkSession, tmp_path: Path, store_kind: str, scale: int) -> None:
+    if store_kind == "redis" and find_redis() is None:
+        missing_service("redis-server is not installed")
+    ran = Shell("", tmp_path).run(
+        "pipeline", "demo", "--rows", str(2000 * scale), "--window", "3", "--store", store_kind, "--json"
+    )
+    assert ran.code == 0, ran.err
+    story = ran.document
+    broken, law = story["law_after_crash"], story["law_after_reconcile"]
+    assert story["scheduled"] == broken["accepted"] == law["accepted"] == 2000 * scale
+    assert broken["lost"] > 0
+    assert law["lost"] == 0
+    assert law["waiting"] == 2000 * scale - 40 * scale
+    assert law["acked"] + law["dead"] == 40 * scale
+    assert story["is_sound"]
+    assert "Nothing was lost" in (tmp_path / "duetime-demo-report.html").read_text()
+
+
+def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
+    shell = Shell("", tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for arguments in (["--rows", "1"], ["--store", "paper"], ["--keep", str(tmp_path / "full")]):
+        ran = shell.run("pipeline", "demo", *arguments, "--json")
+        assert (ran.code, json.loads(ran.err)["error"]["code"]) == (2, "invalid_request")
+
+
+def test_a_child_is_ended_by_its_id(tmp_path: Path) -> None:
+    child = Child("sleeper", ("sleep", "1000"), tmp_path)
+    child.start()
+    pid = child.pid
+    guard(pid)
+    os.kill(pid, 0)
+    child.stop()
+    release(pid)
+    child.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_child_that_ignores_the_question_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.spark.demo_processes.STOP_S", 0.05)
+    child = Child("stubborn", ("sh", "-c", "trap '' TERM; echo ready; sleep 1000"), tmp_path)
+    child.start()
+    pid = child.pid
+    guard(pid)
+    ready = threading.Event()
+    while "ready" not in child.said():
+        ready.wait(0.005)
+    child.stop()
+    release(pid)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_child_that_ended_by_itself_is_noticed(tmp_path: Path) -> None:
+    child = Child("brief", ("sh", "-c", "echo no such store; exit 3"), tmp_path)
+    child.start()
+    with pytest.raises(DemoFailed, match="no such store"):
+        for _ in range(10_000):
+            child.check_running()
+            threading.Event().wait(0.005)
+    child.stop()
