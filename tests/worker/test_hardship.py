@@ -89,7 +89,7 @@ async def test_a_stubborn_job_is_killed_with_its_process_and_the_worker_goes_on(
 ) -> None:
     job_id = sample.stubborn.delay().id
     worker = start("-c", "1", "--pool", "processes")
-    await worker.until_noted("failed")
+    await worker.until_noted("attempted")
 
     [victim] = worker.noted("stubborn")
     assert not is_alive(victim["pid"])

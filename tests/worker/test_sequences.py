@@ -1,11 +1,13 @@
 """What listeners hear about a job, in which order: Laravel's sequences, and ours where we do better."""
 
 import json
+import signal
 from typing import Any
 
 import pytest
 
 from duetime.job import State
+from tests.plugins.until import until
 from tests.worker.conftest import Start
 
 RELEASED = ["popped", "processing", "exception_occurred", "released_after_exception", "attempted"]
@@ -31,21 +33,22 @@ REASONS = {"boom": "tries", "booms": "killed", "never_again": "tries", "hopeless
 
 @pytest.mark.parametrize("pool", ["processes", "threads"])
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_every_end_of_a_job_has_its_sequence(start: Start, client: Any, sample: Any, pool: str) -> None:
+async def test_every_end_of_a_job_has_its_sequence(start: Start, client: Any, sample: Any, pool: str) -> None:
     arguments = {"plain": ("k",), "gentle": ("k",)}
     ids = {name: getattr(sample, name).delay(*arguments.get(name, ())).id for name in EXPECTED}
     foreign = client.queue("default").push("not a task").id
     unknown = client.queue("default").push({"job": "nobody.knows"}, tries=1).id
     late = client.queue("default").push({"job": "tests.worker.sample.boom", "retryUntil": 1}).id
 
-    worker = start("--stop-when-empty-for", "500ms", "-c", "4", "--pool", pool, "--json")
+    worker = start("-c", "4", "--pool", pool, "--json")
+    queue = client.queue("default")
+    await until(lambda: queue.size() == 0, every_s=0.05)
+    worker.signal(signal.SIGTERM)
 
-    assert worker.end() == (0, "empty_for"), worker.err.read_text()
+    assert worker.end() == (0, "interrupted"), worker.err.read_text()
     assert {name: worker.kinds(job_id) for name, job_id in ids.items()} == EXPECTED
     assert worker.kinds(foreign) == worker.kinds(unknown) == LAST
     assert worker.kinds(late) == ["popped", "processing", "hook", "failed", "exception_occurred", "attempted"]
-    queue = client.queue("default")
-    assert queue.size() == 0
     dead = {job.id: job for job in queue.dead.list_jobs().jobs}
     assert {name: dead[ids[name]].reason for name in REASONS} == REASONS
     assert "ValueError: no" in dead[ids["boom"]].error

@@ -104,6 +104,7 @@ class Book:
     def give_back(self, run: Run) -> None:
         """It has not begun and somebody else may have it; no try is lost."""
         self.taken -= 1
+        run.ended_at = run.ended_at or time.monotonic()
         self._settler.settle(run, Decision(Verb.GIVE_BACK))
 
     # --- what the pool says

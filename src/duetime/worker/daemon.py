@@ -111,7 +111,7 @@ class Worker:
             log.info("worker_started", extra={"queues": ",".join(self._options.queues), "pool": self._options.pool})
             self._fetch()
             await self._stopping.wait()
-            await self._stop_fetching()
+            self._stop_fetching()
             await self._drain()
         if self._book.held:
             log.error("jobs_not_settled", extra={"jobs": len(self._book.held)})
@@ -173,7 +173,7 @@ class Worker:
         if not self._paused:
             self._paused = True
             self._book.teller.worker(TaskEvent("pausing"))
-            self._spawn(self._stop_fetching())
+            self._stop_fetching()
 
     def _resume(self) -> None:
         if self._paused:
@@ -187,11 +187,11 @@ class Worker:
         if not self._paused and not self._stopping.is_set() and self._fetching is None:
             self._fetching = self._spawn(self._fetcher.run())
 
-    async def _stop_fetching(self) -> None:
-        fetching, self._fetching = self._fetching, None
-        if fetching is not None:
-            fetching.cancel()
-            await asyncio.wait({fetching})
+    def _stop_fetching(self) -> None:
+        """At once: from the moment it is cancelled, a wait takes no more jobs."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            self._fetching = None
         self._fetcher.clear()
 
     async def _tick(self) -> None:

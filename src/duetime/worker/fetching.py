@@ -51,9 +51,9 @@ class Fetcher:
         book.on_change(self._news.set)
 
     async def run(self) -> None:
-        """Until cancelled, or until as many jobs were taken as may be. A cancelled wait takes no job with it."""
+        """Until cancelled. A cancelled wait takes no job with it."""
         failures = 0
-        while self._left() != 0:
+        while True:
             want = self._want()
             if want <= 0:
                 self._news.clear()
