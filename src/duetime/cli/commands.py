@@ -9,7 +9,23 @@ from dataclasses import dataclass
 import typer
 from rich.markup import escape
 
-from duetime.cli import alert, consume, dead, demo, doctor, jobs, monitor, push, queues, recurring, tokens, top, topic
+from duetime.cli import (
+    alert,
+    consume,
+    dead,
+    demo,
+    doctor,
+    history,
+    jobs,
+    journal,
+    monitor,
+    push,
+    queues,
+    recurring,
+    tokens,
+    top,
+    topic,
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,11 @@ JOBS = (
 )
 
 WATCH = (
+    Command(
+        "history",
+        history.history,
+        ("duetime history welcome-42", "duetime history welcome-42 --queue mail --journal /var/lib/duetime/journal"),
+    ),
     Command("top", top.top, ("duetime top", "duetime top mail --interval 5s", "duetime top --once --json")),
     Command(
         "monitor",
@@ -152,6 +173,11 @@ TOKEN = (
     Command("revoke", tokens.revoke, ("duetime token revoke 5f2a09c1 --url http://127.0.0.1:7778",)),
 )
 
+JOURNAL = (
+    Command("list", journal.list_nodes, ("duetime journal list", "duetime journal list --json")),
+    Command("end", journal.end, ("duetime journal end --url sqlite:///var/lib/duetime/jobs.db",)),
+)
+
 ALERT = (
     Command(
         "add",
@@ -180,6 +206,7 @@ def register(app: typer.Typer) -> None:
         ("recurring", "Recurring tasks: what runs when.", RECURRING),
         ("topic", "Topics: queues whose jobs are delivered to a callback URL.", TOPIC),
         ("token", "Tokens: who may use a namespace.", TOKEN),
+        ("journal", "The journal: who writes it, and its end.", JOURNAL),
         ("alert", "Alerts: who hears when something is wrong.", ALERT),
     ):
         noun = typer.Typer(name=name, help=summary, no_args_is_help=True)

@@ -1,0 +1,175 @@
+"""`history`: what happened to a job, from the journal.
+
+Entries of one job are ordered by what they say (its born, its attempt, what can follow what), never by the clocks of
+the nodes that wrote them.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from duetime.cli.config import ConfigOption, read_settings
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, note, preview, safe, span
+from duetime.client.transport import is_http
+from duetime.clock import rfc3339
+from duetime.errors import InvalidSettings, JobNotFound
+from duetime.job import Event, Priority
+from duetime.journal.events import ENDS, Entry, as_fields, body_of
+from duetime.journal.reader import Damage, read_job
+from duetime.journal.settings import options_of
+
+RANKS = {
+    Event.ACCEPTED: 0,
+    Event.ADOPTED: 0,
+    Event.REPLACED: 0,
+    Event.DELIVERED: 1,
+    Event.NOTIFIED: 2,
+    Event.GIVEN_BACK: 3,
+    Event.RELEASED: 3,
+    Event.LEASE_EXPIRED: 3,
+    Event.DEAD: 4,
+    Event.RESPAWNED: 5,
+    Event.RESCHEDULED: 6,
+    Event.KEPT: 6,
+}
+"""What can follow what within one attempt; all else ends the job."""
+LAST_RANK = 7
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+QueueOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")]
+JournalOption = Annotated[
+    str | None,
+    typer.Option("--journal", metavar="DIR", help="The journal's folder; else as the server's settings say."),
+]
+
+
+@takes_options
+def history(
+    job_id: IdArgument,
+    target: Target,
+    queue: QueueOption = None,
+    journal: JournalOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Show what happened to a job, also after it is gone.
+
+    Reads the journal's folder, so it works where the server runs, or on a copy. With --json one document per entry.
+    """
+    folder = journal_folder(target, journal, config)
+    items = list(read_job(folder, job_id))
+    for damage in (item for item in items if isinstance(item, Damage)):
+        note(f"duetime: damage in {damage.path} at byte {damage.offset}: {damage.what}")
+    entries = [item for item in items if isinstance(item, Entry) and _is_wanted(item, queue, target.namespace)]
+    lives = _lives(entries)
+    if not lives:
+        raise JobNotFound(f"the journal in {folder} knows no job {job_id!r}", id=job_id)
+    answer = Answer(as_json=target.json)
+    for life in lives:
+        if target.json:
+            for entry in life:
+                answer.document(as_fields(entry))
+        else:
+            answer.console.print(_timeline(life))
+
+
+def journal_folder(target: Target, journal: str | None, config: str | None) -> Path:
+    """The one that is named; else that of the store that is named, else of the server. Raises InvalidSettings."""
+    store = target.address if target.is_chosen and not is_http(target.address) else None
+    options = options_of(read_settings({"journal": journal, "store": store}, config))
+    if options is None:
+        raise InvalidSettings("there is no journal: the setting journal is off; name a folder with --journal")
+    if not options.folder.is_dir():
+        raise InvalidSettings(f"there is no journal in {options.folder}; name its folder with --journal")
+    return options.folder
+
+
+def _is_wanted(entry: Entry, queue: str | None, namespace: str | None) -> bool:
+    return (queue is None or entry.queue == queue) and (namespace is None or entry.namespace == namespace)
+
+
+def _lives(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """One list per incarnation, oldest first, with the purges that may have ended it."""
+    purges = [entry for entry in entries if entry.event is Event.PURGED]
+    lives: dict[tuple[str, str, str, int], list[Entry]] = {}
+    for entry in entries:
+        if entry.event is not Event.PURGED:
+            lives.setdefault((entry.pool, entry.namespace, entry.queue, entry.born), []).append(entry)
+        if entry.event is Event.REPLACED and entry.was:
+            lives.setdefault((entry.pool, entry.namespace, entry.queue, entry.was), []).append(entry)
+    found: list[list[Entry]] = []
+    for (pool, namespace, queue, born), life in sorted(lives.items()):
+        life.sort(key=lambda entry: _order(entry, born))
+        if not any(_ends(entry, born) for entry in life):
+            place = (pool, namespace, queue)
+            life += [one for one in purges if (one.pool, one.namespace, one.queue) == place and one.ts >= born]
+        found.append(life)
+    return found
+
+
+def _order(entry: Entry, born: int) -> tuple[int, int, int, str, int]:
+    if _ends(entry, born):
+        return (2**32, LAST_RANK, entry.ts, entry.node, entry.seq)
+    return (entry.attempt, RANKS.get(entry.event, LAST_RANK), entry.ts, entry.node, entry.seq)
+
+
+def _ends(entry: Entry, born: int) -> bool:
+    """Whether this is the end of the incarnation; the replacement of another one is not."""
+    return entry.event in ENDS and (entry.event is not Event.REPLACED or entry.was == born)
+
+
+def _timeline(life: Sequence[Entry]) -> Text:
+    first = life[0]
+    title = f"{first.namespace}/{first.queue} {safe(first.id)}"
+    text = Text.assemble((title, "bold"), f"  pool {first.pool}" if first.pool != "default" else "", "\n")
+    before = first.ts
+    for entry in life:
+        passed = f"+{span(entry.ts - before)}" if entry.ts > before else ""
+        text.append(f"  {rfc3339(entry.ts)}  {passed:>9}  ")
+        text.append(f"{entry.event:<14}", style="bold" if entry.event in ENDS or entry.event is Event.DEAD else "")
+        text.append(", ".join(_details(entry)) + "\n")
+        before = entry.ts
+    return text
+
+
+def _details(entry: Entry) -> Iterable[str]:
+    match entry.event:
+        case Event.ACCEPTED | Event.ADOPTED | Event.REPLACED:
+            yield from _new(entry)
+        case Event.DELIVERED:
+            yield f"attempt {entry.attempt}"
+            yield f"{span(entry.ts - entry.due_at)} after it was due"
+        case Event.RELEASED | Event.RESCHEDULED | Event.RESPAWNED | Event.LEASE_EXPIRED:
+            yield f"due {_until(entry)}"
+        case Event.NOTIFIED:
+            yield f"answered {entry.status}" if entry.status else "no answer"
+            yield f"after {span(entry.ms)}"
+        case Event.PURGED:
+            yield f"the queue was purged of {entry.reason.replace(',', ', ')} jobs"
+        case _:
+            if entry.attempt:
+                yield f"attempt {entry.attempt}"
+            if entry.reason:
+                yield entry.reason
+    yield f"on {entry.node}"
+
+
+def _new(entry: Entry) -> Iterable[str]:
+    yield f"due {_until(entry)}"
+    yield f"{entry.tries} tries" if entry.tries else "unlimited tries"
+    if entry.priority and entry.priority != Priority.NORMAL:
+        yield f"{Priority(entry.priority).name.lower()} priority"
+    if entry.ttl:
+        yield f"for {span(entry.ttl)}"
+    if entry.batch:
+        yield f"batch {safe(entry.batch)}"
+    body = body_of(entry)
+    if body is not None:
+        yield f"body {preview(body)!r}"
+
+
+def _until(entry: Entry) -> str:
+    return f"in {span(entry.due_at - entry.ts)}" if entry.due_at > entry.ts else "at once"
