@@ -107,6 +107,17 @@ async def test_the_life_of_jobs(bench: Bench) -> None:
     }
 
 
+async def test_an_ack_by_id_alone_is_an_ack(bench: Bench) -> None:
+    async with Engine(bench.store) as engine:
+        await engine.push(QUEUE, [NewJob("a", b""), NewJob("b", b"")])
+        await engine.reserve([QUEUE])
+        await engine.ack_by_id(QUEUE, ["a", "nobody"])
+        await engine.cancel(QUEUE, ["b"])
+    assert bench.counted() == {"pushed": 2, "delivered": 1, "acked": 1, "cancelled": 1}
+    run = series(bench.meters.snapshot(), "duetime_job_run_seconds")["default", *QUEUE]
+    assert sum(run[:-1]) == 1
+
+
 async def test_a_repeated_push_is_not_counted_again(bench: Bench) -> None:
     for _ in range(3):
         await bench.store.push(QUEUE, [Push([NewJob("a", b"x")], mark=Mark("m", b"d", 60_000))])

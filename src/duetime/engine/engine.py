@@ -25,6 +25,7 @@ from duetime.engine.admission import check_ids, check_jobs, check_lease, check_t
 from duetime.engine.batch import Batch
 from duetime.engine.journaled import Journaled
 from duetime.engine.loops import OUTAGE, Pulse, run_duty
+from duetime.engine.metered import ack_by_id
 from duetime.engine.meters import Spread
 from duetime.engine.reaper import Reaper
 from duetime.engine.waiters import Waiter, WaitingRoom
@@ -366,8 +367,10 @@ class Engine:
     async def _call_ack_by_id(
         self, queue: Queue, requests: Sequence[Sequence[str]]
     ) -> Sequence[Sequence[Moved | None]]:
-        remove = self._journaled.ack_by_id if self._journaled else self.store.cancel
-        return _split(await remove(queue, [job_id for ids in requests for job_id in ids]), requests)
+        ids = [job_id for ids in requests for job_id in ids]
+        journaled = self._journaled
+        answers = await (journaled.ack_by_id(queue, ids) if journaled else ack_by_id(self.store, queue, ids))
+        return _split(answers, requests)
 
     def _moved(self, queue: Queue, moved: Sequence[Moved]) -> None:
         """Jobs were put into waiting by this process: its own consumers need no wake from the store."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from duetime.engine import journaling
+from duetime.engine.metered import ack_by_id
 from duetime.engine.pushed_lines import pushed_lines
 from duetime.engine.waiters import StoreTime
 from duetime.errors import DuetimeError, JobDead, JobRunning, JournalFull, LeaseLost, StoreUnavailable
@@ -142,7 +143,7 @@ class Journaled:
         """As cancel, but on record as acked, unfenced."""
         self._journal.ready()
         with self._call():
-            answers = await self.inner.cancel(queue, ids)
+            answers = await ack_by_id(self.inner, queue, ids)
             self._record(journaling.acked_by_id(self._pool, queue, answers, self._time.now_ms()))
         return answers
 

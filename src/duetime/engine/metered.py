@@ -35,6 +35,11 @@ VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name 
 now_s = time.perf_counter
 
 
+async def ack_by_id(store: Store, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
+    """Cancel in the name of a consumer that has finished."""
+    return await (store.ack_by_id(queue, ids) if isinstance(store, Metered) else store.cancel(queue, ids))
+
+
 class Metered:
     """Keeps the Store protocol."""
 
@@ -110,6 +115,12 @@ class Metered:
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         return self._moved(queue, await self._timed("cancel", self.inner.cancel(queue, ids)))
+
+    async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
+        """A cancel by which a consumer says that it has finished: counted as that."""
+        answers = await self._timed("cancel", self.inner.cancel(queue, ids))
+        self._meters.acked_by_id(queue, answers, now_s())
+        return answers
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None

@@ -43,6 +43,12 @@ class TracedEngine(Engine):
         with self._tracing.settling("ack", leases):
             return await super().ack(leases)
 
+    async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+        if not ids:
+            return []
+        with self._tracing.settling("ack", [Lease(queue, job_id, 0, 0) for job_id in ids]):
+            return await super().ack_by_id(queue, ids)
+
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
         with self._tracing.settling("release", [lease]):
             return await super().release(lease, delay_ms=delay_ms, error=error)
