@@ -6,7 +6,7 @@ Names are written as they are described: a counter of ours ends in `_total` by i
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from duetime.engine.meters import Description, Kind, Labels, Reading, Snapshot
+from duetime.engine.meters import Kind, Labels, Reading, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -16,45 +16,48 @@ _IN_LABEL = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
+Pairs = dict[tuple[tuple[str, ...], Labels], str]
+"""Labels as they are written; most metrics have the same ones, so each is written once."""
+
+
 def render(snapshot: Snapshot) -> bytes:
     """Everything, metrics and series in the order of their names."""
     readings = sorted(snapshot.readings, key=lambda reading: reading.description.name)
-    return "".join(line for reading in readings for line in _lines(reading)).encode()
+    known: Pairs = {}
+    return "".join(text for reading in readings for text in _texts(reading, known)).encode()
 
 
-def _lines(reading: Reading) -> Iterator[str]:
+def _texts(reading: Reading, known: Pairs) -> Iterator[str]:
     description = reading.description
-    yield f"# HELP {description.name} {description.about.translate(_IN_HELP)}\n"
-    yield f"# TYPE {description.name} {TYPES[description.kind]}\n"
+    name = description.name
+    yield f"# HELP {name} {description.about.translate(_IN_HELP)}\n# TYPE {name} {TYPES[description.kind]}\n"
+    bounds = [*(repr(float(edge)) for edge in description.edges), "+Inf"]
     for labels in sorted(reading.series):
         value = reading.series[labels]
+        pairs = known.get((description.labels, labels))
+        if pairs is None:
+            pairs = known[description.labels, labels] = _pairs(description.labels, labels)
         if description.kind is Kind.SPREAD:
-            yield from _spread(description, labels, value)
+            yield _spread(name, pairs, bounds, value)
         else:
-            pairs = _pairs(description, labels)
-            yield (
-                f"{description.name}{{{pairs}}} {_number(value[0])}\n"
-                if pairs
-                else (f"{description.name} {_number(value[0])}\n")
-            )
+            yield f"{name}{{{pairs}}} {_number(value[0])}\n" if pairs else f"{name} {_number(value[0])}\n"
 
 
-def _spread(description: Description, labels: Labels, value: Sequence[float]) -> Iterator[str]:
+def _spread(name: str, pairs: str, bounds: Sequence[str], value: Sequence[float]) -> str:
     *counts, total = value
-    name, pairs = description.name, _pairs(description, labels)
-    bounds = [*(repr(float(edge)) for edge in description.edges), "+Inf"]
-    before = f"{pairs}," if pairs else ""
-    for bound, count in zip(bounds, accumulate(counts), strict=True):
-        yield f'{name}_bucket{{{before}le="{bound}"}} {_number(count)}\n'
+    start = f'{name}_bucket{{{pairs},le="' if pairs else f'{name}_bucket{{le="'
+    below = list(accumulate(map(int, counts)))
+    lines = [f'{start}{bound}"}} {count}\n' for bound, count in zip(bounds, below, strict=True)]
     shown = f"{{{pairs}}}" if pairs else ""
-    yield f"{name}_sum{shown} {_number(total)}\n"
-    yield f"{name}_count{shown} {_number(sum(counts))}\n"
+    lines.append(f"{name}_sum{shown} {_number(total)}\n{name}_count{shown} {below[-1]}\n")
+    return "".join(lines)
 
 
-def _pairs(description: Description, labels: Labels) -> str:
-    named = zip(description.labels, labels, strict=True)
+def _pairs(names: Sequence[str], labels: Labels) -> str:
+    named = zip(names, labels, strict=True)
     return ",".join([f'{name}="{value.translate(_IN_LABEL)}"' for name, value in named])
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+    whole = int(value)
+    return str(whole) if whole == value else repr(value)

@@ -38,6 +38,10 @@ class Ledger:
         gone = [self._present.pop(process) for process in set(self._present) - set(alive)]
         self._past = snapshots.merge([self._past, *map(snapshots.without_levels, gone)])
 
+    def past(self) -> bytes:
+        """What those counted that have ended; empty while there is nothing of that."""
+        return snapshots.encode(self._past) if self._past.readings else b""
+
     def total(self) -> bytes:
         """All that is and was, with no more queues by name than allowed."""
         merged = snapshots.merge([self._past, *self._present.values()])

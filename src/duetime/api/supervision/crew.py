@@ -85,10 +85,10 @@ class Alone:
         answer = await self.answer(name, body)
         if answer is None:
             return []
-        if name == METRICS:
-            self._ledger.heard(str(id(self)), answer)
-            answer = self._ledger.total()
-        return [Reply(self.name, answer)]
+        replies = [Reply(self.name, answer)]
+        if name == METRICS and (past := self._ledger.past()):
+            replies.append(Reply("", past))
+        return replies
 
     async def answer(self, name: str, body: bytes = b"") -> bytes | None:
         handler = self._handlers.get(name)
@@ -96,8 +96,9 @@ class Alone:
 
     async def farewell(self) -> None:
         """Nobody is served any more; what was counted stays."""
-        await self.ask_all(METRICS)
-        self._ledger.keep(())
+        if (counted := await self.answer(METRICS)) is not None:
+            self._ledger.heard(self.name, counted)
+            self._ledger.keep(())
 
     async def workers(self) -> Sequence[Worker]:
         return [self._me]
