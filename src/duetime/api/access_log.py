@@ -1,4 +1,4 @@
-"""The access log: one line per request of any door. Off by default; the admin API switches it for all processes.
+"""The access log: one line per request at any door. Off by default; the admin API switches it for all processes.
 
 The fields are lmstfy's. It never holds a secret: tokens and the like in a query and tokens in admin paths are masked.
 """
@@ -7,14 +7,14 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duetime.api.exchange import ClientGone
 from duetime.engine.mirror import Mirror
-from duetime.logs import ACCESS
+from duetime.logs import ACCESS, REQUEST_ID
 from duetime.settings import MASK
 from duetime.stores.registry import Registry
 
@@ -51,6 +51,11 @@ class AccessLog:
         await self._registry().put(KIND, KEY, ON if on else OFF)
         await self._mirror.refresh()
 
+    def command(self, name: str, *, ip: str, done: bool, elapsed_s: float) -> None:
+        """A request of a door that does not speak HTTP, in the same form; its id is the conversation's."""
+        if self.enabled:
+            _write("", f"/{name}", "", Line(elapsed_s, ip, "TCP", 200 if done else 400, REQUEST_ID.get()))
+
     def around(self, app: ASGIApp) -> ASGIApp:
         """The same application, with a line for each of its requests while the log is on."""
 
@@ -82,22 +87,37 @@ async def _serve_logged(app: ASGIApp, scope: Scope, receive: Receive, send: Send
         status = GONE
         raise
     finally:
-        write(scope, status, elapsed_s=time.perf_counter() - began)
+        _write_http(scope, status, time.perf_counter() - began)
 
 
-def write(scope: Scope, status: int, *, elapsed_s: float) -> None:
+class Line(NamedTuple):
+    elapsed_s: float
+    ip: str
+    method: str
+    status: int
+    request_id: str
+
+
+def _write_http(scope: Scope, status: int, elapsed_s: float) -> None:
     client: tuple[str, int] | None = scope.get("client")
+    ip, request_id = client[0] if client else "", scope.get("state", {}).get("request_id", "")
+    path = _TOKEN_IN_PATH.sub(rf"\1{MASK}", scope["path"])
+    line = Line(elapsed_s, ip, scope["method"], status, request_id)
+    _write(scope.get(POOL, ""), path, mask_query(scope["query_string"]), line)
+
+
+def _write(pool: str, path: str, query: str, line: Line) -> None:
     fields = {
-        "pool": scope.get(POOL, ""),
-        "path": _TOKEN_IN_PATH.sub(rf"\1{MASK}", scope["path"]),
-        "query": mask_query(scope["query_string"]),
-        "latency_ms": round(elapsed_s * 1000, 3),
-        "ip": client[0] if client else "",
-        "method": scope["method"],
-        "code": status,
-        "req_id": scope.get("state", {}).get("request_id", ""),
+        "pool": pool,
+        "path": path,
+        "query": query,
+        "latency_ms": round(line.elapsed_s * 1000, 3),
+        "ip": line.ip,
+        "method": line.method,
+        "code": line.status,
+        "req_id": line.request_id,
     }
-    log.log(_level(status), "access", extra=fields)
+    log.log(_level(line.status), "access", extra=fields)
 
 
 def mask_query(raw: bytes) -> str:

@@ -9,12 +9,15 @@ import asyncio
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from duetime.ids import IdMaker
+from duetime.logs import REQUEST_ID
 from duetime.tcp.commands import FAILED, Commands
 from duetime.tcp.frames import BadFrame, Frames, frame
 
@@ -24,11 +27,18 @@ CHUNK = 65_536
 BACKLOG = 5000
 
 
+class AccessLog(Protocol):
+    """Where a line per request goes, if anywhere."""
+
+    def command(self, name: str, *, ip: str, done: bool, elapsed_s: float) -> None: ...
+
+
 @dataclass(frozen=True)
 class TcpOptions:
     connections: int = 2000
     idle_s: float = 300.0
     tls: ssl.SSLContext | None = None
+    access_log: AccessLog | None = None
 
 
 class TcpDoor:
@@ -42,6 +52,7 @@ class TcpDoor:
         self._talks: dict[asyncio.Task[None], asyncio.Event] = {}
         """The conversations under way; the event is set while one waits for a request."""
         self._draining = False
+        self._make_id = IdMaker().make
 
     async def start(self) -> None:
         self._servers = [
@@ -68,6 +79,7 @@ class TcpDoor:
         task = asyncio.current_task()
         assert task is not None
         is_idle = asyncio.Event()
+        REQUEST_ID.set(self._make_id())  # the protocol has no ids: the lines of one conversation belong together
         try:
             if len(self._talks) >= self._options.connections or self._draining:
                 log.warning("too_many_connections", extra={"limit": self._options.connections})
@@ -95,10 +107,22 @@ class TcpDoor:
             if not data:
                 return
             for text in frames.feed(data):
-                answer = await self._commands.answer(_decode(text))
+                began = time.perf_counter()
+                request = _decode(text)
+                answer = await self._commands.answer(request)
+                self._note(request, answer, writer, time.perf_counter() - began)
                 if answer is not None:
                     writer.write(_framed(answer))
                     await writer.drain()
+
+    def _note(
+        self, request: dict[str, Any], answer: dict[str, Any] | None, writer: asyncio.StreamWriter, elapsed_s: float
+    ) -> None:
+        if self._options.access_log is not None:
+            peer: tuple[str, int] | None = writer.get_extra_info("peername")
+            done = answer is not None and bool(answer["code"])
+            name = str(request.get("cmd"))[:40]
+            self._options.access_log.command(name, ip=peer[0] if peer else "", done=done, elapsed_s=elapsed_s)
 
 
 def _decode(text: bytes) -> dict[str, Any]:
