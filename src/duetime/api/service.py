@@ -32,9 +32,14 @@ FILES_FOR_OTHERS = 256
 """Files that are not connections: stores, the journal, logs, those who are told that it is full."""
 RETRY_AFTER_S = 1
 TICK_S = 1.0
+BLOCKS = 64
+"""Sets of headers that are remembered."""
 LEAST_TICK_S = 0.005
 
 _PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
+
+
+Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -114,6 +119,7 @@ class Service:
         shortest = min(limits.head_s, limits.body_s, limits.idle_s, limits.write_s, limits.linger_s)
         self.tick_s = max(LEAST_TICK_S, min(TICK_S, shortest / 2))
         self.request_id = RequestIds().make
+        self._blocks: dict[Headers, bytes] = {}
         self._loop = asyncio.get_running_loop()
         self.move_clock()
 
@@ -169,6 +175,17 @@ class Service:
         for client in list(self.connections):
             client.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def header_block(self, headers: Headers) -> bytes:
+        """The lines of headers that many answers share, none of which says how long the body is."""
+        block = self._blocks.get(headers)
+        if block is None:
+            block = b"".join([b"%b: %b\r\n" % header for header in headers])
+            if not block.count(b"\n") == block.count(b"\r") == len(headers):
+                raise RuntimeError("a response header holds a line break")
+            if len(self._blocks) < BLOCKS:
+                self._blocks[headers] = block
+        return block
 
     def error(self, status: int, reason: str) -> bytes:
         """A whole answer of the protocol's own, before any application is asked."""

@@ -123,7 +123,7 @@ class LmstfyAdmin:
         name, is_sent = request_id(scope, self._request_ids)
         extra: tuple[Header, ...] = () if is_sent else ((b"x-request-id", name.encode()),)
         try:
-            await send_answer(send, answer, extra)
+            await send_answer(scope, send, answer, extra)
         except OSError:
             log.debug("client_gone")
 

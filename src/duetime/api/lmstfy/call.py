@@ -1,13 +1,12 @@
 """What a handler gets: the request, let in, and the things of the door that it needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starlette.types import Receive, Scope
 
 from duetime.api.lmstfy.metrics import Metrics
 from duetime.api.lmstfy.params import Defaults
-from duetime.api.lmstfy.wire import parse_query
 from duetime.clock import Clock, SystemClock
 from duetime.engine import Engine
 from duetime.ids import IdMaker
@@ -30,14 +29,15 @@ class Call:
     """One request.
 
     `queues` is that part of the path as it came, `queue` the one queue that it names on every route but consume;
-    `admitted` says that pool and namespace are real, not just asked for; `taken` is what must go back if nobody gets
-    it.
+    `secret` is the token's, without its pool; `admitted` says that pool and namespace are real, not just asked for;
+    `taken` is what must go back if nobody gets it.
     """
 
     __slots__ = (
         "admitted",
         "api",
         "engine",
+        "is_known",
         "job_id",
         "namespace",
         "pool",
@@ -46,6 +46,7 @@ class Call:
         "queues",
         "receive",
         "scope",
+        "secret",
         "taken",
     )
 
@@ -55,7 +56,7 @@ class Call:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
         self.receive = receive
-        self.query = parse_query(scope["query_string"])
-        self.api = self.pool = self.namespace = self.queues = self.job_id = ""
-        self.admitted = False
+        self.query: Mapping[str, str] = {}
+        self.api = self.pool = self.namespace = self.queues = self.job_id = self.secret = ""
+        self.admitted = self.is_known = False
         self.taken: Sequence[Delivery] = ()

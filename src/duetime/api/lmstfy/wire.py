@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote_plus
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from duetime.api.exchange import Exchange
 from duetime.ids import IdMaker
 
 Header = tuple[bytes, bytes]
@@ -117,8 +118,12 @@ def request_id(scope: Scope, ids: IdMaker) -> tuple[str, bool]:
     return (given, True) if given else (ids.make(), False)
 
 
-async def send_answer(send: Send, answer: Answer, extra: Sequence[Header] = ()) -> None:
+async def send_answer(scope: Scope, send: Send, answer: Answer, extra: Sequence[Header] = ()) -> None:
     """Raises OSError if the server knows that nobody is there to read it."""
+    exchange: Exchange | None = scope.get("extensions", {}).get("duetime.exchange")
+    if exchange is not None and send == exchange.send:
+        exchange.answer(answer.status, tuple(answer.headers) if answer.status != 204 else (), answer.body)
+        return
     headers = [*answer.headers, *extra]
     if answer.status == 204:
         headers = list(extra)
