@@ -22,7 +22,7 @@ from duetime.worker.counting import DAY_MS, count, exceptions_name, progress_nam
 from duetime.worker.current import EXTEND, PROGRESS
 from duetime.worker.options import WorkerOptions
 from duetime.worker.rules import Decision, Policy, Verb, decide, last, refused
-from duetime.worker.runs import Ended, Failure, Outcome, Run
+from duetime.worker.runs import DONE, Ended, Failure, Outcome, Run
 from duetime.worker.settling import Settler, Spawn
 from duetime.worker.telling import Teller
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duetime.worker")
 
+FINISHED = Decision(Verb.ACK)
 NOT_A_TASK = "duetime.NotATask"
 
 
@@ -115,7 +116,9 @@ class Book:
     def ended(self, run: Run, outcome: Outcome) -> None:
         run.ended_at = time.monotonic()
         run.outcome = outcome
-        if outcome.ended is Ended.BACK:
+        if outcome is DONE:
+            self._settler.settle(run, FINISHED)
+        elif outcome.ended is Ended.BACK:
             self.give_back(run)
         elif outcome.ended is Ended.RAISED and run.payload.maxExceptions:
             self._spawn(self._count_exception(run))
