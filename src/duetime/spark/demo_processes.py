@@ -26,6 +26,7 @@ class DemoFailed(DuetimeError):
     """The demo did not go as it must."""
 
     code = "demo_failed"
+    status = 409
 
 
 class Child:

@@ -164,7 +164,7 @@ def _lateness(report: Report) -> Html:
 
 
 def _throughput(report: Report) -> Html:
-    every = duration(report.period.step_ms)
+    every = duration(report.period.step_ms).removeprefix("1 ")
     figure = chart("Jobs accepted, delivered and finished over time", charts.throughput_chart(report), height=300)
     return section("Throughput", f"Jobs per {every}: pushed, delivered, finished.", figure)
 
