@@ -239,6 +239,19 @@ async def test_since_when_is_not_moved_by_later_engines(tmp_path: Path) -> None:
         assert await known(store) == before
 
 
+async def test_a_wiped_store_learns_again_since_when_it_journals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
+    store = MemoryStore()
+    async with Journal(JournalOptions(tmp_path)) as one:
+        await join_journal(store, one, "default")
+        before = await known(store)
+        await end(store)
+        await until(lambda: known(store))
+        assert await known(store) == before
+
+
 async def test_an_embedded_engine_journals_if_its_pool_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DUETIME_JOURNAL", raising=False)
     url = f"sqlite://{tmp_path}/jobs.db"

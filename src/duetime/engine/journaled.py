@@ -52,6 +52,7 @@ class Journaled:
         self._journal = journal
         self._pool = pool
         self._time = StoreTime()
+        self._known: journaling.Journaling | None = None
         self._calls: dict[int, int] = {}
         self._calls_begun = 0
         self._steps: set[asyncio.Task[Any]] = set()
@@ -59,8 +60,13 @@ class Journaled:
     async def begin(self) -> None:
         """The pool journals from now on, if it did not. Raises StoreUnavailable."""
         await self.ping()
-        await journaling.begin(self.inner, self._pool)
-        self._journal.beat_for(self._pool, self._pulse)
+        self._known = await journaling.begin(self.inner, self._pool)
+        self._journal.keep_for(self._pool, self._pulse, self._renew)
+
+    async def _renew(self) -> None:
+        """A store that was wiped has forgotten since when it journals; the journal has not."""
+        if self._known:
+            await journaling.remember(self.inner, self._known)
 
     @property
     def registry(self) -> Registry:
@@ -263,6 +269,7 @@ class Journaled:
         return await self.inner.check()
 
     async def close(self) -> None:
+        self._journal.release(self._pool)
         await asyncio.gather(*self._steps, return_exceptions=True)
         await self.inner.close()
 

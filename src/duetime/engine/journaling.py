@@ -36,13 +36,18 @@ async def known(store: Store) -> Journaling | None:
     return msgspec.json.decode(record.value, type=Journaling) if record else None
 
 
-async def begin(store: Store, pool: str) -> None:
-    """From now on the pool journals. Idempotent."""
-    if await known(store):
-        return
-    value = msgspec.json.encode(Journaling((await store.ping()).now, pool))
-    with suppress(VersionConflict):  # somebody else was quicker
-        await store.registry.put(KIND, KEY, value, if_version=0)
+async def begin(store: Store, pool: str) -> Journaling:
+    """From now on the pool journals, if it did not; answers the record. Idempotent."""
+    while (found := await known(store)) is None:
+        await remember(store, Journaling((await store.ping()).now, pool))
+    return found
+
+
+async def remember(store: Store, journaling: Journaling) -> None:
+    """Write the record where there is none."""
+    if await known(store) is None:
+        with suppress(VersionConflict):  # somebody else was quicker
+            await store.registry.put(KIND, KEY, msgspec.json.encode(journaling), if_version=0)
 
 
 async def end(store: Store) -> bool:

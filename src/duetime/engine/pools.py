@@ -17,6 +17,7 @@ from functools import partial
 from types import TracebackType
 
 from duetime.engine.engine import Engine, Witness
+from duetime.engine.journal_meters import watch_journal
 from duetime.engine.journaled import join_journal
 from duetime.engine.loops import OUTAGE
 from duetime.engine.metered import Metered
@@ -78,6 +79,8 @@ class Pools:
     ) -> None:
         self.meters = meters or Meters()
         self.journal = journal
+        if journal:
+            watch_journal(self.meters, journal)
         self.meters.before_snapshot(self._count_parked)
         if DEFAULT_POOL not in urls:
             raise InvalidSettings(f"there must be a pool {DEFAULT_POOL!r}")

@@ -12,11 +12,11 @@ only looks leaves nothing behind.
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from duetime.errors import InvalidSettings, JournalFull, StoreUnavailable
+from duetime.errors import DuetimeError, InvalidSettings, JournalFull, StoreUnavailable
 from duetime.job import Event
 from duetime.journal.closing import close_dead_nodes
 from duetime.journal.events import Draft
@@ -32,6 +32,8 @@ HOUSEKEEPING_S = 10.0
 
 Pulse = Callable[[], int]
 """A store time before which nothing more will be recorded for a pool."""
+Renew = Callable[[], Awaitable[None]]
+"""Says again that the pool journals, in case its store was wiped. May raise DuetimeError."""
 
 
 class Journal:
@@ -43,6 +45,7 @@ class Journal:
         self._lazy = lazy
         self._shipper = Shipper(options, self.writer.node) if options.ship_to else None
         self._pulses: dict[str, Pulse] = {}
+        self._renewals: dict[str, Renew] = {}
         self._promised = 0
         self._closed = False
         self._loops: list[asyncio.Task[None]] = []
@@ -53,6 +56,10 @@ class Journal:
         if not self._lazy:
             self._open()
         return self
+
+    def release(self, pool: str) -> None:
+        """The pool's store is closed. Its heartbeats go on: nothing can happen there by way of this node."""
+        self._renewals.pop(pool, None)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -164,9 +171,10 @@ class Journal:
 
     # --- its loops
 
-    def beat_for(self, pool: str, pulse: Pulse) -> None:
+    def keep_for(self, pool: str, pulse: Pulse, renew: Renew) -> None:
         """From now on the heartbeats are also those of a pool."""
         self._pulses[pool] = pulse
+        self._renewals[pool] = renew
         if self.writer.is_open:
             self.writer.append([Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool)])
 
@@ -174,6 +182,9 @@ class Journal:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             self._beat_once()
+            for renew in list(self._renewals.values()):
+                with suppress(DuetimeError):  # the store is down; the next beat comes
+                    await renew()
 
     def _beat_once(self) -> None:
         if drafts := [Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool) for pool, pulse in self._pulses.items()]:

@@ -48,8 +48,8 @@ Numbered = Callable[[bytes, int], Sequence[bytes]]
 class Writer:
     """One node's journal. `append` and `flush` are for any thread; nothing here blocks but `close` and `flush`.
 
-    `failure` is why the last group could not be written, `free` the bytes left on the disk, `entries` and `groups`
-    what was written so far.
+    `failure` is why the last group could not be written, `free` the bytes left on the disk, `entries`, `groups` and
+    `size` (bytes) what was written so far.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Writer:
         self.backlog = 0
         self.entries = 0
         self.groups = 0
+        self.size = 0
         self._tell = tell or _tell_each
         # As the texts of entries begin, up to the seq.
         self._place = place_of(0, self.node, 0).replace(b":0,", b":%d,", 1).removesuffix(b"0,")
@@ -246,7 +247,7 @@ class Writer:
             log.info("journal_works", extra={"node": self.node})
         self.failure = None
         self._unwritten, self.backlog = b"", 0
-        self.entries, self.groups = last, self.groups + 1
+        self.entries, self.groups, self.size = last, self.groups + 1, self.size + size
         self._unlooked += size
         if self._unlooked >= LOOK_BYTES:
             self._look()
