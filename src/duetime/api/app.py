@@ -5,7 +5,7 @@ but a comparison: push, reserve and ack pass here. Everything else is ordinary S
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -138,13 +138,13 @@ def compose(doors: Sequence[Door], otherwise: ASGIApp) -> ASGIApp:
     """One application out of many; the first door that fits serves."""
     table = [(door.prefix, door.prefix + "/", door.app) for door in doors]
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
             path: str = scope["path"]
             for exact, prefix, door in table:
                 if path.startswith(prefix) or path == exact:
-                    return await door(scope, receive, send)
-        return await otherwise(scope, receive, send)
+                    return door(scope, receive, send)
+        return otherwise(scope, receive, send)
 
     return app
 

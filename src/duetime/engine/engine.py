@@ -421,7 +421,10 @@ class Engine:
 
 def _weight(jobs: Sequence[NewJob]) -> int:
     """In bytes, such that STEP_BYTES are at most STEP_JOBS jobs and at most STEP_BYTES bytes of bodies."""
-    return sum(max(len(job.body), LEAST_WEIGHT) for job in jobs)
+    if len(jobs) == 1:
+        size = len(jobs[0].body)
+        return size if size > LEAST_WEIGHT else LEAST_WEIGHT
+    return sum([max(len(job.body), LEAST_WEIGHT) for job in jobs])
 
 
 def _log_lapsing(lease: Lease, error: DuetimeError) -> None:
