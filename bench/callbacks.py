@@ -1,0 +1,229 @@
+"""Callbacks a second: to a receiver that answers at once, beside a bare loop of the same client, and to a slow one.
+
+    make bench ARGS=callbacks       or: make bench ARGS="callbacks --jobs 20000 --store redis://127.0.0.1:6379/0"
+
+The receiver is a process of its own, the same for both contenders. `courier` is a whole courier on a store: lease, call
+back, write down, ack. `bare` sends as many requests through the same HTTP client with as many at a time and does
+nothing else; with --clients also through httpx. Goals: 60 % of bare, and 95 % of in-flight limit / 0.5 s where every
+answer takes 500 ms.
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC
+from ipaddress import ip_network
+from multiprocessing.connection import Connection
+from typing import Any
+
+import httpx
+import uvloop
+
+from bench.report import interleave, median, number, ratio, table
+from duetime.engine.courier.caller import Caller
+from duetime.engine.courier.courier import Courier, Options
+from duetime.engine.courier.letter import Letter
+from duetime.engine.courier.targets import Targets
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.engine.topics.book import Place, Topics
+from duetime.engine.topics.tally import Tally
+from duetime.ids import IdMaker
+from duetime.job import STEP_JOBS, NewJob
+from duetime.names import Queue
+from duetime.stores.open import open_store
+from duetime.topic import Method, Topic
+
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+BODY = b'{"order":"1234567890","customer":"ann","amount":"12.50"}'
+ANSWER = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{"code":200}'
+SLOW_S = 0.5
+GOAL_OF_BARE = 0.6
+GOAL_OF_LIMIT = 0.95
+
+
+# --- the receiver
+
+
+class Receiver(asyncio.Protocol):
+    """The least that answers HTTP: a request ends with its body, whose length is in its head."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._buffer = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = self._buffer[:end].lower()
+            _, found, rest = head.partition(b"content-length: ")
+            length = int(rest.split(b"\r\n", 1)[0]) if found else 0
+            if len(self._buffer) < end + 4 + length:
+                return
+            self._buffer = self._buffer[end + 4 + length :]
+            if self._delay_s:
+                asyncio.get_running_loop().call_later(self._delay_s, self._answer)
+            else:
+                self._answer()
+
+    def _answer(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(ANSWER)
+
+
+def receive(told: Connection, delay_s: float) -> None:
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Receiver(delay_s), "127.0.0.1", 0, backlog=2048)
+        told.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    uvloop.run(serve())
+
+
+class Receiving:
+    """A receiver in a process of its own."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+
+    def __enter__(self) -> str:
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        self._process = context.Process(target=receive, args=(there, self._delay_s), daemon=True)
+        self._process.start()
+        return f"http://127.0.0.1:{here.recv()}/callback"
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+# --- the contenders: each answers calls a second
+
+
+async def courier(url: str, store: str, jobs: int, in_flight: int) -> float:
+    """From the moment the topic is there until the last job is acked. Every run has a topic of its own."""
+    place = Place("default", Queue("bench", IdMaker().make()))
+    async with AsyncExitStack() as stack:
+        pools = await stack.enter_async_context(Pools({"default": store}, open_store=open_store))
+        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        engine = pools.engine("default")
+        made = [NewJob(str(number), BODY, tries=0) for number in range(jobs)]
+        for at in range(0, jobs, STEP_JOBS):
+            await engine.push(place.queue, made[at : at + STEP_JOBS])
+        tally = await stack.enter_async_context(Tally(lambda: pools.registry, "bench", lambda: "20261115"))
+        options = Options(in_flight=in_flight, per_host=in_flight, allowed=LOOPBACK, zone=UTC)
+        await stack.enter_async_context(Courier(pools, mirror, tally, options=options))
+        topics = Topics(lambda: pools.registry, mirror)
+        topic = Topic(key=place.queue.name, callback=url, method=Method.POST, timeout_ms=10_000, in_flight=in_flight)
+        began = time.perf_counter()
+        await topics.add(place, topic)
+        while True:
+            [counts] = await engine.store.counts([place.queue])
+            if counts.total == 0:
+                break
+            await asyncio.sleep(0.005)
+        return jobs / (time.perf_counter() - began)
+
+
+async def bare(url: str, jobs: int, in_flight: int) -> float:
+    letter = Letter("POST", url, {"content-type": "application/x-www-form-urlencoded"}, "order=1234567890&customer=ann")
+    async with Caller(Targets(LOOPBACK)) as caller:
+
+        async def call() -> None:
+            answer = await caller.call(letter, timeout_ms=10_000, verify=True)
+            assert answer.status == 200, answer
+
+        return await _many(call, jobs, in_flight)
+
+
+async def bare_httpx(url: str, jobs: int, in_flight: int) -> float:
+    limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
+    async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False, verify=False) as client:
+
+        async def call() -> None:
+            reply = await client.post(url, data={"order": "1234567890", "customer": "ann"})
+            assert reply.status_code == 200
+
+        return await _many(call, jobs, in_flight)
+
+
+async def _many(call: Callable[[], Awaitable[None]], jobs: int, in_flight: int) -> float:
+    left = iter(range(jobs))
+
+    async def work() -> None:
+        for _ in left:
+            await call()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(in_flight)))
+    return jobs / (time.perf_counter() - began)
+
+
+# --- the comparison
+
+
+def main() -> int:
+    options = read_options()
+    with tempfile.TemporaryDirectory() as folder:
+        stores = _stores(folder, options.store)
+        fast(options, stores)
+        slow(options, stores)
+    return 0
+
+
+def _stores(folder: str, chosen: str) -> dict[str, str]:
+    return {"store": chosen} if chosen else {"memory": "memory:", "sqlite": f"sqlite://{folder}/jobs.db"}
+
+
+def fast(options: Any, stores: dict[str, str]) -> None:
+    with Receiving(0) as url:
+        contenders: dict[str, Callable[[], float]] = {
+            "bare": lambda: uvloop.run(bare(url, options.jobs, options.in_flight)),
+            **{
+                f"courier, {name}": lambda at=at: uvloop.run(courier(url, at, options.jobs, options.in_flight))
+                for name, at in stores.items()
+            },
+        }
+        if options.clients:
+            contenders["bare httpx"] = lambda: uvloop.run(bare_httpx(url, options.jobs, options.in_flight))
+        rates = interleave(contenders, rounds=options.rounds)
+    best = median(rates["bare"])
+    rows = [
+        [name, number(median(found)), ratio(median(found), best), f"{GOAL_OF_BARE:.0%}" if "courier" in name else ""]
+        for name, found in rates.items()
+    ]
+    print(f"A receiver that answers at once; {options.jobs:,} jobs, {options.in_flight} at a time\n")
+    print(table(["", "calls/s", "of bare", "goal"], rows), end="\n\n", flush=True)
+
+
+def slow(options: Any, stores: dict[str, str]) -> None:
+    """Long enough that the first and the last answer do not decide: 20 rounds of the whole limit."""
+    limit = options.slow_in_flight
+    most = limit / SLOW_S
+    rows: list[list[str]] = []
+    with Receiving(SLOW_S) as url:
+        for name, at in stores.items():
+            rate = uvloop.run(courier(url, at, 20 * limit, limit))
+            rows.append([f"courier, {name}", number(rate), f"{rate / most:.0%}", f"{GOAL_OF_LIMIT:.0%}"])
+    print(f"A receiver that takes {SLOW_S} s; {limit} at a time can make {number(most)} a second\n")
+    print(table(["", "calls/s", "of that", "goal"], rows), flush=True)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--in-flight", type=int, default=200)
+    parser.add_argument("--slow-in-flight", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--store", default="", help="one store URL instead of memory and SQLite")
+    parser.add_argument("--clients", action="store_true", help="also a bare loop of httpx")
+    return parser.parse_args()
