@@ -1,5 +1,6 @@
 """Why a worker stops, with which exit code, and what it does with its jobs first."""
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,12 @@ async def test_a_signal_lets_jobs_finish(
     door = tmp_path / "open"
     sample.gate.delay("a", str(door))
     worker = start("-c", "1", "--pool", "processes")
-    await worker.until_noted("began")
+    [began] = await worker.until_noted("began")
     sample.plain.delay("b")
 
     worker.signal(number)
     await worker.until_noted("interrupted")
+    os.kill(began["pid"], number)  # as systemd or a terminal does, which signal the whole group
     door.touch()
 
     assert worker.end() == (0, "interrupted")
@@ -120,6 +122,11 @@ async def test_a_worker_pauses_and_resumes_by_signals(start: Start, client: Any,
     await worker.until_noted("ran")
     kinds = [note["kind"] for note in worker.notes]
     assert kinds.index("resuming") < kinds.index("popped")
+    worker.signal(signal.SIGUSR2)
+    await worker.until_noted("pausing", 2)
+    worker.signal(signal.SIGCONT)
+    sample.plain.delay("b")
+    await worker.until_noted("ran", key="b")
 
 
 async def test_a_paused_queue_is_passed_over_until_it_is_resumed(start: Start, client: Any, sample: Any) -> None:
