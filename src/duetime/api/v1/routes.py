@@ -25,6 +25,7 @@ from duetime.errors import (
     JobExists,
     JobNotFound,
     JobRunning,
+    JournalFull,
     LeaseLost,
     MarkMismatch,
     NoAnswer,
@@ -47,7 +48,16 @@ TOPIC = TOPICS + "/{topic}"
 
 Errors = tuple[type[DuetimeError], ...]
 
-PUSH_ERRORS: Errors = (InvalidId, InvalidTime, ExpiresBeforeDue, BodyTooLarge, JobExists, QueueFull, StoreFull)
+PUSH_ERRORS: Errors = (
+    InvalidId,
+    InvalidTime,
+    ExpiresBeforeDue,
+    BodyTooLarge,
+    JobExists,
+    QueueFull,
+    StoreFull,
+    JournalFull,
+)
 LEASE_ERRORS: Errors = (InvalidId, LeaseLost)
 
 
