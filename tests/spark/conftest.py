@@ -4,6 +4,7 @@
 the same worker: a session takes seconds to start and most of a core.
 """
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,16 +14,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.client import calls, connect
+from duetime.clock import MAX_INSTANT
 from duetime.errors import InvalidSettings
 from duetime.job import Delivery, Job, State
 from duetime.names import Queue
+from duetime.spark.load_options import LoadOptions
 from duetime.spark.session import find_java, open_session, quiet
+from duetime.spark.source.listing import Bounds, Listing
 from tests.e2e.shell import program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
 
 FOLDER = Path(__file__).parent
-FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# One compiler leaves 48 MiB for compiled code, and a JVM that has filled that goes on without compiling.
+FAST_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xshare:auto"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -99,16 +104,16 @@ def _serve(store: str, folder: Path, started: list[subprocess.Popen[str]]) -> st
 
 def jobs_in(url: str, namespace: str, queue: str) -> list[Job]:
     """All jobs that wait there, by due time."""
-    with connect(url, namespace=namespace) as client:
+
+    async def look() -> list[Job]:
         jobs: list[Job] = []
-        for state in (State.DELAYED, State.READY):
-            cursor: str | None = None
-            while True:
-                page = client.send(calls.list_jobs(Queue(namespace, queue), state, cursor, 500))
-                jobs += page.jobs
-                if (cursor := page.cursor) is None:
-                    break
-    return sorted(jobs, key=lambda job: (job.due_at, job.id))
+        async with Listing.open(LoadOptions(url, namespace)) as listing:
+            for state in (State.DELAYED, State.READY):
+                async for page in listing.jobs(Queue(namespace, queue), state, Bounds(0, MAX_INSTANT)):
+                    jobs += page
+        return jobs
+
+    return sorted(asyncio.run(look()), key=lambda job: (job.due_at, job.id))
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ class ProgressDisplay:
     def __init__(self, what: str, total: int | None, unit: str) -> None:
         self.what, self.total, self.unit = what, total, unit
         self.done = 0
+        self._rows = 0
         self._started = self._last_line = time.monotonic()
 
     @property
@@ -52,6 +53,13 @@ class ProgressDisplay:
         self.total = total if total is not None else self.total
         self.redraw()
 
+    def begin(self, what: str, rows: int = 0) -> None:
+        """Another phase; with a number of rows, finished tasks are shown as their share of those."""
+        self.what, self.done, self.total, self._rows = what, 0, rows or None, rows
+        self.unit = "rows" if rows else "tasks"
+        self._started = time.monotonic()
+        self.redraw()
+
     def redraw(self) -> None:
         """Show it; the base shows nothing."""
 
@@ -69,10 +77,13 @@ class ProgressDisplay:
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
                 known = [stage for stage in stages if stage is not None]
                 if known:
+                    tasks = sum(stage.numTasks for stage in known)
+                    done = sum(stage.numCompletedTasks for stage in known)
                     self.done = 0  # another stage may have fewer tasks
-                    self.advance_to(
-                        sum(stage.numCompletedTasks for stage in known), total=sum(stage.numTasks for stage in known)
-                    )
+                    if self._rows:
+                        self.advance_to(self._rows * done // max(tasks, 1))
+                    else:
+                        self.advance_to(done, total=tasks)
 
         thread = threading.Thread(target=look, name="duetime-progress", daemon=True)
         thread.start()
@@ -88,7 +99,7 @@ class LineDisplay(ProgressDisplay):
 
     def redraw(self) -> None:
         now = time.monotonic()
-        if now - self._last_line < LINE_EVERY_S:
+        if now - self._last_line < LINE_EVERY_S or not (self.done or self.total):
             return
         self._last_line = now
         of = f" of {self.total:,}" if self.total else ""
@@ -112,7 +123,9 @@ class BarDisplay(ProgressDisplay):
         self._task = self.bar.add_task(what, total=total, unit=unit, rate=0.0)
 
     def redraw(self) -> None:
-        self.bar.update(self._task, completed=self.done, total=self.total, rate=self.rate)
+        self.bar.update(
+            self._task, description=self.what, completed=self.done, total=self.total, unit=self.unit, rate=self.rate
+        )
 
 
 @contextmanager

@@ -7,21 +7,24 @@ accepted files goes on from those and does not look at its DataFrame. See `batch
 """
 
 import hashlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Unpack
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.errors import DuetimeError, InvalidRequest, InvalidSettings, StoreUnavailable
 from duetime.ids import IdMaker
 from duetime.spark.batch import Accepted, Batch, BatchConflict, Pushing, ReconcileFirst, Scheduled
+from duetime.spark.bypassing import with_journal
 from duetime.spark.job_rows import ORDER, ROWS, check_columns, job_rows
 from duetime.spark.load_options import MARK_LIFE_MS, BadRecords, LoadFields, LoadOptions, read_options
 from duetime.spark.push_files import RESULTS, FilePusher
-from duetime.spark.pushing import ask_store, run
+from duetime.spark.pushing import LoadFailed, ask_store, run
 from duetime.stores.base import StoreInfo
 
 ROWS_PER_FILE = 50_000
@@ -57,6 +60,7 @@ def schedule(
     if (done := batch.manifest()) is not None:
         return done
     store: StoreInfo = run(ask_store(given))
+    given = run(with_journal(given))
     accepted = batch.accepted()
     if accepted is None:
         tell("checking", 0)
@@ -199,7 +203,20 @@ def _push_files(spark: SparkSession, paths: list[str], options: LoadOptions, epo
     pusher = FilePusher(replace(options, writers=options.writers or writers), files, epoch)
     rows = session.read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
     named: Any = rows.withColumn("file", F.col("_metadata.file_name"))
-    return named.mapInArrow(pusher.push, RESULTS).collect()
+    try:
+        return named.mapInArrow(pusher.push, RESULTS).collect()
+    except PySparkException as error:
+        raise told(error) from error
+
+
+def told(error: PySparkException) -> DuetimeError:
+    """What a task of ours said, out of what Spark says about it."""
+    said = re.findall(r"^duetime\.[\w.]*\.(\w+): (.+)$", str(error), re.MULTILINE)
+    if not said:
+        return LoadFailed(str(error).strip().split("\n", 1)[0])
+    name, message = said[-1]
+    kind = next((one for one in (ReconcileFirst, StoreUnavailable) if one.__name__ == name), LoadFailed)
+    return kind(message)
 
 
 def _reading_session(spark: SparkSession) -> SparkSession:

@@ -6,6 +6,7 @@ def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
         ...
 """
 
+import logging
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -64,6 +65,8 @@ class SparkOptions:
 
         from duetime.spark.session import open_session
 
+        # Spark's Python logs each error in full before it raises it; the command says it in one line.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         was_open = SparkSession.getActiveSession() is not None
         session = open_session(name, master=self.master, remote=self.remote)
         try:

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
+from duetime.spark.bypassing import refuse_journaled
 from duetime.spark.chunks import Cutter
 from duetime.spark.job_columns import arrow, job_columns, kernels
 from duetime.spark.job_rows import check_columns
@@ -24,6 +25,7 @@ from duetime.spark.load_options import MARK_LIFE_MS, BadRecords, LoadOptions, re
 from duetime.spark.pushing import Tally, ask_store, push_portions, run
 from duetime.stores.base import Mark
 
+SPARKS_OWN = {"path", "checkpointlocation"}
 _log = logging.getLogger(__name__)
 SORTED_ROWS = 200_000
 SORTED_BYTES = 64 * 1_048_576
@@ -45,6 +47,7 @@ class LoadWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = read_write_options(options, schema)
         self._batch = self._options.batch or IdMaker().make()
+        run(refuse_journaled(self._options))
         self._now_ms: int = run(ask_store(self._options)).now  # one for all tasks and their repetitions
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -62,6 +65,7 @@ class StreamLoadWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = read_write_options(options, schema)
+        run(refuse_journaled(self._options))
         if not self._options.batch and "id" not in schema.names:
             raise InvalidSettings("a stream without a column id needs the option batch: its ids are derived from it")
 
@@ -76,7 +80,7 @@ class StreamLoadWriter(DataSourceStreamArrowWriter):
 
 def read_write_options(options: Mapping[str, str], schema: StructType) -> LoadOptions:
     """Raises InvalidRequest before anything is pushed if the columns cannot be jobs."""
-    read = read_options({name: value for name, value in options.items() if name.lower() != "path"})
+    read = read_options({name: value for name, value in options.items() if name.lower() not in SPARKS_OWN})
     kinds = check_columns(schema)
     if not read.queue and "queue" not in kinds:
         raise InvalidSettings("name a queue: by the option queue or in a column queue")

@@ -1,0 +1,26 @@
+"""`duetime pipeline package`: the archive for Spark's --py-files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer
+
+EXAMPLES = ("duetime pipeline package", "duetime pipeline package build/duetime.zip --json")
+
+
+@takes_options
+def package(
+    target: Target,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("duetime.zip"),
+) -> None:
+    """Write Duetime's code as an archive for `spark-submit --py-files` and `spark.submit.pyFiles`.
+
+    The executors' Python needs msgspec, httpx and pyarrow besides, and redis and hiredis for a Redis store.
+    """
+    from duetime.spark.package import write_package
+
+    count = write_package(path)
+    Answer(as_json=target.json).tell({"file": str(path), "files": count}, f"{path}: {count:,} files")

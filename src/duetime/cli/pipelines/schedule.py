@@ -1,0 +1,210 @@
+"""`duetime pipeline schedule`: a table becomes jobs, exactly once."""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duetime.cli.options import Target, parse_attributes, takes_options
+from duetime.cli.output import Answer, body_text, preview, span
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.progress import show_progress
+from duetime.clock import rfc3339
+from duetime.errors import InvalidRequest
+from duetime.job import DEFAULT_TRIES
+
+if TYPE_CHECKING:
+    from duetime.spark.batch import Scheduled
+    from duetime.spark.load_options import LoadFields
+    from duetime.spark.preview import Preview
+    from duetime.spark.sources import Selection
+
+SHOWN_HOURS = 24
+
+EXAMPLES = (
+    'duetime pipeline schedule --source members.parquet --queue recall --body "struct(member_id, email)" \\',
+    '    --id "concat(\'recall-\', member_id)" --due "expires_at - interval 3 days" --where "plan = \'pro\'" --dry-run',
+    "duetime pipeline schedule --source members.csv --queue recall --body email --spread 10m --max-rate 20000",
+    "duetime pipeline schedule --source jdbc:postgresql://db/crm --source-option dbtable=members --queue q --body id",
+)
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """The table, and the SQL expressions that make jobs out of its rows."""
+
+    source: Annotated[
+        str,
+        typer.Option(metavar="SOURCE", help="Files, a table, a query (select ...) or a jdbc: URL; what Spark reads."),
+    ]
+    queue: Annotated[str, typer.Option(metavar="QUEUE", help="The queue that the jobs go to.")]
+    body: Annotated[str, typer.Option(metavar="SQL", help="The job's body; a struct, map or array becomes JSON.")]
+    id: Annotated[
+        str, typer.Option(metavar="SQL", help="The job's id. Without it: a hash of the batch and the columns.")
+    ] = ""
+    due: Annotated[str, typer.Option(metavar="SQL", help="When it is due, a timestamp. Without it: now.")] = ""
+    where: Annotated[str, typer.Option(metavar="SQL", help="Which rows.")] = ""
+    format: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="parquet, csv, json, orc, jdbc, table, sql ...; else by the source's name."),
+    ] = ""
+    source_option: Annotated[
+        list[str], typer.Option(metavar="NAME=VALUE", help="An option of Spark's reader; repeatable.")
+    ] = field(default_factory=list[str])
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Push nothing; show counts by due hour and some jobs.")] = (
+        False
+    )
+
+    def selection(self) -> "Selection":
+        from duetime.spark.sources import Selection
+
+        options = parse_attributes(self.source_option)
+        return Selection(self.source, self.body, self.format, options, self.id, self.due, self.where)
+
+
+@dataclass(frozen=True)
+class LoadChoices:
+    """How the jobs are to be treated, and the load itself."""
+
+    batch: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A second run of a batch adds nothing. Without it: the queue, today (UTC), a hash of the selection.",
+        ),
+    ] = ""
+    ttl: Annotated[str, typer.Option(metavar="DURATION", help="Drop a job if it is not done in time; 0 keeps it.")] = (
+        "0"
+    )
+    tries: Annotated[int, typer.Option(min=0, metavar="N", help="Deliveries allowed; 0 is unlimited.")] = DEFAULT_TRIES
+    priority: Annotated[str, typer.Option(metavar="WORD", help="high, normal or low.")] = "normal"
+    spread: Annotated[
+        str, typer.Option(metavar="DURATION", help="Spread due times over this window, to flatten a spike.")
+    ] = "0"
+    max_rate: Annotated[
+        float, typer.Option(min=0, metavar="N", help="At most so many jobs a second; 0 is as fast as the store takes.")
+    ] = 0
+    bad_rows: Annotated[
+        str, typer.Option(metavar="WORD", help="fail: push nothing if a row is bad; quarantine: put bad rows aside.")
+    ] = "fail"
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="The journal's folder, for a store that journals; a server has its own.",
+            show_default=False,
+        ),
+    ] = None  # fmt: skip
+
+
+@takes_options
+def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions, target: Target) -> None:
+    """Make jobs out of the rows of a table, exactly once.
+
+    All rows are checked and written to the lake first, then pushed; a run that was interrupted goes on where it was,
+    and a batch that is done is not pushed again. The values of --id, --due, --body and --where are Spark SQL.
+    """
+    selection = options.selection()
+    batch = choices.batch or default_batch(options.queue, selection, choices)
+    fields: LoadFields = {
+        "url": target.address,
+        "token": target.secret,
+        "namespace": target.space,
+        "queue": options.queue,
+        "batch": batch,
+        "ttl": choices.ttl,
+        "tries": choices.tries,
+        "priority": choices.priority,
+        "spread": choices.spread,
+        "max_jobs_per_second": choices.max_rate,
+        "bad_records": choices.bad_rows,
+        "journal": choices.journal,
+    }
+    answer = Answer(as_json=target.json)
+    with spark.session("schedule") as session, show_progress("reading", as_json=target.json, unit="tasks") as progress:
+        from duetime.spark.load_options import read_options
+        from duetime.spark.preview import preview as look
+        from duetime.spark.scheduling import schedule as load
+        from duetime.spark.sources import read_selection
+
+        checked = read_options(fields)
+        frame = read_selection(session, selection)
+        with progress.follow(session):
+            if options.dry_run:
+                found: Preview | Scheduled = look(frame, checked)
+            else:
+                found = load(frame, lake=spark.lake_folder, on_phase=progress.begin, **fields)
+    _tell(answer, found, f"{target.space}/{options.queue}", batch)
+
+
+def default_batch(queue: str, selection: "Selection", choices: LoadChoices) -> str:
+    """One batch per day for the same selection with the same options."""
+    said = repr((selection.describe(), choices.ttl, choices.tries, choices.priority, choices.spread))
+    return f"{queue[:150]}-{datetime.now(UTC):%Y-%m-%d}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+
+
+def _tell(answer: Answer, found: "Preview | Scheduled", queue: str, batch: str) -> None:
+    from duetime.spark.batch import Scheduled
+
+    if isinstance(found, Scheduled):
+        _tell_result(answer, found, queue)
+    elif answer.as_json:
+        answer.document({"batch": batch, "queue": queue, **_preview_document(found)})
+    else:
+        _print_preview(answer, found, queue, batch)
+
+
+def _tell_result(answer: Answer, done: "Scheduled", queue: str) -> None:
+    rate = done.rows / done.seconds if done.seconds else 0.0
+    document: dict[str, Any] = {
+        "batch": done.batch,
+        "queue": queue,
+        "rows": done.rows,
+        "accepted": done.accepted,
+        "kept": done.kept,
+        "bad": done.bad,
+        "repeated": done.repeated,
+        "files": done.files,
+        "finished_at": done.finished_at,
+        "seconds": done.seconds,
+        "jobs_per_second": round(rate, 1),
+    }
+    parts = [f"{done.accepted:,} accepted"]
+    parts += [f"{done.kept:,} kept"] if done.kept else []
+    parts += [f"{done.bad:,} bad rows in quarantine"] if done.bad else []
+    parts += [f"{done.repeated:,} of them by an earlier run"] if done.repeated else []
+    pace = f" in {span(done.seconds * 1000)} ({rate:,.0f} jobs/s)" if done.seconds else ""
+    text = f"{queue}: {', '.join(parts)}{pace}; batch {done.batch}, done {rfc3339(done.finished_at)}"
+    answer.tell(document, text)
+
+
+def _preview_document(found: "Preview") -> dict[str, Any]:
+    return {
+        "dry_run": True,
+        "rows": found.rows,
+        "bad": found.bad,
+        "reasons": found.reasons,
+        "hours": [{"at": hour.at, "jobs": hour.jobs} for hour in found.hours],
+        "sample": [{"id": row["id"], "due_at": row["due_at"], "body": body_text(row["body"])} for row in found.sample],
+    }
+
+
+def _print_preview(answer: Answer, found: "Preview", queue: str, batch: str) -> None:
+    bad = f", {found.bad:,} of them bad" if found.bad else ""
+    answer.console.print(f"{queue}: {found.rows:,} rows{bad}; nothing was pushed. The batch would be {batch}")
+    for reason, count in found.reasons.items():
+        answer.console.print(f"  {count:,} bad: {reason}")
+    hours = found.hours[:SHOWN_HOURS]
+    if not hours:
+        raise InvalidRequest("no row can be a job")
+    answer.table([], {"due from": [rfc3339(hour.at) for hour in hours], "jobs ": [f"{hour.jobs:,}" for hour in hours]})
+    if len(found.hours) > SHOWN_HOURS:
+        rest = sum(hour.jobs for hour in found.hours[SHOWN_HOURS:])
+        answer.console.print(f"... and {rest:,} in {len(found.hours) - SHOWN_HOURS:,} later hours")
+    columns = {
+        "id": [row["id"] for row in found.sample],
+        "due": [rfc3339(row["due_at"]) for row in found.sample],
+        "body": [preview(row["body"]) for row in found.sample],
+    }
+    answer.table([], columns)

@@ -1,0 +1,80 @@
+"""From what people name on a command line to a DataFrame of job columns. Runs on the driver.
+
+A source is anything that Spark reads: files (by their ending or by a format), a table, a query, a database over JDBC.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duetime.errors import InvalidRequest
+
+ENDINGS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+USUAL: Mapping[str, Mapping[str, str]] = {
+    "csv": {"header": "true", "inferSchema": "true"},
+    "jdbc": {"fetchsize": "10000"},
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Where the rows are, which of them, and the SQL expressions that make jobs out of them."""
+
+    source: str
+    body: str
+    format: str = ""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    id: str = ""
+    due: str = ""
+    where: str = ""
+
+    def describe(self) -> str:
+        """The same text for the same selection."""
+        options = sorted(self.options.items())
+        return repr((self.source, self.format, options, self.body, self.id, self.due, self.where))
+
+
+def read_selection(spark: SparkSession, selection: Selection) -> DataFrame:
+    """The job columns. Raises InvalidRequest with Spark's own words for what it cannot read or work out."""
+    try:
+        frame = _read(spark, selection)
+        if selection.where:
+            frame = frame.where(selection.where)
+        columns = [F.expr(selection.body).alias("body")]
+        columns += [F.expr(selection.id).cast("string").alias("id")] if selection.id else []
+        columns += [F.expr(selection.due).alias("due_at")] if selection.due else []
+        return frame.select(*columns)
+    except (AnalysisException, ParseException) as error:
+        raise InvalidRequest(_first_line(error)) from None
+
+
+def _read(spark: SparkSession, selection: Selection) -> DataFrame:
+    kind = selection.format or _guess(selection.source)
+    match kind:
+        case "sql":
+            return spark.sql(selection.source)
+        case "table":
+            return spark.table(selection.source)
+        case "jdbc":
+            reader = spark.read.format("jdbc").options(**USUAL["jdbc"]).option("url", selection.source)
+            return reader.options(**selection.options).load()
+        case _:
+            options = {**USUAL.get(kind, {}), **({"sep": "\t"} if selection.source.endswith(".tsv") else {})}
+            return spark.read.format(kind).options(**{**options, **selection.options}).load(selection.source)
+
+
+def _guess(source: str) -> str:
+    if source.startswith("jdbc:"):
+        return "jdbc"
+    if source.lstrip().lower().startswith(("select ", "with ", "from ")):
+        return "sql"
+    name = source.rstrip("/").lower().removesuffix(".gz")
+    found = next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), None)
+    return found or ("parquet" if "/" in source else "table")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]

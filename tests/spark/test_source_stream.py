@@ -1,0 +1,147 @@
+"""Streams: the journal as a table that grows, and micro-batches that become jobs."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from duetime.job import Event
+from duetime.journal.events import Entry
+from duetime.journal.lines import write_line
+from duetime.journal.segments import open_name, sealed_name
+from duetime.spark.source.stream import JournalReader
+from tests.spark.conftest import jobs_in
+
+
+def write_segment(journal: Path, node: str, first: int, last: int, *, sealed: bool = True) -> Path:
+    folder = journal / node
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (sealed_name(first, last) if sealed else open_name(first))
+    path.write_bytes(b"".join(write_line(entry(node, seq)) for seq in range(first, last + 1)))
+    return path
+
+
+def entry(node: str, seq: int) -> Entry:
+    return Entry(
+        ts=1000 + seq, wrote_at=1000 + seq, node=node, seq=seq, event=Event.ACCEPTED, queue="q", id=f"{node}-{seq}",
+        body="text", attributes={"k": "v"},
+    )  # fmt: skip
+
+
+def run(spark: SparkSession, journal: Path, folder: Path, **options: str) -> list[list[tuple[str, int]]]:
+    """All that is there, as the micro-batches that it came in."""
+    batches: list[list[tuple[str, int]]] = []
+
+    def take(frame, number: int) -> None:
+        batches.append(sorted((row["node"], row["seq"]) for row in frame.collect()))
+
+    query = (
+        spark.readStream.format("duetime")
+        .options(journal=str(journal), **options)
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [batch for batch in batches if batch]
+
+
+def test_each_entry_once_also_over_runs(spark: SparkSession, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    write_segment(journal, "a", 1, 4)
+    write_segment(journal, "b", 1, 3, sealed=False)
+    first = run(spark, journal, tmp_path)
+    write_segment(journal, "a", 5, 6)
+    write_segment(journal, "c", 1, 1)
+    second = run(spark, journal, tmp_path)
+
+    assert first == [[*(("a", seq) for seq in range(1, 5)), *(("b", seq) for seq in range(1, 4))]]
+    assert second == [[("a", 5), ("a", 6), ("c", 1)]]
+
+
+def test_a_trigger_takes_so_many_rows(spark: SparkSession, tmp_path: Path) -> None:
+    write_segment(tmp_path / "journal", "a", 1, 5)
+    write_segment(tmp_path / "journal", "b", 1, 2)
+    batches = run(spark, tmp_path / "journal", tmp_path, maxRowsPerTrigger="3")
+
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    assert len({one for batch in batches for one in batch}) == 7
+
+
+def test_what_came_after_the_start_of_available_now_is_left(tmp_path: Path) -> None:
+    write_segment(tmp_path, "a", 1, 4)
+    reader = JournalReader({"journal": str(tmp_path)})
+    reader.prepareForTriggerAvailableNow()
+    write_segment(tmp_path, "a", 5, 9)
+
+    assert reader.latestOffset({}, ReadMaxRows(3)) == {"a": 3}
+    assert reader.latestOffset({"a": 3}, ReadMaxRows(3)) == {"a": 4}
+    assert reader.latestOffset({"a": 4}, ReadAllAvailable()) == {"a": 4}
+
+
+def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, "a", 1, 3, sealed=False)
+    path.write_bytes(path.read_bytes()[:-5])
+
+    assert JournalReader({"journal": str(tmp_path)}).latestOffset({}, ReadAllAvailable()) == {"a": 2}
+
+
+def test_entries_that_are_gone_end_the_query_unless_told(spark: SparkSession, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    write_segment(journal, "a", 4, 6)
+    with pytest.raises(StreamingQueryException, match="entries 1 to 3 of a are gone"):
+        run(spark, journal, tmp_path)
+    assert run(spark, journal, tmp_path / "other", failOnDataLoss="false") == [[("a", 4), ("a", 5), ("a", 6)]]
+
+
+def test_rows_are_typed(spark: SparkSession, tmp_path: Path) -> None:
+    write_segment(tmp_path / "journal", "a", 1, 1)
+    stream = spark.readStream.format("duetime").option("journal", str(tmp_path / "journal")).load()
+    found = []
+    query = (
+        stream.writeStream.foreachBatch(lambda frame, number: found.extend(frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    [row] = found
+    assert (row["event"], row["id"], bytes(row["body"]), row["attributes"]) == ("accepted", "a-1", b"text", {"k": "v"})
+
+
+def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+
+    def run_query() -> None:
+        (
+            spark.readStream.schema("name string")
+            .json(str(source))
+            .select(F.col("name").alias("body"))
+            .writeStream.format("duetime")
+            .options(url=redis_url, queue="recall", batch="stream-1")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+    source.mkdir()
+    (source / "1.json").write_text("".join(f'{{"name": "n{index}"}}\n' for index in range(50)))
+    run_query()
+    assert len(jobs_in(redis_url, "default", "recall")) == 50
+
+    # As after a crash before the commit was written down.
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
+    run_query()
+    assert len(jobs_in(redis_url, "default", "recall")) == 50
+
+    # The same row in the next micro-batch is another job.
+    (source / "2.json").write_text('{"name": "n0"}\n')
+    run_query()
+    assert len(jobs_in(redis_url, "default", "recall")) == 51
