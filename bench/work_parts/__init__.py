@@ -1,0 +1,1 @@
+"""What the benchmark of workers is made of."""

@@ -1,0 +1,63 @@
+"""Our side of bench/peers/work_peer.py: the same tasks, run by `duetime work`."""
+
+import asyncio
+import os
+import sys
+import time
+
+import duetime
+
+LOG = os.open(os.environ["BENCH_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+NAP_S = 0.01
+AHEAD_S = 8.0
+OVER_S = 5.0
+
+app = duetime.App(os.environ["BENCH_REDIS"])
+
+
+@app.task(queue="bench")
+def noop() -> None:
+    os.write(LOG, b".")
+
+
+@app.task(queue="bench")
+def nap() -> None:
+    time.sleep(NAP_S)
+    os.write(LOG, b".")
+
+
+@app.task(queue="bench-async")
+async def noop_async() -> None:
+    os.write(LOG, b".")
+
+
+@app.task(queue="bench-async")
+async def nap_async() -> None:
+    await asyncio.sleep(NAP_S)
+    os.write(LOG, b".")
+
+
+@app.task(queue="bench")
+def late(due: float) -> None:
+    os.write(LOG, b"%.1f\n" % ((time.time() - due) * 1000))
+
+
+@app.task(queue="bench-async")
+async def late_async(due: float) -> None:
+    os.write(LOG, b"%.1f\n" % ((time.time() - due) * 1000))
+
+
+def push(name: str, count: int) -> None:
+    task = app.tasks[f"{noop.name.rpartition('.')[0]}.{name}"]
+    with app:
+        start = time.time() + AHEAD_S
+        for number in range(count):
+            if name.startswith("late"):
+                due = start + OVER_S * number / count
+                task.at(int(due * 1000), due)
+            else:
+                task.delay()
+
+
+if __name__ == "__main__":
+    push(sys.argv[1], int(sys.argv[2]))
