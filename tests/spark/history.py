@@ -218,9 +218,11 @@ FATES: Sequence[Callable[[Day, Story], None]] = (
 )
 
 
-def a_day(journal: Path, start: int, *, rounds: int = 3, finish: Callable[[Day], None] | None = None) -> Day:
+def a_day(
+    journal: Path, start: int, *, rounds: int = 3, nodes: str = "ab", finish: Callable[[Day], None] | None = None
+) -> Day:
     """Every fate so many times. `finish` may add to it before the nodes close."""
-    day = Day(journal, start, [Node(journal, f"node-{letter}") for letter in "ab"])
+    day = Day(journal, start, [Node(journal, f"node-{letter}") for letter in nodes])
     for node in day.nodes:
         node.write(Event.HEARTBEAT, start)
     for number in range(rounds):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from duetime.errors import DuetimeError, InvalidRequest
@@ -87,8 +87,10 @@ def read_now(lake: Lake, journal: str, run: str) -> JournalNow:
     lasts = _known_lasts(files, home)
     manifest = lake.events.manifest()
     about = about_events(manifest)
-    late, damage = _read_copies(lake, copies, about.nodes)
+    seen = Observation()
+    late = _read_copies(lake, copies, about.nodes, seen)
     late_nodes, rows, _ = extents(late)
+    damage = find_damage(lake, seen.get["bad_files"]) if copies else []
     # A copy's damage is the sealed file's damage, too, once that is read.
     known = {(one.node, one.seq) for one in about.damage}
     fresh = [one for one in damage if (one.node, one.seq) not in known]
@@ -117,23 +119,23 @@ def _copy_open(lake: Lake, files: Files, journal: str, target: str) -> list[str]
                 content = files.read(file.path)
             except FileNotFoundError:  # sealed since it was listed, and ingested after this
                 continue
-            copies.append(f"{target}/{node.name}/{file.name}")
-            lake.files.create(copies[-1], content)
+            if complete := content[: content.rfind(b"\n") + 1]:  # the last line may still be on its way
+                copies.append(f"{target}/{node.name}/{file.name}")
+                lake.files.create(copies[-1], complete)
     return copies
 
 
-def _read_copies(lake: Lake, copies: Collection[str], known: dict[str, NodeState]) -> tuple[DataFrame, list[Damage]]:
+def _read_copies(lake: Lake, copies: Collection[str], known: dict[str, NodeState], seen: Observation) -> DataFrame:
     if not copies:
-        return frame(lake.spark, [], EVENTS), []
+        return frame(lake.spark, [], EVENTS)
     lines = (
         lake.spark.read.format("text")
         .option("lineSep", "\n")
         .load(list(copies))
         .select("value", F.col("_metadata.file_path").alias("file"))
     )
-    read = lines.transform(ingest.read_lines)
-    events = read.transform(ingest.good_events).transform(ingest.once).where(_unknown(known))
-    return events, find_damage(lake, copies, growing=True)
+    read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
+    return read.transform(ingest.good_events).transform(ingest.once).where(_unknown(known))
 
 
 def _unknown(known: dict[str, NodeState]) -> Column:

@@ -72,25 +72,14 @@ def _present(field: StructField) -> Column:
     return F.coalesce(F.col(field.name), default.cast(field.dataType)).alias(field.name)
 
 
-def numbered_lines(whole: DataFrame) -> DataFrame:
-    """(value: a whole file, file) -> (file, line, last, value): lines count from 1; no newline follows the `last`."""
-    lines = F.split("value", "\n", -1)
-    return (
-        whole.select("file", F.size(lines).alias("count"), F.posexplode(lines).alias("position", "value"))
-        .select(
-            "file",
-            (F.col("position") + 1).alias("line"),
-            (F.col("position") + 1 == F.col("count")).alias("last"),
-            "value",
-        )
-        .where(~(F.col("last") & (F.col("value") == "")))
-    )
-
-
-def damaged_lines(numbered: DataFrame) -> DataFrame:
-    """(file, line, last, value) -> (file, line, last, problem) for what is damaged."""
-    checked = numbered.withColumn("file", F.struct("file", "line", "last")).transform(read_lines)
-    return checked.where(F.col("problem").isNotNull()).select("file.*", "problem")
+def damage_seen() -> list[Column]:
+    """What to observe on the way: how many lines are damaged, in which files, and which files there are."""
+    problem = F.col("problem").isNotNull()
+    return [
+        F.count_if(problem).alias("damaged"),
+        F.collect_set("file").alias("files"),
+        F.collect_set(F.when(problem, F.col("file"))).alias("bad_files"),
+    ]
 
 
 def once(events: DataFrame) -> DataFrame:

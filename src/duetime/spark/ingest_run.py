@@ -6,8 +6,10 @@ of every node are in the table, and rows that are there already are left out, so
 renamed segment adds nothing. Driver code; rows stay on the executors.
 """
 
+import io
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,6 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest
+from duetime.journal.lines import read_line
+from duetime.journal.segments import parse
 from duetime.spark import ingest
 from duetime.spark.lake import Lake, Manifest, PublishConflict, Staged
 from duetime.spark.lake_files import files_for
@@ -124,15 +128,10 @@ def _start(lake: Lake, journal: str, take: Callable[[DataFrame, int], None], eve
 def ingest_lines(lake: Lake, lines: DataFrame) -> Ingested:
     """Publish the entries of some lines (value, file) that are not in the table yet, and note the damaged ones."""
     seen = Observation()
-    read = lines.transform(ingest.read_lines).observe(
-        seen,
-        F.count_if(F.col("problem").isNotNull()).alias("damaged"),
-        F.collect_set("file").alias("files"),
-        F.collect_set(F.when(F.col("problem").isNotNull(), F.col("file"))).alias("bad_files"),
-    )
+    read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
     staged = lake.events.stage(read.transform(ingest.good_events))
     observed = seen.get
-    damage = find_damage(lake, observed["bad_files"]) if observed["damaged"] else []
+    damage = find_damage(lake, observed["bad_files"])
     done = Ingested(segments=len(observed["files"]), damage=damage, damaged=len(damage))
     while True:
         try:
@@ -196,28 +195,34 @@ def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
     return found, rows, doubled
 
 
-def find_damage(lake: Lake, files: Iterable[str], *, growing: bool = False) -> list[Damage]:
-    """Where the damage in these files is. In a `growing` file a last line without its end is still being written."""
-    whole = (
-        lake.spark.read.format("text")
-        .option("wholetext", True)
-        .load(sorted(map(unquote, files)))  # Spark escapes the paths that it tells, and not those that it is told
-        .select("value", F.col("_metadata.file_path").alias("file"))
-    )
-    found = whole.transform(ingest.numbered_lines).transform(ingest.damaged_lines)
-    rows: list[Any] = found.orderBy("file", "line").limit(NAMED_DAMAGE).collect()
-    return [_damage(row["file"], row["line"], row["problem"]) for row in rows if not (growing and row["last"])]
+def find_damage(lake: Lake, files: Iterable[str]) -> list[Damage]:
+    """Where the damage in these files is. On the driver, a file at a time: there are few such files."""
+    found: list[Damage] = []
+    for file in sorted(map(unquote, files)):  # Spark escapes the paths that it tells
+        content = files_for(lake.spark, file).read(file)
+        for number, line in enumerate(_lines(content), 1):
+            try:
+                read_line(line)
+            except ValueError as error:
+                found.append(_damage(file, number, str(error)))
+            if len(found) == NAMED_DAMAGE:
+                return found
+    return found
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    """Newlines end a line, and nothing else does."""
+    return iter(io.BytesIO(content))
 
 
 def _damage(file: str, line: int, problem: str) -> Damage:
-    folder, _, name = file.rpartition("/")
-    first = name[:12]
+    segment = parse(Path(file))
     return Damage(
-        file=unquote(file),
+        file=file,
         line=line,
         problem=problem,
-        node=folder.rpartition("/")[2],
-        seq=int(first) + line - 1 if first.isdigit() else 0,
+        node=Path(file).parent.name,
+        seq=segment.first + line - 1 if segment else 0,
     )
 
 

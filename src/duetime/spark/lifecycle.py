@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duetime.engine.journaling import UNFENCED
 from duetime.job import Event, Reason, State
 from duetime.spark.schemas import JOBS, KEY
 
@@ -27,6 +26,8 @@ ENDS: Mapping[Event, int] = {
 """The bit of each end in `ends`. Purged is no bit: one entry ends many jobs, and `finish` finds which."""
 WAITS_AGAIN = (Event.RELEASED, Event.LEASE_EXPIRED, Event.GIVEN_BACK)
 REASONS = ("", Reason.TRIES, Reason.KILLED, Reason.EXPIRED, "running", "other")
+UNFENCED = "unfenced"
+"""The reason of an ack by id alone: such acks may be repeated."""
 NOT_ABOUT_JOBS = (Event.HEARTBEAT, Event.CLOSED, Event.PURGED)
 
 MAX_ATTEMPT = 1 << 19

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from duetime.engine import journaling
 from duetime.job import STEP_BYTES, STEP_JOBS, Event, Job, Moved, NewJob, Priority
-from duetime.journal.events import Draft
+from duetime.journal.events import Draft, body_fields
 from duetime.names import Queue
 from duetime.spark import audit, reconcile
 from duetime.spark.audit_journal import Problem
@@ -106,7 +106,11 @@ class Repair:
                 self._note(row, "pushed")
         if self._view.journals:
             return []
-        return list(journaling.pushed(rows[0]["pool"], queue, requests, answers))
+        return [
+            _begun(row["pool"], queue, request.jobs[0], answer)
+            for row, request, answer in zip(rows, requests, answers, strict=True)
+            if isinstance(answer, Pushed) and answer.jobs[0].event is Event.ACCEPTED
+        ]
 
     def _adopt(self, queue: Queue, rows: Sequence[Row]) -> None:
         drafts: list[Draft] = []
@@ -181,9 +185,31 @@ def _new_job(row: Row, now: int) -> NewJob:
 
 
 def _adopted(pool: str, queue: Queue, job: Job, now: int) -> Draft:
-    """Built as a push would be: the same fields, another word."""
     ttl_ms = max(job.expires_at - now, 0) if job.expires_at else 0
     again = NewJob(job.id, job.body, ttl_ms=ttl_ms, tries=job.tries, priority=job.priority, attributes=job.attributes)
     moved = Moved(Event.ADOPTED, job.id, job.born, job.attempt, job.due_at)
-    [draft] = journaling.pushed(pool, queue, [Push([again])], [Pushed([moved], now)])
-    return draft
+    return _begun(pool, queue, again, Pushed([moved], now))
+
+
+def _begun(pool: str, queue: Queue, job: NewJob, answer: Pushed) -> Draft:
+    """The entry of a push: enough to push the job again."""
+    [moved] = answer.jobs
+    body = body_fields(job.body)
+    return Draft(
+        ts=answer.now,
+        event=moved.event,
+        pool=pool,
+        namespace=queue.namespace,
+        queue=queue.name,
+        id=job.id,
+        born=moved.born,
+        attempt=moved.attempt,
+        due_at=moved.due_at,
+        priority=job.priority,
+        ttl=job.ttl_ms,
+        tries=job.tries,
+        reason=moved.reason,
+        body=body.get("body", UNSET),
+        body_b64=body.get("body_b64", UNSET),
+        attributes=job.attributes,
+    )

@@ -1,6 +1,6 @@
 """`duetime pipeline audit`: prove that nothing was lost, or name what was."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,7 +48,7 @@ def audit(
         lake = Lake(session, spark.lake_folder)
         beside = None if options.journal_only else store.beside(target)
         with show_progress("audit", as_json=target.json, unit="tasks") as progress, progress.follow(session):
-            audited = run_audit(lake, journal, beside, assume_lost=store.assume_lost or (), told=_say(target))
+            audited = run_audit(lake, journal, beside, assume_lost=store.assume_lost or (), told=_sayer(target))
         findings = read_findings(lake, audited)
         if target.json:
             _documents(answer, audited, findings)
@@ -58,8 +58,12 @@ def audit(
         raise typer.Exit(1)
 
 
-def _say(target: Target) -> Any:
-    return (lambda step: None) if target.json else (lambda step: note(f"{step} ..."))
+def _sayer(target: Target) -> Callable[[str], None]:
+    def say(step: str) -> None:
+        if not target.json:
+            note(f"{step} ...")
+
+    return say
 
 
 def law_document(audited: "Audited") -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""ingest: every entry once, typed, whatever the files look like; damage with its place."""
+
+from datetime import date
+from pathlib import Path
+from shutil import copy
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.testing import assertDataFrameEqual
+
+from duetime.errors import InvalidRequest
+from duetime.job import Event
+from duetime.journal.events import Entry
+from duetime.journal.lines import read_line, write_line
+from duetime.spark import ingest
+from duetime.spark.ingest_run import about_events, run_ingest
+from duetime.spark.lake import Lake
+from duetime.spark.schemas import EVENTS, frame
+from tests.spark.frames import DEFAULTS
+from tests.spark.history import Node
+
+TS = 1_790_000_000_000
+LINES = "value binary, file string"
+
+
+def entry(**fields: object) -> Entry:
+    return Entry(**{"ts": TS, "wrote_at": TS + 1, "node": "n-1", "seq": 1, "event": Event.ACCEPTED, **fields})  # type: ignore[arg-type]
+
+
+def read(spark: SparkSession, *lines: bytes):
+    rows = spark.createDataFrame([(line.removesuffix(b"\n"), "f") for line in lines], LINES)
+    return rows.select(F.col("value").cast("string"), "file").transform(ingest.read_lines)
+
+
+def test_lines_become_typed_events(spark: SparkSession) -> None:
+    full = entry(
+        pool="east", namespace="shop", queue="mail", id="ä-1", born=TS, attempt=2, due_at=TS + 5, priority=1, ttl=9,
+        tries=3, reason="killed", body="grüß\n", attributes={"a": "b"}, batch="b-1", was=7, status=200, ms=12,
+    )  # fmt: skip
+    binary = entry(seq=2, event=Event.ADOPTED, id="x", body_b64="/wA=", ts=TS + 86_400_000)
+    beat = entry(seq=3, event=Event.HEARTBEAT)
+    found = read(spark, *(write_line(one) for one in (full, binary, beat))).transform(ingest.good_events)
+    day = date(2026, 9, 21)
+    rows = [
+        (
+            *(TS, TS + 1, "n-1", 1, "accepted", "east", "shop", "mail", "ä-1", TS, 2, TS + 5, 1, 9, 3, "killed"),
+            *("grüß\n".encode(), {"a": "b"}, "b-1", 7, 200, 12, day),
+        ),
+        _plain(seq=2, event="adopted", id="x", body=b"\xff\x00", ts=TS + 86_400_000, date=date(2026, 9, 22)),
+        _plain(seq=3, event="heartbeat", ts=TS, date=day),
+    ]
+    assertDataFrameEqual(found, frame(spark, rows, EVENTS))
+
+
+def _plain(**fields: object) -> tuple[object, ...]:
+    known = {**DEFAULTS, "node": "n-1", "wrote_at": TS + 1, "namespace": "", "queue": "", "id": "", **fields}
+    return tuple(known[name] for name in EVENTS.names)
+
+
+def test_damage_is_told_apart_as_the_journal_does(spark: SparkSession) -> None:
+    good = write_line(entry(body="ü"))
+    bad = [
+        b"",
+        b"short",
+        good[:40],
+        good[:-2] + b"x\n",
+        b"0" + good,
+        good.replace(b"n-1", b"n-2"),
+        good[17:],
+        b"\xff" * 40,
+    ]
+    no_entry = b'{"ts":1}'
+    from zlib import crc32
+
+    bad.append(b"%08x%08x %b\n" % (crc32(no_entry), len(no_entry), no_entry))
+    problems = [row["problem"] for row in read(spark, good, *bad).collect()]
+    assert problems[0] is None
+    assert all(problems[1:]), problems
+    for line in bad:
+        with pytest.raises(ValueError):  # noqa: PT011 # what it says is the reader's
+            read_line(line if line.endswith(b"\n") else line + b"\n")
+
+
+def test_every_entry_once(spark: SparkSession, tmp_path: Path) -> None:
+    journal = tmp_path / "the journal"
+    one, two = Node(journal, "node-a", per_segment=4), Node(journal, "node-b", per_segment=100)
+    for number in range(10):
+        one.write(Event.ACCEPTED, TS + number, namespace="n", queue="q", id=f"job-{number}", born=TS + number, body="x")
+    two.write(Event.HEARTBEAT, TS)
+    two.seal()
+    two.write(Event.HEARTBEAT, TS + 5000)
+    two.leave_open()
+    lake = Lake(spark, str(tmp_path / "lake"))
+    first = run_ingest(lake, str(journal))
+    assert (first.segments, first.events, first.repeated, first.damaged) == (3, 9, 0, 0)
+    assert run_ingest(lake, str(journal)).events == 0
+
+    # The rest comes late; a segment comes again under another folder; one is damaged.
+    copy(
+        journal / "node-a" / "000000000001-000000000004.journal",
+        journal / "node-b" / "000000000900-000000000903.journal",
+    )
+    for number in range(10, 14):
+        one.write(Event.ACCEPTED, TS - 9 * 86_400_000 + number, namespace="n", queue="q", id=f"job-{number}", born=TS)
+    one.seal()
+    damaged = journal / "node-a" / "000000000009-000000000012.journal"
+    lines = damaged.read_bytes().splitlines(keepends=True)
+    damaged.write_bytes(b"".join([lines[0], lines[1][:-9], b"\n", *lines[2:]]))
+    second = run_ingest(lake, str(journal))
+    assert (second.segments, second.events, second.repeated, second.damaged) == (3, 5, 4, 1)
+    [damage] = second.damage
+    assert (damage.file.rpartition("/")[2], damage.line, damage.node, damage.seq) == (damaged.name, 2, "node-a", 10)
+    assert lake.events.manifest().dates() == {"2026-09-12", "2026-09-21"}
+
+    # A lost checkpoint reads everything again and adds nothing.
+    for path in (tmp_path / "lake" / "_checkpoints").iterdir():
+        path.rename(tmp_path / "gone")
+    third = run_ingest(lake, str(journal))
+    assert (third.events, third.repeated, third.damaged) == (0, 18, 1)
+    about = about_events(lake.events.manifest())
+    assert (about.events, about.damaged, len(about.damage)) == (14, 1, 1)
+    assert about.nodes["node-a"].ranges == [(1, 9), (11, 14)]
+    assert about.nodes["node-b"].beats == {"default": TS}
+    found = [(row["node"], row["seq"]) for row in lake.events.read().orderBy("node", "seq").collect()]
+    assert found == [*(("node-a", seq) for seq in range(1, 15) if seq != 10), ("node-b", 1)]
+
+
+def test_no_journal_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no journal in"):
+        run_ingest(Lake(spark, str(tmp_path / "lake")), str(tmp_path / "nothing"))

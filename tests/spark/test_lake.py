@@ -1,0 +1,82 @@
+"""The lake: published whole or not at all, and of two runs at once one wins."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from duetime.errors import InvalidSettings
+from duetime.spark.lake import Lake, Manifest, PublishConflict, check_format
+from duetime.spark.lake_files import Files, HadoopFiles, LocalFiles
+from duetime.spark.lake_nodes import NodeState, join_nodes, without
+from tests.spark.frames import events
+
+DAY_MS = 86_400_000
+
+
+def test_nothing_is_seen_before_it_is_published(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path / "my lake"))
+    rows = events(spark, {"event": "accepted", "ts": 5}, {"event": "acked", "ts": DAY_MS + 5})
+    staged = lake.events.stage(rows)
+    assert lake.events.read().isEmpty()
+    done = lake.events.publish(staged, after=Manifest(), about={"by": "test"})
+    assert (done.version, done.dates(), done.about) == (1, {"1970-01-01", "1970-01-02"}, {"by": "test"})
+    assertDataFrameEqual(lake.events.read(), rows)
+
+    second = events(spark, {"event": "dead", "ts": DAY_MS + 7})
+    replaced = lake.events.publish(
+        lake.events.stage(second), after=done, about={}, replaces=lambda file: file.date == "1970-01-02"
+    )
+    assertDataFrameEqual(lake.events.read(), rows.where("event = 'accepted'").union(second))
+    assertDataFrameEqual(lake.events.read(manifest=done), rows)  # who began before goes on reading what was there
+    assert [one.path.partition("/")[0] for one in replaced.dropped] == ["date=1970-01-02"]
+    assert not list((tmp_path / "my lake" / "events" / "_staging").iterdir())
+
+
+def test_of_two_runs_one_wins(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path))
+    before = lake.events.manifest()
+    mine, other = (lake.events.stage(events(spark, {"event": word})) for word in ("accepted", "kept"))
+    lake.events.publish(other, after=before, about={})
+    with pytest.raises(PublishConflict):
+        lake.events.publish(mine, after=before, about={})
+    assert [row["event"] for row in lake.events.read().collect()] == ["kept"]
+
+
+@pytest.mark.parametrize("kind", ["local", "hadoop"])
+def test_files(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    files: Files = LocalFiles() if kind == "local" else HadoopFiles(spark)
+    home = files.home(str(tmp_path))
+    assert files.list(f"{home}/none") == []
+    files.create(f"{home}/a b/one", b"\x00\xff")
+    with pytest.raises(FileExistsError):
+        files.create(f"{home}/a b/one", b"other")
+    assert files.read(f"{home}/a b/one") == b"\x00\xff"
+    files.rename(f"{home}/a b/one", f"{home}/c=d/two")
+    assert [(found.name, found.is_folder) for found in files.list(home)] == [("a b", True), ("c=d", True)]
+    assert [(found.name, found.size) for found in files.list(f"{home}/c=d") if found.name[0] != "."] == [("two", 2)]
+    with pytest.raises(FileNotFoundError):
+        files.read(f"{home}/a b/one")
+    files.delete(f"{home}/c=d")
+    files.delete(f"{home}/c=d")
+    assert not (tmp_path / "c=d").exists()
+
+
+def test_a_format_without_its_jars_is_named(spark: SparkSession) -> None:
+    check_format(spark, "parquet")
+    with pytest.raises(InvalidSettings, match=r"--packages io.delta:delta-spark"):
+        check_format(spark, "delta")
+    with pytest.raises(InvalidSettings, match="not 'csv'"):
+        check_format(spark, "csv")
+
+
+def test_what_is_missing_is_counted() -> None:
+    node = NodeState(ranges=[(1, 3), (6, 9)], beats={"a": 50, "b": 90}, first_at=10)
+    assert (node.gaps(), node.gaps(12), node.entries, node.last) == ([(4, 5)], [(4, 5), (10, 12)], 7, 9)
+    assert without([(4, 9)], {5, 9}) == [(4, 4), (6, 8)]
+    joined = join_nodes({"n": node}, {"n": NodeState(ranges=[(4, 5)], beats={"a": 70}), "m": NodeState()})
+    assert joined["n"] == NodeState(ranges=[(1, 9)], beats={"a": 70, "b": 90}, first_at=10)
+    assert (node.is_silent("a", 50), node.is_silent("a", 49), node.is_silent(None, 60)) == (True, False, True)
+    assert not node.is_silent("another pool", 99)
+    assert not NodeState(closed=True).is_silent(None, 99)

@@ -1,0 +1,121 @@
+"""reconcile: puts back exactly what is missing, under the old born, and stops where the journal is no proof."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from duetime.clock import SystemClock
+from duetime.errors import DuetimeError
+from duetime.job import Event, Job, NewJob
+from duetime.journal.reader import read_journal
+from duetime.names import Queue
+from duetime.spark.audit_journal import JournalIncomplete
+from duetime.spark.audit_run import Beside, read_findings, run_audit
+from duetime.spark.lake import Lake
+from duetime.spark.reconcile_run import run_reconcile
+from duetime.stores.base import Push
+from duetime.stores.open import open_store
+from tests.spark.history import HOUR_MS, NAMESPACE, Day, Node, a_day
+
+MAIL = Queue(NAMESPACE, "mail")
+
+
+@pytest.fixture
+def yesterday() -> int:
+    return SystemClock().now_ms() - 48 * HOUR_MS
+
+
+def push(url: str, queue: Queue, jobs: Sequence[NewJob]) -> None:
+    async def work() -> None:
+        store = await open_store(url)
+        for answer in await store.push(queue, [Push([job]) for job in jobs]):
+            assert not isinstance(answer, DuetimeError), answer
+        await store.close()
+
+    asyncio.run(work())
+
+
+def get(url: str, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
+    async def work() -> list[Job | None]:
+        store = await open_store(url)
+        found = list(await store.get(queue, ids))
+        await store.close()
+        return found
+
+    return asyncio.run(work())
+
+
+def lose(day: Day) -> None:
+    far = day.end + 365 * 24 * HOUR_MS
+    day.story("waits", due_at=far).accepted()
+    day.story("leased").accepted().delivered()
+    day.story("retried").accepted().delivered().released()
+    day.story("dead", tries=1).accepted().delivered().ended(Event.DEAD, reason="tries")
+    day.story("too-late", ttl=61_000).accepted()
+    day.story("in-time", ttl=200 * 24 * HOUR_MS).accepted()
+    day.story("pushed-again", due_at=far).accepted()
+
+
+def test_what_is_missing_is_put_back(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
+    day = a_day(tmp_path / "journal", yesterday, rounds=1, finish=lose)
+    url, journal = f"sqlite://{tmp_path}/jobs.db", str(day.journal)
+    for queue, jobs in day.held.items():
+        push(url, queue, jobs)
+    push(
+        url, MAIL, [NewJob("pushed-again", b"newer"), NewJob("nobody-was-promised", b"\xff\x00", attributes={"a": "b"})]
+    )
+    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(url)
+
+    # The id that was pushed again was accepted by nobody either, as far as this journal knows.
+    planned = run_reconcile(lake, journal, beside, dry_run=True)
+    assert (planned.lost, planned.counts) == (7, {"pushed": 6, "expired": 1, "adopted": 2})
+    assert get(url, MAIL, ["waits"]) == [None]
+    assert len(list(day.journal.iterdir())) == 2, "a dry run leaves no node"
+
+    done = run_reconcile(lake, journal, beside)
+    assert (done.lost, done.counts) == (7, {"pushed": 5, "expired": 1, "superseded": 1, "adopted": 2})
+    found = get(url, MAIL, ["waits", "leased", "retried", "dead", "in-time"])
+    assert all(job is not None for job in found)
+    assert [(job.id, job.attempt, job.tries) for job in found if job] == [
+        ("waits", 1, 5),
+        ("leased", 2, 4),
+        ("retried", 2, 4),
+        ("dead", 2, 1),
+        ("in-time", 1, 5),
+    ]
+    begun = {
+        entry.id: entry for entry in read_journal(day.journal, only=["node-a", "node-b"]) if entry.event == "accepted"
+    }
+    for job in found:
+        assert job
+        assert (job.born, job.body.decode()) == (begun[job.id].born, begun[job.id].body)
+    assert found[4]
+    assert found[4].expires_at == begun["in-time"].ts + begun["in-time"].ttl
+    assert get(url, MAIL, ["too-late", "pushed-again"])[0] is None
+
+    audited = run_audit(lake, journal, beside)
+    assert (list(read_findings(lake, audited)), audited.problems) == ([], [])
+    assert (audited.total("adopted"), audited.total("lost")) == (2, 0)
+    again = run_reconcile(lake, journal, beside)
+    assert (again.lost, again.counts, again.node) == (0, {}, "")
+
+
+def test_a_gap_stops_it_by_name(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
+    day = a_day(tmp_path / "journal", yesterday, rounds=1, finish=lose)
+    node = Node(day.journal, "node-c", per_segment=2)
+    for beat in range(6):
+        node.write(Event.HEARTBEAT, yesterday + beat)
+    node.close(yesterday + 10)
+    (node.folder / "000000000003-000000000004.journal").unlink()
+    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(f"sqlite://{tmp_path}/jobs.db", wait_s=0)
+    with pytest.raises(JournalIncomplete, match="node-c: entries 3 to 4 are missing"):
+        run_reconcile(lake, str(day.journal), beside)
+    assert get(beside.url, MAIL, ["waits"]) == [None]
+    done = run_reconcile(lake, str(day.journal), beside, assume_lost=["node-c"])
+    assert done.counts["pushed"] == 7
+    assert [one.node for one in done.assumed] == ["node-c"]
+    [summary] = (tmp_path / "lake" / "reconcile" / done.run).glob("summary.json")
+    assert "node-c" in summary.read_text()
