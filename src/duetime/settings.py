@@ -223,6 +223,7 @@ class Settings:
     callback_in_flight: int = _row(500, Kind.NUMBER, "callbacks at a time in a process; 0: this one makes none")
     callback_per_host: int = _row(100, Kind.NUMBER, "callbacks at a time from a process to one host and port")
     callback_lease: timedelta = _row("15s", Kind.DURATION, "how long a job is held while it is called back; renewed")
+    topic_log: str = _row("", Kind.TEXT, "folder of daily request, notify, err and notice logs; none if empty")
     topic_timezone: str = _row(
         "", Kind.TEXT, "time zone of fix_time, notify_time and daily counts; the server's if empty"
     )

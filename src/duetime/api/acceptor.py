@@ -13,7 +13,7 @@ from typing import Protocol
 
 log = logging.getLogger("duetime.http")
 
-AT_ONCE = 4
+AT_ONCE = 1
 """Connections taken before other processes, and this one's clients, have their turn."""
 LAST_ONES = 4096
 """What is still taken from the queue of a socket that closes; more than any backlog."""

@@ -106,7 +106,8 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     targets = Targets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
     callbacks = runtime.callbacks
     courier = callbacks.courier(runtime.pools, runtime.mirror, alert=runtime.alerts.event, draining=runtime.draining)
-    return (runtime.alerts, Watchdog(runtime.pools, runtime.alerts, targets), callbacks.tally, courier)
+    watchdog = Watchdog(runtime.pools, runtime.alerts, targets)
+    return (runtime.alerts, watchdog, callbacks.logs, callbacks.tally, courier)
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

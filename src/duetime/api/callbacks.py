@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from duetime.api.daily_logs import DailyLogs
 from duetime.engine.courier.courier import Courier, Options
 from duetime.engine.courier.lane import Alert
 from duetime.engine.courier.targets import Targets, read_networks
@@ -27,6 +28,7 @@ class Callbacks:
 
     service: TopicService
     tally: Tally
+    logs: DailyLogs
     options: Options
 
     def courier(self, pools: Pools, mirror: Mirror, *, alert: Alert, draining: asyncio.Event) -> Courier:
@@ -53,7 +55,7 @@ def make_callbacks(settings: Settings, pools: Pools, mirror: Mirror) -> Callback
         zone=zone,
         grace_s=settings.drain_timeout.total_seconds(),
     )
-    return Callbacks(service, tally, options)
+    return Callbacks(service, tally, DailyLogs(settings.topic_log, zone), options)
 
 
 def read_zone(name: str) -> tzinfo | None:

@@ -6,12 +6,16 @@ the connection goes to the very addresses that were checked, so a name that chan
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from duetime.errors import InvalidSettings
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+
+MAX_REMEMBERED = 10_000
+"""Hosts that need no second look."""
 
 _NAT64 = ip_network("64:ff9b::/96")
 
@@ -33,14 +37,17 @@ class Targets:
 
     def __init__(self, allowed: Iterable[Network] = ()) -> None:
         self._allowed = tuple(allowed)
+        self._fine: set[str] = set()
 
     def check(self, host: str) -> None:
         """Refuse a host that is an address; a name is checked when it is resolved. Raises ForbiddenTarget."""
-        try:
-            address = ip_address(host.strip("[]").partition("%")[0])
-        except ValueError:
+        if host in self._fine:
             return
-        self.check_address(address)
+        with suppress(ValueError):  # a name, which is checked when it is resolved
+            self.check_address(ip_address(host.strip("[]").partition("%")[0]))
+        if len(self._fine) >= MAX_REMEMBERED:
+            self._fine.clear()
+        self._fine.add(host)
 
     def check_address(self, address: Address) -> None:
         if not self._is_allowed(address):
