@@ -20,7 +20,7 @@ from duetime.job import Event, IfExists, NewJob
 from duetime.journal import files, journal, writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
-from duetime.journal.options import JournalOptions
+from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.reader import read_journal
 from duetime.stores.memory import MemoryStore
 from duetime.stores.open import open_store
@@ -56,7 +56,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 
 @asynccontextmanager
-async def journaled(folder: Path, store: FaultyStore | None = None, **options: int) -> AsyncIterator[Engine]:
+async def journaled(folder: Path, store: FaultyStore | None = None, **options: object) -> AsyncIterator[Engine]:
     async with Journal(JournalOptions(folder, **{"reserve": 0, **options})) as one:
         joined = await join_journal(store or MemoryStore(), one, "default")
         async with Engine(joined) as engine:
@@ -85,11 +85,12 @@ async def test_an_answer_waits_for_the_journal_and_the_next_call_does_not(tmp_pa
         assert events(tmp_path)[:2] == [("accepted", "a"), ("accepted", "b")]
 
 
+@pytest.mark.parametrize("mode", [Fsync.ALWAYS, Fsync.INTERVAL])
 @pytest.mark.parametrize("verb", ["push", "ack", "ack by id", "cancel", "kill", "purge", "respawn", "reschedule"])
 async def test_what_cannot_be_written_is_answered_with_an_unknown_outcome(
-    tmp_path: Path, disk: Disk, verb: str
+    tmp_path: Path, disk: Disk, verb: str, mode: Fsync
 ) -> None:
-    async with journaled(tmp_path) as engine:
+    async with journaled(tmp_path, fsync=mode) as engine:
         await push(engine, "a", "b", "waits")
         [a, b] = await engine.reserve([QUEUE], limit=2)
         await engine.kill(b.lease)
@@ -110,6 +111,32 @@ async def test_what_cannot_be_written_is_answered_with_an_unknown_outcome(
         written = len(events(tmp_path))
         disk.broken = False
         await until(lambda: len(events(tmp_path)) == written + 1)
+
+
+@pytest.mark.parametrize("mode", [Fsync.INTERVAL, Fsync.OFF])
+async def test_where_the_disk_is_not_waited_for_entries_are_with_the_system_before_the_answer(
+    tmp_path: Path, mode: Fsync
+) -> None:
+    async with journaled(tmp_path, fsync=mode, segment_size=2000) as engine:
+        for number in range(20):
+            await push(engine, f"j{number}")
+            assert ("accepted", f"j{number}") in events(tmp_path)
+        found = await engine.reserve([QUEUE], limit=20)
+        for delivery in found:
+            await engine.ack([delivery.lease])
+            assert ("acked", delivery.lease.id) in events(tmp_path)
+
+
+async def test_a_slow_disk_is_left_to_the_thread(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "SLOW_S", -1.0)
+    async with journaled(tmp_path, fsync=Fsync.OFF) as engine:
+        await push(engine, "a")
+        disk.free.clear()
+        pushing = asyncio.create_task(push(engine, "b"))
+        assert ids(await engine.reserve([QUEUE], limit=1)) == ["a"], "the loop goes on"
+        assert not pushing.done()
+        disk.free.set()
+        await pushing
 
 
 async def test_a_refusal_is_a_refusal_whatever_becomes_of_its_neighbours_entries(tmp_path: Path, disk: Disk) -> None:
