@@ -1,7 +1,7 @@
 """How long sealed segments stay: until they are too old or too much, and never before they were shipped.
 
 A process keeps its own segments and those of dead nodes; two that do so at once do no harm. The folder of a node that
-ended goes with its last segment.
+ended goes some time after its last segment.
 """
 
 import shutil
@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from duetime.journal.options import JournalOptions
 from duetime.journal.segments import LOCK, SHIPPED, is_alive, nodes, sealed, segments
+
+QUIET_S = 3600.0
 
 
 class Kept(NamedTuple):
@@ -36,9 +38,18 @@ def delete_old(options: JournalOptions, own: str) -> list[Path]:
         kept.path.unlink(missing_ok=True)
         gone.append(kept.path)
     for node in ours:
-        if node.name != own and not (node / LOCK).exists() and not segments(node):
+        if node.name != own and _is_left(node):
             shutil.rmtree(node, ignore_errors=True)
     return gone
+
+
+def _is_left(node: Path) -> bool:
+    """Nothing is in it, and nobody has just made it."""
+    try:
+        quiet = time.time() - node.stat().st_mtime > QUIET_S
+    except FileNotFoundError:
+        return False
+    return quiet and not (node / LOCK).exists() and not segments(node)
 
 
 def _too_many(options: JournalOptions, ours: list[Path]) -> Iterator[Kept]:
