@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from duetime.ids import encode
+from duetime.spark.audit import law
 from duetime.spark.lake import Lake
 from duetime.spark.report.data import Balance, BatchLine, Heat, Period, Point, QueueLine, Report
 from duetime.spark.report.gather import DAY, HOUR, Tables, balances, gather, step_for
+from duetime.spark.report.run import Asked, make_report
 from duetime.spark.report.words import duration, number, percent, short, span_of
 from duetime.spark.report.write import write_report
 from duetime.spark.stats import COUNTS, minute_stats
+from duetime.spark.stats_run import refresh_stats
 from tests.e2e.shell import Shell
 from tests.spark.browser import look_at
 from tests.spark.sample_rows import MINUTE, START, event, events, job, jobs
@@ -189,3 +194,23 @@ def test_from_the_lake_to_the_file(spark: SparkSession, tmp_path: Path) -> None:
     again = json.loads(shell.ok(*arguments, "--json").out)
     assert (again["counts"]["acked"], again["lateness_ms"]["p99"]) == (1, 30)
     assert "recall" in shell.ok("pipeline", "stats", "--again").out
+
+
+def test_the_law_is_the_last_audits_while_that_is_fresh(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path / "lake"))
+    known = jobs(spark, job("a", START), job("b", START + 1))
+    for table, rows in ((lake.events, events(spark, event("accepted", START))), (lake.jobs, known)):
+        table.publish(table.stage(rows), after=table.manifest(), about={})
+    refresh_stats(lake)
+    run = encode((START + HOUR) << 80)
+    law(known).withColumn("waiting", F.lit(1)).withColumn("lost", F.lit(1)).write.parquet(
+        f"{lake.folder}/audit/{run}/law"
+    )
+    spark.sql("SELECT 'lost' AS kind UNION ALL SELECT 'unanswered'").write.parquet(
+        f"{lake.folder}/audit/{run}/findings"
+    )
+
+    fresh = make_report(lake, Asked(START, START + DAY), written_at=START + 2 * HOUR)
+    assert (fresh.audited_at, fresh.defects, fresh.balances[0].missing) == (START + HOUR, {"lost": 1}, 1)
+    old = make_report(lake, Asked(START, START + DAY), written_at=START + 26 * HOUR)
+    assert (old.audited_at, old.defects, old.balances[0].missing) == (0, {}, 0)

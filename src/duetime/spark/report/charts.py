@@ -81,7 +81,8 @@ def retries_chart(report: Report) -> Figure:
         for word, label, colour in words
         if any(point.counts.get(word, 0) for point in report.points)
     ]
-    return {"data": data, "layout": {"barmode": "stack", "xaxis": time_axis(report), "yaxis": count_axis()}}
+    highest = max((sum(point.counts.get(word, 0) for word, _, _ in words) for point in report.points), default=0)
+    return {"data": data, "layout": {"barmode": "stack", "xaxis": time_axis(report), "yaxis": count_axis(highest)}}
 
 
 def reasons_chart(reasons: Mapping[str, int]) -> Figure:
@@ -116,7 +117,13 @@ def heat_chart(heat: Heat) -> Figure:
     }
     layout = {
         "hovermode": "closest",
-        "xaxis": {"type": "category", "showgrid": False, "ticks": "", "side": "bottom", "nticks": 25},
+        "xaxis": {
+            "type": "category",
+            "showgrid": False,
+            "ticks": "",
+            "tickangle": 0,
+            "nticks": 25 if len(heat.columns) <= 24 else 11,
+        },
         "yaxis": {"type": "category", "showgrid": False, "ticks": "", "autorange": "reversed"},
     }
     return {"data": [data], "layout": layout}
@@ -171,8 +178,10 @@ def time_axis(report: Report) -> Figure:
     }
 
 
-def count_axis() -> Figure:
-    return {"rangemode": "tozero", "tickformat": "~s", "nticks": 6, "zeroline": False}
+def count_axis(highest: float = 1000) -> Figure:
+    """From zero; no fractions of a job where there are few."""
+    steps = {"dtick": 1} if highest <= 5 else {"nticks": 6}
+    return {"rangemode": "tozero", "tickformat": "~s", "zeroline": False, **steps}
 
 
 def duration_axis(highest_ms: float, *, headroom: float = 1.5) -> Figure:

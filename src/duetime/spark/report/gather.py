@@ -58,9 +58,14 @@ def gather(tables: Tables, period: Period, *, target_ms: int, written_at: int) -
 
 
 def balances(jobs: DataFrame) -> list[Balance]:
-    """The conservation law per queue, over every job that the lake knows."""
+    """The conservation law per queue, over every job that the lake knows: the journal's word."""
+    return balances_of(law(jobs))
+
+
+def balances_of(stated: DataFrame) -> list[Balance]:
+    """Per queue, from the law per queue and batch; what an audit found lost is on neither side, and so is missing."""
     words = (*LEFT, *RIGHT)
-    rows = law(jobs).groupBy("namespace", "queue").agg(*(F.sum(word).alias(word) for word in words)).collect()
+    rows = stated.groupBy("namespace", "queue").agg(*(F.sum(word).alias(word) for word in words)).collect()
     return [Balance(row.namespace, row.queue, {word: row[word] for word in words}) for row in rows]
 
 

@@ -13,7 +13,7 @@ from duetime.ids import timestamp_ms
 from duetime.spark.audit import ERRORS
 from duetime.spark.lake import Lake
 from duetime.spark.report.data import LEFT, RIGHT, Period, Report
-from duetime.spark.report.gather import HOUR, MINUTE, Tables, gather, step_for
+from duetime.spark.report.gather import HOUR, MINUTE, Tables, balances_of, gather, step_for
 from duetime.spark.report.write import write_report
 
 TARGET_MS = 50
@@ -51,9 +51,7 @@ def make_report(lake: Lake, asked: Asked, *, written_at: int) -> Report:
         (F.col("ts") >= period.start_at) & (F.col("ts") < period.end_at)
     )
     tables = Tables(stats, events, lake.jobs.read())
-    gathered = gather(tables, period, target_ms=asked.target_ms, written_at=written_at)
-    audited_at, defects = _last_audit(lake)
-    return replace(gathered, audited_at=audited_at, defects=defects)
+    return _with_audit(gather(tables, period, target_ms=asked.target_ms, written_at=written_at), lake)
 
 
 def write_file(report: Report, path: Path) -> None:
@@ -87,14 +85,20 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _last_audit(lake: Lake) -> tuple[int, dict[str, int]]:
-    """When it was, and what it found by kind; (0, {}) if there is none."""
-    done = [one.name for one in lake.files.list(f"{lake.folder}/audit")]
-    done = [run for run in done if lake.files.list(f"{lake.folder}/audit/{run}/findings")]
-    if not done:
-        return 0, {}
-    found = lake.spark.read.parquet(f"{lake.folder}/audit/{max(done)}/findings").groupBy("kind").count().collect()
-    return timestamp_ms(max(done)), {row["kind"]: row["count"] for row in found if row["kind"] in ERRORS}
+def _with_audit(report: Report, lake: Lake) -> Report:
+    """With the law as an audit of the last day found it, store and all; else it stays the journal's word."""
+    runs = [one.name for one in lake.files.list(f"{lake.folder}/audit")]
+    done = [run for run in runs if lake.files.list(f"{lake.folder}/audit/{run}/findings")]
+    if not done or report.written_at - timestamp_ms(max(done)) > 24 * HOUR:
+        return report
+    folder = f"{lake.folder}/audit/{max(done)}"
+    found = lake.spark.read.parquet(f"{folder}/findings").groupBy("kind").count().collect()
+    return replace(
+        report,
+        audited_at=timestamp_ms(max(done)),
+        balances=balances_of(lake.spark.read.parquet(f"{folder}/law")),
+        defects={row["kind"]: row["count"] for row in found if row["kind"] in ERRORS},
+    )
 
 
 def _every_day(asked: Asked) -> range:

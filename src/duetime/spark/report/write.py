@@ -41,7 +41,7 @@ def write_report(report: Report) -> str:
     period = span_of(report.period.start_at, report.period.end_at)
     return write_page(
         "Delayed jobs: what was promised, what was kept",
-        f"{period}, {number(len(report.queues))} queues",
+        f"{period}, {number(len(report.queues))} queue{'s' if len(report.queues) != 1 else ''}",
         body,
         footer=f"Written by Duetime at {moment(report.written_at)} UTC from the lake's tables stats and jobs. "
         "Percentiles come from KLL sketches (about 1 % rank error); counts are exact.",
@@ -55,14 +55,16 @@ def _verdict(report: Report) -> Html:
     source = (
         f"Audited at {moment(report.audited_at)} UTC."
         if report.audited_at
-        else "By the journal alone; `duetime pipeline audit` compares with the store."
+        else "By the journal alone; duetime pipeline audit compares it with the store."
     )
     if missing or named:
         what = (
             ", ".join(f"{number(count)} {kind.replace('_', ' ')}" for kind, count in named.items())
             or f"{number(missing)} unexplained"
         )
-        return verdict("bad", f"The books do not balance: {what}", f"{source} `duetime pipeline reconcile` repairs it.")
+        return verdict(
+            "bad", f"The books do not balance: {what}", f"{source} Repair it with duetime pipeline reconcile."
+        )
     if not total:
         return verdict(
             "warn", "No jobs in this period", "The lake has no job that was accepted, delivered or ended here."
