@@ -1,6 +1,7 @@
 """The lake: published whole or not at all, and of two runs at once one wins."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def test_nothing_is_seen_before_it_is_published(spark: SparkSession, tmp_path: P
     assert not list((tmp_path / "my lake" / "events" / "_staging").iterdir())
 
 
-def test_of_two_runs_one_wins(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_two_runs_one_wins(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = Lake(spark, str(tmp_path))
     before = lake.events.manifest()
     mine, other = (lake.events.stage(events(spark, {"event": word})) for word in ("accepted", "kept"))
@@ -42,6 +43,18 @@ def test_of_two_runs_one_wins(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PublishConflict):
         lake.events.publish(mine, after=before, about={})
     assert [row["event"] for row in lake.events.read().collect()] == ["kept"]
+
+    # The other one was quicker by the blink between looking and creating.
+    now = lake.events.manifest()
+    files: Any = lake.events.files
+    monkeypatch.setattr(lake.events, "manifest", lambda: before)
+    monkeypatch.setattr(lake.events, "_manifest_path", lambda version: f"{lake.events.folder}/_manifest/{1:012d}.json")
+    with pytest.raises(PublishConflict):
+        lake.events.publish(mine, after=before, about={})
+    monkeypatch.undo()
+    assert len([one for one in files.list(f"{lake.events.folder}/date=1970-01-01") if one.name[0] != "."]) == 1
+    lake.events.publish(mine, after=now, about={})
+    assert sorted(row["event"] for row in lake.events.read().collect()) == ["accepted", "kept"]
 
 
 @pytest.mark.parametrize("kind", ["local", "hadoop"])

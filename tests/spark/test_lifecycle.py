@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from duetime.spark import lifecycle
-from duetime.spark.ingest_run import run_ingest
+from duetime.spark.ingest_run import compact, run_ingest
 from duetime.spark.lake import Lake
 from duetime.spark.lifecycle_run import run_lifecycle
 from duetime.spark.schemas import JOBS
@@ -155,6 +155,13 @@ def test_only_the_days_of_touched_jobs_are_written_again(spark: SparkSession, tm
     second = run_lifecycle(lake)
     assert (second.days, second.jobs) == (1, 13)
     assert kept <= set(lake.jobs.manifest().files)
+
+    # Small files become few, and their rows are not taken for new ones.
+    files, rows = len(lake.events.manifest().files), lake.events.read().count()
+    assert compact(lake, crowded=1) > 0
+    assert len(lake.events.manifest().files) < files
+    assert lake.events.read().count() == rows
+    assert run_lifecycle(lake).days == 0
     assertDataFrameEqual(
         lake.jobs.read().drop("date"), lifecycle.lifecycle(lake.events.read()).drop("date"), ignoreNullable=True
     )

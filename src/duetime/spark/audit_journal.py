@@ -56,7 +56,11 @@ class JournalNow:
 
     def problems(self, pool: str | None = None, after: int | None = None) -> list[Problem]:
         """Gaps and damage, and, if a time is given, who has not told everything before it."""
-        found = [Problem("damage", one.node, f"{one.file}, line {one.line}: {one.problem}") for one in self.damage]
+        found = [
+            Problem("damage", one.node, f"{one.file}, line {one.line}: {one.problem}")
+            for one in self.damage
+            if not self.nodes.get(one.node, NodeState()).has(one.seq)  # another copy of the segment had it whole
+        ]
         for name, node in sorted(self.nodes.items()):
             explained = {one.seq for one in self.damage if one.node == name}
             for first, last in without(node.gaps(self.lasts.get(name, 0)), explained):

@@ -24,15 +24,19 @@ from duetime.errors import InvalidRequest
 from duetime.journal.lines import read_line
 from duetime.journal.segments import parse
 from duetime.spark import ingest
-from duetime.spark.lake import Lake, Manifest, PublishConflict, Staged
+from duetime.spark.lake import DataFile, Lake, Manifest, PublishConflict, Staged
 from duetime.spark.lake_files import files_for
 from duetime.spark.lake_nodes import NodeState, join_nodes
+from duetime.spark.lifecycle_run import about_jobs
 
 PER_BATCH = 4 * 1024**3
 """Bytes of segments per micro-batch: each is one published step."""
 MAX_AGE = "3650d"
 """Spark passes over files older than the newest by more than this; a segment that comes late must not be."""
 NAMED_DAMAGE = 1000
+CROWDED = 64
+"""A day with more files than this is written anew, as few."""
+FILE_BYTES = 128 * 1024**2
 
 
 class Damage(Struct, frozen=True):
@@ -89,6 +93,7 @@ def run_ingest(
         except BaseException as error:  # it comes out of the query as a Java error without its own words
             errors.append(error)
             raise
+        compact(lake)
         told(total)
 
     query = _start(lake, journal, take, every)
@@ -141,33 +146,71 @@ def ingest_lines(lake: Lake, lines: DataFrame) -> Ingested:
 
 
 def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
+    """What is staged stays so until it is published: another run may come first."""
     manifest = lake.events.manifest()
     about = about_events(manifest)
     incoming, rows, doubled = extents(staged.read())
+    chosen, repeated = staged, 0
     overlapping = [name for name, state in incoming.items() if state.overlaps(about.nodes.get(name, NodeState()))]
     if doubled or overlapping:
-        rows_before = rows
         known = lake.events.read(manifest=manifest).where(F.col("node").isin(overlapping))
-        fresh = staged.read().transform(ingest.once).transform(ingest.new_only, known)
-        doubled_in, staged = staged, lake.events.stage(fresh)
-        doubled_in.drop()
-        incoming, rows, _ = extents(staged.read())
-        done.repeated += rows_before - rows
+        chosen = lake.events.stage(staged.read().transform(ingest.once).transform(ingest.new_only, known))
+        before = rows
+        incoming, rows, _ = extents(chosen.read())
+        repeated = before - rows
     known_places = {(one.file, one.line) for one in about.damage}
     damage = [one for one in done.damage if (one.file, one.line) not in known_places]
-    if not rows and not damage:
-        staged.drop()
-        done.version = manifest.version
-        return done
-    new_about = EventsAbout(
-        nodes=join_nodes(about.nodes, incoming),
-        damage=[*about.damage, *damage][:NAMED_DAMAGE],
-        damaged=about.damaged + len(damage),
-        events=about.events + rows,
-    )
-    published = lake.events.publish(staged, after=manifest, about=msgspec.to_builtins(new_about))
-    done.events, done.version = rows, published.version
+    version = manifest.version
+    if rows or damage:
+        new_about = EventsAbout(
+            nodes=join_nodes(about.nodes, incoming),
+            damage=[*about.damage, *damage][:NAMED_DAMAGE],
+            damaged=about.damaged + len(damage),
+            events=about.events + rows,
+        )
+        try:
+            published = lake.events.publish(chosen, after=manifest, about=msgspec.to_builtins(new_about))
+        except PublishConflict:
+            if chosen is not staged:
+                chosen.drop()
+            raise
+        version = published.version
+    chosen.drop()
+    staged.drop()
+    done.events, done.repeated, done.version = rows, repeated, version
     return done
+
+
+def compact(lake: Lake, crowded: int = CROWDED) -> int:
+    """Write the days that many small runs have cut into many small files anew; answers how many days.
+
+    Only files that `lifecycle` has read, so that it does not take their rows for new ones. If another run publishes
+    meanwhile, the next one does it.
+    """
+    manifest = lake.events.manifest()
+    known = about_jobs(lake.jobs.manifest()).events_version
+    days: dict[str, list[DataFile]] = {}
+    for file in manifest.files:
+        if file.since <= known:
+            days.setdefault(file.date, []).append(file)
+    days = {day: files for day, files in days.items() if len(files) > crowded}
+    chosen = {file for files in days.values() for file in files}
+    if not chosen:
+        return 0
+    parts = sum(file.bytes for file in chosen) // FILE_BYTES + 1
+    staged = lake.events.stage(lake.events.read(manifest=manifest, only=lambda file: file in chosen).coalesce(parts))
+    try:
+        lake.events.publish(
+            staged,
+            after=manifest,
+            about=manifest.about,
+            replaces=lambda file: file in chosen,
+            since=max(file.since for file in chosen),
+        )
+    except PublishConflict:
+        staged.drop()
+        return 0
+    return len(days)
 
 
 def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:

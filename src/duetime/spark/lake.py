@@ -113,15 +113,18 @@ class Table:
         after: Manifest,
         about: Mapping[str, Any],
         replaces: Callable[[DataFile], bool] = lambda file: False,
+        since: int | None = None,
     ) -> Manifest:
         """Make the staged rows part of the table, and drop the files that they replace, in one step.
 
-        Raises PublishConflict if `after` is not the newest manifest any more; nothing is changed then.
+        `since` is for rows that are not new but written anew: the manifest that they have been in since. Raises
+        PublishConflict if `after` is not the newest manifest any more; nothing is changed then, and what is staged can
+        be published later.
         """
         now, version = SystemClock().now_ms(), after.version + 1
         if version <= self.manifest().version:
             raise PublishConflict(f"{self.folder} was published by another run")
-        added = self._take_in(staged, version) if staged else []
+        added = self._take_in(staged, version, since or version) if staged else []
         gone = [file for file in after.files if replaces(file)]
         old = [one for one in after.dropped if one.at < now - LITTER_MS]
         manifest = Manifest(
@@ -135,20 +138,21 @@ class Table:
         try:
             self.files.create(self._manifest_path(version), msgspec.json.encode(manifest))
         except FileExistsError:
-            for file in added:
-                self.files.delete(f"{self.folder}/{file.path}")
+            if staged:
+                staged.move_back()
             raise PublishConflict(f"{self.folder} was published by another run") from None
+        if staged:
+            staged.drop()
         self._sweep(old, now)
         return manifest
 
-    def _take_in(self, staged: "Staged", version: int) -> list[DataFile]:
+    def _take_in(self, staged: "Staged", version: int, since: int) -> list[DataFile]:
         if self.format == "parquet":
-            return staged.move_in(version)
+            return staged.move_in(since)
         # Delta and Iceberg keep their own files; Delta knows a repeated append by its transaction's number.
         writer = staged.read().write.format(self.format).partitionBy("date").mode("append")
         writer = writer.option("txnAppId", self.folder).option("txnVersion", version)
         writer.save(f"{self.folder}/data")
-        staged.drop()
         return []
 
     def _sweep(self, old: Sequence[Dropped], now: int) -> None:
@@ -173,6 +177,7 @@ class Staged:
 
     def __init__(self, spark: SparkSession, table: Table, folder: str) -> None:
         self._spark, self._table, self.folder = spark, table, folder
+        self._moved: list[tuple[str, str]] = []
 
     def read(self) -> DataFrame:
         if not self._parts():
@@ -182,15 +187,21 @@ class Staged:
     def drop(self) -> None:
         self._table.files.delete(self.folder)
 
-    def move_in(self, version: int) -> list[DataFile]:
+    def move_in(self, since: int) -> list[DataFile]:
         """To the partitions of the table, under names that no other run uses."""
         files, run, moved = self._table.files, self.folder.rpartition("/")[2], list[DataFile]()
         for number, (partition, path, size) in enumerate(self._parts()):
             name = f"{partition}/{run}-{number:05d}.parquet"
-            files.rename(path, f"{self._table.folder}/{name}")
-            moved.append(DataFile(name, size, version))
-        self.drop()
+            target = f"{self._table.folder}/{name}"
+            files.rename(path, target)
+            self._moved.append((path, target))
+            moved.append(DataFile(name, size, since))
         return moved
+
+    def move_back(self) -> None:
+        while self._moved:
+            path, target = self._moved.pop()
+            self._table.files.rename(target, path)
 
     def _parts(self) -> list[tuple[str, str, int]]:
         files = self._table.files

@@ -33,6 +33,9 @@ class NodeState(Struct, frozen=True):
     def last(self) -> int:
         return self.ranges[-1][1] if self.ranges else 0
 
+    def has(self, seq: int) -> bool:
+        return any(first <= seq <= last for first, last in self.ranges)
+
     def gaps(self, up_to: int = 0) -> list[Range]:
         """What is missing before the last entry that was read, or before `up_to` if that is known to exist."""
         missing: list[Range] = []
