@@ -1,0 +1,170 @@
+"""Rows that become jobs: Spark's expressions (schedule) and Arrow's kernels (.save()) give the same verdicts."""
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from duetime.clock import MAX_INSTANT
+from duetime.errors import InvalidRequest
+from duetime.job import MAX_BODY
+from duetime.names import check_id
+from duetime.spark.chunks import Cutter
+from duetime.spark.job_columns import SCHEMA, job_columns
+from duetime.spark.job_rows import REASONS, ROWS, check_columns, job_rows
+from duetime.spark.load_options import read_options
+from duetime.stores.base import Mark
+
+NOW = 1_800_000_000_000
+OPTIONS = read_options({"url": "redis://x", "queue": "recall", "batch": "b1", "ttl": "1000d", "tries": 4})
+
+ROWS_OF_ALL_KINDS = f"""
+    select * from values
+      ('fine', 'x', timestamp'2027-02-01 10:00:00', 'other', 86400 * 400L, 3, 'High', map('k', 'v')),
+      ('defaults', 'x', null, null, null, null, null, null),
+      ('', 'x', null, null, null, null, null, null),
+      (null, 'x', null, null, null, null, null, null),
+      ('bell' || char(7), 'x', null, null, null, null, null, null),
+      ('no-break' || char(160), 'x', null, null, null, null, null, null),
+      ('with space', 'x', null, null, null, null, null, null),
+      (repeat('i', 128), 'x', null, null, null, null, null, null),
+      (repeat('ü', 129), 'x', null, null, null, null, null, null),
+      ('null-body', null, null, null, null, null, null, null),
+      ('largest', repeat('b', {MAX_BODY}), null, null, null, null, null, null),
+      ('too-large', repeat('b', {MAX_BODY + 1}), null, null, null, null, null, null),
+      ('old', 'x', timestamp'1969-12-31 23:59:59', null, null, null, null, null),
+      ('rounded', 'x', timestamp'2027-02-01 10:00:00.000001', null, null, null, null, null),
+      ('bad-queue', 'x', null, 'no/slash', null, null, null, null),
+      ('negative', 'x', null, null, -1L, null, null, null),
+      ('early', 'x', timestamp'2090-01-01', null, 60L, null, null, null),
+      ('no-ttl', 'x', timestamp'2090-01-01', null, 0L, null, null, null),
+      ('tries', 'x', null, null, null, 65536, null, null),
+      ('priority', 'x', null, null, null, null, 'urgent', null),
+      ('numbered', 'x', null, null, null, null, ' 3 ', null),
+      ('empty-key', 'x', null, null, null, null, null, map('', 'v')),
+      ('null-value', 'x', null, null, null, null, null, map('k', cast(null as string)))
+    as t(id, body, due_at, queue, ttl, tries, priority, attributes)
+"""
+
+
+def both_ways(spark: SparkSession, query: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    frame = spark.sql(query)
+    by_spark = [row.asDict() for row in job_rows(frame, OPTIONS, NOW).collect()]
+    table = frame.toArrow().combine_chunks()
+    by_arrow = [
+        row for batch in table.to_batches() for row in job_columns(batch, OPTIONS, NOW, OPTIONS.batch).to_pylist()
+    ]
+    for row in (*by_spark, *by_arrow):
+        row["body"] = None if row["body"] is None else bytes(row["body"])
+        row["attributes"] = None if row["attributes"] is None else dict(row["attributes"])
+    return by_spark, by_arrow
+
+
+def test_the_same_verdicts_both_ways(spark: SparkSession) -> None:
+    by_spark, by_arrow = both_ways(spark, ROWS_OF_ALL_KINDS)
+
+    assert by_spark == by_arrow
+    reasons = {row["id"]: row["reason"] for row in by_spark if row["reason"]}
+    assert set(reasons.values()) == set(REASONS.values())
+    fine = {row["id"]: row for row in by_spark if not row["reason"]}
+    assert set(fine) == {
+        "fine", "defaults", "with space", "i" * 128, "largest", "rounded", "no-ttl", "numbered"
+    }  # fmt: skip
+    assert (fine["defaults"]["due_at"], fine["defaults"]["queue"], fine["defaults"]["tries"]) == (NOW, "recall", 4)
+    assert (fine["fine"]["queue"], fine["fine"]["tries"], fine["fine"]["priority"]) == ("other", 3, 1)
+    assert fine["numbered"]["priority"] == 3
+    at = datetime.datetime(2027, 2, 1, 10, tzinfo=datetime.UTC)
+    assert fine["rounded"]["due_at"] == int(at.timestamp() * 1000) + 1
+    assert fine["fine"]["due_at"] <= MAX_INSTANT
+
+
+def test_what_passes_is_what_the_kernel_takes_for_an_id(spark: SparkSession) -> None:
+    by_spark, _ = both_ways(spark, ROWS_OF_ALL_KINDS)
+    for row in by_spark:
+        if row["id"] is None or row["reason"] == REASONS["id_bad"]:
+            with pytest.raises(InvalidRequest):
+                check_id(row["id"] or "")
+        else:
+            check_id(row["id"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "due_in_ms"),
+    [
+        ("interval '90' minute delay", 5_400_000),
+        ("interval '1 00:00:00.0005' day to second delay", 86_400_001),
+        ("90 delay", 90_000),
+        ("0.07d delay", 70),
+        ("cast(1.5 as decimal(4, 2)) delay", 1_500),
+        ("cast(null as int) delay", 0),
+        (f"{NOW + 5}L due_at", 5),
+    ],
+)
+def test_delays_both_ways(spark: SparkSession, columns: str, due_in_ms: int) -> None:
+    by_spark, by_arrow = both_ways(spark, f"select 'a' id, 'x' body, {columns}")
+    assert by_spark[0]["due_at"] - NOW == by_arrow[0]["due_at"] - NOW == due_in_ms
+    assert by_spark[0]["reason"] == by_arrow[0]["reason"] is None
+
+
+def test_bodies_that_become_json_both_ways(spark: SparkSession) -> None:
+    by_spark, by_arrow = both_ways(
+        spark,
+        """select 'a' id, struct(1 number, 'ü"' text, cast(null as string) nothing, array(1, null) list,
+           map('k', 1.5d) map, true yes, struct('deep' x) inner) body""",
+    )
+    assert by_spark[0]["body"] == by_arrow[0]["body"]
+    assert by_spark[0]["body"].decode() == (
+        '{"number":1,"text":"ü\\"","list":[1,null],"map":{"k":1.5},"yes":true,"inner":{"x":"deep"}}'
+    )
+
+
+def test_the_two_tables_have_the_same_columns() -> None:
+    assert SCHEMA.names == ROWS.names
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("1 body", "the column body cannot be of type int"),
+        ("'x' body, 'tomorrow' due_at", "the column due_at cannot be of type string"),
+        ("'x' body, current_timestamp() due_at, 5 delay", "give due_at or delay, not both"),
+    ],
+)
+def test_columns_of_the_wrong_type(spark: SparkSession, columns: str, problem: str) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
+        check_columns(spark.sql(f"select {columns}").schema)
+
+
+@pytest.mark.parametrize("size", [1, 7, 499, 500, 501, 1_300, 5_000])
+def test_where_rows_are_cut_does_not_depend_on_the_batches_they_come_in(size: int) -> None:
+    count = 5_000
+    rows = {
+        "id": [f"job-{index}" for index in range(count)],
+        "body": [b"x" * (100_000 if index < 300 else 10) for index in range(count)],
+        "due_at": [NOW + index for index in range(count)],
+        "queue": ["one" if index < 1_250 else "two" for index in range(count)],
+        "ttl": [0] * count,
+        "tries": [5] * count,
+        "priority": [2 if index < 4_000 else 3 for index in range(count)],
+        "attributes": [None if index % 1_000 else [("k", "v")] for index in range(count)],
+        "reason": [None] * count,
+    }
+    table = pa.table(rows, schema=SCHEMA)
+
+    def cut(pieces: list[pa.Table]) -> list[tuple[str, str, int, bytes]]:
+        marks: list[tuple[str, str, int, bytes]] = []
+        for queue, columns, steps in Cutter("crm", lambda number, digest: Mark(str(number), digest, 1)).cut(pieces):
+            for step in steps:
+                assert step.mark is not None
+                first = columns.ids[step.first].as_py()
+                marks.append((step.mark.name, f"{queue}:{first}", step.last - step.first, step.mark.digest))
+        return marks
+
+    whole = cut([table])
+    assert cut([table.slice(at, size) for at in range(0, count, size)]) == whole
+    assert sum(one[2] for one in whole) == count
+    assert max(one[2] for one in whole) == 500
+    # 4 MiB of bodies are 41 of the large ones.
+    assert [one[2] for one in whole[:3]] == [1, 41, 41]
