@@ -13,7 +13,7 @@ from typing import Protocol
 
 log = logging.getLogger("duetime.http")
 
-AT_ONCE = 1
+AT_ONCE = 4
 """Connections taken before other processes, and this one's clients, have their turn."""
 LAST_ONES = 4096
 """What is still taken from the queue of a socket that closes; more than any backlog."""
@@ -22,11 +22,20 @@ PAUSE_S = 0.25
 OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
+YIELD_S = 0.003
+YIELDS = 5
+"""How often, and for how long, a process that has more clients than another leaves the next ones to it."""
+
+
 class Host(Protocol):
     """Who serves the connections."""
 
     def is_packed(self) -> bool:
         """There is not even room to refuse one more client."""
+        ...
+
+    def is_ahead(self) -> bool:
+        """Another process that listens here has clearly fewer clients."""
         ...
 
     def make_room(self) -> bool:
@@ -45,6 +54,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[object]] = set()
         self._resume: asyncio.TimerHandle | None = None
+        self._yields = 0
 
     def start(self) -> None:
         self._socket.setblocking(False)
@@ -63,6 +73,11 @@ class Acceptor:
             await asyncio.gather(*self._starting, return_exceptions=True)
 
     def _accept(self) -> None:
+        if self._yields < YIELDS and self._host.is_ahead():
+            self._yields += 1
+            self._pause(YIELD_S)
+            return
+        self._yields = 0
         self._take(AT_ONCE)
 
     def _take(self, count: int) -> None:
@@ -91,6 +106,6 @@ class Acceptor:
         except OSError:  # the client has gone already
             client.close()
 
-    def _pause(self) -> None:
+    def _pause(self, seconds: float = PAUSE_S) -> None:
         self._loop.remove_reader(self._socket.fileno())
-        self._resume = self._loop.call_later(PAUSE_S, self.start)
+        self._resume = self._loop.call_later(seconds, self.start)

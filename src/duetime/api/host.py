@@ -43,11 +43,16 @@ LAST_GRACE_S = 1.0
 """The admin listener answers until the others are drained, and then has this long."""
 
 
-def http(name: str, make_app: Callable[[Runtime], ASGIApp]) -> Make:
-    """An HTTP listener for an application, within the limits that are set; metrics call it by its name."""
+def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool = False) -> Make:
+    """An HTTP listener for an application, within the limits that are set; metrics call it by its name.
+
+    The processes of a server share the clients of one listener evenly: of that which is balanced.
+    """
 
     def make(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
-        listener = Listener(make_app(runtime), sockets, limits=limits_of(runtime.settings), budget=runtime.budget)
+        balance = runtime.crew.balance if is_balanced else None
+        limits = limits_of(runtime.settings)
+        listener = Listener(make_app(runtime), sockets, limits=limits, budget=runtime.budget, balance=balance)
         watch_listener(runtime.pools.meters, name, listener.service)
         return listener
 
@@ -55,7 +60,7 @@ def http(name: str, make_app: Callable[[Runtime], ASGIApp]) -> Make:
 
 
 ENTRANCES: Sequence[Entrance] = (
-    Entrance("API", "host", "port", http("api", api_app)),
+    Entrance("API", "host", "port", http("api", api_app, is_balanced=True)),
     Entrance("TCP", "tcp_host", "tcp_port", tcp_door, is_on=has_tcp, scheme="tcp"),
     Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), is_on=has_ouqiang),
     Entrance("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),

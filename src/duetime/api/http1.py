@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]  # a stream's transport, not its base
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
-        self._service.connections.add(self)
+        self._service.welcome(self)
         if self._lingering:
             self._refuse(503, FULL)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp
 
 from duetime.api.acceptor import Acceptor
+from duetime.api.balance import Balance
 from duetime.api.budget import Budget
 from duetime.api.http1 import Connection
 from duetime.api.service import Limits, Service
@@ -31,8 +32,9 @@ class Listener:
         *,
         limits: Limits | None = None,
         budget: Budget | None = None,
+        balance: Balance | None = None,
     ) -> None:
-        self._service = Service(app, limits or Limits(), budget or Budget(BUDGET))
+        self._service = Service(app, limits or Limits(), budget or Budget(BUDGET), balance)
         self._acceptors = [Acceptor(sock, self) for sock in sockets]
         self._watch: asyncio.Task[None] | None = None
 
@@ -42,6 +44,7 @@ class Listener:
         return self._service
 
     async def start(self) -> None:
+        self._service.tell_count()
         for acceptor in self._acceptors:
             acceptor.start()
         self._watch = asyncio.create_task(self._watch_time())
@@ -50,6 +53,7 @@ class Listener:
         """Drain for at most `grace_s` seconds."""
         service = self._service
         service.draining = True
+        service.tell_count()
         for acceptor in self._acceptors:
             await acceptor.close()
         for client in list(service.connections):
@@ -63,6 +67,9 @@ class Listener:
 
     def is_packed(self) -> bool:
         return self._service.is_packed()
+
+    def is_ahead(self) -> bool:
+        return self._service.balance is not None and self._service.balance.is_ahead()
 
     def make_room(self) -> bool:
         return self._service.make_room()

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 from starlette.types import ASGIApp
 
+from duetime.api.balance import Balance
 from duetime.api.budget import Budget
 from duetime.ids import ALPHABET, encode
 from duetime.settings import Settings
@@ -107,10 +108,11 @@ class Request(Protocol):
 class Service:
     """One listener's shared state. Belongs to one event loop."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, budget: Budget) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, budget: Budget, balance: Balance | None = None) -> None:
         self.app = app
         self.limits = limits
         self.budget = budget
+        self.balance = balance
         self.connections: set[Client] = set()
         self.requests: set[Request] = set()
         self.answers: defaultdict[int, int] = defaultdict(int)
@@ -140,8 +142,22 @@ class Service:
         self.requests.discard(request)
         self._tell_empty()
 
+    def welcome(self, client: Client) -> None:
+        self.connections.add(client)
+        self.tell_count()
+
+    def tell_count(self) -> None:
+        """Let the other processes know how many clients this one has."""
+        if self.balance is None:
+            return
+        if self.draining:
+            self.balance.vacate()
+        else:
+            self.balance.tell(len(self.connections))
+
     def forget(self, client: Client) -> None:
         self.connections.discard(client)
+        self.tell_count()
         self._tell_empty()
 
     def is_packed(self) -> bool:

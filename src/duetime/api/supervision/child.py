@@ -60,7 +60,7 @@ class Child:
                 *command,
                 str(theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *self.start.sockets.values()],
+                pass_fds=[theirs.fileno(), *self.start.files],
                 env={name: value for name, value in os.environ.items() if name not in VARIABLES},
                 process_group=0,  # Ctrl-C is for the supervisor
             )

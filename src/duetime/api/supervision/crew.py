@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from duetime.api.balance import Balance
 from duetime.api.metrics.ledger import METRICS, Ledger
 from duetime.api.supervision.control import ANSWER_S, Channel, ControlLost, Handler
 
@@ -55,6 +56,8 @@ class Farewell(msgspec.Struct, array_like=True, frozen=True):
 class Crew(Protocol):
     name: str
     """This worker's own name."""
+    balance: Balance | None
+    """With whom it shares its clients; None if it has them all."""
 
     def handle(self, name: str, handler: Handler) -> None:
         """Answer requests of this name in this process."""
@@ -71,6 +74,7 @@ class Alone:
     """A server that is one process."""
 
     name = "1"
+    balance: Balance | None = None
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         """`ledger` remembers what this process counted before its settings were reloaded."""
@@ -107,8 +111,9 @@ class Alone:
 class Member:
     """A worker under a supervisor. When that does not answer, a worker still speaks for itself."""
 
-    def __init__(self, name: str, channel: Channel) -> None:
+    def __init__(self, name: str, channel: Channel, *, balance: Balance | None = None) -> None:
         self.name = name
+        self.balance = balance
         self._channel = channel
         self._alone = Alone()
         self._alone.name = name

@@ -7,8 +7,10 @@ A replacement serves before its predecessor is drained, so that a place is never
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+
+import msgspec
 
 from duetime.api.supervision.child import Child
 from duetime.api.supervision.control import Handler
@@ -30,7 +32,13 @@ class Place:
     """`up` is set once its first worker serves, or cannot; then `refusal` says why."""
 
     def __init__(
-        self, start: Start, command: Sequence[str], handlers: Mapping[str, Handler], *, restart: Backoff = RESTART
+        self,
+        start: Start,
+        command: Sequence[str],
+        handlers: Mapping[str, Handler],
+        *,
+        ended: Callable[[Child], None],
+        restart: Backoff = RESTART,
     ) -> None:
         self.start = start
         self.child: Child | None = None
@@ -40,7 +48,9 @@ class Place:
         self._command = command
         self._handlers = handlers
         self._restart = restart
+        self._ended = ended
         self._leaving = asyncio.Event()
+        self._generation = 0
         self._outgoing: set[Child] = set()
 
     @property
@@ -70,14 +80,20 @@ class Place:
             if self._leaving.is_set():
                 return
             self.child = None
+            self._ended(child)
             self.restarts += 1
             failures = 1 if child.lived_s >= STABLE_S else failures + 1
             await self._pause(child, self._restart.delay_ms(failures))
 
     async def _launch(self, start: Start) -> Child:
-        child = self.child = Child(start)
+        child = self.child = self._child(start)
         await child.launch(self._command, self._handlers)
         return child
+
+    def _child(self, start: Start) -> Child:
+        """With a slot of its own beside its predecessor's, which may still be draining."""
+        self._generation += 1
+        return Child(msgspec.structs.replace(start, slot=2 * (int(start.name) - 1) + self._generation % 2))
 
     async def _last_end(self, child: Child) -> Child:
         """Wait for the end of the present worker, whoever that is by then."""
@@ -102,7 +118,7 @@ class Place:
         if before is None:  # the next one is on its way, and comes with the new start
             self.start = start
             return
-        child = Child(start)
+        child = self._child(start)
         await child.launch(self._command, self._handlers)
         try:
             async with asyncio.timeout(READY_S):
@@ -118,6 +134,7 @@ class Place:
         self._outgoing.add(before)
         await before.finish(hurry)
         self._outgoing.discard(before)
+        self._ended(before)
 
     async def leave(self, hurry: asyncio.Event) -> None:
         """Nobody follows; who is here is drained."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from duetime.api.balance import MOST_WORKERS
 from duetime.errors import InvalidSettings
 from duetime.settings import Settings
 
@@ -35,11 +36,20 @@ class Program:
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a worker is told at its start: its name, what to serve, and the numbers of the sockets it has inherited."""
+    """What a worker is told at its start: its name, what to serve, and the numbers of the files it has inherited.
+
+    `balance` is the file of the connection counts and `slot` the worker's own among them; 0 if there is none.
+    """
 
     name: str
     settings: Settings
     sockets: dict[str, int]
+    balance: int = 0
+    slot: int = 0
+
+    @property
+    def files(self) -> list[int]:
+        return [*self.sockets.values(), *([self.balance] if self.balance else [])]
 
 
 def differ(one: Settings, other: Settings) -> bool:
@@ -53,7 +63,9 @@ def count_workers(settings: Settings) -> int:
 
 
 def check_shared(settings: Settings) -> None:
-    """Raises InvalidSettings for a store that lives in one process and cannot serve several."""
+    """Raises InvalidSettings for what several processes cannot have: a store that lives in one, no end of them."""
+    if count_workers(settings) > MOST_WORKERS:
+        raise InvalidSettings(f"workers: at most {MOST_WORKERS} under one supervisor")
     for name, url in {**settings.pools, "registry": settings.registry_store}.items():
         if url.startswith("memory:"):
             raise InvalidSettings(

@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from duetime.api.balance import Balance
 from duetime.api.entrances import addresses, bind_all, close_all, rebind
 from duetime.api.host import ENTRANCES
 from duetime.api.metrics.ledger import METRICS, Ledger
+from duetime.api.supervision.child import Child
 from duetime.api.supervision.control import ControlLost
 from duetime.api.supervision.crew import AskAll, Farewell, Reply
 from duetime.api.supervision.notify import Notifier
@@ -37,6 +39,7 @@ class Supervisor:
         self._notifier = notifier
         self._ledger = Ledger(settings.metrics_queues)
         self._sockets = bind_all(ENTRANCES, settings)
+        self._balance = Balance.create()
         self._places = [self._place(number) for number in range(1, workers + 1)]
         self._keeping: dict[Place, asyncio.Task[None]] = {}
         self._signals = Signals(self._reopen_logs)
@@ -44,10 +47,16 @@ class Supervisor:
     def _place(self, number: int) -> Place:
         handlers = {"ask_all": self._ask_all, "workers": self._workers, "farewell": self._farewell}
         start = self._start(str(number), self._settings, self._sockets)
-        return Place(start, self._program.worker_command, handlers)
+        return Place(start, self._program.worker_command, handlers, ended=self._vacate)
+
+    def _vacate(self, child: Child) -> None:
+        """Nobody waits any more for a worker that has ended."""
+        if self._balance is not None:
+            self._balance.vacate(child.start.slot)
 
     def _start(self, name: str, settings: Settings, sockets: dict[str, socket.socket]) -> Start:
-        return Start(name, settings, {name: sock.fileno() for name, sock in sockets.items()})
+        numbers = {entrance: sock.fileno() for entrance, sock in sockets.items()}
+        return Start(name, settings, numbers, balance=self._balance.file if self._balance else 0)
 
     async def run(self) -> None:
         """Raises InvalidSettings when the first workers cannot serve with these settings."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from duetime.api.app import Runtime
+from duetime.api.balance import Balance
 from duetime.api.host import serve
 from duetime.api.supervision.control import Channel
 from duetime.api.supervision.crew import Member
@@ -34,7 +35,8 @@ async def work(control: int, set_up_logging: Callable[[Settings], None], reopen_
     set_up_logging(start.settings)
     sockets = {name: socket.socket(fileno=number) for name, number in start.sockets.items()}
     watch = asyncio.create_task(_watch(channel, orders))
-    crew = Member(start.name, channel)
+    balance = Balance(start.balance, start.slot) if start.balance else None
+    crew = Member(start.name, channel, balance=balance)
     try:
         await serve(start.settings, sockets, orders, crew=crew, ready=_tell_ready(channel))
         await crew.farewell()

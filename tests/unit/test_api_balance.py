@@ -1,0 +1,61 @@
+"""Sharing a rush of clients between processes that accept from one socket."""
+
+import asyncio
+import socket
+
+from duetime.api.acceptor import YIELDS
+from duetime.api.balance import MOST_WORKERS, Balance
+from duetime.api.listener import Listener
+from tests.plugins.http_peer import Peer, echo
+
+
+def two() -> tuple[Balance, Balance]:
+    shared = Balance.create()
+    assert shared is not None
+    return Balance(shared.file, 0), Balance(shared.file, 2 * MOST_WORKERS - 1)
+
+
+def test_who_has_clearly_more_is_ahead() -> None:
+    one, other = two()
+    one.tell(100)
+    assert not one.is_ahead()  # nobody else is there
+    for theirs, ahead in [(0, True), (50, True), (84, True), (85, False), (100, False), (200, False)]:
+        other.tell(theirs)
+        assert one.is_ahead() is ahead
+    assert other.is_ahead()
+    one.vacate()
+    assert not other.is_ahead()
+
+
+def test_a_few_connections_more_are_nothing() -> None:
+    one, other = two()
+    one.tell(3)
+    other.tell(0)
+    assert not one.is_ahead()
+
+
+class Ahead(Balance):
+    """Always has more than the others."""
+
+    asked = 0
+
+    def is_ahead(self) -> bool:
+        self.asked += 1
+        return True
+
+
+async def test_who_is_ahead_leaves_the_next_client_to_others_but_not_for_ever() -> None:
+    shared = Balance.create()
+    assert shared is not None
+    one, other = Ahead(shared.file, 0), Balance(shared.file, 1)
+    sock = socket.create_server(("127.0.0.1", 0))
+    listener = Listener(echo, [sock], balance=one)
+    await listener.start()
+    peer = Peer(*await asyncio.open_connection(*sock.getsockname()))
+    assert (await peer.ask(b"GET / HTTP/1.1\r\n\r\n"))[0] == 200
+    assert one.asked == YIELDS
+    other.tell(1000)
+    assert other.is_ahead()
+    peer.writer.close()
+    await listener.stop(5)
+    assert not other.is_ahead()  # who has stopped accepting does not count
