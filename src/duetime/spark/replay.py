@@ -18,7 +18,9 @@ def arrivals(events: DataFrame, jobs: DataFrame, *, start_at: int, end_at: int) 
 
     In the order of arrival; the body itself is the last column, so that whoever does not ask for it never reads it.
     """
-    begun = events.where(F.col("event").isin(*BEGINS) & (F.col("ts") >= start_at) & (F.col("ts") < end_at))
+    # What reconcile put back has an attempt; it arrived before.
+    came = F.col("event").isin(*BEGINS) & ((F.col("attempt") == 0) | (F.col("event") == Event.ADOPTED.value))
+    begun = events.where(came & (F.col("ts") >= start_at) & (F.col("ts") < end_at))
     run_times = jobs.select(*KEY, "run_ms")
     return (
         begun.join(run_times, on=list(KEY), how="left")

@@ -59,7 +59,9 @@ def share_within(sketch: str, limit_ms: int) -> Column:
 def _happenings(events: DataFrame) -> DataFrame:
     unmeasured = [F.lit(None).cast("bigint").alias(f"{measure}_ms") for measure in MEASURES]
     of_jobs = ~F.col("event").isin([event.value for event in OF_NODES])
-    return events.where(of_jobs).select(*QUEUE, F.col("ts").alias("at"), "event", "status", *unmeasured)
+    # Reconcile puts a job back past the attempts that it had: the promise was made, and counted, before.
+    put_back = F.col("event").isin(Event.ACCEPTED.value, Event.REPLACED.value) & (F.col("attempt") > 0)
+    return events.where(of_jobs & ~put_back).select(*QUEUE, F.col("ts").alias("at"), "event", "status", *unmeasured)
 
 
 def _lateness(jobs: DataFrame) -> DataFrame:
