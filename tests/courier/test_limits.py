@@ -235,6 +235,35 @@ class TestShortLease:
         assert len(receiver.calls) == 1
 
 
+class TestShortLeaseAndFewSlots:
+    @pytest.fixture
+    def options(self) -> Options:
+        return Options(allowed=LOOPBACK, lease_ms=150, in_flight=1, grace_s=2)
+
+    async def test_a_job_that_waits_for_room_keeps_its_lease(self, world: World, receiver: Receiver) -> None:
+        go = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=go)
+        await world.topic("first", timeout_ms=60_000)
+        await world.add("1", key="first")
+        await receiver.got(1)
+        await world.topic("second", timeout_ms=60_000)
+        await world.add("2", key="second")
+        seen: list[int] = []
+
+        async def renewed() -> bool:
+            job = await world.job("2", "second")
+            if job and job.lease_until:
+                seen.append(job.lease_until)
+            return bool(seen) and seen[-1] >= seen[0] + 300
+
+        await until(renewed)
+        job = await world.job("2", "second")
+        assert job
+        assert job.attempt == 1
+        go.set()
+        await world.gone("2", key="second")
+
+
 async def test_a_job_that_is_deleted_during_its_call_is_not_counted(world: World, receiver: Receiver) -> None:
     go = asyncio.Event()
     receiver.answer = lambda call: Says(hold=go)

@@ -250,6 +250,25 @@ async def test_one_that_was_taken_for_dead_counts_nothing_twice() -> None:
     assert await totals(store) == {"notified": 2, "written": 2}
 
 
+async def test_an_heir_that_comes_during_a_slow_ack_takes_nothing_away() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    async with Engine(store) as engine, make_tally(store, "slow") as slow:
+        heirs = Heirs(lambda: store.registry, lambda _: engine, clock, "heir")
+        leases = await leased(engine, 3)
+
+        async def ack() -> Acked:
+            first = await engine.ack(leases[:1])
+            await heirs.run_once()
+            clock.advance(SETTLE_AFTER_S)
+            await heirs.run_once()
+            assert await totals(store) == {"notified": 1}
+            return [*first, *await engine.ack(leases[1:])]
+
+        await slow.finish(1, PLACE, leases, ack)
+    assert await totals(store) == {"notified": 3}
+
+
 async def test_what_is_counted_during_a_write_is_in_the_next() -> None:
     store = MemoryStore()
     tally = make_tally(store)

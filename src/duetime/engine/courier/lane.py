@@ -110,28 +110,32 @@ class Lane:
         found = await engine.reserve([self.place.queue], limit=1, ttr_ms=self._office.lease_ms, wait_ms=PARK_MS)
         if not found:
             return
+        [first] = found
+        # Room may be scarce for longer than a lease lasts, so this one is renewed while it waits.
+        self.running[first.lease] = self._office.clock.monotonic()
         try:
             await self._until_allowed()
-            await self._take(1)
+            _, host = await self._take(1)
         except BaseException:
+            self.running.pop(first.lease, None)
             self._office.spawn(_give_back(engine, found))
             raise
-        self._start(found)
+        self._start(found, host)
         while await self._fill(engine):
             pass
 
     async def _fill(self, engine: Engine) -> bool:
         """Deliver what is ready, as much as there is room for; False when the queue is dry."""
         wanted = await self._until_allowed()
-        granted = await self._take(wanted)
+        granted, host = await self._take(wanted)
         try:
             found = await engine.reserve([self.place.queue], limit=granted, ttr_ms=self._office.lease_ms)
         except BaseException:
-            self._put_back(granted)
+            self._put_back(granted, host)
             raise
         if len(found) < granted:
-            self._put_back(granted - len(found))
-        self._start(found)
+            self._put_back(granted - len(found), host)
+        self._start(found, host)
         return len(found) == granted
 
     async def _until_allowed(self) -> int:
@@ -153,8 +157,8 @@ class Lane:
     def _rate_wait_s(self) -> float:
         return max(self._next_start - self._office.clock.monotonic(), 0.0) if self.topic.rate else 0.0
 
-    async def _take(self, wanted: int) -> int:
-        """Room at the host and in the process, 1 to `wanted` slots. Whoever waits for one holds at most one of the
+    async def _take(self, wanted: int) -> tuple[int, Host]:
+        """Room in the process and at the host, 1 to `wanted` slots. Whoever waits for one holds at most one of the
         other.
         """
         host = self._host
@@ -168,23 +172,24 @@ class Lane:
         if granted < in_process:
             self._office.slots.put_back(in_process - granted)
         self._in_flight += granted
-        return granted
+        return granted, host
 
-    def _put_back(self, count: int, host: Host | None = None) -> None:
-        (host or self._host).slots.put_back(count)
+    def _put_back(self, count: int, host: Host) -> None:
+        host.slots.put_back(count)
         self._office.slots.put_back(count)
         self._in_flight -= count
         self._freed.set()
 
-    def _start(self, found: Sequence[Delivery]) -> None:
+    def _start(self, found: Sequence[Delivery], host: Host) -> None:
+        """`host` is where their room was taken; the topic may have moved since."""
         now = self._office.clock.monotonic()
         if self.topic.rate:
             self._next_start = max(self._next_start, now) + len(found) / self.topic.rate
         for delivery in found:
             self._breaker.begin()
-            self._host.breaker.begin()
+            host.breaker.begin()
             self.running[delivery.lease] = now
-            self._office.spawn(self._deliver(delivery, self.topic, self._host))
+            self._office.spawn(self._deliver(delivery, self.topic, host))
 
     # --- one delivery
 

@@ -94,8 +94,8 @@ class Sheet:
         self.saved = Counts(pool, str(queue))
         self.version = 0
         self.news: list[tuple[str, int, str]] = []
-        self.settled = 0
-        """How many of the saved pending leases were acked."""
+        self.settled: list[Pending] = []
+        """Those of the saved pending leases that were acked."""
         self.tried = (0, 0)
         """The stamp of the last write that was begun, and how much of the news was in it."""
         self.lock = asyncio.Lock()
@@ -104,10 +104,10 @@ class Sheet:
         """The record as it should be now."""
         counts = msgspec.convert(msgspec.to_builtins(self.saved), Counts)
         if self.settled:
-            counts.add(Count.NOTIFIED, self.settled, counts.pending_day or day)
+            counts.add(Count.NOTIFIED, len(self.settled), counts.pending_day or day)
         for what, by, at in self.news:
             counts.add(what, by, at)
-        counts.pending = [Pending(lease.id, lease.born, lease.attempt) for lease in pending]
+        counts.pending = [_pending(lease) for lease in pending]
         counts.pending_day = day if pending else ""
         counts.stamp = self.tried[0] + 1
         self.tried = (counts.stamp, len(self.news))
@@ -121,13 +121,17 @@ class Sheet:
         stamp, told = self.tried
         if saved.stamp == stamp:
             del self.news[:told]
-            self.settled = 0
-        elif saved.pending != self.saved.pending:
-            self.settled = 0
+            self.settled = []
+        # What an heir has settled it has counted; the rest is still for us to count.
+        self.settled = [one for one in self.settled if one in saved.pending]
         if saved.sealed:
             # An heir is about to merge it: what comes from now on goes into a new one.
             self.key, saved, record = f"{self.key}{AGAIN}", Counts(saved.pool, saved.queue), None
         self.saved, self.version = saved, record.version if record else 0
+
+
+def _pending(lease: Lease) -> Pending:
+    return Pending(lease.id, lease.born, lease.attempt)
 
 
 class Tally:
@@ -170,11 +174,15 @@ class Tally:
         async with sheet.lock:
             saved = await self._write(sheet, leases)
             acked = await ack()
-            done = sum(not isinstance(answer, LeaseLost) for answer in acked)
+            done = [
+                _pending(lease)
+                for lease, answer in zip(leases, acked, strict=True)
+                if not isinstance(answer, LeaseLost)
+            ]
             if saved:
                 sheet.settled = done
             else:
-                sheet.news.append((Count.NOTIFIED, done, self._today()))
+                sheet.news.append((Count.NOTIFIED, len(done), self._today()))
         self._flush_soon(topic_id, sheet)
         return acked
 
@@ -212,7 +220,7 @@ class Tally:
             else:
                 # What was counted during the write is not in it.
                 del sheet.news[: sheet.tried[1]]
-                sheet.saved, sheet.version, sheet.settled = counts, record.version, 0
+                sheet.saved, sheet.version, sheet.settled = counts, record.version, []
                 return True
 
     async def read(self, topic_ids: Sequence[int] | None = None) -> Mapping[int, Counts]:
