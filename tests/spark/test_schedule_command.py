@@ -1,0 +1,125 @@
+"""`duetime pipeline schedule` and `package`, as a shell runs them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.e2e.shell import Ran, Shell
+from tests.spark.conftest import jobs_in
+
+MEMBERS = """member_id,email,plan,expires_at
+1,a@example.org,pro,2090-01-05 10:00:00
+2,b@example.org,pro,2090-01-05 11:30:00
+3,c@example.org,free,2090-01-06 10:00:00
+4,,pro,2090-01-05 11:00:00
+"""
+SELECTION = (
+    "--source", "members.csv", "--queue", "recall", "--id", "concat('recall-', member_id)",
+    "--due", "expires_at - interval 3 days", "--body", "struct(member_id, email)", "--where", "plan = 'pro'",
+)  # fmt: skip
+
+
+class Here(Shell):
+    """The shared session's JVM does not move to the shell's folder, so files are named in full."""
+
+    def run(self, *arguments: str, **given: Any) -> Ran:
+        files = ("members.csv", "members.parquet", "nowhere.csv")
+        return super().run(*[str(self.folder / one) if one in files else one for one in arguments], **given)
+
+
+@pytest.fixture
+def shell(redis_url: str, tmp_path: Path) -> Shell:
+    (tmp_path / "members.csv").write_text(MEMBERS)
+    return Here(redis_url, tmp_path)
+
+
+def test_a_dry_run_shows_what_would_be_and_pushes_nothing(spark: SparkSession, shell: Shell) -> None:
+    [found] = shell.json("pipeline", "schedule", *SELECTION, "--dry-run")
+    text = shell.ok("pipeline", "schedule", *SELECTION, "--dry-run").out
+
+    assert (found["dry_run"], found["rows"], found["bad"]) == (True, 3, 0)
+    assert [hour["jobs"] for hour in found["hours"]] == [1, 2]
+    assert found["sample"][0]["id"] == "recall-1"
+    assert json.loads(found["sample"][0]["body"]) == {"member_id": 1, "email": "a@example.org"}
+    assert "2090-01-02T11:00:00.000Z     2" in text
+    assert jobs_in(shell.url, "default", "recall") == []
+    assert not (shell.folder / "lake").exists()
+
+
+def test_a_table_becomes_jobs_and_a_second_run_adds_nothing(spark: SparkSession, shell: Shell) -> None:
+    [first] = shell.json("pipeline", "schedule", *SELECTION)
+    [again] = shell.json("pipeline", "schedule", *SELECTION)
+
+    assert (first["rows"], first["accepted"], first["queue"]) == (3, 3, "default/recall")
+    assert again == first
+    assert first["batch"].startswith("recall-")
+    assert [job.id for job in jobs_in(shell.url, "default", "recall")] == ["recall-1", "recall-4", "recall-2"]
+
+    # Another selection is another batch, on the same day too.
+    [other] = shell.json("pipeline", "schedule", *SELECTION[:-1], "plan = 'free'")
+    assert other["batch"] != first["batch"]
+    assert other["accepted"] == 1
+
+
+def test_bad_rows_end_it_with_their_reasons_or_are_put_aside(spark: SparkSession, shell: Shell) -> None:
+    arguments = ("pipeline", "schedule", "--source", "members.csv", "--queue", "recall", "--body", "email")
+    refused = shell.run(*arguments, "--json")
+    assert refused.code == 2
+    assert refused.error["code"] == "bad_rows"
+    assert refused.error["fields"]["reasons"] == {"the body is null": 1}
+
+    done = shell.ok(*arguments, "--bad-rows", "quarantine").out
+    assert "3 accepted, 1 bad rows in quarantine" in done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--source", "members.csv", "--body", "emial"), "emial"),
+        (("--source", "members.csv", "--body", "email("), "PARSE_SYNTAX_ERROR"),
+        (("--source", "nowhere.csv", "--body", "email"), "PATH_NOT_FOUND"),
+        (("--source", "members.csv", "--body", "email", "--priority", "urgent"), "a priority is high, normal or low"),
+        (("--source", "members.csv", "--body", "email", "--bad-rows", "maybe"), "fail or quarantine"),
+    ],
+)
+def test_what_cannot_be_right_is_said_in_one_line(
+    spark: SparkSession, shell: Shell, arguments: tuple[str, ...], problem: str
+) -> None:
+    ran = shell.run("pipeline", "schedule", "--queue", "recall", *arguments)
+    assert ran.code == 2
+    assert problem in ran.err.splitlines()[-1]
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("source", ["select member_id as email from members", "members", "members.parquet"])
+def test_sources_of_other_kinds(spark: SparkSession, shell: Shell, source: str) -> None:
+    spark.sql("select 'a' member_id, 'b' email").createOrReplaceTempView("members")
+    spark.table("members").write.parquet(str(shell.folder / "members.parquet"))
+    [found] = shell.json("pipeline", "schedule", "--source", source, "--queue", "q", "--body", "email", "--dry-run")
+    assert found["rows"] == 1
+
+
+def test_the_archive_holds_what_an_executor_needs(shell: Shell) -> None:
+    [written] = shell.json("pipeline", "package", "out/duetime.zip")
+    # In an interpreter that sees the archive before the installed code.
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import duetime, pyspark_duetime
+from duetime.spark.push_files import FilePusher
+from duetime.stores.redis.scripts import sources
+from duetime.stores.sql.sqlite import SqliteStore
+assert duetime.__file__.startswith(sys.argv[1]), duetime.__file__
+assert "push" in sources()
+print(pyspark_duetime.DefaultSource.name())
+"""
+    archive = str(shell.folder / "out" / "duetime.zip")
+    ran = subprocess.run([sys.executable, "-c", program, archive], capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stdout.strip()) == (0, "duetime"), ran.stderr
+    assert written["files"] > 100
