@@ -231,7 +231,9 @@ def test_what_cannot_be_written_at_the_end_is_left_to_a_successor(
 
 
 def test_the_folder_says_how_much_is_free(written: Writer, journal: Path) -> None:
-    assert written.free == os.statvfs(journal).f_bavail * os.statvfs(journal).f_frsize
+    stat = os.statvfs(journal)
+    assert abs(written.free - stat.f_bavail * stat.f_frsize) < 2**30, "others use the same disk meanwhile"
+    assert written.free > 0
 
 
 # --- a process that died
