@@ -1,7 +1,8 @@
 """A client on a store of each kind, and workers as real processes on it.
 
-`start(...)` runs `duetime work tests.worker.sample:app` with these options; its `notes` are the lines that the
-sample wrote: events, and what tasks noted. Workers that still run at the end of the test are killed.
+`start(...)` runs `duetime work tests.worker.sample:app` with these options, as a fork of a process that has imported
+Duetime; `start.program(...)` runs the installed program, a second slower. Its `notes` are the lines that the sample
+wrote: events, and what tasks noted. Workers that still run at the end of the test are killed.
 """
 
 import json
@@ -9,9 +10,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -19,6 +20,7 @@ import duetime
 from tests.e2e.shell import program
 from tests.plugins.processes import guard, release
 from tests.plugins.until import until
+from tests.worker.forks import Forks, Process
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 40
@@ -39,15 +41,23 @@ def client(url: str) -> Iterator[duetime.Client]:
 
 @dataclass
 class Started:
-    process: subprocess.Popen[str]
+    process: Process
     log: Path
     out: Path
     err: Path
+    _notes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    _read: int = 0
 
     @property
     def notes(self) -> list[dict[str, Any]]:
-        text = self.log.read_text() if self.log.exists() else ""
-        return [json.loads(line) for line in text.splitlines() if line]
+        """Reads on where it stopped: tests ask a hundred times a second. A line that is half written waits."""
+        if self.log.exists():
+            with self.log.open("rb") as file:
+                file.seek(self._read)
+                lines = [line for line in file if line.endswith(b"\n")]
+            self._read += sum(map(len, lines))
+            self._notes += map(json.loads, lines)
+        return self._notes
 
     def kinds(self, job_id: str) -> list[str]:
         """What happened to one job, in order."""
@@ -73,34 +83,50 @@ class Started:
         return code, next((note["reason"] for note in reversed(self.notes) if note["kind"] == "stopping"), "")
 
 
-Start = Callable[..., Started]
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    with Forks(ROOT) as forks:
+        yield forks
+
+
+class Start:
+    """Starts workers on a store, with files of their own."""
+
+    def __init__(self, url: str, folder: Path, forks: Forks) -> None:
+        self._url = url
+        self._folder = folder
+        self._forks = forks
+        self.started: list[Started] = []
+
+    def __call__(self, *options: str, at: str = "", place: str = "tests.worker.sample:app") -> Started:
+        return self._start(self._fork, [place, *options], {"DUETIME_URL": at or self._url})
+
+    def program(self, *options: str, place: str = "tests.worker.sample:app", **environment: str) -> Started:
+        return self._start(self._spawn, [place, *options], {"DUETIME_URL": self._url, **environment})
+
+    def _start(self, how: Callable[..., Process], options: list[str], more: dict[str, str]) -> Started:
+        number = len(self.started)
+        log, out, err = (self._folder / f"{name}-{number}" for name in ("log", "out", "err"))
+        environment = {**os.environ, "SAMPLE_LOG": str(log), "NO_COLOR": "1", **more}
+        with out.open("w") as to_out, err.open("w") as to_err:
+            process = how(["work", *options], environment, out=to_out, err=to_err)
+        guard(process.pid)
+        self.started.append(Started(process, log, out, err))
+        return self.started[-1]
+
+    def _fork(self, arguments: list[str], environment: dict[str, str], *, out: IO[str], err: IO[str]) -> Process:
+        return self._forks.start(arguments, environment, out=out, err=err)
+
+    def _spawn(self, arguments: list[str], environment: dict[str, str], *, out: IO[str], err: IO[str]) -> Process:
+        return subprocess.Popen([*program(), *arguments], cwd=ROOT, env=environment, stdout=out, stderr=err)
 
 
 @pytest.fixture
-def start(url: str, tmp_path: Path) -> Iterator[Start]:
-    started: list[Started] = []
-
-    def start(*options: str, at: str = url, place: str = "tests.worker.sample:app", **environment: str) -> Started:
-        number = len(started)
-        log, out, err = (tmp_path / f"{name}-{number}" for name in ("log", "out", "err"))
-        with out.open("w") as to_out, err.open("w") as to_err:
-            process = subprocess.Popen(
-                [*program(), "work", place, *options],
-                cwd=ROOT,
-                env={**os.environ, "DUETIME_URL": at, "SAMPLE_LOG": str(log), "NO_COLOR": "1", **environment},
-                stdout=to_out,
-                stderr=to_err,
-                text=True,
-            )
-        guard(process.pid)
-        one = Started(process, log, out, err)
-        started.append(one)
-        return one
-
+def start(url: str, tmp_path: Path, forks: Forks) -> Iterator[Start]:
+    start = Start(url, tmp_path, forks)
     yield start
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
+    for one in start.started:
+        one.process.kill()
         one.process.wait()
         release(one.process.pid)
 

@@ -44,7 +44,7 @@ async def test_a_killed_worker_costs_only_what_it_was_running(
     made = [sample.work.prepare(None, None, (key,), {}).job for key in range(jobs)]
     keys = {job.id: key for key, job in enumerate(made)}
     queue.bulk(made)
-    first = start("-c", "4", "--lease", "1s")
+    first = start.program("-c", "4", "--lease", "1s")
     await first.until_noted("processed", jobs // 4)
 
     first.process.kill()
@@ -63,6 +63,7 @@ async def test_a_killed_worker_costs_only_what_it_was_running(
     assert queue.dead.list_jobs().jobs == []
 
 
+@SQLITE
 async def test_a_job_longer_than_its_lease_runs_once(start: Start, client: Any, sample: Any, tmp_path: Path) -> None:
     door = tmp_path / "open"
     job_id = sample.gate.delay("a", str(door)).id

@@ -20,6 +20,7 @@ from tests.worker.conftest import Start
 SAMPLE = "tests.worker.recurring_sample:app"
 
 
+@pytest.mark.parametrize("url", ["redis"], indirect=True)
 async def test_each_run_is_pushed_once_by_two_workers_and_goes_on_when_one_is_killed(start: Start) -> None:
     options = ("--queue", "beats", "--pool", "threads")
     one, two = start(*options, place=SAMPLE), start(*options, place=SAMPLE)

@@ -40,7 +40,8 @@ async def test_every_end_of_a_job_has_its_sequence(start: Start, client: Any, sa
     unknown = client.queue("default").push({"job": "nobody.knows"}, tries=1).id
     late = client.queue("default").push({"job": "tests.worker.sample.boom", "retryUntil": 1}).id
 
-    worker = start("-c", "4", "--pool", pool, "--json")
+    begin = start.program if pool == "processes" else start
+    worker = begin("-c", "4", "--pool", pool, "--json")
     queue = client.queue("default")
     await until(lambda: queue.size() == 0, every_s=0.05)
     worker.signal(signal.SIGTERM)
