@@ -14,7 +14,7 @@ are missing. Inside the block the App pushes nowhere else.
 """
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
 from duetime.wire.payload import read
 from duetime.worker.app import App
+from duetime.worker.current import Link
 from duetime.worker.executing import LoopOfOurOwn, execute
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
 from duetime.worker.pushing import Outgoing, Pusher, successor
@@ -98,6 +99,12 @@ class Box:
     async def push_async(self, outgoing: Outgoing) -> Moved:
         return self.push(outgoing)
 
+    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
+        return [self.push(outgoing) for outgoing in many]
+
+    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]:
+        return self.push_many(many)
+
     def _push(self, outgoing: Outgoing) -> Pushed:
         [answer] = _now(self._store.push(outgoing.queue, [Push([outgoing.job], IfExists.KEEP)]))
         if isinstance(answer, DuetimeError):
@@ -144,7 +151,7 @@ class Box:
         if failure := refused(run, policy, self.now):
             outcome = Outcome(Ended.FAIL, failure)
         else:
-            outcome = execute(self._app, run.info(), _hear_nothing, self._loop)
+            outcome = execute(self._app, run.info(), Link(_hear_nothing), self._loop)
         task = self._app.tasks.get(run.payload.name)
         backoff = task.backoff if task else None
         decision = decide(run, outcome, policy=policy, backoff=backoff, now_ms=self.now)
@@ -225,6 +232,12 @@ class Inline:
         except Cancel:
             pass
         return _accepted(outgoing)
+
+    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
+        return [self.push(outgoing) for outgoing in many]
+
+    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]:
+        return [await self.push_async(outgoing) for outgoing in many]
 
     def _call(self, outgoing: Outgoing) -> tuple[Task[..., Any], list[Any], dict[str, Any]]:
         """By way of JSON, as in a worker: what does not survive that must not pass a test."""

@@ -118,6 +118,25 @@ def gate(key: str, path: str) -> None:
     note("ran", key=key)
 
 
+@app.task(tries=2)
+def polite(key: str) -> None:
+    """Saves its place when its worker wants to stop."""
+    note("began", key=key)
+    while not duetime.current_job().stopping:
+        time.sleep(0.01)
+    note("saved", key=key)
+    raise duetime.Retry(after="1h")
+
+
+@app.task(tries=2)
+async def polite_gently(key: str) -> None:
+    note("began", key=key)
+    while not duetime.current_job().stopping:  # noqa: ASYNC110  a plain question, as users ask it
+        await asyncio.sleep(0.01)
+    note("saved", key=key)
+    raise duetime.Retry(after="1h")
+
+
 @app.task(tries=5)
 def work(key: int) -> None:
     note("began", key=key)

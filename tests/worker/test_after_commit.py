@@ -44,14 +44,15 @@ def test_sqlalchemy_commit_and_rollback(sessions: scoped_session[Session]) -> No
         assert texts(box) == ["outside"]
         with sessions.begin():
             assert note.delay("committed").born == 0
+            assert [one.born for one in note.bulk([("too",)])] == [0]
             assert texts(box) == ["outside"]
-        assert texts(box) == ["outside", "committed"]
+        assert texts(box) == ["outside", "committed", "too"]
         sessions.begin()
         note.delay("rolled back")
         sessions.rollback()
         with sessions.begin():
             note.delay("next")
-        assert texts(box) == ["outside", "committed", "next"]
+        assert texts(box) == ["outside", "committed", "too", "next"]
 
 
 def test_sqlalchemy_savepoints(sessions: scoped_session[Session]) -> None:
@@ -78,9 +79,10 @@ async def test_an_async_push_waits_too(sessions: scoped_session[Session]) -> Non
         app.after_commit(sqlalchemy(sessions))
         with sessions.begin():
             await note.delay_async("later")
+            await note.bulk_async([("many",)])
             assert texts(box) == []
         await asyncio.sleep(0)
-        assert texts(box) == ["later"]
+        assert texts(box) == ["later", "many"]
 
 
 @pytest.fixture

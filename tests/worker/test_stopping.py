@@ -89,6 +89,22 @@ async def test_a_second_signal_gives_jobs_back(
     assert (job.state, job.used, job.attempt) == (State.READY, 0, 1)
 
 
+@pytest.mark.parametrize("pool", ["processes", "threads"])
+async def test_a_running_job_is_told_that_its_worker_wants_to_stop(
+    start: Start, client: Any, sample: Any, pool: str
+) -> None:
+    ids = {sample.polite.delay("a").id, sample.polite_gently.delay("b").id}
+    worker = start("-c", "2", "--pool", pool)
+    await worker.until_noted("began", 2)
+    assert not worker.noted("saved")
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.end() == (0, "interrupted")
+    assert {note["key"] for note in worker.noted("saved")} == {"a", "b"}
+    assert {job.id for job in client.queue("default").list_jobs(State.DELAYED).jobs} == ids
+
+
 async def test_a_restart_ends_all_workers_after_their_jobs(
     start: Start, client: Any, sample: Any, tmp_path: Path
 ) -> None:
@@ -154,7 +170,7 @@ def test_queues_are_served_in_strict_order(start: Start, sample: Any) -> None:
 
 def test_a_program_that_cannot_be_loaded(start: Start, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
-    worker = start(place="broken:app", PYTHONPATH=str(tmp_path))
+    worker = start.program(place="broken:app", PYTHONPATH=str(tmp_path))
     assert worker.end()[0] == 1
     assert "ZeroDivisionError" in worker.err.read_text()
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -98,6 +98,55 @@ def test_a_loop_that_ends_leaves_nothing_open(app: duetime.App) -> None:
         asyncio.run(send.delay_async("ann"))
 
     assert set(threading.enumerate()) <= before
+
+
+def test_a_bulk_is_pushed_in_steps_and_answers_in_order(app: duetime.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task(queue="mail", name="send")
+    def send(to: str, text: str = "hello") -> None: ...
+
+    calls: list[object] = []
+    real = app.client_pusher.send
+    monkeypatch.setattr(app.client_pusher, "send", lambda call: calls.append(call) or real(call))
+    queued: list[str] = []
+    app.on("queued")(lambda event: queued.append(event.job.id if event.job else ""))
+
+    moved = send.bulk([("ann",), {"to": "bob", "text": "hi"}, *((str(n),) for n in range(1000))], delay="1h")
+
+    assert len(calls) == 3
+    assert queued == [one.id for one in moved]
+    assert len(moved) == 1002
+    bodies = [json.loads(stored(app, one.id, "mail").body)["data"] for one in moved[:3]]
+    assert bodies == [{"to": "ann"}, {"to": "bob", "text": "hi"}, {"to": "0"}]
+    assert moved[0].due_at - moved[0].born == 3_600_000
+    assert send.bulk([]) == []
+
+
+def test_a_bulk_with_one_wrong_call_pushes_nothing(app: duetime.App) -> None:
+    @app.task(name="send")
+    def send(to: str) -> None: ...
+
+    for wrong in ((7,), {"whom": "ann"}, "ann"):
+        with pytest.raises(InvalidRequest):
+            send.bulk([("ann",), wrong])  # type: ignore[list-item]
+    with duetime.connect(app.url) as client:
+        assert client.queue("default").size() == 0
+
+
+async def test_a_bulk_of_unique_tasks_inside_a_loop(app: duetime.App) -> None:
+    @app.task(name="index", unique_for="1h")
+    def index(page: int) -> None: ...
+
+    first, twice = await index.bulk_async([(1,), (1,)])
+    async with duetime.connect_async(app.url) as client:
+        [delivery] = await client.queue("default").reserve()
+        await client.kill(delivery)
+    again, other = await index.bulk_async([(1,), (2,)])
+
+    assert [one.event for one in (first, twice, again, other)] == [
+        *(Event.ACCEPTED, Event.KEPT, Event.ACCEPTED, Event.ACCEPTED)
+    ]
+    assert again.id == f"{first.id}~{first.born}"
+    await app.close_async()
 
 
 # --- arguments
@@ -331,6 +380,12 @@ def test_a_pusher_can_be_put_in_the_place_of_the_usual_one(app: duetime.App) -> 
 
         async def push_async(self, outgoing: Outgoing) -> duetime.Moved:
             return self.push(outgoing)
+
+        def push_many(self, many: Sequence[Outgoing]) -> list[duetime.Moved]:
+            return [self.push(outgoing) for outgoing in many]
+
+        async def push_many_async(self, many: Sequence[Outgoing]) -> list[duetime.Moved]:
+            return self.push_many(many)
 
     @app.task(name="send")
     def send(to: str) -> None: ...

@@ -86,16 +86,22 @@ def push_one(queue: Queue, job: NewJob, if_exists: IfExists = IfExists.KEEP) -> 
 
 def bulk(queue: Queue, jobs: Iterable[NewJob], if_exists: IfExists = IfExists.KEEP) -> Iterator[Call[Pushed]]:
     """As many calls as it takes, each within the bounds of one."""
+    for chunk in chunks(jobs):
+        yield push(queue, chunk, if_exists)
+
+
+def chunks(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    """What fits into one call each."""
     chunk: list[NewJob] = []
     size = 0
     for job in jobs:
         if chunk and (len(chunk) == STEP_JOBS or size + len(job.body) > STEP_BYTES):
-            yield push(queue, chunk, if_exists)
+            yield chunk
             chunk, size = [], 0
         chunk.append(job)
         size += len(job.body)
     if chunk:
-        yield push(queue, chunk, if_exists)
+        yield chunk
 
 
 def push_each(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists) -> Call[list[Result]]:

@@ -13,7 +13,7 @@ the transaction is done, the job is not pushed.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -32,7 +32,7 @@ class AfterCommit:
     def __init__(self, inner: Pusher, hook: Hook) -> None:
         self._inner = inner
         self._hook = hook
-        self._late: set[asyncio.Task[Moved]] = set()
+        self._late: set[asyncio.Task[object]] = set()
 
     def push(self, outgoing: Outgoing) -> Moved:
         if self._hook(lambda: _ignore(self._inner.push(outgoing))):
@@ -41,23 +41,34 @@ class AfterCommit:
 
     async def push_async(self, outgoing: Outgoing) -> Moved:
         loop = asyncio.get_running_loop()
-        if self._hook(lambda: self._push_later(loop, outgoing)):
+        if self._hook(lambda: self._push_later(loop, self._inner.push_async(outgoing))):
             return _held_back(outgoing)
         return await self._inner.push_async(outgoing)
 
-    def _push_later(self, loop: asyncio.AbstractEventLoop, outgoing: Outgoing) -> None:
+    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
+        if self._hook(lambda: _ignore(self._inner.push_many(many))):
+            return [_held_back(outgoing) for outgoing in many]
+        return self._inner.push_many(many)
+
+    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]:
+        loop = asyncio.get_running_loop()
+        if self._hook(lambda: self._push_later(loop, self._inner.push_many_async(many))):
+            return [_held_back(outgoing) for outgoing in many]
+        return await self._inner.push_many_async(many)
+
+    def _push_later(self, loop: asyncio.AbstractEventLoop, pushing: Coroutine[Any, Any, object]) -> None:
         """A commit does not wait for coroutines; what goes wrong is in the log."""
-        task = loop.create_task(self._inner.push_async(outgoing))
+        task = loop.create_task(pushing)
         self._late.add(task)
         task.add_done_callback(self._pushed)
 
-    def _pushed(self, task: asyncio.Task[Moved]) -> None:
+    def _pushed(self, task: asyncio.Task[object]) -> None:
         self._late.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("push_after_commit_failed", exc_info=error)
 
 
-def _ignore(moved: Moved) -> None:
+def _ignore(answer: object) -> None:
     """What a push answers has no reader any more."""
 
 

@@ -1,7 +1,7 @@
 """One process of a worker's pool: takes a job from its socket, runs it, says how it ended.
 
 Signals that ask a worker to stop often reach its whole group; a process of the pool leaves them to the worker and ends
-when that says so. The worker itself sends USR1 when the time of a job is over.
+when that says so. The worker itself sends USR1 when the time of a job is over, and URG when it wants to stop.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from duetime.worker import mailbox
+from duetime.worker.current import Link
 from duetime.worker.events import TaskEvent
 from duetime.worker.executing import LoopOfOurOwn, ended_by, execute
 from duetime.worker.runs import DONE
@@ -23,15 +24,23 @@ if TYPE_CHECKING:
 LEFT_TO_THE_WORKER = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR2, signal.SIGHUP)
 
 
+STOP_SOON = signal.SIGURG
+"""Means nothing to programs that a task has started, should they get it."""
+
+
 class Clock:
-    """Whether a job is running: only then may its time be over."""
+    """Whether a job is running: only then may its time be over. `stopping`: the worker wants to stop."""
 
     running = False
+    stopping = False
 
     def ring(self, *_: object) -> None:
         if self.running:
             self.running = False
             raise TimedOut("the job ran longer than its timeout")
+
+    def warn(self, *_: object) -> None:
+        self.stopping = True
 
 
 def ignore_stop_signals() -> None:
@@ -48,6 +57,7 @@ def serve(app: "App", sock: socket.socket) -> None:
     """Until the worker ends it or is gone."""
     clock = Clock()
     signal.signal(signal.SIGUSR1, clock.ring)
+    signal.signal(STOP_SOON, clock.warn)
     app.listeners.tell(TaskEvent("child_starting"))
     run_async = LoopOfOurOwn()
     while True:
@@ -61,7 +71,7 @@ def serve(app: "App", sock: socket.socket) -> None:
 
         try:
             clock.running = True
-            outcome = execute(app, info, say, run_async)
+            outcome = execute(app, info, Link(say, lambda: clock.stopping), run_async)
         except TimedOut as late:  # in the last moment, outside of the task
             outcome = ended_by(late)
         finally:

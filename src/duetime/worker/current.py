@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest
@@ -14,12 +15,20 @@ Say = Callable[[str, int], None]
 """Sends a word about the job to its worker."""
 
 
+@dataclass(frozen=True)
+class Link:
+    """Between a running job and its worker. `stopping` answers whether that wants to stop."""
+
+    say: Say
+    stopping: Callable[[], bool] = lambda: False
+
+
 class CurrentJob:
     """The job that this code runs for. `attempt` is its how-manieth delivery this is, from 1."""
 
-    def __init__(self, info: JobInfo, say: Say) -> None:
+    def __init__(self, info: JobInfo, link: Link) -> None:
         self.info = info
-        self._say = say
+        self._link = link
         self._percent = -1
 
     @property
@@ -43,9 +52,14 @@ class CurrentJob:
     def last_try(self) -> bool:
         return 0 < self.info.tries <= self.info.used
 
+    @property
+    def stopping(self) -> bool:
+        """The worker was told to stop and waits for this job: a long task may save its place and raise Retry."""
+        return self._link.stopping()
+
     def extend(self, timeout: Duration) -> None:
         """Run for this long from now, whatever the timeout was. (The lease is renewed by the worker anyway.)"""
-        self._say(EXTEND, duration_ms(timeout))
+        self._link.say(EXTEND, duration_ms(timeout))
 
     def progress(self, done: float, total: float = 100) -> None:
         """Say how far it is; `App.progress` and `duetime worker progress` show it, a second later at most."""
@@ -54,7 +68,7 @@ class CurrentJob:
         percent = max(0, min(100, int(done * 100 / total)))
         if percent != self._percent:
             self._percent = percent
-            self._say(PROGRESS, percent)
+            self._link.say(PROGRESS, percent)
 
 
 _current: ContextVar[CurrentJob | None] = ContextVar("duetime_job", default=None)

@@ -112,6 +112,7 @@ class Worker:
             self._fetch()
             await self._stopping.wait()
             self._stop_fetching()
+            self._pool.warn()
             await self._drain()
         if self._book.held:
             log.error("jobs_not_settled", extra={"jobs": len(self._book.held)})

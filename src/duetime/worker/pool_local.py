@@ -14,6 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from duetime.worker.current import Link
 from duetime.worker.executing import LoopOfOurOwn, execute, execute_async
 from duetime.worker.pools import GRACE_S, Host
 from duetime.worker.runs import BACK, Ended, Failure, Outcome, Run
@@ -47,6 +48,7 @@ class LocalPool:
         self._loop = asyncio.get_running_loop()
         self._news: deque[Callable[[], None]] = deque()
         self._told = False
+        self._stopping = False
 
     async def start(self) -> None:
         """Threads are started when they are needed."""
@@ -79,7 +81,7 @@ class LocalPool:
     async def _run_async(self, place: Place) -> None:
         run = place.run
         try:
-            outcome = await execute_async(self._app, run.info(), partial(self._host.said, run))
+            outcome = await execute_async(self._app, run.info(), Link(partial(self._host.said, run), self._is_stopping))
         except asyncio.CancelledError:
             outcome = LATE if place.leave_at else BACK
         self._ended(place, outcome)
@@ -107,6 +109,12 @@ class LocalPool:
     def check_memory(self, limit_mb: float) -> None:
         """The worker looks at its own process itself."""
 
+    def warn(self) -> None:
+        self._stopping = True
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
     async def close(self, *, force: bool) -> None:
         for place in list(self._places.values()) if force else []:
             if place.task is not None:
@@ -121,7 +129,8 @@ class LocalPool:
         run_async = LoopOfOurOwn()
         while (place := self._inbox.get()) is not None:
             place.thread = threading.get_ident()
-            outcome = _guarded(self._app, place.run, partial(self._say, place.run), run_async)
+            link = Link(partial(self._say, place.run), self._is_stopping)
+            outcome = _guarded(self._app, place.run, link, run_async)
             place.thread = 0
             if place.leave_at:
                 self._post(lambda place=place, outcome=outcome: self._ended(place, outcome))
@@ -151,9 +160,9 @@ class LocalPool:
             self._news.popleft()()
 
 
-def _guarded(app: "App", run: Run, say: Callable[[str, int], None], run_async: Callable[[Any], object]) -> Outcome:
+def _guarded(app: "App", run: Run, link: Link, run_async: Callable[[Any], object]) -> Outcome:
     """TimedOut can also strike between the lines around the task."""
     try:
-        return execute(app, run.info(), say, run_async)
+        return execute(app, run.info(), link, run_async)
     except TimedOut:
         return LATE

@@ -15,6 +15,7 @@ import time
 from collections import deque
 
 from duetime.worker import mailbox
+from duetime.worker.child import STOP_SOON
 from duetime.worker.memory import resident_mb
 from duetime.worker.nursery import Nursery
 from duetime.worker.pools import GRACE_S, Host
@@ -234,6 +235,10 @@ class ProcessPool:
             self._host.widened()
         elif not self._children:
             self._all_gone.set()
+
+    def warn(self) -> None:
+        for child in self._children.values():
+            self._nursery.kill(child.number, STOP_SOON)
 
     async def close(self, *, force: bool) -> None:
         self._closing = True

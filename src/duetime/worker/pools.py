@@ -59,6 +59,10 @@ class Pool(Protocol):
         """Called about every second: replace what has grown too large."""
         ...
 
+    def warn(self) -> None:
+        """Let what runs know that the worker wants to stop; `current_job().stopping` tells the task."""
+        ...
+
     async def close(self, *, force: bool) -> None:
         """Without force nothing is running any more. With it, what runs is ended now and told as BACK."""
         ...

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from duetime.client import AsyncClient, Client, connect, connect_async
-from duetime.client.calls import Call, push
+from duetime.client.calls import Call, chunks, push
 from duetime.job import Event, IfExists, Moved, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Pushed
@@ -45,6 +45,12 @@ class Pusher(Protocol):
 
     async def push_async(self, outgoing: Outgoing) -> Moved: ...
 
+    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
+        """All to one queue. One answer each, in their order."""
+        ...
+
+    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]: ...
+
 
 def unique_id(name: str, data: bytes) -> str:
     """The same for the same task and arguments, whoever pushes."""
@@ -57,11 +63,25 @@ def successor(outgoing: Outgoing, pushed: Pushed) -> Outgoing | None:
     was pushed `unique_ms` ago or more. Its name follows from that job's, so that all who come now agree on it.
     """
     [moved] = pushed.jobs
-    stands = moved.reason != "dead" and pushed.now - moved.born < outgoing.unique_ms
-    if not outgoing.unique_ms or moved.event is not Event.KEPT or stands:
+    if not _gives_way(outgoing, moved, pushed.now):
         return None
     base = outgoing.job.id.partition("~")[0]
     return Outgoing(outgoing.queue, replace(outgoing.job, id=f"{base}~{moved.born}"), outgoing.name, outgoing.unique_ms)
+
+
+def _gives_way(outgoing: Outgoing, moved: Moved, now: int) -> bool:
+    """Whether the job that was kept is no longer one that a unique push yields to."""
+    stands = moved.reason != "dead" and now - moved.born < outgoing.unique_ms
+    return bool(outgoing.unique_ms) and moved.event is Event.KEPT and not stands
+
+
+def _calls(many: Sequence[Outgoing]) -> Iterator[tuple[Call[Pushed], Sequence[Outgoing]]]:
+    """Each call with what it pushes, within the bounds of one call."""
+    at = 0
+    for chunk in chunks(outgoing.job for outgoing in many):
+        part = many[at : at + len(chunk)]
+        at += len(chunk)
+        yield push(part[0].queue, chunk, IfExists.KEEP), part
 
 
 @dataclass(frozen=True)
@@ -97,6 +117,25 @@ class ClientPusher:
             outgoing = following
             pushed = await self.send_async(outgoing.call)
         return pushed.jobs[0]
+
+    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
+        moved: list[Moved] = []
+        for call, part in _calls(many):
+            pushed = self.send(call)
+            moved += (
+                self.push(outgoing) if _gives_way(outgoing, one, pushed.now) else one
+                for outgoing, one in zip(part, pushed.jobs, strict=True)
+            )
+        return moved
+
+    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]:
+        moved: list[Moved] = []
+        for call, part in _calls(many):
+            pushed = await self.send_async(call)
+            for outgoing, one in zip(part, pushed.jobs, strict=True):
+                again = _gives_way(outgoing, one, pushed.now)
+                moved.append(await self.push_async(outgoing) if again else one)
+        return moved
 
     def send(self, call: Call[Answer]) -> Answer:
         """Any call, from blocking code."""

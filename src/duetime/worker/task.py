@@ -7,10 +7,10 @@ calls it in a worker. The three block for one round trip; inside a running event
 
 import inspect
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from msgspec import Raw
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+CallArguments = tuple[Any, ...] | Mapping[str, Any]
 FailedHook = Callable[[JobInfo, Failure], object]
 
 
@@ -96,6 +97,13 @@ class Task(Generic[P, R]):
         """Push a job that is due at an instant; one in the past is due at once."""
         return self._push(None, instant_ms(due), args, kwargs)
 
+    def bulk(self, calls: Iterable[CallArguments], *, delay: Duration = 0) -> list[Moved]:
+        """Push a job per call, in steps of up to 500: each step is kept whole or not at all. A call is a tuple of
+        arguments or a mapping of keyword arguments. All are checked before the first is pushed.
+        """
+        many = self._prepare_many(calls, delay)
+        return [self._pushed(*one) for one in zip(many, self.app.pusher.push_many(many), strict=True)]
+
     async def delay_async(self, *args: P.args, **kwargs: P.kwargs) -> Moved:
         """`delay`, inside a running loop."""
         return await self._push_async(None, None, args, kwargs)
@@ -107,6 +115,11 @@ class Task(Generic[P, R]):
     async def at_async(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
         """`at`, inside a running loop."""
         return await self._push_async(None, instant_ms(due), args, kwargs)
+
+    async def bulk_async(self, calls: Iterable[CallArguments], *, delay: Duration = 0) -> list[Moved]:
+        """`bulk`, inside a running loop."""
+        many = self._prepare_many(calls, delay)
+        return [self._pushed(*one) for one in zip(many, await self.app.pusher.push_many_async(many), strict=True)]
 
     def failed(self, hook: FailedHook) -> FailedHook:
         """Decorator: what to call in the worker, in a thread, when a job of this task has failed for good."""
@@ -146,6 +159,10 @@ class Task(Generic[P, R]):
             tries=0 if until is not None else options.tries,
         )
         return Outgoing(check_queue(app.namespace, options.queue), job, self.name, self.unique_ms)
+
+    def _prepare_many(self, calls: Iterable[CallArguments], delay: Duration) -> list[Outgoing]:
+        delay_ms = _not_negative(delay)
+        return [self.prepare(delay_ms, None, *_split(call)) for call in calls]
 
     def _until(self, due: int) -> int | None:
         """Whole seconds as in Laravel, rounded up: nobody gives up early."""
@@ -189,6 +206,17 @@ class Task(Generic[P, R]):
             )
             self.app.listeners.tell(TaskEvent(name, job=info))
         return moved
+
+
+def _split(call: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What came from untyped code is looked at: a string would pass for a tuple of its letters."""
+    match call:
+        case tuple():
+            return cast("tuple[Any, ...]", call), {}
+        case Mapping():
+            return (), dict(cast("Mapping[str, Any]", call))
+        case _:
+            raise InvalidRequest(f"a call is a tuple of arguments or a mapping of them by name, not {call!r}")
 
 
 def _not_negative(delay: Duration) -> int:
