@@ -65,7 +65,11 @@ def main() -> int:
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": log.as_uri(),
         }
-        spark = open_session("bench audit", master="local[2]", conf=conf | {"spark.eventLog.rolling.enabled": "false"})
+        spark = open_session(
+            "bench audit",
+            master="local[2]",
+            conf=conf | {"spark.eventLog.rolling.enabled": "false", "spark.eventLog.compress": "false"},
+        )
         print(f"session: {time.perf_counter() - started:.1f} s")
         warm(spark, folder / "warm")
         measured = [measure(spark, folder / f"size-{size}", size) for size in (chosen.events // 4, chosen.events)]

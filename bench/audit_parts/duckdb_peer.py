@@ -157,7 +157,7 @@ def sums(folders: list[str]) -> list[list[object]]:
         for name, hashed in columns.items():
             parts = files(f"{folder}/{name}.parquet")
             queries.append(f"select count(*), sum(hash({hashed})::hugeint) from read_parquet({parts})")
-        found.append([str(duckdb.sql(query).fetchone()) for query in queries])
+        found.append([str(duckdb.connect().execute(query).fetchone()) for query in queries])
     return found
 
 

@@ -93,7 +93,8 @@ def test_what_is_missing_is_put_back(spark: SparkSession, tmp_path: Path, yester
         assert job
         assert (job.born, job.body.decode()) == (begun[job.id].born, begun[job.id].body)
     assert found[4]
-    assert found[4].expires_at == begun["in-time"].ts + begun["in-time"].ttl
+    # What is left of its time was reckoned a moment before the push.
+    assert 0 <= found[4].expires_at - (begun["in-time"].ts + begun["in-time"].ttl) < 60_000
     assert get(url, MAIL, ["too-late", "pushed-again"])[0] is None
 
     audited = run_audit(lake, journal, beside)

@@ -77,7 +77,7 @@ def _touched_days(lake: Lake, jobs: Manifest, fresh: DataFrame) -> set[str]:
     purged = fresh.where(F.col("event") == Event.PURGED).select("pool", "namespace", "queue").distinct()
     queues: list[Any] = purged.collect()
     if queues and jobs.files:
-        living = lake.jobs.read(manifest=jobs).where("ends = 0")
+        living = lake.jobs.read(manifest=jobs).where("ends = 0 and purged_at is null")
         inside = F.struct("pool", "namespace", "queue").isin([F.struct(*map(F.lit, queue)) for queue in queues])
         touched |= {row["day"] for row in living.where(inside).select(_day("born")).distinct().collect()}
     return touched
