@@ -18,8 +18,8 @@ FAILURE = Failure("ValueError", "no")
 RAISED = Outcome(Ended.RAISED, FAILURE)
 
 
-def make(*, used: int = 1, tries: int = 0, **fields: Any) -> Run:
-    lease = Lease(Queue("default", "mail"), "id", NOW, used)
+def make(*, used: int = 1, tries: int = 0, attempt: int = 0, **fields: Any) -> Run:
+    lease = Lease(Queue("default", "mail"), "id", NOW, attempt or used)
     delivery = Delivery(lease, b"", NOW, NOW, Priority.NORMAL, tries, used)
     payload = Payload(displayName="send", name="send", data=msgspec.Raw(b"{}"), uuid="u", **fields)
     return Run(1, delivery, payload, timeout_s=1, lease_s=1)
@@ -36,6 +36,8 @@ def make(*, used: int = 1, tries: int = 0, **fields: Any) -> Run:
         (make(used=50, maxTries=0), Verb.RELEASE, False),  # unlimited
         (make(used=50, maxTries=2, retryUntil=NOW // 1000 + 1), Verb.RELEASE, False),
         (make(used=1, maxTries=2, retryUntil=NOW // 1000), Verb.KILL, True),
+        (make(used=1, attempt=4, maxTries=2, retryUntil=NOW // 1000), Verb.RELEASE, False),  # brought back
+        (make(used=2, attempt=5, maxTries=2, retryUntil=NOW // 1000), Verb.KILL, True),
     ],
 )
 def test_after_an_exception(run: Run, verb: Verb, failed: bool) -> None:
@@ -51,6 +53,8 @@ def test_after_an_exception(run: Run, verb: Verb, failed: bool) -> None:
         (make(used=3, maxTries=2), "attempted too many times: 3 of 2"),
         (make(used=9, maxTries=2, retryUntil=NOW // 1000 + 1), None),
         (make(used=1, retryUntil=NOW // 1000), "a time that has passed"),
+        (make(used=1, attempt=4, retryUntil=NOW // 1000), None),  # brought back after that time
+        (make(used=5, attempt=8, retryUntil=NOW // 1000), "attempted too many times: 5 of 4"),
     ],
 )
 def test_before_the_run(run: Run, why: str | None) -> None:

@@ -72,9 +72,16 @@ async def test_retry_until_takes_the_place_of_tries(start: Start, client: Any, s
     await worker.until_noted("worker_starting")
     job_id = sample.until_then.delay().id
     await worker.until_noted("failed")
-    await worker.until_noted("attempted", 2)
+    await until(lambda: worker.kinds(job_id)[-1] == "attempted")
 
     kinds = worker.kinds(job_id)
     assert kinds[:5] == RELEASED
     assert kinds[-5:] == LAST
-    assert [job.id for job in client.queue("default").list_jobs(State.DEAD).jobs] == [job_id]
+    queue = client.queue("default")
+    assert [job.id for job in queue.list_jobs(State.DEAD).jobs] == [job_id]
+
+    # Its time is over, but somebody wants it tried again: it runs, and its tries count.
+    queue.dead.respawn([job_id])
+    await until(lambda: worker.kinds(job_id)[len(kinds) :][-1:] == ["attempted"])
+    assert worker.kinds(job_id)[len(kinds) :] == LAST
+    assert queue.get(job_id).error.endswith("ValueError: not yet\n")

@@ -43,14 +43,24 @@ class Policy:
 
 def max_tries(run: Run, policy: Policy) -> int:
     """The job's own, else the worker's; 0 with retryUntil, which takes the place of tries."""
-    if run.payload.retryUntil is not None:
+    if retry_until(run) is not None:
         return 0
     return run.payload.maxTries if run.payload.maxTries is not None else (run.delivery.tries or policy.tries)
 
 
+def retry_until(run: Run) -> int | None:
+    """The payload's, in seconds; None once it says nothing any more: whoever brings a dead letter back after that time
+    wants it tried again, and then its tries count. A job that was brought back has more deliveries than counted ones.
+    """
+    until, delivery = run.payload.retryUntil, run.delivery
+    if until is not None and delivery.lease.attempt > delivery.used and until * 1000 <= delivery.due_at:
+        return None
+    return until
+
+
 def refused(run: Run, policy: Policy, now_ms: int) -> Failure | None:
     """Why a job must not even be started."""
-    until, allowed = run.payload.retryUntil, max_tries(run, policy)
+    until, allowed = retry_until(run), max_tries(run, policy)
     name = run.payload.displayName or run.payload.name
     if until is not None and until * 1000 <= now_ms:
         return Failure(MAX_ATTEMPTS, f"{name} was to be retried until a time that has passed")
@@ -87,8 +97,9 @@ def last(run: Run, failure: Failure | None, *, by_hand: bool = False) -> Decisio
 
 
 def _is_last(run: Run, policy: Policy, now_ms: int) -> bool:
-    if run.payload.retryUntil is not None:
-        return run.payload.retryUntil * 1000 <= now_ms
+    until = retry_until(run)
+    if until is not None:
+        return until * 1000 <= now_ms
     allowed = max_tries(run, policy)
     return 0 < allowed <= run.delivery.used or 0 < run.delivery.tries <= run.delivery.used
 
