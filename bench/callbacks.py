@@ -211,6 +211,9 @@ def slow(options: Any, stores: dict[str, str]) -> None:
     most = limit / SLOW_S
     rows: list[list[str]] = []
     with Receiving(SLOW_S) as url:
+        # What the machine lets the client alone do: where that is below the goal, the courier cannot show it either.
+        alone = uvloop.run(bare(url, 20 * limit, limit))
+        rows.append(["bare", number(alone), f"{alone / most:.0%}", ""])
         for name, at in stores.items():
             rate = uvloop.run(courier(url, at, 20 * limit, limit))
             rows.append([f"courier, {name}", number(rate), f"{rate / most:.0%}", f"{GOAL_OF_LIMIT:.0%}"])
