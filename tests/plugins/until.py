@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 DEADLINE_S = 20
 
 
-async def until(condition: Callable[[], object | Awaitable[object]], *, every_s: float = 0.002) -> None:
+async def until(
+    condition: Callable[[], object | Awaitable[object]], *, every_s: float = 0.002, deadline_s: float = DEADLINE_S
+) -> None:
     """Return as soon as the condition (or what it awaits) is true."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(deadline_s):
         while True:
             answer = condition()
             if await answer if isinstance(answer, Awaitable) else answer:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -122,6 +123,10 @@ class Supervisor:
             log.info("settings_unchanged")
             return
         check_shared(settings)
+        if not differ(replace(settings, workers=self._settings.workers), self._settings):
+            self._settings = settings
+            await self._resize(count_workers(settings))
+            return
         sockets = rebind(ENTRANCES, self._sockets, self._settings, settings)
         rolled: list[tuple[Place, Start]] = []
         try:
@@ -139,7 +144,6 @@ class Supervisor:
         self._settings, self._sockets = settings, sockets
         self._program.set_up_logging(settings)
         await self._resize(count_workers(settings))
-        log.info("settings_reloaded", extra={"workers": len(self._places)})
 
     async def _resize(self, count: int) -> None:
         more = [self._place(number) for number in range(len(self._places) + 1, count + 1)]
@@ -147,6 +151,7 @@ class Supervisor:
         self._places = [*self._places[:count], *more]
         self._keep(more)
         await asyncio.gather(*(place.leave(self._signals.hurry) for place in fewer))
+        log.info("settings_reloaded", extra={"workers": len(self._places)})
 
     # --- all workers together
 
