@@ -11,7 +11,7 @@ that is. Pure: the caller reads files and the environment, and hands in what it 
 # ruff: noqa: RUF009  # a row's default is immutable: text, a number, a timedelta
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
@@ -19,10 +19,10 @@ from enum import StrEnum
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote
 
 from duetime.clock import duration_ms
 from duetime.errors import InvalidSettings, InvalidTime
+from duetime.settings_file import DEFAULT_POOL, read_accounts, read_pools, read_registry
 
 PREFIX = "DUETIME_"
 FILE = "duetime.toml"
@@ -39,13 +39,11 @@ OTHER_VARIABLES = (
 )
 """Ours too, but not settings of the server; so is everything that starts with DUETIME_TEST_."""
 
-DEFAULT_POOL = "default"
 DEFAULT_STORE = "sqlite:duetime-data/jobs.db"
 MASK = "***"
 
 _SIZE = re.compile(r"(\d+)\s*([KMG]i?B|B|)", re.IGNORECASE | re.ASCII)
 _SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_POOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 _PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")
 _SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\s]*=)[^&#\s'\"]*", re.IGNORECASE)
 
@@ -281,15 +279,15 @@ def load(
         given, source = _find(name, flags, environment, file, file_name)
         sources[name] = source
         values[name] = one.default if source == "default" else _read(name, given, source)
-    pools, pool_sources = _pools(values["store"], sources["store"], file, file_name)
+    pools, pool_sources = read_pools(values["store"], sources["store"], file, file_name)
     values["store"] = pools[DEFAULT_POOL]
     if values["dev"] and sources["host"] == "default":
         values["host"], sources["host"] = "127.0.0.1", "--dev"
     settings = Settings(
         **values,
         pools=pools,
-        registry_store=_registry(file, file_name),
-        accounts=_accounts(file, file_name),
+        registry_store=read_registry(file, file_name),
+        accounts=read_accounts(file, file_name),
         sources=sources | pool_sources,
     )
     _check_exposure(settings)
@@ -337,84 +335,6 @@ def _check_keys(file: Mapping[str, Any], file_name: str) -> None:
 
 def nearest(name: str, known: list[str]) -> str:
     return get_close_matches(name, known, n=1, cutoff=0)[0]
-
-
-def _pools(store: str, source: str, file: Mapping[str, Any], file_name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """All pools with their URLs, and where those came from."""
-    pools, sources = {DEFAULT_POOL: store}, {f"pool.{DEFAULT_POOL}": source}
-    for name, table in _table(file.get("pool", {}), f"[pool] in {file_name}").items():
-        where = f"[pool.{name}] in {file_name}"
-        if not _POOL_NAME.fullmatch(name):
-            raise InvalidSettings(f"a pool's name may hold ASCII letters, digits, '-' and '_': {name!r} in {file_name}")
-        url = _pool_url(name, table, where)
-        if name == DEFAULT_POOL:
-            if "store" in file:
-                raise InvalidSettings(f"store and [pool.default] in {file_name} mean the same; keep one of them")
-            if source != "default":  # a flag or variable is stronger than the file
-                continue
-        pools[name], sources[f"pool.{name}"] = url, where
-    if pools[DEFAULT_POOL] != store:
-        sources["store"] = sources[f"pool.{DEFAULT_POOL}"]
-    return pools, sources
-
-
-def _registry(file: Mapping[str, Any], file_name: str) -> str:
-    return _store_of(file["registry"], f"[registry] in {file_name}") if "registry" in file else ""
-
-
-def _accounts(file: Mapping[str, Any], file_name: str) -> dict[str, str]:
-    where = f"[accounts] in {file_name}"
-    given = _table(file.get("accounts", {}), where)
-    for user, password in given.items():
-        if not user or ":" in user:
-            raise InvalidSettings(f"{where}: a user's name is not empty and has no colon: {user!r}")
-        if not isinstance(password, str) or not password:
-            raise InvalidSettings(f"{where}: {user} needs a password, as text")
-    return {user: str(password) for user, password in given.items()}
-
-
-def _pool_url(name: str, table: object, where: str) -> str:
-    """One store, or a group of them: `stores` by name, and `drain`, those that take nothing new."""
-    given = _table(table, where)
-    if "stores" not in given:
-        return _store_of(table, where)
-    if unknown := sorted(set(given) - {"stores", "drain"}):
-        raise InvalidSettings(f"unknown setting {unknown[0]!r} in {where}; a group has stores and drain")
-    stores, drain = given["stores"], given.get("drain", [])
-    if not isinstance(stores, dict) or not stores or not isinstance(drain, list):
-        raise InvalidSettings(f'{where} needs stores = {{ a = "URL", b = "URL" }}; and drain is a list of their names')
-    members = {str(member): str(url) for member, url in _table(stores, where).items()}  # pyright: ignore[reportUnknownArgumentType]
-    leaving = [str(member) for member in drain]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    for member in [*members, *leaving]:
-        if not _POOL_NAME.fullmatch(member) or member == "drain" or member not in members:
-            raise InvalidSettings(f"{where}: {member!r} is no name of a store in this group")
-    return group_url(name, members, leaving)
-
-
-def group_url(name: str, members: Mapping[str, str], drain: Sequence[str] = ()) -> str:
-    """The URL of a group of stores. Slashes and colons stay readable, and passwords where `mask` finds them."""
-    parts = [f"{member}={quote(url, safe=':/@')}" for member, url in members.items()]
-    return f"group:{name}?{'&'.join([*parts, *(f'drain={member}' for member in drain)])}"
-
-
-def _store_of(table: object, where: str) -> str:
-    """The one key that such a table may have."""
-    given = _table(table, where)
-    if unknown := sorted(set(given) - {"store"}):
-        raise InvalidSettings(f"unknown setting {unknown[0]!r} in {where}; the nearest known is 'store'")
-    url = given.get("store")
-    if not isinstance(url, str) or not url:
-        raise InvalidSettings(f"{where} needs store = URL")
-    return url
-
-
-def _table(value: object, where: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise InvalidSettings(
-            f"{where} is not a table; write [pool.NAME] or [registry] and store = URL below it, or [accounts] and "
-            "name = password"
-        )
-    return value  # pyright: ignore[reportUnknownVariableType]  # TOML's keys are text
 
 
 # --- what was written

@@ -9,7 +9,7 @@ from duetime.engine import Engine
 from duetime.errors import InvalidSettings, StoreUnavailable
 from duetime.job import Event, IfExists, NewJob
 from duetime.names import Queue
-from duetime.settings import group_url
+from duetime.settings_file import group_url
 from duetime.stores.group_layout import home
 from duetime.stores.open import open_store
 from tests.plugins.redis_server import RedisServer

@@ -88,7 +88,7 @@ def _sqlite_path(url: str) -> tuple[str, str]:
 
 
 def _group_parts(url: str) -> tuple[str, dict[str, str], list[str]]:
-    """The inverse of `settings.group_url`."""
+    """The inverse of `settings_file.group_url`."""
     name, _, query = url.removeprefix("group:").partition("?")
     members: dict[str, str] = {}
     drain: list[str] = []
