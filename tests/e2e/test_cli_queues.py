@@ -36,6 +36,15 @@ def test_queues_are_listed_counted_and_paused(filled: Shell) -> None:
     assert filled.run("queue", "list", "--namespace", "other").out == ""
 
 
+def test_all_queues_are_paused_and_resumed_at_once(filled: Shell) -> None:
+    filled.ok("push", "other", "x")
+    for verb, paused in (("pause", True), ("resume", False)):
+        told = filled.json("queue", verb, "--all")
+        assert [(one["queue"], one["rules"]["paused"]) for one in told] == [("mail", paused), ("other", paused)]
+    for wrong in ([], ["mail", "--all"]):
+        assert filled.run("queue", "pause", *wrong).code == 2
+
+
 def test_purge_asks_and_without_a_terminal_wants_yes(filled: Shell) -> None:
     refused = filled.run("queue", "purge", "mail", "--json")
     assert (refused.code, refused.error["code"]) == (2, "invalid_request")

@@ -111,7 +111,7 @@ WATCH = (
 QUEUE = (
     Command("list", queues.list_queues, ("duetime queue list",)),
     Command("counts", queues.counts, ("duetime queue counts mail", "duetime queue counts --json")),
-    Command("pause", queues.pause, ("duetime queue pause mail",)),
+    Command("pause", queues.pause, ("duetime queue pause mail", "duetime queue pause --all")),
     Command("resume", queues.resume, ("duetime queue resume mail",)),
     Command(
         "purge", queues.purge, ("duetime queue purge mail", "duetime queue purge mail --state ready --state delayed -y")

@@ -11,11 +11,15 @@ from duetime.cli.jobs import QueueArgument
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note
 from duetime.client.calls import QueueStatus
+from duetime.errors import InvalidRequest
 from duetime.job import Counts, State
 from duetime.names import Queue
 from duetime.stores.base import QueueRules
 
-QueuesArgument = Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names of queues.")]
+QueuesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every queue of the namespace that there is now.")]
 
 
 @takes_options
@@ -91,21 +95,23 @@ def sum_counts(counts: Sequence[Counts]) -> Counts:
 
 
 @takes_options
-def pause(queues: QueuesArgument, target: Target) -> None:
+def pause(target: Target, queues: QueuesArgument = None, every: AllOption = False) -> None:
     """Stop deliveries; pushes, acks and expiry go on."""
-    _configure(queues, target, paused=True)
+    _configure(queues, every, target, paused=True)
 
 
 @takes_options
-def resume(queues: QueuesArgument, target: Target) -> None:
+def resume(target: Target, queues: QueuesArgument = None, every: AllOption = False) -> None:
     """Deliver again; waiting consumers wake at once."""
-    _configure(queues, target, paused=False)
+    _configure(queues, every, target, paused=False)
 
 
-def _configure(queues: Sequence[str], target: Target, *, paused: bool) -> None:
+def _configure(queues: Sequence[str] | None, every: bool, target: Target, *, paused: bool) -> None:
+    if bool(queues) == every:
+        raise InvalidRequest("say which queues: their names or --all")
     answer = Answer(as_json=target.json)
     with target.connect() as client:
-        for name in queues:
+        for name in queues or sorted(status.queue.name for status in client.queues()):
             line = client.queue(name)
             rules = line.pause() if paused else line.resume()
             document = {
