@@ -5,7 +5,8 @@
     with duetime.connect("sqlite:jobs.db") as client:
         client.queue("mail").later("10m", {"to": "ann"})
 
-What is listed here is the public surface; everything else may change.
+What is listed here is the public surface, with `duetime.testing` and the hooks of `duetime.worker.after_commit`;
+everything else may change.
 """
 
 from duetime.client import AsyncClient, Client, connect, connect_async
@@ -15,7 +16,9 @@ from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, P
 from duetime.stores.base import QueueRules, RulesChange
 from duetime.worker.app import App
 from duetime.worker.current import current_job
-from duetime.worker.signals import Cancel, Fail, Retry
+from duetime.worker.events import TaskEvent
+from duetime.worker.runs import Failure, JobInfo
+from duetime.worker.signals import Cancel, Fail, Retry, TimedOut
 
 __version__ = "0.1.0"
 
@@ -30,8 +33,10 @@ __all__ = [
     "Delivery",
     "DuetimeError",
     "Fail",
+    "Failure",
     "IfExists",
     "Job",
+    "JobInfo",
     "Lease",
     "Moved",
     "NewJob",
@@ -41,6 +46,8 @@ __all__ = [
     "RulesChange",
     "State",
     "Taken",
+    "TaskEvent",
+    "TimedOut",
     "__version__",
     "connect",
     "connect_async",
