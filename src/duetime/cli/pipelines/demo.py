@@ -59,7 +59,8 @@ def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
     if options.store not in (None, "redis", "sqlite"):
         raise InvalidRequest(f"--store is redis or sqlite, not {options.store!r}")
     began = time.monotonic()
-    with _folder(options.keep) as folder, _terminable(), spark.session("demo") as session:
+    with Interrupts() as interrupts, _folder(options.keep) as folder, spark.session("demo") as session:
+        interrupts.install()
         from duetime.spark.demo import Demo, Plan
         from duetime.spark.demo_processes import find_redis
 
@@ -140,15 +141,29 @@ def _folder(keep: Path | None) -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _terminable() -> Generator[None]:
-    """TERM ends the demo as Ctrl-C does, so that its processes are ended too."""
+class Interrupts:
+    """TERM and Ctrl-C end the demo, and with it its processes, whatever Spark's own handling of signals makes of them.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    A context manager around everything; `install` comes after the session, which has handlers of its own.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        return self
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._interrupt)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        if self._came and isinstance(error, Exception):  # a call to Spark that was cut short, not a bug
+            raise KeyboardInterrupt from None
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
         raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
