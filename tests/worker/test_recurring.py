@@ -136,6 +136,21 @@ async def test_a_schedule_that_was_changed_starts_anew(tmp_path: Path, clock: Ma
         assert tick.due_at > clock.now_ms() + HOUR
 
 
+async def test_a_tick_that_was_purged_or_killed_comes_back(tmp_path: Path, clock: ManualClock) -> None:
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
+        ticks = one.client.queue(TICKS)
+        await one.scheduler.plant()
+        await ticks.clear()
+        await one.scheduler.replant()
+        await one.scheduler.replant()
+        assert [job.id for job in (await ticks.list_jobs(State.DELAYED)).jobs] == ["report"]
+        await due_now(one)
+        [tick] = await ticks.reserve()
+        await one.client.kill(tick)
+        await one.scheduler.plant()
+        assert [job.id for job in (await ticks.list_jobs(State.DELAYED)).jobs] == ["report"]
+
+
 async def test_a_tick_of_another_program_is_left_to_it(tmp_path: Path, clock: ManualClock) -> None:
     async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
         await one.scheduler.plant()

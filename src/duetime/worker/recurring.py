@@ -9,6 +9,7 @@ between. It all takes nothing but the queue's own verbs, so it works on every st
 
 import asyncio
 import logging
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from duetime.client import AsyncClient
-from duetime.client.calls import push
+from duetime.client.calls import bulk, push
 from duetime.engine.loops import OUTAGE
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
-from duetime.job import Delivery, Event, IfExists, NewJob
+from duetime.job import Delivery, Event, IfExists, NewJob, State
 from duetime.names import Queue, check_queue
 from duetime.stores.base import Mark
 from duetime.worker.schedules import Missed, Schedule, plan
@@ -34,6 +35,8 @@ TICKS = "duetime.recurring"
 """The queue of the ticks, in the app's namespace."""
 TTR_S = 30
 WAIT_S = 20
+REPLANT_S = 60
+"""How often a worker looks whether every schedule still has its tick: somebody may have purged the queue."""
 MARK_LIFE_MS = 7 * 86_400_000
 FOREIGN_PAUSE_S = 5
 """How long a tick of another version of the program is left to a worker that knows it."""
@@ -86,12 +89,12 @@ class Scheduler:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        failures, planted = 0, False
+        failures, plant_at = 0, 0.0
         while True:
             try:
-                if not planted:
-                    await self.plant()
-                    planted = True
+                if time.monotonic() >= plant_at:
+                    await (self.replant() if plant_at else self.plant())
+                    plant_at = time.monotonic() + REPLANT_S
                 ticks = await self._client.queue(TICKS).reserve(limit=10, ttr=TTR_S, wait=WAIT_S)
                 for tick in ticks:
                     await self.handle(tick)
@@ -116,12 +119,19 @@ class Scheduler:
                 await self._client.send(push(self._queue, [job], IfExists.REPLACE))
                 log.info("schedule_changed", extra={"schedule": one.name})
 
+    async def replant(self) -> None:
+        """Bring back ticks that are gone. Leaves others alone: they may be a newer program's."""
+        now = self._app.clock.now_ms()
+        jobs = [one.job(one.schedule.after(now)) for one in self._app.schedules.values()]
+        for call in bulk(self._queue, jobs):
+            await self._client.send(call)
+
     async def _is_outdated(self, one: Recurring) -> bool:
         try:
             kept = await self._client.queue(TICKS).get(one.name)
         except JobNotFound:
             return True
-        return kept.body != msgspec.json.encode(one.tick)
+        return kept.state is State.DEAD or kept.body != msgspec.json.encode(one.tick)
 
     async def handle(self, delivery: Delivery) -> None:
         """Push what the tick stands for, then put it back: a crash in between repeats and loses nothing."""

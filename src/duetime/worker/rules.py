@@ -48,7 +48,7 @@ def max_tries(run: Run, policy: Policy) -> int:
     return run.payload.maxTries if run.payload.maxTries is not None else (run.delivery.tries or policy.tries)
 
 
-def retry_until(run: Run) -> int | None:
+def retry_until(run: Run) -> float | None:
     """The payload's, in seconds; None once it says nothing any more: whoever brings a dead letter back after that time
     wants it tried again, and then its tries count. A job that was brought back has more deliveries than counted ones.
     """
