@@ -68,7 +68,12 @@ class GroupStore:
         """Raises InvalidSettings when a member that may have jobs is not named, StoreUnavailable when all are down."""
         group = cls(name, members, drain)
         try:
-            await asyncio.gather(*(member.start() for member in group._members.values()))
+            # All come to their end before one fails: a store that opens after the close would stay open.
+            starts = await asyncio.gather(
+                *(member.start() for member in group._members.values()), return_exceptions=True
+            )
+            for error in filter(None, starts):
+                raise error
             if not any(member.is_up for member in group._members.values()):
                 raise StoreUnavailable(f"no member of group {name} can be reached")
             # Whoever was asked first does not know yet what the others remember.
