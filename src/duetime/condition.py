@@ -118,7 +118,7 @@ def _why_not(rest: str) -> str:
         case "'" | '"':
             return "the text has no closing quote"
         case _:
-            word = rest.split(maxsplit=1)[0][:20]
+            word = (rest.split(maxsplit=1) or [rest])[0][:20]  # some blanks are none of ours
             return f"{word!r} is none of == != < > && || ( ), a number, a quoted text or {{res.key}}"
 
 

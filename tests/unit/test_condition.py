@@ -213,6 +213,7 @@ def test_and_or_and_parentheses_mean_what_they_say(left: str, right: str, answer
 @given(st.text(st.sampled_from("{}res.a =!<>&|()'\"\\ 0123456789e-+$;`"), max_size=40) | st.text(max_size=40))
 @example("'\\")
 @example("{res.\\}")
+@example("\x1f")
 def test_any_text_is_read_or_refused_with_a_place_inside_it(text: str) -> None:
     place = 1
     try:
