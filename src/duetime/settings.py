@@ -228,6 +228,7 @@ class Settings:
     alert_memory: int = _row(90, Kind.NUMBER, "percent of a pool's room in use at which an alert is sent; 0: never")
     alert_dead: int = _row(10, Kind.NUMBER, "new dead letters of a queue in 5 minutes that cause an alert; 0: never")
     alert_lateness: timedelta = _row("10m", Kind.DURATION, "how late a queue may be before an alert; 0: never")
+    alert_callbacks: int = _row(10, Kind.NUMBER, "failed callbacks of a topic in a row that cause an alert; 0: never")
     alert_repeat: timedelta = _row("1h", Kind.DURATION, "after which a problem that lasts is told again")
     access_log: bool = _row(False, Kind.SWITCH, "a log line per request; POST /accesslog on the admin API switches it")
     log_level: str = _row(

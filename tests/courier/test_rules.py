@@ -324,6 +324,8 @@ async def test_gone_halts_the_topic_until_it_is_put_online(world: World, receive
     assert (topic.status, topic.halted) == (Status.OFFLINE, "the receiver answered 410 Gone")
     job = await world.waits("1")
     assert (job.state, job.used) == (State.READY, 0)
+    await until(lambda: world.alerts)
+    assert world.alerts[0][:2] == ("halted", "the topic mail is halted")
     receiver.answer = lambda call: OK
     await world.topics.set_status(world.place("mail"), Status.ONLINE)
     await world.gone("1")

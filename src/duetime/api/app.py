@@ -26,6 +26,7 @@ from duetime.api.supervision.crew import Alone, Crew
 from duetime.api.v1 import NativeDoor
 from duetime.api.v1.gate import TokenGate
 from duetime.engine.alerts import Alerts
+from duetime.engine.courier.failing import FailingCallbacks
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
 from duetime.engine.watchdog import Targets, Watchdog
@@ -106,7 +107,8 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     targets = Targets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
     callbacks = runtime.callbacks
     courier = callbacks.courier(runtime.pools, runtime.mirror, alert=runtime.alerts.event, draining=runtime.draining)
-    watchdog = Watchdog(runtime.pools, runtime.alerts, targets)
+    failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.mirror, failures=settings.alert_callbacks)
+    watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
     return (runtime.alerts, watchdog, callbacks.logs, callbacks.tally, courier)
 
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -47,6 +47,13 @@ class Problem(Struct, frozen=True):
     title: str
     text: str
     addresses: tuple[str, ...] = ()
+
+
+class Report(NamedTuple):
+    """What one observer knows: what is wrong, and which of the problems that were told are over."""
+
+    problems: Mapping[str, Problem] = {}
+    ended: Collection[str] = ()
 
 
 class Firing(Struct, frozen=True):

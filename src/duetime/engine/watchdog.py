@@ -9,12 +9,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from duetime.engine.alerts import Alerts, Problem
+from duetime.engine.alerts import Alerts, Problem, Report
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError
 from duetime.job import STEP_JOBS
@@ -41,6 +41,10 @@ class Targets(Struct, frozen=True):
     lateness_s: float = 600.0
 
 
+async def nothing_more() -> Report:
+    return Report()
+
+
 class Seen(NamedTuple):
     at: float
     dead: int
@@ -57,11 +61,11 @@ class Watchdog:
         alerts: Alerts,
         targets: Targets,
         *,
-        more: Callable[[], Mapping[str, Problem]] = dict,
+        more: Callable[[], Awaitable[Report]] = nothing_more,
         ping_s: float = PING_S,
     ) -> None:
-        """A pool that takes longer than `ping_s` to answer counts as down. `more` adds what others know to be
-        wrong; its keys start with "callback:".
+        """A pool that takes longer than `ping_s` to answer counts as down. `more` adds what others know;
+        only they can tell when that is over, and no key of theirs begins like those of a pool.
         """
         self._pools = pools
         self._alerts = alerts
@@ -100,11 +104,12 @@ class Watchdog:
         self._rounds += 1
         names = self._pools.names
         found = await asyncio.gather(*(self._check(name, slow=slow) for name in names))
-        problems: dict[str, Problem] = dict(self._more())
+        more = await self._more()
+        problems: dict[str, Problem] = dict(more.problems)
         for one in found:
             problems.update(one)
-        prefixes = (*(f"{name}:" for name in names), "callback:")
-        await self._alerts.judge(problems, lambda key: key.startswith(prefixes))
+        prefixes = tuple(f"{name}:" for name in names)
+        await self._alerts.judge(problems, lambda key: key in more.ended or key.startswith(prefixes))
 
     async def _check(self, name: str, *, slow: bool) -> Mapping[str, Problem]:
         """What is wrong with a pool. One that is down keeps the slow problems that it had: nobody can tell."""

@@ -16,6 +16,7 @@ from typing import Any
 from duetime.clock import Clock, SystemClock
 from duetime.engine.courier.breaker import Breaker
 from duetime.engine.courier.caller import Caller
+from duetime.engine.courier.failing import Streaks
 from duetime.engine.courier.lane import Alert, Host, Lane, Office, RemovedLane, delivers
 from duetime.engine.courier.slots import Slots
 from duetime.engine.courier.targets import Network, Targets
@@ -118,6 +119,11 @@ class Courier:
     def loops(self) -> list[asyncio.Task[None]]:
         """What must not end before the courier does."""
         return self._duties
+
+    def streaks(self) -> Streaks:
+        """How the calls of each topic have gone so far."""
+        lanes = [lane for lane, _ in self._lanes.values()]
+        return {lane.place: (lane.topic, lane.streak) for lane in lanes if isinstance(lane, Lane)}
 
     @property
     def in_flight(self) -> int:

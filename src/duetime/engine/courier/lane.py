@@ -17,6 +17,7 @@ from duetime.condition import Condition, parse
 from duetime.engine.courier import letter as letters
 from duetime.engine.courier.breaker import Breaker
 from duetime.engine.courier.caller import Caller
+from duetime.engine.courier.failing import Streak
 from duetime.engine.courier.outcome import GONE, Answer, Verdict, describe, judge, retry_after_s, retry_delay_ms
 from duetime.engine.courier.signing import signed_headers
 from duetime.engine.courier.slots import Slots
@@ -73,6 +74,7 @@ class Lane:
         self.place = place
         self.running: dict[Lease, float] = {}
         """Leases in our hands, and when they were last renewed."""
+        self.streak = Streak()
         self._office = office
         self._in_flight = 0
         self._freed = asyncio.Event()
@@ -215,8 +217,10 @@ class Lane:
         self._tell_breakers(answer, verdict, host)
         self._log(delivery, topic, answer, verdict)
         if verdict is Verdict.DONE:
+            self.streak.worked()
             self._finish(delivery.lease)
             return
+        self.streak.failed(describe(verdict, answer))
         try:
             await self._settle_failure(delivery, topic, letter, answer, verdict)
         except LeaseLost:
@@ -308,6 +312,9 @@ class Lane:
             self._breaker.hold(HALT_S)
             await self._office.halt(self.place, "the receiver answered 410 Gone")
             await engine.give_back(delivery.lease)
+            await self._office.alert(
+                "halted", f"the topic {topic.name or topic.key} is halted", self._gone(), topic.alert
+            )
             return
         number = letters.retries_of(delivery)
         why = describe(verdict, answer)
@@ -319,6 +326,12 @@ class Lane:
         self._office.tally.count(topic.id, self.place, Count.FAILED)
         if moved.event is Event.DEAD:
             await self._alert(delivery, topic, letter, f"gave up after {number + 1} attempts: {why}")
+
+    def _gone(self) -> str:
+        return (
+            f"topic: {self.place.queue}\nIts receiver answered 410 Gone: it takes no new jobs, and those that it has "
+            f"wait.\nGo on: duetime topic online {self.topic.key} --namespace {self.place.queue.namespace}\n"
+        )
 
     async def _alert(self, delivery: Delivery, topic: Topic, letter: letters.Letter, why: str) -> None:
         log.warning("gave_up", extra={"topic": self.place.key, "id": delivery.lease.id, "why": why})

@@ -1,0 +1,203 @@
+"""Callbacks that fail, with a real receiver and a real mail server: told once, over when a call works again."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC
+
+import msgspec
+import pytest
+
+from duetime.engine.alerts import FIRING, KEY, SETTINGS, Alerts, AlertSettings
+from duetime.engine.courier.courier import Courier
+from duetime.engine.courier.failing import FailingCallbacks, Streak
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.engine.topics.book import Place, Topics
+from duetime.engine.topics.desk import TopicDesk
+from duetime.engine.topics.tally import Tally
+from duetime.engine.watchdog import Targets, Watchdog
+from duetime.job import State
+from duetime.names import Queue
+from duetime.stores.open import open_store
+from duetime.topic import Topic
+from tests.alerts.conftest import Postbox
+from tests.courier.conftest import OPTIONS
+from tests.courier.receiver import EMPTY, OK, Receiver
+from tests.plugins.until import until
+
+PLACE = Place("default", Queue("shop", "mail"))
+FAILED, OVER = "Duetime: callbacks of Mails fail", "Duetime: over: callbacks of Mails fail"
+
+
+class Node:
+    """A server process's courier and watchdog, with rounds that the test makes."""
+
+    def __init__(self, pools: Pools, mirror: Mirror, courier: Courier, watchdog: Watchdog) -> None:
+        self.pools = pools
+        self.mirror = mirror
+        self.courier = courier
+        self.watchdog = watchdog
+        self.topics = Topics(lambda: pools.registry, mirror)
+        self.desk = TopicDesk(pools.engine, self.topics, zone=UTC)
+
+    @property
+    def streak(self) -> Streak:
+        return self.courier.streaks()[PLACE][1]
+
+    async def add(self, *ids: str) -> None:
+        for job_id in ids:
+            await self.desk.add(PLACE, job_id, {"to": "ann"})
+
+    async def tells(self, *, firing: bool) -> None:
+        """Make rounds until the registry says so, and a few more."""
+
+        async def is_so() -> bool:
+            await self.watchdog.run_once()
+            return bool(self.mirror.list_records(FIRING)) is firing
+
+        await until(is_so)
+        for _ in range(3):
+            await self.watchdog.run_once()
+
+    async def purge(self) -> None:
+        await self.pools.engine("default").purge(PLACE.queue, [State.DELAYED, State.READY])
+
+
+@asynccontextmanager
+async def node(pools: Pools, name: str) -> AsyncIterator[Node]:
+    async with AsyncExitStack() as stack:
+        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        alerts = await stack.enter_async_context(Alerts(lambda: pools.registry, mirror, deployment="failing"))
+        tally = await stack.enter_async_context(Tally(lambda: pools.registry, name, lambda: "20261116"))
+        courier = await stack.enter_async_context(Courier(pools, mirror, tally, options=OPTIONS, alert=alerts.event))
+        failing = FailingCallbacks(courier.streaks, pools, mirror, failures=10, after_s=0)
+        watchdog = Watchdog(pools, alerts, Targets(dead_growth=0, lateness_s=0), more=failing)
+        yield Node(pools, mirror, courier, watchdog)
+
+
+@pytest.fixture
+async def pools(postbox: Postbox) -> AsyncIterator[Pools]:
+    async with Pools({"default": "memory:"}, open_store=open_store) as opened:
+        settings = AlertSettings(("ops@example.com",), postbox.server)
+        await opened.registry.put(SETTINGS, KEY, msgspec.json.encode(settings))
+        yield opened
+
+
+@pytest.fixture
+async def one(pools: Pools) -> AsyncIterator[Node]:
+    async with node(pools, "one") as made:
+        yield made
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver() as running:
+        yield running
+
+
+async def begin(*nodes: Node, callback: str) -> None:
+    topic = Topic(key="mail", name="Mails", callback=callback, alert=("team@example.com",), schedule="1h")
+    await nodes[0].topics.add(PLACE, topic)
+    await until(lambda: all(PLACE in node.courier.streaks() for node in nodes))
+
+
+async def fail(node: Node, number: int = 10) -> None:
+    before = node.streak.failures
+    await node.add(*(f"{before + one}" for one in range(number)))
+    await until(lambda: node.streak.failures == before + number)
+
+
+async def test_a_topic_that_fails_is_told_once_and_so_is_its_recovery(
+    one: Node, receiver: Receiver, postbox: Postbox
+) -> None:
+    receiver.answer = lambda call: EMPTY
+    await begin(one, callback=receiver.url)
+    await fail(one, 9)
+    await one.tells(firing=False)
+    await fail(one, 1)
+    await one.tells(firing=True)
+    await postbox.wait_for(2)
+    assert postbox.subjects == [FAILED] * 2
+    assert {to for mail, _ in postbox.mails for to in mail} == {"ops@example.com", "team@example.com"}
+    assert "10 attempts in a row failed" in postbox.text(0)
+    assert "HTTP 200 with an empty answer" in postbox.text(0)
+
+    receiver.answer = lambda call: OK
+    await one.add("works")
+    await one.tells(firing=False)
+    await postbox.wait_for(4)
+    assert postbox.subjects == [FAILED] * 2 + [OVER] * 2
+
+
+async def test_a_receiver_that_cannot_be_reached(one: Node, postbox: Postbox) -> None:
+    async with Receiver() as gone:
+        url = gone.url
+    await begin(one, callback=url)
+    await fail(one)
+    await one.tells(firing=True)
+    await postbox.wait_for(2)
+    assert "no connection" in postbox.text(0)
+
+
+async def test_a_process_that_made_no_call_does_not_say_that_all_is_well(
+    one: Node, pools: Pools, receiver: Receiver, postbox: Postbox
+) -> None:
+    receiver.answer = lambda call: EMPTY
+    await begin(one, callback=receiver.url)
+    await fail(one)
+    await one.tells(firing=True)
+    async with node(pools, "other") as other:
+        await until(lambda: PLACE in other.courier.streaks())
+        await other.tells(firing=True)
+    async with node(pools, "idle") as idle:
+        await idle.courier._stop_taking()
+        await idle.tells(firing=True)
+    await postbox.wait_for(2)
+    assert postbox.subjects == [FAILED] * 2
+
+
+async def test_what_one_process_saw_end_does_not_begin_again_in_another(
+    one: Node, pools: Pools, receiver: Receiver, postbox: Postbox
+) -> None:
+    async with node(pools, "other") as other:
+        receiver.answer = lambda call: EMPTY
+        await begin(one, other, callback=receiver.url)
+        for process in (one, other):
+            process.streak.failures = 10
+            process.streak.since = 1.0
+        await one.add("waits")
+        await one.tells(firing=True)
+        await other.tells(firing=True)
+        await postbox.wait_for(2)
+        one.streak.worked()
+        await one.tells(firing=False)
+        await other.tells(firing=False)
+    await postbox.wait_for(4)
+    assert postbox.subjects == [FAILED] * 2 + [OVER] * 2
+
+
+@pytest.mark.parametrize("how", ["emptied", "removed"])
+async def test_a_problem_without_jobs_or_topic_is_over(
+    one: Node, receiver: Receiver, postbox: Postbox, how: str
+) -> None:
+    receiver.answer = lambda call: EMPTY
+    await begin(one, callback=receiver.url)
+    await fail(one)
+    await one.tells(firing=True)
+    await (one.purge() if how == "emptied" else one.topics.remove(PLACE))
+    await one.tells(firing=False)
+    await postbox.wait_for(4)
+    assert sorted(postbox.subjects) == [FAILED] * 2 + [OVER] * 2
+
+
+async def test_a_short_fall_is_no_news() -> None:
+    now = [100.0]
+    streak = Streak(lambda: now[0])
+    for _ in range(50):
+        streak.failed("no connection")
+    now[0] += 29
+    assert not streak.is_long(10, 30)
+    now[0] += 1
+    assert streak.is_long(10, 30)
+    streak.worked()
+    assert not streak.is_long(10, 30)
