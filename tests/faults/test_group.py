@@ -1,17 +1,27 @@
 """Several Redis as one pool: one that is down takes only its share with it, one that comes or goes strands nothing."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC
 
 import pytest
 
 from duetime.engine import Engine
+from duetime.engine.courier.courier import Courier
+from duetime.engine.mirror import Mirror
+from duetime.engine.pools import Pools
+from duetime.engine.topics.book import Place, Topics
+from duetime.engine.topics.desk import TopicDesk
+from duetime.engine.topics.tally import Tally
 from duetime.errors import InvalidSettings, StoreUnavailable
 from duetime.job import Event, IfExists, NewJob
 from duetime.names import Queue
 from duetime.settings_file import group_url
 from duetime.stores.group_layout import home
 from duetime.stores.open import open_store
+from duetime.topic import Status, Topic
+from tests.courier.conftest import OPTIONS
+from tests.courier.receiver import Receiver
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
 
@@ -165,3 +175,47 @@ async def test_a_member_with_jobs_cannot_be_left_out_and_an_empty_one_can(three:
     async with group(two) as engine:
         await push_all(engine)
         assert len(await drain_all(engine)) == 60
+
+
+async def test_callbacks_of_one_that_is_down_wait_and_all_others_are_made_once(start_redis: StartRedis) -> None:
+    members = {name: start_redis(appendonly="yes", appendfsync="always") for name in "abc"}
+    wide = group_url("wide", {name: server.url for name, server in members.items()}, [])
+    place = Place("wide", QUEUE)
+    async with AsyncExitStack() as stack:
+        receiver = await stack.enter_async_context(Receiver())
+        pools = await stack.enter_async_context(Pools({"default": "memory:", "wide": wide}, open_store=open_store))
+        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        tally = await stack.enter_async_context(Tally(lambda: pools.registry, "node", lambda: "20261116"))
+        courier = await stack.enter_async_context(Courier(pools, mirror, tally, options=OPTIONS))
+        topics = Topics(lambda: pools.registry, mirror)
+        desk = TopicDesk(pools.engine, topics, zone=UTC)
+        await topics.add(place, Topic(key="mail", callback=receiver.url))
+
+        def called() -> list[str]:
+            return sorted(call.fields["id"] for call in receiver.calls)
+
+        for job_id in IDS[:30]:
+            await desk.add(place, job_id, {"id": job_id})
+        await receiver.got(30)
+
+        await topics.set_status(place, Status.ONLINE, halted="until one is down")
+        await until(lambda: not courier.streaks())
+        for job_id in IDS[30:]:
+            await desk.add(place, job_id, {"id": job_id})
+        members["b"].stop()
+        await topics.set_status(place, Status.ONLINE)
+        lost = {job_id for job_id in IDS[30:] if home(QUEUE, job_id, ("a", "b", "c")) == "b"}
+        assert lost
+        await receiver.got(60 - len(lost))
+        assert called() == sorted(set(IDS) - lost)
+
+        members["b"].start()
+        await receiver.got(60)
+        assert called() == sorted(IDS)
+
+        async def is_drained() -> bool:
+            [counts] = await pools.engine("wide").store.counts([QUEUE])
+            return counts.total == 0
+
+        await until(is_drained)
+        assert len(receiver.calls) == 60

@@ -25,7 +25,7 @@ def has_ouqiang(settings: Settings) -> bool:
 def tcp_door(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpDoor:
     settings = runtime.settings
     rules = Rules(settings.tcp_pool, settings.tcp_namespace, settings.tcp_token, settings.tcp_update_fails)
-    options = TcpOptions(tls=_tls(settings.tcp_certificate), access_log=runtime.lmstfy.access_log)
+    options = TcpOptions(tls=read_certificate(settings.tcp_certificate), access_log=runtime.lmstfy.access_log)
     return TcpDoor(Commands(runtime.callbacks.service.desk, rules), sockets, options)
 
 
@@ -40,7 +40,7 @@ def ouqiang_app(runtime: Runtime) -> ASGIApp:
     return runtime.lmstfy.access_log.around(door)
 
 
-def _tls(certificate: str) -> ssl.SSLContext | None:
+def read_certificate(certificate: str) -> ssl.SSLContext | None:
     """Raises InvalidSettings for a file that is none."""
     if not certificate:
         return None

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC
@@ -78,8 +79,8 @@ class Site:
             await door.stop(1)
 
     @asynccontextmanager
-    async def talk(self) -> AsyncIterator[Talk]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+    async def talk(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Talk]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=tls)
         try:
             yield Talk(reader, writer)
         finally:
