@@ -8,6 +8,8 @@ tests start the installed program all the same.
         process = forks.start(["work", "shop:app"], environment, out=..., err=...)
 """
 
+import contextlib
+import io
 import json
 import os
 import selectors
@@ -175,6 +177,10 @@ if __name__ == "__main__":
 
     import duetime.cli.main
     import duetime.stores.redis.store
-    import duetime.stores.sql.sqlite  # noqa: F401
+    import duetime.stores.sql.sqlite
 
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    # A first command imports what only commands need.
+    sys.argv[1:], line = ["version"], int(sys.argv[1])
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        duetime.cli.main.main()
+    serve(socket.socket(fileno=line))

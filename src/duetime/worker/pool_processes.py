@@ -75,6 +75,7 @@ class ProcessPool:
         self._children: dict[int, Child] = {}
         self._numbers = 0
         self._closing = False
+        self._nursery_lost = False
         self._all_gone = asyncio.Event()
 
     @property
@@ -205,6 +206,7 @@ class ProcessPool:
         except ConnectionError:
             asyncio.get_running_loop().remove_reader(self._nursery.sock)
             log.critical("nursery_lost")
+            self._nursery_lost = True
             self._host.broken()
             return
         for kind, number, value in notes:
@@ -247,7 +249,7 @@ class ProcessPool:
                 self._nursery.kill(child.number, signal.SIGKILL)
             else:
                 self._end(child)
-        if self._children:
+        if self._children and not self._nursery_lost:  # else nobody would tell
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await self._all_gone.wait()
