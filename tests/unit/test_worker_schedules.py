@@ -84,3 +84,8 @@ def test_other_things_that_cannot_be() -> None:
         cron("* * * * *", "Mars/Olympus")
     with pytest.raises(InvalidRequest, match="every second at most"):
         every("10ms")
+
+
+def test_an_interval_is_shown_as_people_write_it() -> None:
+    for text in ("1s", "90s", "15m", "36h", "7d", "1500ms"):
+        assert every(text).text == f"every {text}"

@@ -20,6 +20,7 @@ Missed = Literal["skip", "once", "all"]
 """What happens to runs that nobody was there for: none of them, the last one, or each."""
 
 LEAST_MS = 1_000
+UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 GRACE_MS = 60_000
 """A run that is late by less than this was not missed."""
 MOST_RUNS = 500
@@ -49,7 +50,9 @@ class Every:
 
     @property
     def text(self) -> str:
-        return f"every {self.interval_ms}ms"
+        """In the largest unit that says it exactly: `every 90s`, `every 1h`."""
+        unit, length_ms = next(one for one in UNITS if self.interval_ms % one[1] == 0)
+        return f"every {self.interval_ms // length_ms}{unit}"
 
     def after(self, at: int) -> int:
         return (at // self.interval_ms + 1) * self.interval_ms
