@@ -1,6 +1,8 @@
 """Alerts reach a real mail server, within a deadline."""
 
 import asyncio
+import html
+import re
 
 import pytest
 
@@ -20,8 +22,10 @@ async def test_a_plain_address_gets_a_mail_through_the_mail_server(postbox: Post
 
 async def test_an_apprise_url_needs_no_mail_server(postbox: Postbox) -> None:
     url = f"mailto://127.0.0.1:{postbox.port}?from=a@example.com&to=b@example.com&mode=insecure"
-    assert await Announcer().send([url], "title", "text") == []
+    assert await Announcer().send([url], "title", "one <b> line\nand another") == []
     assert postbox.subjects == ["title"]
+    lines = re.split(r"<br\s*/?>|\n", html.unescape(postbox.text(0)))
+    assert {"one <b> line", "and another"} <= set(lines)
 
 
 async def test_without_a_mail_server_a_plain_address_is_not_reached() -> None:

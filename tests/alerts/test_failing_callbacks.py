@@ -1,5 +1,8 @@
 """Callbacks that fail, with a real receiver and a real mail server: told once, over when a call works again."""
 
+import asyncio
+import shlex
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC
@@ -19,7 +22,7 @@ from duetime.engine.watchdog import Targets, Watchdog
 from duetime.job import State
 from duetime.names import Queue
 from duetime.stores.open import open_store
-from duetime.topic import Topic
+from duetime.topic import Method, Topic
 from tests.alerts.conftest import Postbox
 from tests.courier.conftest import OPTIONS
 from tests.courier.receiver import EMPTY, OK, Receiver
@@ -188,6 +191,40 @@ async def test_a_problem_without_jobs_or_topic_is_over(
     await one.tells(firing=False)
     await postbox.wait_for(4)
     assert sorted(postbox.subjects) == [FAILED] * 2 + [OVER] * 2
+
+
+async def test_the_mail_about_a_job_that_was_given_up_has_a_command_that_repeats_the_call(
+    one: Node, receiver: Receiver, postbox: Postbox
+) -> None:
+    receiver.answer = lambda call: EMPTY
+    topic = Topic(
+        key="mail",
+        name="Mails",
+        callback=receiver.url,
+        method=Method.POST,
+        schedule="1ms",
+        cap=0,
+        alert=("a@example.com",),
+    )
+    await one.topics.add(PLACE, topic)
+    await one.desk.add(PLACE, "17", {"to": "ann's & <bob>", "n": 1})
+    await postbox.wait_for(2)
+
+    assert postbox.subjects == ["Duetime: a callback of Mails failed for good"] * 2
+    text = postbox.text(0)
+    assert "topic: Mails (shop/mail)" in text
+    assert "job: 17" in text
+    [command] = [line for line in text.splitlines() if line.startswith("curl ")]
+    words = shlex.split(command)
+    assert words[:3] == ["curl", "-X", "POST"]
+    assert words[-1] == receiver.url
+    if shutil.which("curl"):
+        calls = len(receiver.calls)
+        program = await asyncio.create_subprocess_exec(*words, "-s")
+        assert await program.wait() == 0
+        again = receiver.calls[calls]
+        assert (again.method, again.fields) == ("POST", receiver.calls[calls - 1].fields)
+        assert again.fields["to"] == "ann's & <bob>"
 
 
 async def test_a_short_fall_is_no_news() -> None:

@@ -59,7 +59,7 @@ def mail_url(server: MailServer, address: str) -> str:
     scheme, mode = SECURITIES[server.security]
     login = f"{quote(server.user, safe='')}:{quote(server.password, safe='')}@" if server.user else ""
     port = f":{server.port}" if server.port else ""
-    options = {"from": server.sender, "to": address, "smtp": server.host, "mode": mode}
+    options = {"from": server.sender, "to": address, "smtp": server.host, "mode": mode, "format": "text"}
     return f"{scheme}://{login}{server.host}{port}/?{urlencode(options)}"
 
 
@@ -108,7 +108,7 @@ class Announcer:
 
         def work() -> None:
             try:
-                sent = bool(plugin.notify(title=title, body=text))
+                sent = _notify(plugin, title, text)
             except Exception as error:  # plugins of many authors
                 log.warning("alert_plugin_failed", extra={"error": mask(str(error))})
                 sent = False
@@ -118,6 +118,16 @@ class Announcer:
         await self._slots.acquire()
         threading.Thread(target=work, name="duetime-alert", daemon=True).start()
         return await done
+
+
+def _notify(plugin: Any, title: str, text: str) -> bool:
+    """Lines stay lines and `<` stays `<`, also where the plugin writes HTML."""
+    import apprise  # noqa: PLC0415  # there is a plugin, so it is there
+
+    library: Any = apprise
+    receivers: Any = library.Apprise()
+    receivers.add(plugin)
+    return bool(receivers.notify(title=title, body=text, body_format=library.NotifyFormat.TEXT))
 
 
 def _plugin(url: str) -> Any:
