@@ -46,6 +46,7 @@ def test_the_life_of_a_topic_on_a_store(shell: Shell) -> None:
     [shown] = shell.json("topic", "show", "mail")
     assert (shown["retry_if"], shown["cap"], shown["verify_tls"]) == ("{res.code} != 200", 3, False)
     assert "10m" in shell.ok("topic", "show", "mail").out
+    assert "redis:default:dq_write_total_nums 0" in shell.ok("topic", "counters").out
     assert "offline" in shell.ok("topic", "offline", "mail").out
     assert shell.json("topic", "online", "mail")[0]["status"] == "online"
     assert shell.run("topic", "remove", "mail").code == 2

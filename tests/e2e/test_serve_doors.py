@@ -2,15 +2,21 @@
 
 import asyncio
 import json
+import signal
 import socket
+from pathlib import Path
 
 import httpx
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from duetime.names import Queue
+from duetime.stores.open import open_store
+from tests.courier.receiver import Receiver, Says
 from tests.doors.v1.server import listen
 from tests.plugins.served import ServedProcess, StartServer
+from tests.plugins.until import until
 
 DOORS = {
     "DUETIME_TCP_DOOR": "true",
@@ -51,7 +57,49 @@ async def test_from_a_tcp_add_to_the_callback(start_server: StartServer) -> None
             got = await called.get()
     assert got["order"] == "7"
     assert set(got) == {"order", "notify_time", "dq_set_time"}
+    counters: dict[str, int] = {}
+
+    async def counted() -> bool:
+        reply = await asyncio.to_thread(httpx.get, f"{server.api}/v1/namespaces/default/topic-counters")
+        counters.update(reply.json()["counters"])
+        return counters.get("1:total_notfiy") == 1
+
+    await until(counted)
+    assert counters["1:total_write"] == counters["redis:default:dq_notify_total_nums"] == 1
+    assert {key.split(":")[1] for key in counters if key.startswith("1:")} == {
+        "total_write",
+        "total_notfiy",
+        "total_del",
+        "tw",
+        "tn",
+    }
     assert server.stop()[0] == 0
+
+
+async def test_usr2_finishes_the_call_that_runs_and_starts_no_other(start_server: StartServer, tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    go = asyncio.Event()
+    async with Receiver() as receiver:
+        receiver.answer = lambda call: Says(hold=go)
+        server = await asyncio.to_thread(start_server, "--store", url, **DOORS)
+        topic = {"topic": "order", "callback": receiver.url, "in_flight": 1, "timeout": "60s"}
+        await asyncio.to_thread(httpx.post, f"{server.api}/v1/namespaces/default/topics", json=topic)
+        with socket.create_connection(("127.0.0.1", port(server, "TCP"))) as connection:
+            for number in ("1", "2"):
+                await asyncio.to_thread(say, connection, cmd="add", topic="order", id=number, body={"n": number})
+            await receiver.got(1)
+            server.send(signal.SIGUSR2)
+            assert await asyncio.to_thread(connection.recv, 1) == b""  # it was idle
+        go.set()
+        code, _ = await asyncio.to_thread(server.wait)
+        assert code == 0
+        assert [call.fields["n"] for call in receiver.calls] == ["1"]
+    store = await open_store(url)
+    done, waits = await store.get(Queue("default", "order"), ["1", "2"])
+    await store.close()
+    assert done is None
+    assert waits is not None
+    assert (waits.state, waits.used) == ("ready", 0)
 
 
 def test_ouqiangs_paths_are_on_a_port_of_their_own(start_server: StartServer) -> None:

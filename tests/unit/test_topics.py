@@ -12,7 +12,7 @@ from duetime.engine import Engine
 from duetime.engine.mirror import Mirror
 from duetime.engine.topics.book import OVERLAP_MS, Place, Topics, secrets_of
 from duetime.engine.topics.heirs import MERGE_AFTER_S, SETTLE_AFTER_S, Heirs
-from duetime.engine.topics.service import TopicService, pool_counts, stat_keys
+from duetime.engine.topics.service import TopicService, pool_counts, pool_keys, stat_keys
 from duetime.engine.topics.tally import KIND, Acked, Count, Tally, add_up
 from duetime.errors import InvalidCondition, InvalidRequest, StoreUnavailable, TopicExists, TopicNotFound
 from duetime.job import Lease, NewJob
@@ -168,15 +168,17 @@ async def test_counts_are_kept_by_topic_and_day_over_all_processes() -> None:
     assert counts[1].totals == {"written": 6, "failed": 1}
     assert counts[1].days == {DAY: {"written": 6, "failed": 1}}
     assert pool_counts(counts)["default"].totals == {"written": 6, "failed": 1, "deleted": 1}
-    assert stat_keys(1, counts[1], "default") == {
+    assert stat_keys(1, counts[1]) == {
         "1:total_write": 6,
         "1:total_notfiy": 0,
         "1:total_del": 0,
         f"1:tw:{DAY}": 6,
         f"1:te:{DAY}": 1,
+    }
+    assert pool_keys("default", pool_counts(counts)["default"]) == {
         "redis:default:dq_write_total_nums": 6,
         "redis:default:dq_notify_total_nums": 0,
-        "redis:default:dq_del_total_nums": 0,
+        "redis:default:dq_del_total_nums": 1,
     }
 
 

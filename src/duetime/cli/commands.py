@@ -152,6 +152,7 @@ TOPIC = (
         ),
     ),
     Command("list", topic.list_topics, ("duetime topic list",)),
+    Command("counters", topic.counters, ("duetime topic counters", "duetime topic counters --json")),
     Command("show", topic.show, ("duetime topic show mail",)),
     Command("edit", topic.edit, ("duetime topic edit mail --delay 5m --set cap=3",)),
     Command("offline", topic.offline, ("duetime topic offline mail",)),

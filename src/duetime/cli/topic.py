@@ -112,6 +112,19 @@ def _columns(topics: Sequence[TopicOut]) -> dict[str, list[str]]:
 
 
 @takes_options
+def counters(target: Target) -> None:
+    """Show php-delayqueue's counters under their own names, for scripts that know them.
+
+    TOPIC-ID:total_write, :total_notfiy and :total_del; by day :tw:, :tn:, :te: and :tdel:; and the sums of the
+    namespace in its pool as redis:POOL:dq_write_total_nums and so on. Removed topics are included.
+    """
+    with target.connect() as client:
+        found = Topics(client).counters()
+    text = "\n".join(f"{name} {count}" for name, count in found.counters.items())
+    Answer(as_json=target.json).tell(msgspec.to_builtins(found), safe(text))
+
+
+@takes_options
 def show(topic: TopicArgument, target: Target) -> None:
     """Show all about a topic."""
     with target.connect() as client:

@@ -30,6 +30,7 @@ from duetime.topic import Status
 from duetime.wire import convert, messages
 from duetime.wire.topics import (
     AddIn,
+    CountersOut,
     SampleIn,
     SampleOut,
     TopicChangeIn,
@@ -65,6 +66,18 @@ def list_topics(namespace: str) -> Call[list[TopicOut]]:
     return Call(
         lambda: Request("GET", _path(namespace)),
         lambda reply: msgspec.json.decode(reply, type=TopicsOut).topics,
+        run,
+        repeatable=True,
+    )
+
+
+def counters(namespace: str) -> Call[CountersOut]:
+    async def run(engine: Engine) -> CountersOut:
+        return await TopicService.of_engine(engine).counters("default", namespace)
+
+    return Call(
+        lambda: Request("GET", f"/v1/namespaces/{quote(namespace, safe='')}/topic-counters"),
+        lambda reply: msgspec.json.decode(reply, type=CountersOut),
         run,
         repeatable=True,
     )
@@ -187,6 +200,10 @@ class Topics:
         """All of them, with their counts."""
         return self._send(list_topics(self._namespace))
 
+    def counters(self) -> CountersOut:
+        """Written, notified, deleted and failed of all of them, also under php-delayqueue's names."""
+        return self._send(counters(self._namespace))
+
     def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
         """Make a topic. Raises TopicExists, InvalidCondition."""
         return self._send(add(self._namespace, read_fields({**fields, "topic": topic, "callback": callback}, TopicIn)))
@@ -232,6 +249,10 @@ class AsyncTopics:
     async def list_topics(self) -> list[TopicOut]:
         """All of them, with their counts."""
         return await self._send(list_topics(self._namespace))
+
+    async def counters(self) -> CountersOut:
+        """Written, notified, deleted and failed of all of them, also under php-delayqueue's names."""
+        return await self._send(counters(self._namespace))
 
     async def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
         """Make a topic. Raises TopicExists, InvalidCondition."""

@@ -133,6 +133,16 @@ class TopicsOut(Struct):
     topics: list[TopicOut]
 
 
+class CountersOut(Struct):
+    """php-delayqueue's counters under its own names, such as `1:total_write` and `1:tw:20261115` of topic 1; and the
+    sums over all topics, those that were removed included.
+    """
+
+    counters: dict[str, int]
+    totals: TopicCountsOut
+    days: dict[str, TopicCountsOut] = {}
+
+
 class AddIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A job for a topic; its delay, priority and tries are the topic's. An id that is taken is replaced."""
 

@@ -169,6 +169,23 @@ EXAMPLES: Mapping[str, Example] = {
     "pause": Example({200: "the rules as they are now"}, QueueRules(paused=True)),
     "resume": Example({200: "the rules as they are now"}, QueueRules()),
     "list_topics": Example({200: "every topic of the namespace"}, t.TopicsOut([TOPIC])),
+    "topic_counters": Example(
+        {200: "every counter under its old name, and the sums over all topics"},
+        t.CountersOut(
+            {
+                "redis:default:dq_write_total_nums": 3,
+                "redis:default:dq_notify_total_nums": 2,
+                "redis:default:dq_del_total_nums": 0,
+                "1:total_write": 3,
+                "1:total_notfiy": 2,
+                "1:total_del": 0,
+                "1:tw:20261115": 3,
+                "1:tn:20261115": 2,
+            },
+            t.TopicCountsOut(written=3, notified=2),
+            {"20261115": t.TopicCountsOut(written=3, notified=2)},
+        ),
+    ),
     "add_topic": Example(
         {201: "the topic, with its secret if it has one: it is shown this once"},
         TOPIC,

@@ -155,6 +155,8 @@ ROUTES: tuple[Route, ...] = (
 
     Route("GET", TOPICS, "list_topics", "All topics of a namespace, with their counts", R, topics.list_topics,
           {200: t.TopicsOut}),
+    Route("GET", NAMESPACE + "/topic-counters", "topic_counters", "php-delayqueue's counters of a namespace", R,
+          topics.topic_counters, {200: t.CountersOut}),
     Route("POST", TOPICS, "add_topic", "Add a topic", A, topics.add_topic, {201: t.TopicOut}, t.TopicIn,
           refuses=(InvalidTime, InvalidCondition, TopicExists, StoreFull)),
     Route("GET", TOPIC, "get_topic", "A topic with its counts", R, topics.get_topic, ONE_TOPIC,

@@ -24,6 +24,10 @@ async def list_topics(request: Request[None, None]) -> Reply:
     return Reply(200, TopicsOut(await request.topics.list_topics(request.pool, request.queue.namespace)))
 
 
+async def topic_counters(request: Request[None, None]) -> Reply:
+    return Reply(200, await request.topics.counters(request.pool, request.queue.namespace))
+
+
 async def add_topic(request: Request[TopicIn, None]) -> Reply:
     place = Place(request.pool, check_queue(request.queue.namespace, request.message.topic))
     return Reply(201, await request.topics.add(place, topic_of(request.message)))

@@ -16,7 +16,14 @@ from duetime.names import Queue
 from duetime.stores.registry import Registry
 from duetime.topic import Status, Topic, TopicChange
 from duetime.wire.convert import priority_out
-from duetime.wire.topics import SampleAnswerOut, SampleOut, SampleRequestOut, TopicCountsOut, TopicOut
+from duetime.wire.topics import (
+    CountersOut,
+    SampleAnswerOut,
+    SampleOut,
+    SampleRequestOut,
+    TopicCountsOut,
+    TopicOut,
+)
 
 DEFAULT_POOL = "default"
 
@@ -48,6 +55,21 @@ class TopicService:
         topics = await self.topics.list_topics(pool, namespace)
         counts = await self._counts([topic.id for topic in topics])
         return [topic_out(namespace, topic, counts.get(topic.id)) for topic in topics]
+
+    async def counters(self, pool: str, namespace: str) -> CountersOut:
+        """Of all topics of a namespace, removed ones included, by php-delayqueue's names; and their sums."""
+        every = add_up(await self._registry().list_records(KIND))
+        prefix = f"{namespace}/"
+        ours = {number: one for number, one in every.items() if one.pool == pool and one.queue.startswith(prefix)}
+        total = pool_counts(ours).get(pool, Counts(pool, ""))
+        named = pool_keys(pool, total)
+        for number, one in sorted(ours.items()):
+            named |= stat_keys(number, one)
+        return CountersOut(
+            counters=named,
+            totals=_counts_out(total.totals),
+            days={day: _counts_out(one) for day, one in sorted(total.days.items())},
+        )
 
     async def get(self, place: Place) -> TopicOut:
         return await self._show(place, await self.topics.get(place))
@@ -138,17 +160,20 @@ def _counts_out(counts: Mapping[str, int]) -> TopicCountsOut:
     return TopicCountsOut(**{str(what): counts.get(what, 0) for what in Count})
 
 
-def stat_keys(topic_id: int, counts: Counts, rid: str) -> dict[str, int]:
-    """php-delayqueue's own names for a topic's counters, as its scripts know them; `rid` stands for its Redis."""
+def stat_keys(topic_id: int, counts: Counts) -> dict[str, int]:
+    """php-delayqueue's own names for a topic's counters, as its scripts know them."""
     names = {Count.WRITTEN: "total_write", Count.NOTIFIED: "total_notfiy", Count.DELETED: "total_del"}
     daily = {Count.WRITTEN: "tw", Count.NOTIFIED: "tn", Count.FAILED: "te", Count.DELETED: "tdel"}
     keys = {f"{topic_id}:{name}": counts.totals.get(what, 0) for what, name in names.items()}
     for day, sums in counts.days.items():
         keys |= {f"{topic_id}:{name}:{day}": sums[what] for what, name in daily.items() if what in sums}
-    keys[f"redis:{rid}:dq_write_total_nums"] = counts.totals.get(Count.WRITTEN, 0)
-    keys[f"redis:{rid}:dq_notify_total_nums"] = counts.totals.get(Count.NOTIFIED, 0)
-    keys[f"redis:{rid}:dq_del_total_nums"] = counts.totals.get(Count.DELETED, 0)
     return keys
+
+
+def pool_keys(pool: str, counts: Counts) -> dict[str, int]:
+    """Those of a Redis, which for us is a pool."""
+    names = {Count.WRITTEN: "write", Count.NOTIFIED: "notify", Count.DELETED: "del"}
+    return {f"redis:{pool}:dq_{name}_total_nums": counts.totals.get(what, 0) for what, name in names.items()}
 
 
 def pool_counts(counts: Mapping[int, Counts]) -> dict[str, Counts]:
