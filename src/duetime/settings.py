@@ -215,6 +215,7 @@ class Settings:
     ouqiang_pool: str = _row("default", Kind.TEXT, "ouqiang door: the pool of its jobs")
     ouqiang_namespace: str = _row("ouqiang", Kind.TEXT, "ouqiang door: the namespace of its jobs, a queue per topic")
     ouqiang_token: str = _row("", Kind.TEXT, "ouqiang door: what requests must carry", secret=True)
+    ouqiang_tries: int = _row(0, Kind.NUMBER, "ouqiang door: pops of a job before it is a dead letter; 0: for ever")
     callback_allow: str = _row(
         "", Kind.TEXT, "networks beside the public ones that callbacks may go to: 127.0.0.0/8, 10.1.0.0/16"
     )

@@ -24,7 +24,7 @@ async def test_an_apprise_url_needs_no_mail_server(postbox: Postbox) -> None:
     url = f"mailto://127.0.0.1:{postbox.port}?from=a@example.com&to=b@example.com&mode=insecure"
     assert await Announcer().send([url], "title", "one <b> line\nand another") == []
     assert postbox.subjects == ["title"]
-    lines = re.split(r"<br\s*/?>|\n", html.unescape(postbox.text(0)))
+    lines = re.split(r"<br\s*/?>|\r?\n", html.unescape(postbox.text(0)))
     assert {"one <b> line", "and another"} <= set(lines)
 
 

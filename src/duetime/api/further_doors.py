@@ -35,6 +35,7 @@ def ouqiang_app(runtime: Runtime) -> ASGIApp:
         lambda: runtime.pools.engine(settings.ouqiang_pool),
         settings.ouqiang_namespace,
         token=settings.ouqiang_token,
+        tries=settings.ouqiang_tries,
         max_body=settings.max_body,
     )
     return runtime.lmstfy.access_log.around(door)

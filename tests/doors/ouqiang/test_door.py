@@ -45,6 +45,23 @@ async def test_a_job_comes_again_after_its_own_ttr_until_it_is_finished(caller: 
     assert counts.total == 0
 
 
+async def test_tries_may_have_a_limit_and_end_in_the_dead_letters(caller: Caller) -> None:
+    door = OuqiangDoor(lambda: caller.engine, NAMESPACE, tries=2, max_body=1000)
+    async with listen(door) as at, httpx.AsyncClient(base_url=at.url, timeout=30) as http:
+        await http.post("/push", json={"topic": "order", "id": "7", "delay": 1, "ttr": 90, "body": "x"})
+        caller.clock.advance("1s")
+        for _ in range(2):
+            assert (await http.post("/pop", json={"topic": "order"})).json()["data"]["id"] == "7"
+            caller.clock.advance("90001ms")
+
+        async def is_dead() -> bool:
+            [counts] = await caller.engine.store.counts([ORDER])
+            return counts.dead == 1
+
+        await until(is_dead)
+        assert (await http.post("/finish", json={"id": "7"})).json()["code"] == 0
+
+
 async def test_topics_of_a_pop_are_taken_in_their_order(caller: Caller) -> None:
     await caller.push("low", "b")
     await caller.push("high", "a", delay=11)

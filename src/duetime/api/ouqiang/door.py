@@ -31,8 +31,11 @@ HEADERS = [(b"content-type", b"text/plain; charset=utf-8")]
 class OuqiangDoor:
     """An ASGI application."""
 
-    def __init__(self, engine: Callable[[], Engine], namespace: str, *, token: str = "", max_body: int) -> None:
-        self._jobs = OuqiangJobs(engine, namespace)
+    def __init__(
+        self, engine: Callable[[], Engine], namespace: str, *, token: str = "", tries: int = 0, max_body: int
+    ) -> None:
+        """`tries`: how often a job is popped before it is a dead letter; 0: for ever, as in the original."""
+        self._jobs = OuqiangJobs(engine, namespace, tries=tries)
         self._namespace = namespace
         self._token = token
         self._limit = 6 * max_body + FRAME  # in JSON a byte of text may take six

@@ -2,7 +2,8 @@
 
 Its ids are global: a push replaces a job of the same id also under another topic, finish and get name an id alone. So
 its jobs live in one namespace of their own, a queue per topic, and an id is looked for where it was last seen and then
-in the other queues of that namespace. A job carries its ttr as an attribute; tries are unlimited, as clients expect.
+in the other queues of that namespace. A job carries its ttr as an attribute; its tries are unlimited, as clients expect,
+unless the settings say otherwise.
 """
 
 import asyncio
@@ -30,16 +31,23 @@ MEMORY = 100_000
 class OuqiangJobs:
     """`engine` is asked anew for every call, because its pool may be closed and opened again."""
 
-    def __init__(self, engine: Callable[[], Engine], namespace: str) -> None:
+    def __init__(self, engine: Callable[[], Engine], namespace: str, *, tries: int = 0) -> None:
         self._engine = engine
         self._namespace = namespace
+        self._tries = tries
         self._seen: OrderedDict[str, Queue] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def push(self, push: Push) -> None:
         """The new job is in before an old one of its id goes."""
         queue = check_queue(self._namespace, push.topic)
-        job = NewJob(push.id, push.body.encode(), delay_ms=push.delay * 1000, tries=0, attributes={TTR: str(push.ttr)})
+        job = NewJob(
+            push.id,
+            push.body.encode(),
+            delay_ms=push.delay * 1000,
+            tries=self._tries,
+            attributes={TTR: str(push.ttr)},
+        )
         engine = self._engine()
         await engine.push(queue, [job], if_exists=IfExists.REPLACE)
         self._remember(push.id, queue)
