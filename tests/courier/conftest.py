@@ -117,13 +117,18 @@ def options() -> Options:
 
 
 @pytest.fixture
-async def world(receiver: Receiver, options: Options) -> AsyncIterator[World]:
+def store_url() -> str:
+    return "memory:"
+
+
+@pytest.fixture
+async def world(receiver: Receiver, options: Options, store_url: str) -> AsyncIterator[World]:
     alerts: list[tuple[str, str, str, tuple[str, ...]]] = []
 
     async def alert(kind: str, subject: str, text: str, addresses: Any) -> None:
         alerts.append((kind, subject, text, tuple(addresses)))
 
-    async with Pools({"default": "memory:"}, open_store=open_store) as pools, Mirror(lambda: pools.registry) as mirror:
+    async with Pools({"default": store_url}, open_store=open_store) as pools, Mirror(lambda: pools.registry) as mirror:
         tally = Tally(lambda: pools.registry, "node", lambda: datetime.now(UTC).strftime("%Y%m%d"))
         async with tally, Courier(pools, mirror, tally, options=options, alert=alert) as courier:
             service = TopicService(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -298,6 +299,31 @@ async def test_a_stop_finishes_what_runs_and_starts_nothing_new(world: World, re
 
     counts = await world.counts()
     assert (len(receiver.calls), counts.ready, counts.leased) == (2, 3, 0)
+
+
+class TestOnAFile:
+    """An ack takes its time there."""
+
+    @pytest.fixture
+    def store_url(self, tmp_path: Path) -> str:
+        return f"sqlite://{tmp_path}/jobs.db"
+
+    async def test_a_stop_also_acks_what_it_finished(self, world: World, receiver: Receiver) -> None:
+        go = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=go)
+        topic = await world.topic()
+        for number in range(5):
+            await world.add(str(number))
+        await receiver.got(5)
+
+        stop = asyncio.create_task(world.courier.__aexit__())
+        await until(lambda: not world.courier._lanes)
+        go.set()
+        await stop
+
+        assert (await world.counts()).total == 0
+        await until(lambda: not world.tally._flushes)
+        assert (await world.totals(topic))["notified"] == 5
 
 
 class TestShortGrace:

@@ -78,6 +78,7 @@ class Courier:
         self._hosts: dict[str, Host] = {}
         self._lanes: dict[Place, tuple[Lane | RemovedLane, asyncio.Task[None]]] = {}
         self._retired: list[Lane | RemovedLane] = []
+        self._closing: set[asyncio.Task[None]] = set()
         self._work: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
         self._caller = Caller(Targets(self._options.allowed))
@@ -107,13 +108,18 @@ class Courier:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop_taking()
-        if self._work:
-            await asyncio.wait(self._work, timeout=self._options.grace_s)
+        await self._finish_work()
         for task in (*self._work, *self._duties):
             task.cancel()
         await asyncio.gather(*self._work, *self._duties, return_exceptions=True)
         await self._give_back()
         await self._caller.__aexit__(None, None, None)
+
+    async def _finish_work(self) -> None:
+        """A call that ends leaves an ack to be made: what is begun meanwhile is waited for, too."""
+        deadline = self._clock.monotonic() + self._options.grace_s
+        while self._work and (left := deadline - self._clock.monotonic()) > 0:
+            await asyncio.wait(self._work, timeout=left)
 
     @property
     def loops(self) -> list[asyncio.Task[None]]:
@@ -193,11 +199,13 @@ class Courier:
     async def _close(self, place: Place) -> None:
         """Nothing more is taken; what runs comes to its end."""
         lane, task = self._lanes.pop(place)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        self._retired.append(lane)
         task.cancel()
         [ended] = await asyncio.gather(task, return_exceptions=True)
         if isinstance(ended, Exception):
             log.error("lane_broke", exc_info=ended, extra={"topic": place.key})
-        self._retired.append(lane)
 
     async def _halt(self, place: Place, why: str) -> None:
         log.warning("topic_halted", extra={"topic": place.key, "why": why})
@@ -215,6 +223,8 @@ class Courier:
         for place in list(self._lanes):
             if place in self._lanes:
                 await self._close(place)
+        # Lanes that somebody else is closing: what they give back at their end is work.
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     # --- leases
 
