@@ -322,8 +322,11 @@ class TestOnAFile:
         await stop
 
         assert (await world.counts()).total == 0
-        await until(lambda: not world.tally._flushes)
-        assert (await world.totals(topic))["notified"] == 5
+
+        async def counted() -> bool:
+            return (await world.totals(topic))["notified"] == 5
+
+        await until(counted)
 
 
 class TestShortGrace:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from duetime.api.daily_logs import DailyLogs
+from duetime.errors import JobNotFound
 from duetime.job import Event
 from duetime.journal.reader import read_journal
 from tests.courier.conftest import World
@@ -31,7 +32,11 @@ async def test_requests_and_notifications_can_be_compared(world: World, receiver
         for number in (0, 1, 2, 4):
             await world.gone(f"job-{number}")
         await world.waits("job-3")
+        await world.service.desk.get(world.place("mail"), "job-3")
         await world.service.desk.delete(world.place("mail"), "job-3")
+        for again in (world.service.desk.get, world.service.desk.delete):
+            with pytest.raises(JobNotFound):
+                await again(world.place("mail"), "job-3")
         logging.getLogger("duetime.courier").warning("trouble")
         day = datetime.now(UTC).strftime("%Y%m%d")
 
@@ -39,7 +44,8 @@ async def test_requests_and_notifications_can_be_compared(world: World, receiver
     added = ids(requests, "added")
     assert sorted(added) == [f"job-{number}" for number in range(5)]
     assert set(added) - set(ids(notices, "notified")) == set(ids(notices, "notify_failed")) == {"job-3"}
-    assert ids(requests, "deleted") == ["job-3"]
+    for event in ("got", "deleted", "get_refused", "delete_refused"):
+        assert ids(requests, event) == ["job-3"]
     assert "status=200" in notices.read_text()
     assert "trouble" in (tmp_path / f"logs/err_{day}.txt").read_text()
     assert not logging.getLogger("duetime.request").handlers

@@ -86,7 +86,10 @@ class TcpDoor:
                 return
             self._talks[task] = is_idle
             await self._converse(reader, writer, is_idle)
-        except (BadFrame, TimeoutError, OSError) as error:
+        except TimeoutError:
+            log.info("conversation_ended", extra={"error": "idle"})
+            writer.transport.abort()  # a close would wait for a client that does not read
+        except (BadFrame, OSError) as error:
             log.info("conversation_ended", extra={"error": str(error) or type(error).__name__})
         except asyncio.CancelledError:
             if not self._draining:
@@ -113,7 +116,8 @@ class TcpDoor:
                 self._note(request, answer, writer, time.perf_counter() - began)
                 if answer is not None:
                     writer.write(_framed(answer))
-                    await writer.drain()
+                    async with asyncio.timeout(self._options.idle_s):  # who sends and never reads is as idle
+                        await writer.drain()
 
     def _note(
         self, request: dict[str, Any], answer: dict[str, Any] | None, writer: asyncio.StreamWriter, elapsed_s: float

@@ -1,6 +1,7 @@
 """Points 1 to 4 of what must match exactly, over a real socket."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -188,3 +189,16 @@ async def test_a_drain_answers_what_has_arrived_and_closes_who_is_idle(site: Sit
             await asyncio.open_connection("127.0.0.1", site.port)
     page = await site.pools.engine("default").store.list_jobs(PLACE.queue, State.DELAYED)
     assert {job.id for job in page.jobs} == {"idle", "busy"}
+
+
+async def test_a_client_that_never_reads_is_closed(site: Site) -> None:
+    async with site.door(idle_s=0.3) as door, site.talk() as talk:
+        assert await add(talk, body={"text": "x" * 9000}) == DONE
+        talk.writer.transport.pause_reading()
+        many = packed({"cmd": "get", "topic": "order", "id": "1001"}) * 50
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(30):
+                while door._talks:
+                    await talk.send(many)
+                    await asyncio.sleep(0)
+        assert not door._talks

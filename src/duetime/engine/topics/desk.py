@@ -1,7 +1,7 @@
 """What doors do with the jobs of topics: add, look at and remove them by topic and id.
 
 These are php-delayqueue's three commands without their wire. A job that is added takes its delay, priority and tries
-from its topic; adding it again under the same id replaces it. Every add and removal leaves a line in the log
+from its topic; adding it again under the same id replaces it. Every request leaves a line in the log
 `duetime.request`, every callback one in `duetime.notify`, with the same fields, so that the two can be compared.
 """
 
@@ -85,17 +85,25 @@ class TopicDesk:
 
     async def get(self, place: Place, job_id: str) -> bytes:
         """The body as kept, also while the topic is offline. Raises JobNotFound."""
-        [job] = await self._engine(place.pool).store.get(place.queue, [check_id(job_id)])
-        if job is None:
-            raise _no_job(place, job_id)
+        try:
+            [job] = await self._engine(place.pool).store.get(place.queue, [check_id(job_id)])
+            if job is None:
+                raise _no_job(place, job_id)
+        except DuetimeError as error:
+            _log("get_refused", place, job_id, why=error.code)
+            raise
+        _log("got", place, job_id)
         return job.body
 
     async def delete(self, place: Place, job_id: str) -> Moved:
         """Remove a job, wherever it is, also while the topic is offline. Raises JobNotFound."""
-        [moved] = await self._engine(place.pool).cancel(place.queue, [job_id])
-        if moved is None:
-            _log("delete_refused", place, job_id, why=JobNotFound.code)
-            raise _no_job(place, job_id)
+        try:
+            [moved] = await self._engine(place.pool).cancel(place.queue, [job_id])
+            if moved is None:
+                raise _no_job(place, job_id)
+        except DuetimeError as error:
+            _log("delete_refused", place, job_id, why=error.code)
+            raise
         _log("deleted", place, job_id)
         return moved
 
