@@ -190,3 +190,13 @@ async def test_events_of_one_kind_are_told_once_in_a_while(redis_url: str, postb
         await postbox.wait_for(3)
     assert sorted(postbox.subjects) == ["Duetime: topic mail failed"] + ["Duetime: topic order failed"] * 2
     assert {to for mail, _ in postbox.mails for to in mail} == {"ops@example.com", "team@example.com"}
+
+
+async def test_events_do_not_pile_up_while_the_registry_is_down(start_redis: StartRedis, postbox: Postbox) -> None:
+    server = start_redis()
+    async with post({"default": server.url}, "", postbox) as one:
+        server.stop()
+        for _ in range(3):
+            await one.alerts.event("given_up", "topic order failed", "curl ...")
+        await postbox.wait_for(1)
+    assert postbox.subjects == ["Duetime: topic order failed"]

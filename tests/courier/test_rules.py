@@ -199,7 +199,8 @@ async def test_twelve_attempts_at_odd_minutes_then_a_dead_letter_and_an_alert(wo
     assert job.error == "gave up after 12 attempts: HTTP 502 with an empty answer ''"
     await until(lambda: world.alerts)
     [(kind, subject, text, addresses)] = world.alerts
-    assert (kind, subject, addresses) == ("callback", "a callback of Mails failed for good", ("ops@example.com",))
+    assert (kind, subject) == ("callback/default/shop/mail", "a callback of Mails failed for good")
+    assert addresses == ("ops@example.com",)
     assert "curl -X POST" in text
     assert "ann%27s" in text
 
@@ -328,7 +329,7 @@ async def test_gone_halts_the_topic_until_it_is_put_online(world: World, receive
     job = await world.waits("1")
     assert (job.state, job.used) == (State.READY, 0)
     await until(lambda: world.alerts)
-    assert world.alerts[0][:2] == ("halted", "the topic mail is halted")
+    assert world.alerts[0][:2] == ("halted/default/shop/mail", "the topic mail is halted")
     receiver.answer = lambda call: OK
     await world.topics.set_status(world.place("mail"), Status.ONLINE)
     await world.gone("1")

@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import hashlib
 import logging
+import math
 import os
 import tempfile
 import time
@@ -92,6 +93,7 @@ class Alerts:
         self._sending: set[asyncio.Task[None]] = set()
         self._local: dict[str, Firing] = {}
         self._unsaid: dict[tuple[str, str], int] = {}
+        self._said_at: dict[tuple[str, str], float] = {}
         self._known = AlertSettings()
 
     async def __aenter__(self) -> "Alerts":
@@ -174,10 +176,11 @@ class Alerts:
             counter = await self._registry().increment(f"alert:{kind}:{subject}", life_ms=EVENT_PAUSE_MS)
             first = counter.value == 1
         except DuetimeError:
-            first = name not in self._unsaid
+            first = time.monotonic() - self._said_at.get(name, -math.inf) >= EVENT_PAUSE_MS / 1000
         if not first:
             self._unsaid[name] = self._unsaid.get(name, 0) + 1
             return
+        self._said_at[name] = time.monotonic()
         if before := self._unsaid.pop(name, 0):
             text = f"{text}\n\n{before} more since the last notice."
         log.warning("alert", extra={"problem": kind, "title": subject})

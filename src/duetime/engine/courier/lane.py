@@ -39,7 +39,7 @@ ACK_TRIES = 6
 HALT_S = 5.0
 
 Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
-"""(kind, subject, text, addresses)."""
+"""(kind, subject, text, addresses). The kind has the topic's place in it: others may have the same name."""
 
 
 @dataclass(frozen=True)
@@ -312,9 +312,8 @@ class Lane:
             self._breaker.hold(HALT_S)
             await self._office.halt(self.place, "the receiver answered 410 Gone")
             await engine.give_back(delivery.lease)
-            await self._office.alert(
-                "halted", f"the topic {topic.name or topic.key} is halted", self._gone(), topic.alert
-            )
+            title = f"the topic {topic.name or topic.key} is halted"
+            await self._office.alert(f"halted/{self.place.key}", title, self._gone(), topic.alert)
             return
         number = letters.retries_of(delivery)
         why = describe(verdict, answer)
@@ -339,7 +338,9 @@ class Lane:
         text = (
             f"topic: {title} ({self.place.queue})\njob: {delivery.lease.id}\n{why}\n\n{letters.curl_command(letter)}\n"
         )
-        await self._office.alert("callback", f"a callback of {title} failed for good", text, topic.alert)
+        await self._office.alert(
+            f"callback/{self.place.key}", f"a callback of {title} failed for good", text, topic.alert
+        )
 
 
 class RemovedLane:
