@@ -7,5 +7,6 @@ pytest_plugins = [
     "tests.plugins.redis_topologies",
     "tests.plugins.scale",
     "tests.plugins.served",
+    "tests.plugins.side_by_side",
     "tests.plugins.store_counts",
 ]

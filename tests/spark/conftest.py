@@ -25,15 +25,8 @@ from tests.e2e.shell import program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
 
-FOLDER = Path(__file__).parent
 # One compiler leaves 48 MiB for compiled code, and a JVM that has filled that goes on without compiling.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xshare:auto"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if FOLDER in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
