@@ -19,8 +19,8 @@ from duetime.spark.lake import Lake
 from duetime.spark.schemas import STATS
 from duetime.spark.stats import COUNTS
 from tests.e2e.shell import Shell
-from tests.spark.history import jobs_of_weeks
 from tests.spark.sample_rows import MINUTE, QUEUE, START, day_of, frame, job, jobs
+from tests.spark.weeks import jobs_of_weeks
 
 NAME = ("crm", "recall")
 
