@@ -214,3 +214,5 @@ def test_the_law_is_the_last_audits_while_that_is_fresh(spark: SparkSession, tmp
     assert (fresh.audited_at, fresh.defects, fresh.balances[0].missing) == (START + HOUR, {"lost": 1}, 1)
     old = make_report(lake, Asked(START, START + DAY), written_at=START + 26 * HOUR)
     assert (old.audited_at, old.defects, old.balances[0].missing) == (0, {}, 0)
+    begun = make_report(lake, Asked(START + 59_000, START + DAY), written_at=START + 2 * HOUR)
+    assert begun.period == fresh.period, "a minute that has begun belongs to the report"

@@ -37,7 +37,8 @@ class Asked:
 
 
 def make_report(lake: Lake, asked: Asked, *, written_at: int) -> Report:
-    """Raises NothingToReport, with what to run first."""
+    """Of whole minutes, the first one included. Raises NothingToReport, with what to run first."""
+    asked = replace(asked, start_at=asked.start_at - asked.start_at % MINUTE)
     days = {str(datetime.fromtimestamp(at / 1000, UTC).date()) for at in _every_day(asked)}
     stats = lake.stats.read(only=lambda file: file.date in days)
     stats = stats.where((F.col("minute_at") >= asked.start_at) & (F.col("minute_at") < asked.end_at))
