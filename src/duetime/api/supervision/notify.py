@@ -1,7 +1,7 @@
 """What systemd is told (Type=notify, WatchdogSec=): datagrams to the socket that NOTIFY_SOCKET names.
 
-Without that variable nothing is sent. The protocol is sd_notify(3); a state that cannot be delivered is lost, because
-serving is more important than saying so.
+Without that variable nothing is sent. The protocol is sd_notify(3). A change of state waits a moment for room in the
+socket; what cannot be delivered then is lost, because serving is more important than saying so.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Meant for the process that was started, not for its children."""
+
+PATIENCE_S = 0.5
 
 
 class Notifier:
@@ -36,14 +38,14 @@ class Notifier:
     async def keep_alive(self) -> None:
         """Twice in each period, for as long as this task gets its turns."""
         while self.watchdog_s:
-            self._send("WATCHDOG=1")
+            self._send("WATCHDOG=1", patience_s=0.0)
             await asyncio.sleep(self.watchdog_s / 2)
 
-    def _send(self, state: str) -> None:
+    def _send(self, state: str, patience_s: float = PATIENCE_S) -> None:
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
+            sock.settimeout(patience_s)
             try:
                 sock.sendto(state.encode(), self._address)
             except OSError:
