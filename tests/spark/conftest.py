@@ -25,8 +25,17 @@ from tests.e2e.shell import program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
 
+FOLDER = Path(__file__).parent
+TIMEOUT_S = 240
 # One compiler leaves 48 MiB for compiled code, and a JVM that has filled that goes on without compiling.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xshare:auto"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first query of a JVM is slow, whichever test it falls to."""
+    for item in items:
+        if FOLDER in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
