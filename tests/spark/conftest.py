@@ -63,7 +63,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """The address of an empty store of a kind; `http` is a real `duetime serve` in front of SQLite."""
+    """The address of an empty store of a kind; `http` is a real `duetime serve` in front of SQLite, `http on redis` one
+    in front of Redis.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def address(kind: str) -> str:
@@ -72,6 +74,8 @@ def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
                 return str(request.getfixturevalue("redis_url"))
             case "http":
                 return _serve(f"sqlite://{tmp_path / 'served.db'}", tmp_path, started)
+            case "http on redis":
+                return _serve(str(request.getfixturevalue("redis_url")), tmp_path, started)
             case _:
                 return f"sqlite://{tmp_path / 'jobs.db'}"
 

@@ -101,15 +101,20 @@ def test_bad_rows_can_be_put_aside(spark: SparkSession, redis_url: str, lake: st
     assert "recall-000007" not in {job.id for job in jobs_in(redis_url, "default", "recall")}
 
 
-@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+@pytest.mark.parametrize("kind", ["redis", "sqlite", "http on redis"])
 def test_after_a_wiped_store_the_error_says_reconcile_first(
-    spark: SparkSession, kind: str, address_of: Callable[[str], str], lake: str, tmp_path: Path
+    spark: SparkSession,
+    kind: str,
+    address_of: Callable[[str], str],
+    lake: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     url = address_of(kind)
     schedule(members(spark, 10), url=url, queue="recall", batch="b1", lake=lake)
     (Path(lake) / "batches" / "b1" / "_manifest").unlink()
-    if kind == "redis":
-        with redis.Redis.from_url(url) as client:
+    if kind.endswith("redis"):
+        with redis.Redis.from_url(str(request.getfixturevalue("redis_url"))) as client:
             client.flushall()
     else:
         for path in tmp_path.glob("jobs.db*"):
@@ -117,6 +122,23 @@ def test_after_a_wiped_store_the_error_says_reconcile_first(
 
     with pytest.raises(ReconcileFirst, match=r"the store was wiped .*: reconcile first"):
         schedule(members(spark, 10), url=url, queue="recall", batch="b1", lake=lake)
+    assert jobs_in(url, "default", "recall") == []
+
+
+@pytest.mark.parametrize("kind", ["redis", "http on redis"])
+def test_a_store_that_is_wiped_under_way_stops_the_push(
+    spark: SparkSession, kind: str, address_of: Callable[[str], str], lake: str, request: pytest.FixtureRequest
+) -> None:
+    """Right before the first push: the tasks look once more."""
+    url = address_of(kind)
+
+    def wipe(phase: str, rows: int) -> None:
+        if phase == "pushing":
+            with redis.Redis.from_url(str(request.getfixturevalue("redis_url"))) as client:
+                client.flushall()
+
+    with pytest.raises(ReconcileFirst, match="wiped while the batch 'b1' was pushed"):
+        schedule(members(spark, 10), url=url, queue="recall", batch="b1", lake=lake, on_phase=wipe)
     assert jobs_in(url, "default", "recall") == []
 
 

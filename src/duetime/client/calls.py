@@ -28,7 +28,7 @@ from duetime.job import (
     State,
 )
 from duetime.names import Queue
-from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange
+from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange, StoreInfo
 from duetime.wire import convert, messages
 
 Answer = TypeVar("Answer")
@@ -359,6 +359,19 @@ def due_histogram(queue: Queue, edges: Sequence[int]) -> Call[list[int]]:
         run,
         repeatable=True,
     )
+
+
+def store_info(namespace: str) -> Call[StoreInfo]:
+    """The store that a namespace's jobs are in. From a server: its epoch and time, and nothing else."""
+
+    def parse(reply: bytes) -> StoreInfo:
+        message = _decode(reply, messages.NamespaceOut)
+        return StoreInfo("http", "", message.epoch, message.now)
+
+    async def run(engine: Engine) -> StoreInfo:
+        return await engine.store.ping()
+
+    return Call(lambda: _get(f"/v1/namespaces/{quote(namespace, safe='')}"), parse, run, repeatable=True)
 
 
 def size(counts: Counts) -> int:

@@ -44,7 +44,7 @@ class Accepted(Struct, frozen=True):
 
 
 class Pushing(Struct, frozen=True):
-    """`epoch` is empty where a server does not tell it."""
+    """The store's epoch and time when the first push was about to happen."""
 
     epoch: str
     at: int

@@ -25,7 +25,6 @@ from duetime.stores.open import open_bulk
 TRIES = 12
 PAUSE = Exponential(base_ms=100, cap_ms=10_000)
 HTTP_UNDER_WAY = 4
-HTTP = "http"
 
 OnLoaded = Callable[[Portion, Loaded], None]
 
@@ -72,7 +71,7 @@ async def open_destination(options: LoadOptions) -> Bulk:
 
 
 async def ask_store(options: LoadOptions) -> StoreInfo:
-    """Prove that the destination answers; its time and its epoch (empty where a server does not tell)."""
+    """Prove that the destination answers; its time and its epoch."""
     destination = await open_destination(options)
     try:
         return await destination.ping()
@@ -173,8 +172,7 @@ class HttpBulk:
             return Failed(step, error)
 
     async def ping(self) -> StoreInfo:
-        counts = (await self._client.send(calls.status(Queue(self._namespace, "default")))).counts
-        return StoreInfo(HTTP, "", "", counts.now)
+        return await self._client.send(calls.store_info(self._namespace))
 
     async def close(self) -> None:
         await self._client.close()

@@ -289,6 +289,14 @@ class NamespacesOut(Struct):
     namespaces: list[str]
 
 
+class NamespaceOut(Struct):
+    """`epoch` is the store's: another one than before means that the store was wiped or is another one."""
+
+    namespace: str
+    epoch: str
+    now: int
+
+
 class HistogramOut(Struct):
     """counts[i] jobs wait with edges[i] <= due_at < edges[i + 1]."""
 

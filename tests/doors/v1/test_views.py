@@ -100,6 +100,16 @@ async def test_queues_and_namespaces_are_listed(http: httpx.AsyncClient) -> None
     assert await ok(await http.get("/v1/namespaces")) == {"namespaces": ["bank", "shop"]}
 
 
+async def test_a_namespace_tells_the_epoch_of_its_store(http: httpx.AsyncClient) -> None:
+    before = await ok(await http.get("/v1/namespaces/shop"))
+    await push(http, "a")
+
+    assert before == {"namespace": "shop", "epoch": before["epoch"], "now": NOW}
+    assert before["epoch"]
+    assert await ok(await http.get("/v1/namespaces/shop")) == before
+    assert (await ok(await http.get("/v1/namespaces/bank")))["epoch"] == before["epoch"]
+
+
 async def test_more_queues_than_are_asked_for_at_a_time(http: httpx.AsyncClient) -> None:
     for number in range(205):
         await push(http, "a", queue=f"/v1/queues/shop/q{number:03}")

@@ -153,6 +153,10 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "list_queues": Example({200: "every queue that was pushed to or has rules"}, m.QueuesOut([QUEUE])),
     "list_namespaces": Example({200: "every namespace that has queues"}, m.NamespacesOut(["shop"])),
+    "get_namespace": Example(
+        {200: "the epoch of the store that the namespace's jobs are in, and its time"},
+        m.NamespaceOut("shop", "9f2c51d07be4a386", NOW),
+    ),
     "respawn": Example(
         {200: "one result per job that came back; what was not dead is passed over"},
         m.ResultsOut([_moved(Event.RESPAWNED, NOW)]),

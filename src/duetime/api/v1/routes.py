@@ -137,6 +137,8 @@ ROUTES: tuple[Route, ...] = (
           {200: m.QueuesOut}, query=QueuesQuery),
     Route("GET", "/v1/namespaces", "list_namespaces", "All namespaces that have queues", A, views.list_namespaces,
           {200: m.NamespacesOut}),
+    Route("GET", NAMESPACE, "get_namespace", "The epoch and the time of a namespace's store", R, views.get_namespace,
+          {200: m.NamespaceOut}),
 
     Route("POST", QUEUE + "/respawn", "respawn", "Bring dead letters back", A, administration.respawn, RESULTS,
           m.RespawnIn, refuses=(InvalidId, InvalidTime), optional=True),

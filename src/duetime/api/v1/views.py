@@ -16,7 +16,7 @@ from duetime.job import Counts
 from duetime.names import Queue, check_id
 from duetime.stores.base import QueueRules
 from duetime.wire import convert
-from duetime.wire.messages import HistogramOut, IdsIn, JobsOut, NamespacesOut, QueueOut, QueuesOut
+from duetime.wire.messages import HistogramOut, IdsIn, JobsOut, NamespaceOut, NamespacesOut, QueueOut, QueuesOut
 
 AT_ONCE = 100
 """Store calls under way at a time for one listing."""
@@ -81,6 +81,11 @@ def _queue_out(queue: Queue, counts: Counts, rules: QueueRules, head: int | None
 async def list_namespaces(request: Request[None, None]) -> Reply:
     queues = await request.engine.store.queues()
     return Reply(200, NamespacesOut(sorted({queue.namespace for queue in queues})))
+
+
+async def get_namespace(request: Request[None, None]) -> Reply:
+    info = await request.engine.store.ping()
+    return Reply(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
 
 
 async def due(request: Request[None, DueQuery]) -> Reply:
