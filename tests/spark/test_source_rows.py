@@ -1,6 +1,7 @@
 """Rows that become jobs: Spark's expressions (schedule) and Arrow's kernels (.save()) give the same verdicts."""
 
 import datetime
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -58,7 +59,7 @@ def both_ways(spark: SparkSession, query: str) -> tuple[list[dict[str, Any]], li
     ]
     for row in (*by_spark, *by_arrow):
         row["body"] = None if row["body"] is None else bytes(row["body"])
-        row["attributes"] = None if row["attributes"] is None else dict(row["attributes"])
+        row["attributes"] = None if row["attributes"] is None else json.loads(row["attributes"])
     return by_spark, by_arrow
 
 
@@ -148,7 +149,7 @@ def test_where_rows_are_cut_does_not_depend_on_the_batches_they_come_in(size: in
         "ttl": [0] * count,
         "tries": [5] * count,
         "priority": [2 if index < 4_000 else 3 for index in range(count)],
-        "attributes": [None if index % 1_000 else [("k", "v")] for index in range(count)],
+        "attributes": [None if index % 1_000 else '{"k":"v"}' for index in range(count)],
         "reason": [None] * count,
     }
     table = pa.table(rows, schema=SCHEMA)

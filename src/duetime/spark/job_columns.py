@@ -34,7 +34,7 @@ SCHEMA = arrow.schema(
         ("ttl", arrow.int64()),
         ("tries", arrow.int32()),
         ("priority", arrow.int32()),
-        ("attributes", arrow.map_(arrow.string(), arrow.string())),
+        ("attributes", arrow.string()),
         ("reason", arrow.string()),
     ]
 )
@@ -59,9 +59,7 @@ def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str) 
         "ttl": either("ttl", _milliseconds, options.ttl_ms, arrow.int64()),
         "tries": either("tries", lambda one: one, options.tries, arrow.int32()),
         "priority": either("priority", _priorities, options.priority.value, arrow.int32()),
-        "attributes": given["attributes"].cast(SCHEMA.field("attributes").type)
-        if "attributes" in given
-        else arrow.nulls(size, SCHEMA.field("attributes").type),
+        "attributes": _attributes(given["attributes"]) if "attributes" in given else arrow.nulls(size, arrow.string()),
     }
     if options.spread_ms:
         shift = [crc32((one or "").encode()) % options.spread_ms for one in ids.to_pylist()]
@@ -79,6 +77,12 @@ def _bodies(column: Any) -> Any:
         bodies = [None if one is None else _json(one, column.type) for one in column.to_pylist()]
         return arrow.array(bodies, arrow.binary())
     return column.cast(arrow.binary())
+
+
+def _attributes(column: Any) -> Any:
+    """Maps as JSON objects, row by row, for the few that have any."""
+    texts = [None if one is None else msgspec.json.encode(dict(one)).decode() for one in column.to_pylist()]
+    return arrow.array(texts, arrow.string())
 
 
 def _json(value: Any, kind: Any) -> bytes:
@@ -201,18 +205,18 @@ def _outside(numbers: Any, least: int, most: int) -> Any:
 
 
 def _bad_attributes(column: Any) -> Any:
-    """Row by row, for the few that have any."""
     if column.null_count == len(column):
         return arrow.repeat(arrow.scalar(False), len(column))
-    return arrow.array([one is not None and _is_bad(one) for one in column.to_pylist()])
+    texts: list[str | None] = column.to_pylist()
+    return arrow.array([text is not None and _is_bad(msgspec.json.decode(text)) for text in texts])
 
 
-def _is_bad(attributes: list[tuple[str, str | None]]) -> bool:
+def _is_bad(attributes: dict[str, str | None]) -> bool:
     return len(attributes) > MAX_ATTRIBUTES or any(
         not 1 <= len(key) <= MAX_ATTRIBUTE_KEY
         or not key.isprintable()
         or value is None
         or len(value) > MAX_ATTRIBUTE_VALUE
         or "\0" in value
-        for key, value in attributes
+        for key, value in attributes.items()
     )

@@ -28,6 +28,10 @@ from duetime.spark.pushing import LoadFailed, ask_store, run
 from duetime.stores.base import StoreInfo
 
 ROWS_PER_FILE = 50_000
+FILE_OPTIONS: dict[str, Any] = {"maxRecordsPerFile": ROWS_PER_FILE} | {
+    f"parquet.enable.dictionary#{column}": "false" for column in ("id", "body", "due_at")
+}
+"""A dictionary of values that do not repeat is work for nothing."""
 SAMPLE = 5
 SAFETY_MS = 86_400_000
 """A run does not begin to rely on marks that may end while it runs."""
@@ -86,14 +90,15 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
     rows = job_rows(frame, options, store.now)
     # A row without a due time is due when it was looked at, which is another time in another run.
     fixed = ["id", "body", "queue"] + (["due_at"] if "due_at" in kinds and not options.spread_ms else [])
-    observed = rows.observe(
+    # The hash is made outside of what observes it: that part of Spark is interpreted row by row.
+    observed = rows.withColumn("hash", F.xxhash64(*fixed)).observe(
         seen,
         F.count(F.lit(1)).alias("rows"),
         F.count("reason").alias("bad"),
-        F.bit_xor(F.xxhash64(*fixed)).alias("sum"),
+        F.bit_xor("hash").alias("sum"),
     )
     ordered = observed.withColumn("has_attributes", F.col("attributes").isNotNull()).sortWithinPartitions(*ORDER)
-    ordered.select(*ROWS.names).write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(f"{batch.home}/{folder}")
+    ordered.select(*ROWS.names).write.options(**FILE_OPTIONS).parquet(f"{batch.home}/{folder}")
     counts: dict[str, Any] = seen.get
     if counts["bad"]:
         _handle_bad(frame.sparkSession, batch, folder, counts, options)

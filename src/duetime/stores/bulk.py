@@ -8,7 +8,7 @@ jobs, idempotent by its ids and, with a mark, once for as long as the mark lives
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import structs
+from msgspec import json, structs
 
 from duetime.errors import DuetimeError
 from duetime.job import Event, Moved, NewJob, Priority
@@ -22,7 +22,7 @@ Pace = Callable[[int], Awaitable[None]]
 class JobColumns(NamedTuple):
     """Jobs that share their options: Arrow arrays (string, binary, int64) of one length, without nulls.
 
-    `attributes` is an array of maps, or None if no job has any; it makes the load slower.
+    `attributes` is an array of JSON objects (string, with nulls), or None if no job has any; it makes the load slower.
     """
 
     ids: Any
@@ -43,10 +43,10 @@ class JobColumns(NamedTuple):
         ]
         if self.attributes is None:
             return jobs
-        pairs: list[list[tuple[str, str]] | None] = self.attributes.slice(first, size).to_pylist()
+        texts: list[str | None] = self.attributes.slice(first, size).to_pylist()
         return [
-            structs.replace(job, attributes=dict(given)) if given else job
-            for job, given in zip(jobs, pairs, strict=True)
+            structs.replace(job, attributes=json.decode(text, type=dict[str, str])) if text else job
+            for job, text in zip(jobs, texts, strict=True)
         ]
 
 
