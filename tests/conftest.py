@@ -4,6 +4,7 @@
 pytest_plugins = [
     "tests.plugins.ports",
     "tests.plugins.redis_server",
+    "tests.plugins.redis_tls",
     "tests.plugins.redis_topologies",
     "tests.plugins.scale",
     "tests.plugins.served",

@@ -1,59 +1,23 @@
 """The Redis store over TLS, with and without a client certificate."""
 
-import shutil
-import subprocess
+import gc
+import warnings
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from duetime.client import connect
 from duetime.errors import InvalidSettings, StoreUnavailable
 from duetime.job import NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Wake
 from duetime.stores.redis.store import RedisStore
-from tests.plugins.ci import missing_service
-from tests.plugins.ports import find_free_port
-from tests.plugins.redis_server import RedisServer
 
 pytestmark = pytest.mark.store_kind("redis")
 
 QUEUE = Queue("shop", "mail")
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for localhost that signs itself, with its key beside it."""
-    program = shutil.which("openssl")
-    if program is None:
-        missing_service("openssl is not installed")
-    folder = tmp_path_factory.mktemp("tls")
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    command = [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
-    subprocess.run(
-        [*command, "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")],
-        check=True,
-        capture_output=True,
-        timeout=30,
-    )
-    return folder / "cert.pem"
-
-
-@pytest.fixture
-def tls_port(start_redis: Callable[..., RedisServer], certificate: Path) -> Callable[..., int]:
-    def start(clients: str) -> int:
-        port = find_free_port()
-        start_redis(
-            tls_port=port,
-            tls_cert_file=str(certificate),
-            tls_key_file=str(certificate.with_name("key.pem")),
-            tls_ca_cert_file=str(certificate),
-            tls_auth_clients=clients,
-        )
-        return port
-
-    return start
 
 
 async def use(url: str) -> None:
@@ -81,6 +45,21 @@ async def test_tls_with_a_client_certificate(tls_port: Callable[..., int], certi
     await use(f"rediss://localhost:{port}/0?ca={certificate}&cert={certificate}&key={key}")
     with pytest.raises(StoreUnavailable):
         await RedisStore.open(f"rediss://localhost:{port}/0?ca={certificate}")
+
+
+def test_a_program_leaves_no_connection_open(tls_port: Callable[..., int], certificate: Path) -> None:
+    """Both sides of TLS take leave, which takes longer than a client's loop may live."""
+    url = f"rediss://127.0.0.1:{tls_port('no')}/0?ca={certificate}"
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            with connect(url) as client:
+                client.queue("mail").push("x")
+                client.reserve(["mail"])
+                client.reserve(["mail"], wait="10ms")
+        gc.collect()
+
+    assert [str(one.message) for one in seen] == []
 
 
 async def test_a_server_that_nobody_vouches_for(tls_port: Callable[..., int]) -> None:

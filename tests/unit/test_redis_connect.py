@@ -55,6 +55,19 @@ def test_urls_that_are_refused(url: str) -> None:
         connect(url)
 
 
+@pytest.mark.parametrize("password", ["op/en", "op?en", "op#en", "1/en", "op?en=1", "o@p/en"])
+def test_a_password_that_is_not_encoded_is_not_shown(password: str) -> None:
+    with pytest.raises(InvalidSettings, match="percent-encoded") as raised:
+        connect(f"redis://user:{password}@host:6379/0")
+
+    assert "op" not in raised.value.message
+    assert "en@" not in raised.value.message
+
+
+def test_a_file_may_have_any_name() -> None:
+    assert parse_address("rediss://host?ca=/etc/me@home.pem").option("ca") == "/etc/me@home.pem"
+
+
 def test_tls_is_an_option_where_the_scheme_cannot_say_it() -> None:
     assert parse_address("rediss://host").is_tls
     assert parse_address("redis+cluster://host?tls=1").is_tls

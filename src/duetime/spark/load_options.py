@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.job import DEFAULT_TRIES, MAX_TRIES, Priority
 from duetime.names import check_namespace, check_queue
+from duetime.settings import MASK, mask
 
 MARK_LIFE_MS = 7 * 86_400_000
 
@@ -64,6 +65,12 @@ class LoadOptions:
     writers: int = 0
     journal: str | None = None
     pool: str = "default"
+
+    def __repr__(self) -> str:
+        """Without passwords and the token: Spark's logs and tracebacks show what is pickled to executors."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values |= {"url": mask(self.url), "token": MASK if self.token else None}
+        return f"LoadOptions({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     @property
     def store_url(self) -> str:

@@ -55,6 +55,10 @@ def parse_address(url: str) -> Address:
     credentials, _, hosts = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
     options = tuple(parse_qsl(parts.query))
+    named = options and OPTIONS.issuperset(name for name, _ in options)
+    if "@" in parts.path + parts.fragment or ("@" in parts.query and not named):
+        # What was taken for a host, a database or an option may be a part of the password, so nothing of it is shown.
+        raise InvalidSettings("user and password of a Redis URL are percent-encoded: / is %2F, ? is %3F, # is %23")
     if unknown := {name for name, _ in options} - OPTIONS:
         raise InvalidSettings(f"unknown options in a Redis URL: {', '.join(sorted(unknown))}")
     path = [unquote(part) for part in parts.path.split("/")[1:] if part]

@@ -27,6 +27,7 @@ from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unse
 PAUSES_S = (0.0, 0.05, 0.2)
 """Before each repetition of a command; then the caller is told."""
 RESUBSCRIBE_PAUSES_S = (0.02, 0.1, 0.3, 1.0)
+FAREWELL_S = 0.5
 IDLE_S = 5.0
 """A subscription that hears nothing for this long asks whether anybody is there."""
 
@@ -179,7 +180,7 @@ class Link:
                         failures = 0
                         yield message
                 finally:
-                    await wire.disconnect(nowait=True)
+                    await _hang_up(wire)
             except (Unsent, RedisError, OSError, TimeoutError):
                 await asyncio.sleep(RESUBSCRIBE_PAUSES_S[min(failures, len(RESUBSCRIBE_PAUSES_S) - 1)])
                 failures += 1
@@ -243,6 +244,13 @@ def _is_misdirected(answer: Any) -> bool:
         return True
     text = str(answer)
     return text.startswith("LOADING") or "READONLY" in text
+
+
+async def _hang_up(wire: Wire) -> None:
+    """Over TLS both sides take leave; a loop that ends before that leaves the socket open."""
+    with suppress(TimeoutError, RedisError):
+        async with asyncio.timeout(FAREWELL_S):
+            await wire.disconnect()
 
 
 async def _messages(wire: Wire) -> AsyncIterator[bytes | None]:
