@@ -27,7 +27,11 @@ def write_draft(draft: Draft, place: bytes) -> bytes:
 
 
 def place_of(wrote_at: int, node: str, seq: int) -> bytes:
-    return b'{"wrote_at":%d,"node":%b,"seq":%d,' % (wrote_at, _encode(node), seq)
+    return b"%b%d," % (place_before_seq(wrote_at, node), seq)
+
+
+def place_before_seq(wrote_at: int, node: str) -> bytes:
+    return b'{"wrote_at":%d,"node":%b,"seq":' % (wrote_at, _encode(node))
 
 
 def write_text(text: bytes) -> bytes:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from duetime.job import Event
 from duetime.journal.events import Draft
 from duetime.journal.files import NodeFiles
-from duetime.journal.lines import place_of, write_draft
+from duetime.journal.lines import place_before_seq, write_draft
 from duetime.journal.options import Fsync, JournalOptions, node_name
 
 log = logging.getLogger("duetime.journal")
@@ -67,7 +67,7 @@ class Writer:
         self.size = 0
         self._tell = tell or _tell_each
         # As the texts of entries begin, up to the seq.
-        self._place = place_of(0, self.node, 0).replace(b":0,", b":%d,", 1).removesuffix(b"0,")
+        self._place = place_before_seq(0, self.node).replace(b":0,", b":%d,", 1)
         self._lock = threading.Lock()
         # Held by who writes; taken before the other one.
         self._disk = threading.Lock()

@@ -27,7 +27,7 @@ from duetime.spark.push_files import RESULTS, FilePusher
 from duetime.spark.pushing import LoadFailed, ask_store, run
 from duetime.stores.base import StoreInfo
 
-ROWS_PER_FILE = 50_000
+ROWS_PER_FILE = 250_000
 FILE_OPTIONS: dict[str, Any] = {"maxRecordsPerFile": ROWS_PER_FILE} | {
     f"parquet.enable.dictionary#{column}": "false" for column in ("id", "body", "due_at")
 }
