@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duetime.job import State
-from duetime.spark.lifecycle import BITS
+from duetime.spark.lifecycle_states import BITS
 from duetime.spark.schemas import KEY
 
 STORE_KEY = ("namespace", "queue", "id", "born")

@@ -1,10 +1,10 @@
 """Events -> jobs: one row per job, whatever order its events come in.
 
-An event becomes a small *state*, two states of a job merge into one, and a job's row is finished from the merged state.
-Merging is commutative and blind to the order of arrival: files come by modification time, nodes have their own clocks;
-so a job is closed only when both its begin and its end have been seen, and what comes first within a job is decided by
-(attempt, kind). The same merge takes new events into the rows of an earlier run. All columns of a state are numbers,
-which keeps Spark's aggregation in its hash tables. DataFrame -> DataFrame on the executors.
+An event becomes a small *state* (`lifecycle_states`), two states of a job merge into one, and a job's row is finished
+from the merged state. Merging is commutative and blind to the order of arrival: files come by modification time, nodes
+have their own clocks; so a job is closed only when both its begin and its end have been seen, and what comes first
+within a job is decided by (attempt, kind). The same merge takes new events into the rows of an earlier run. All columns
+of a state are numbers, which keeps Spark's aggregation in its hash tables. DataFrame -> DataFrame on the executors.
 """
 
 from collections.abc import Mapping
@@ -12,33 +12,25 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duetime.job import Event, Reason, State
+from duetime.job import Event, State
+from duetime.spark.lifecycle_states import (
+    ACKS_BITS,
+    ADOPTED_BIT,
+    ATTEMPT_BITS,
+    ATTEMPTS_BITS,
+    ENDS,
+    GIVEN_BACKS_BITS,
+    LEASED_RANK,
+    REASONS,
+    TRIES_BITS,
+    event_states,
+)
 from duetime.spark.schemas import JOBS, KEY
 
-BEGINS = (Event.ACCEPTED, Event.ADOPTED, Event.REPLACED)
-ENDS: Mapping[Event, int] = {
-    Event.ACKED: 1,
-    Event.CANCELLED: 2,
-    Event.DELETED: 4,
-    Event.EXPIRED: 8,
-    Event.REPLACED: 16,
-}
-"""The bit of each end in `ends`. Purged is no bit: one entry ends many jobs, and `finish` finds which."""
-WAITS_AGAIN = (Event.RELEASED, Event.LEASE_EXPIRED, Event.GIVEN_BACK)
-REASONS = ("", Reason.TRIES, Reason.KILLED, Reason.EXPIRED, "running", "other")
-UNFENCED = "unfenced"
-"""The reason of an ack by id alone: such acks may be repeated."""
-NOT_ABOUT_JOBS = (Event.HEARTBEAT, Event.CLOSED, Event.PURGED)
-
-MAX_ATTEMPT = 1 << 19
-ATTEMPT_STEP = 1 << 43
-"""An order is attempt * step + ts: a long that compares like (attempt, ts)."""
-BITS = 63
-LEASED_RANK = 2
+DAY_MS = 86_400_000
 
 MERGED: Mapping[str, str] = {
     "accepted_at": "min(accepted_at)",
-    "adopted": "max(adopted)",
     "priority": "max(priority)",
     "batch_hash": "max(batch_hash)",
     "first_due_at": "max_by(first_due_at, first_due_order)",
@@ -51,18 +43,14 @@ MERGED: Mapping[str, str] = {
     "last_delivered_at": "max(last_delivered_at)",
     "acked_at": "min(acked_at)",
     "ended_at": "min(ended_at)",
-    "attempts": "cast(sum(attempts) as int)",
     "attempt": "max(attempt)",
-    "history": "cast(sum(history) as int)",
     "last_at": "max(last_at)",
-    "accepts": "cast(sum(accepts) as int)",
-    "acks": "cast(sum(acks) as int)",
-    "ends": "bit_or(ends)",
+    "flags": "bit_or(flags)",  # ENDS and ADOPTED_BIT
+    "seen": "sum(seen)",  # history, and attempts from bit 32 up
+    "counted": "sum(counted)",  # accepts, acks from bit 16 up, given_backs from bit 32 up
     "end_attempt": "max(end_attempt)",
     "dead_order": "max(dead_order)",
     "revived_order": "max(revived_order)",
-    "given_backs": "cast(sum(given_backs) as int)",
-    "reset_attempt": "max(reset_attempt)",
     "place": "max(place)",
     "tries_rank": "max(tries_rank)",
     "reason_rank": "max(reason_rank)",
@@ -72,84 +60,18 @@ MERGED: Mapping[str, str] = {
 """Every column of a state and how two of them become one. Null means nothing seen."""
 
 
-def event_states(events: DataFrame) -> DataFrame:
-    """EVENTS -> a state per event; an entry that names what it took the place of is an event of that one, too."""
-    about_jobs = events.where(~F.col("event").isin(*NOT_ABOUT_JOBS) & (F.col("id") != ""))
-    return about_jobs.transform(_own_states).unionByName(about_jobs.where("was > 0").transform(_ended_states))
-
-
-def _own_states(events: DataFrame) -> DataFrame:
-    begins, order = _is(*BEGINS), _order()
-    delivered, acked, respawned = _is(Event.DELIVERED), _is(Event.ACKED), _is(Event.RESPAWNED)
-    waits_again = _is(*WAITS_AGAIN)
-    ended = _is(*(event for event in ENDS if event is not Event.REPLACED))
-    due = (begins | waits_again | respawned | _is(Event.RESCHEDULED)) & (F.col("due_at") > 0)
-    first_due = due & (F.col("attempt") == 0)
-    expires = begins | respawned | _is(Event.DEAD)
-    lasts = (F.col("ttl") > 0) & ~_is(Event.DEAD)
-    tries = begins | (respawned & (F.col("tries") > 0))
-    attempt, ts = F.least("attempt", F.lit(MAX_ATTEMPT)).cast("long"), F.col("ts")
-    states: dict[str, Column] = {
-        "accepted_at": F.when(begins, ts),
-        "adopted": _one_if(_is(Event.ADOPTED)),
-        "priority": F.when(begins, F.col("priority")).otherwise(0),
-        "batch_hash": F.when(F.col("batch") != "", F.xxhash64("batch")),
-        "first_due_at": F.when(first_due, F.col("due_at")),
-        "first_due_order": F.when(first_due, ts),
-        "due_at": F.when(due, F.col("due_at")),
-        "due_order": F.when(due, order),
-        "expires_at": F.when(expires, F.when(lasts, ts + F.col("ttl")).otherwise(0)),
-        "expires_order": F.when(expires, order),
-        "first_delivered_at": F.when(delivered, ts),
-        "last_delivered_at": F.when(delivered, ts),
-        "acked_at": F.when(acked, ts),
-        "ended_at": F.when(ended, ts),
-        "attempts": _one_if(delivered),
-        "attempt": F.col("attempt"),
-        "history": F.lit(1),
-        "last_at": ts,
-        "accepts": _one_if(_is(Event.ACCEPTED, Event.REPLACED) & (F.col("attempt") == 0)),
-        "acks": _one_if(acked & (F.col("reason") != UNFENCED)),
-        "ends": _end_bit(),
-        "end_attempt": F.when(acked | _is(Event.CANCELLED, Event.DELETED), F.col("attempt")),
-        "dead_order": F.when(_is(Event.DEAD), order),
-        "revived_order": F.when(begins | respawned, order),
-        "given_backs": _one_if(_is(Event.GIVEN_BACK)),
-        "reset_attempt": F.when(begins | respawned, F.col("attempt")).otherwise(0),
-        "place": F.when(begins, attempt * 16 + 1)
-        .when(delivered, attempt * 16 + LEASED_RANK)
-        .when(waits_again, attempt * 16 + 3)
-        .when(respawned | _is(Event.RESCHEDULED), attempt * 16 + 4),
-        "tries_rank": F.when(tries, attempt * (1 << 17) + F.col("tries")),
-        "reason_rank": F.when(_is(Event.DEAD, Event.CANCELLED), attempt * 8 + _reason_code()),
-        "delivered_bits": F.when(delivered, F.expr(f"shiftleft(1L, attempt % {BITS})")),
-        "early_ms": F.when(delivered & (F.col("due_at") > 0), F.col("due_at") - ts),
-    }
-    return events.select(*KEY, *(column.alias(name) for name, column in states.items()))
-
-
-def _ended_states(events: DataFrame) -> DataFrame:
-    """What an entry says about the incarnation `was`: replaced by it, or found expired."""
-    bit = F.when(_is(Event.REPLACED), ENDS[Event.REPLACED]).otherwise(ENDS[Event.EXPIRED])
-    known: dict[str, Column] = {
-        "ended_at": F.col("ts"),
-        "last_at": F.col("ts"),
-        "ends": bit,
-        "history": F.lit(1),
-    }
-    zeros = ("adopted", "priority", "attempts", "attempt", "accepts", "acks", "given_backs")
-    zero = dict.fromkeys((*zeros, "reset_attempt"), F.lit(0))
-    types = {field.name: field.dataType for field in JOBS.fields}
-    columns = [{**zero, **known}.get(name, F.lit(None)).cast(types.get(name, "long")).alias(name) for name in MERGED]
-    return events.withColumn("born", F.col("was")).select(*KEY, *columns)
-
-
 def job_states(jobs: DataFrame) -> DataFrame:
     """JOBS -> the states that its rows were finished from. A purge is no part of them: it is looked for anew."""
     return jobs.withColumns(
         {
             "batch_hash": F.when(F.col("batch") != "", F.xxhash64("batch")),
             "ended_at": F.when(F.col("ends") != 0, F.col("ended_at")),
+            "expires_order": F.greatest("dead_order", "revived_order"),
+            "flags": F.col("ends") + F.col("adopted") * ADOPTED_BIT,
+            "seen": F.expr(f"history + shiftleft(cast(attempts as long), {ATTEMPTS_BITS})"),
+            "counted": F.expr(
+                f"accepts + shiftleft(acks, {ACKS_BITS}) + shiftleft(cast(given_backs as long), {GIVEN_BACKS_BITS})"
+            ),
         }
     ).select(*KEY, *MERGED)
 
@@ -164,8 +86,10 @@ def batch_names(*tables: DataFrame) -> DataFrame:
     first, *others = (table.select("batch").where("batch != ''") for table in tables)
     for other in others:
         first = first.union(other)
-    # One name per hash, so that a join with this can never double a job.
-    return first.distinct().groupBy(F.xxhash64("batch").alias("batch_hash")).agg(F.min("batch").alias("batch"))
+    # One name per hash, so that a join with this can never double a job. A plain minimum would make Spark forget that
+    # the names are distinct, and sort every row.
+    one_name = F.array_min(F.collect_list("batch")).alias("batch")
+    return first.distinct().groupBy(F.xxhash64("batch").alias("batch_hash")).agg(one_name)
 
 
 def purges_by_queue(events: DataFrame) -> DataFrame:
@@ -179,18 +103,17 @@ def purges_by_queue(events: DataFrame) -> DataFrame:
 
 def finish(states: DataFrame, batches: DataFrame, purges: DataFrame) -> DataFrame:
     """Merged states -> JOBS. `batches` is from `batch_names`, `purges` from `purges_by_queue`."""
-    joined = states.join(batches, on="batch_hash", how="left").join(
-        F.broadcast(purges), on=["pool", "namespace", "queue"], how="left"
-    )
+    joined = states.withColumns(_unpacked()).join(F.broadcast(batches), on="batch_hash", how="left")
+    joined = joined.join(F.broadcast(purges), on=["pool", "namespace", "queue"], how="left")
     begun, ended = F.col("accepted_at").isNotNull(), F.col("ends") != 0
-    purged_at = F.expr(PURGED_AT)
     end = F.lit(None).cast("string")
     for event, bit in reversed(list(ENDS.items())):
         end = F.when(F.col("ends").bitwiseAND(bit) != 0, event.value).otherwise(end)
-    used = F.col("attempt") - F.col("reset_attempt") - F.col("given_backs")
+    reset_attempt = F.coalesce(F.shiftright("revived_order", ATTEMPT_BITS).cast("int"), F.lit(0))
+    used = F.col("attempt") - reset_attempt - F.col("given_backs")
     return (
         joined.withColumn("place_name", place_name())
-        .withColumn("purged_at", F.when(~ended, purged_at))
+        .withColumn("purged_at", F.when(~ended, F.expr(PURGED_AT)))
         .withColumns(
             {
                 "outcome": F.when(~begun, "")
@@ -204,14 +127,27 @@ def finish(states: DataFrame, batches: DataFrame, purges: DataFrame) -> DataFram
                 "expires_at": F.coalesce("expires_at", F.lit(0).cast("long")),
                 "ended_at": F.coalesce("ended_at", "purged_at"),
                 "used": F.greatest(used, F.lit(0)),
-                "tries": (F.coalesce("tries_rank", F.lit(0)) % (1 << 17)).cast("int"),
+                "tries": (F.coalesce("tries_rank", F.lit(0)) % (1 << TRIES_BITS)).cast("int"),
                 "lateness_ms": F.col("first_delivered_at") - F.col("first_due_at"),
                 "run_ms": F.col("acked_at") - F.col("last_delivered_at"),
-                "date": F.to_date(F.timestamp_millis("born")),
+                "date": F.expr(f"date_from_unix_date(cast(born div {DAY_MS} as int))"),
             }
         )
         .select(*JOBS.names)
     )
+
+
+def _unpacked() -> dict[str, Column]:
+    parts = {
+        "ends": f"flags & {ADOPTED_BIT - 1}",
+        "adopted": f"flags div {ADOPTED_BIT}",
+        "history": f"seen & {(1 << ATTEMPTS_BITS - 1) - 1}L",
+        "attempts": f"shiftright(seen, {ATTEMPTS_BITS})",
+        "accepts": f"counted & {(1 << ACKS_BITS) - 1}",
+        "acks": f"shiftright(counted, {ACKS_BITS}) & {(1 << GIVEN_BACKS_BITS - ACKS_BITS) - 1}",
+        "given_backs": f"shiftright(counted, {GIVEN_BACKS_BITS})",
+    }
+    return {name: F.expr(part).cast("int") for name, part in parts.items()}
 
 
 PURGED_AT = """
@@ -237,30 +173,3 @@ def place_name() -> Column:
 def lifecycle(events: DataFrame) -> DataFrame:
     """EVENTS -> JOBS, whole."""
     return finish(merge(event_states(events)), batch_names(events), purges_by_queue(events))
-
-
-def _is(*events: Event) -> Column:
-    return F.col("event").isin(*(event.value for event in events))
-
-
-def _one_if(condition: Column) -> Column:
-    return F.when(condition, 1).otherwise(0)
-
-
-def _order() -> Column:
-    return F.least("attempt", F.lit(MAX_ATTEMPT)).cast("long") * ATTEMPT_STEP + F.col("ts")
-
-
-def _end_bit() -> Column:
-    bit = F.lit(0)
-    for event, value in ENDS.items():
-        if event is not Event.REPLACED:  # the entry is about the new job, which begins
-            bit = F.when(F.col("event") == event.value, value).otherwise(bit)
-    return bit
-
-
-def _reason_code() -> Column:
-    code = F.lit(len(REASONS) - 1)
-    for number, reason in enumerate(REASONS[:-1]):
-        code = F.when(F.col("reason") == str(reason), number).otherwise(code)
-    return code

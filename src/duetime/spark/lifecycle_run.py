@@ -5,6 +5,7 @@ days they touch, merges them into the rows of those days and replaces just those
 which manifest of `events` it has read: a run that has nothing new does nothing, one that died is done again.
 """
 
+from datetime import date, timedelta
 from typing import Any
 
 import msgspec
@@ -53,7 +54,9 @@ def _run(lake: Lake) -> Lifecycle:
     # The files of another format than ours are not in the manifest: then all events are new, and all rows are replaced.
     whole = events.format != "parquet"
     fresh = lake.events.read(manifest=events, only=None if whole else lambda file: file.since > since)
-    days = _touched_days(lake, before, fresh)
+    # Before the first row there is nothing to merge with, whatever day the events are about.
+    whole = whole or not before.files
+    days = set[str]() if whole else _touched_days(lake, before, fresh)
 
     def is_touched(file: DataFile) -> bool:
         return whole or file.date in days
@@ -66,22 +69,29 @@ def _run(lake: Lake) -> Lifecycle:
     rows = staged.read().count()
     about = JobsAbout(events_version=events.version)
     done = lake.jobs.publish(staged, after=before, about=msgspec.to_builtins(about), replaces=is_touched)
-    return Lifecycle(days=len(days), jobs=rows, events_version=events.version, version=done.version)
+    written = {file.date for file in done.files if file.since == done.version}
+    return Lifecycle(days=len(written | days), jobs=rows, events_version=events.version, version=done.version)
 
 
 def _touched_days(lake: Lake, jobs: Manifest, fresh: DataFrame) -> set[str]:
     """The days whose jobs the new events are about, and those with living jobs in queues that were purged."""
-    born = F.explode(F.array("born", "was"))
-    days = fresh.where("id != ''").select(born.alias("born")).where("born > 0").select(_day("born")).distinct()
-    touched = {row["day"] for row in days.collect()}
+    of_jobs = fresh.where("id != ''")
+    days = of_jobs.select(_day("born")).union(of_jobs.where("was > 0").select(_day("was"))).distinct()
+    touched = {_date(row["day"]) for row in days.collect()}
     purged = fresh.where(F.col("event") == Event.PURGED).select("pool", "namespace", "queue").distinct()
     queues: list[Any] = purged.collect()
     if queues and jobs.files:
         living = lake.jobs.read(manifest=jobs).where("ends = 0 and purged_at is null")
         inside = F.struct("pool", "namespace", "queue").isin([F.struct(*map(F.lit, queue)) for queue in queues])
-        touched |= {row["day"] for row in living.where(inside).select(_day("born")).distinct().collect()}
+        touched |= {_date(row["day"]) for row in living.where(inside).select(_day("born")).distinct().collect()}
     return touched
 
 
 def _day(column: str) -> Any:
-    return F.date_format(F.timestamp_millis(column), "yyyy-MM-dd").alias("day")
+    """As a number: a date is made of few of them, not of every row's."""
+    return F.expr(f"{column} div {lifecycle.DAY_MS}").alias("day")
+
+
+def _date(day: int) -> str:
+    """As partitions are called."""
+    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from duetime.job import Priority
 from duetime.spark import audit
 from duetime.spark.audit import LOST, UNANSWERED, Scanned
-from duetime.spark.lifecycle import BEGINS
+from duetime.spark.lifecycle_states import BEGINS
 from duetime.spark.schemas import KEY
 
 PUSH, EXPIRE = "push", "expire"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -125,11 +126,9 @@ JOBS = _table(
     dead_order=_LONG,
     revived_order=_LONG,
     given_backs=_INT,
-    reset_attempt=_INT,  # the attempt at which its used tries last began at 0
     place=_LONG,  # rank of its latest step
     due_order=_LONG,
     first_due_order=_LONG,
-    expires_order=_LONG,
     tries_rank=_LONG,
     reason_rank=_LONG,
     delivered_bits=_LONG,  # bit (attempt mod 63) per delivery
@@ -187,4 +186,8 @@ def ddl(schema: StructType) -> str:
 def frame(spark: SparkSession, rows: Iterable[Any], schema: StructType) -> DataFrame:
     """A few rows as a DataFrame; what is too many for a list does not belong here."""
     session: Any = spark  # createDataFrame's own annotations are incomplete
-    return session.createDataFrame(list(rows), schema)
+    if known := list(rows):
+        return session.createDataFrame(known, schema)
+    # Spark sees that this is empty while it plans, and drops what is joined or united with it.
+    columns = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields)
+    return spark.range(1).where(F.lit(False)).select(*columns)
