@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from duetime.spark.demo_members import DAY_MS, MONTH_MS, NOTICE_MS, Members, members_table, reminders
 from duetime.spark.demo_processes import Child, DemoFailed, find_redis
-from tests.e2e.shell import Shell
+from tests.e2e.shell import Shell, program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
 from tests.spark.sample_rows import START
@@ -56,6 +57,21 @@ def test_the_story_ends_well(spark: SparkSession, tmp_path: Path, store_kind: st
     assert law["acked"] + law["dead"] == 40 * scale
     assert story["is_sound"]
     assert "Nothing was lost" in (tmp_path / "duetime-demo-report.html").read_text()
+
+
+@pytest.mark.timeout(STORY_S)
+def test_ctrl_c_ends_it_without_a_page_of_stacks(tmp_path: Path) -> None:
+    command = [*program(), "pipeline", "demo", "--rows", "100000", "--store", "sqlite"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
+    guard(process.pid)
+    assert process.stderr is not None
+    with process.stderr:
+        assert any("schedule:" in line for line in process.stderr)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+    assert process.wait(60) == 130
+    release(process.pid)
+    assert not any(word in said for word in ("Traceback", "ERROR", "Exception")), said
 
 
 def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 """`duetime pipeline demo`: the whole story of the pipelines, from a table to a report, with a crash in the middle."""
 
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -59,8 +57,7 @@ def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
     if options.store not in (None, "redis", "sqlite"):
         raise InvalidRequest(f"--store is redis or sqlite, not {options.store!r}")
     began = time.monotonic()
-    with Interrupts() as interrupts, _folder(options.keep) as folder, spark.session("demo") as session:
-        interrupts.install()
+    with _folder(options.keep) as folder, spark.session("demo") as session:
         from duetime.spark.demo import Demo, Plan
         from duetime.spark.demo_processes import find_redis
 
@@ -139,31 +136,3 @@ def _folder(keep: Path | None) -> Generator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-class Interrupts:
-    """TERM and Ctrl-C end the demo, and with it its processes, whatever Spark's own handling of signals makes of them.
-
-    A context manager around everything; `install` comes after the session, which has handlers of its own.
-    """
-
-    def __init__(self) -> None:
-        self._came = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> "Interrupts":
-        return self
-
-    def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._interrupt)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        if self._came and isinstance(error, Exception):  # a call to Spark that was cut short, not a bug
-            raise KeyboardInterrupt from None
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._came = True
-        raise KeyboardInterrupt

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duetime.cli.pipelines.interrupts import Interrupts
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -68,9 +70,12 @@ class SparkOptions:
         # Spark's Python logs each error in full before it raises it; the command says it in one line.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         was_open = SparkSession.getActiveSession() is not None
-        session = open_session(name, master=self.master, remote=self.remote)
-        try:
-            yield session
-        finally:
+        with Interrupts() as interrupts:
+            session = open_session(name, master=self.master, remote=self.remote)
             if not was_open:
-                session.stop()
+                interrupts.install(session)
+            try:
+                yield session
+            finally:
+                if not was_open:
+                    session.stop()
