@@ -24,6 +24,8 @@ from duetime.spark.lake_files import Files, files_for
 MANIFESTS = "_manifest"
 STAGING = "_staging"
 KEPT_MANIFESTS = 20
+ROW_GROUP_BYTES = 32 * 1024**2
+"""What a writer holds in memory, one per day and task, and the least that a task reads."""
 LITTER_MS = 24 * 3_600_000
 """How long a file that no manifest names any more is left for readers that still use it."""
 
@@ -103,7 +105,8 @@ class Table:
     def stage(self, rows: DataFrame) -> "Staged":
         """Write rows aside; nobody sees them until they are published."""
         folder = f"{self.folder}/{STAGING}/{IdMaker().make()}"
-        rows.write.partitionBy("date").option("compression", "zstd").parquet(folder)
+        writer = rows.write.partitionBy("date").option("compression", "zstd")
+        writer.option("parquet.block.size", ROW_GROUP_BYTES).parquet(folder)
         return Staged(self._spark, self, folder)
 
     def publish(

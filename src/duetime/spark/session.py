@@ -42,10 +42,14 @@ LOCALLY: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "true",
-    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.shuffle.partitions": "32",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""200 shuffle partitions, or zstd between them, cost 1.5 times as much on one machine."""
+"""32 shuffle partitions are put together again to 16 MiB, which a task unpacks to a few hundred. 200, or zstd between
+them, cost 1.5 times as much on one machine. Up to 4 days are written side by side, instead of sorting rows by day.
+"""
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
