@@ -21,6 +21,7 @@ from duetime.job import STEP_JOBS, IfExists, Job, Moved, State
 from duetime.names import Queue
 from duetime.spark.audit import SCAN
 from duetime.spark.schemas import frame
+from duetime.spark.session import parallelism
 from duetime.stores.base import Page, Push, Pushed
 from duetime.stores.open import open_store
 
@@ -132,7 +133,7 @@ class OpenedStore:
 def scan(spark: SparkSession, url: str, token: str | None, queues: Sequence[Queue]) -> DataFrame:
     """SCAN of the queues, each job once. Lazy: it runs when it is written."""
     names = frame(spark, [(queue.namespace, queue.name) for queue in queues], QUEUES)
-    tasks = max(1, min(len(queues), spark.sparkContext.defaultParallelism))
+    tasks = max(1, min(len(queues), parallelism(spark)))
     spread: Any = names.repartition(tasks)
     pages: DataFrame = spread.mapInArrow(Scan(url, token), SCAN)
     # A job that moved on during the scan was met twice.

@@ -16,7 +16,7 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from duetime.errors import Conflict
-from duetime.spark.lake_files import Found, files_for
+from duetime.spark.lake_files import Found, check_shared, files_for
 
 Record = TypeVar("Record", bound=Struct)
 
@@ -87,7 +87,9 @@ class Batch:
     def __init__(self, spark: SparkSession, lake: str, name: str) -> None:
         self._files = files_for(spark, lake)
         self.name = name
-        self.home = f"{self._files.home(lake)}/batches/{name}"
+        folder = self._files.home(lake)
+        self.home = f"{folder}/batches/{name}"
+        check_shared(spark, self._files, folder)
 
     def accepted(self) -> Accepted | None:
         return self._read("_accepted", Accepted)

@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from duetime.clock import Duration, duration_ms
-from duetime.errors import InvalidRequest
+from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.ids import IdMaker
 from duetime.journal.lines import read_line
 from duetime.journal.segments import parse
 from duetime.spark import ingest
@@ -28,6 +29,7 @@ from duetime.spark.lake import DataFile, Lake, Manifest, PublishConflict, Staged
 from duetime.spark.lake_files import files_for
 from duetime.spark.lake_nodes import NodeState, join_nodes
 from duetime.spark.lifecycle_run import about_jobs
+from duetime.spark.session import is_connect
 
 PER_BATCH = 4 * 1024**3
 """Bytes of segments per micro-batch: each is one published step."""
@@ -84,6 +86,8 @@ def run_ingest(
 
     Safe to run again, also beside another run.
     """
+    if is_connect(lake.spark):
+        return _run_far(lake, journal, every)
     total = Ingested(version=lake.events.manifest().version)
     errors: list[BaseException] = []
 
@@ -105,6 +109,26 @@ def run_ingest(
         if errors:
             raise errors[0] from None
         raise
+    return total
+
+
+def _run_far(lake: Lake, journal: str, every: Duration | None) -> Ingested:
+    """Over Spark Connect batches are taken in beside the server, so each leaves a note of what it did."""
+    if every is not None:
+        raise InvalidSettings("--every needs --master; over Spark Connect run it again instead, from a timer")
+    total = Ingested(version=lake.events.manifest().version)
+    notes = lake.scratch(f"ingest-{IdMaker().make()}")
+
+    def take(lines: DataFrame, number: int) -> None:
+        lake.files.create(f"{notes}/{number:012d}", msgspec.json.encode(ingest_lines(lake, lines)))
+        compact(lake)
+
+    try:
+        _start(lake, journal, take, None).awaitTermination()
+        for note in lake.files.list(notes):
+            _add(total, msgspec.json.decode(lake.files.read(note.path), type=Ingested))
+    finally:
+        lake.files.delete(notes)
     return total
 
 

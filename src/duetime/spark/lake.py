@@ -19,7 +19,8 @@ from duetime.clock import SystemClock
 from duetime.errors import Conflict, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.spark import schemas
-from duetime.spark.lake_files import Files, files_for
+from duetime.spark.lake_files import Files, check_shared, files_for
+from duetime.spark.session import is_connect
 
 MANIFESTS = "_manifest"
 STAGING = "_staging"
@@ -224,6 +225,7 @@ class Lake:
         self.spark = spark
         self.files = files_for(spark, folder)
         self.folder = self.files.home(folder)
+        check_shared(spark, self.files, self.folder)
         self.events = Table(spark, f"{self.folder}/events", schemas.EVENTS, format=events_format)
         self.jobs = Table(spark, f"{self.folder}/jobs", schemas.JOBS)
         self.stats = Table(spark, f"{self.folder}/stats", schemas.STATS)
@@ -240,6 +242,8 @@ def check_format(spark: SparkSession, name: str) -> None:
     if name not in CATALOG_JARS:
         raise InvalidSettings(f"--format is parquet, delta or iceberg, not {name!r}")
     entry, package = CATALOG_JARS[name]
+    if is_connect(spark):
+        return  # the jars are the server's; Spark says it if they are missing
     context: Any = spark.sparkContext
     try:
         context._jvm.java.lang.Class.forName(entry, False, context._jvm.Thread.currentThread().getContextClassLoader())

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from duetime.errors import InvalidSettings
 from duetime.ids import IdMaker
+from duetime.spark.session import is_connect
 
 
 class Found(NamedTuple):
@@ -66,7 +68,26 @@ def files_for(spark: SparkSession, path: str) -> Files:
     try:
         return HadoopFiles(spark)
     except Exception as error:
-        raise InvalidSettings(f"{path} needs a session with a driver of its own, not Spark Connect") from error
+        raise InvalidSettings(
+            f"{path}: over Spark Connect lake and journal are folders that this process shares with Spark, such as a "
+            "mounted disk; HDFS, S3 and the like need --master"
+        ) from error
+
+
+def check_shared(spark: SparkSession, files: Files, folder: str) -> None:
+    """Over Spark Connect: raise InvalidSettings unless Spark reads what is written to the folder here."""
+    if not is_connect(spark):
+        return
+    name, said = f"{folder}/shared-{IdMaker().make()}", IdMaker().make()
+    files.create(name, said.encode())
+    try:
+        seen = [row["value"] for row in spark.read.text(name).collect()]
+    except PySparkException:
+        seen = []
+    finally:
+        files.delete(name)
+    if seen != [said]:
+        raise InvalidSettings(f"Spark does not see {folder} of this machine; over Spark Connect both must share it")
 
 
 def _local_by_default(spark: SparkSession) -> bool:

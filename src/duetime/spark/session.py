@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ from typing import Any
 from duetime.errors import InvalidSettings
 
 try:
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 except ModuleNotFoundError as missing:
     raise InvalidSettings(f"the pipelines need the extra duetime[spark] ({missing.name} is missing)") from None
 
 JAVA_VERSION = 17
 LOCAL_MASTER = "local[*]"
+CONNECT_S = 10
+CONNECT_TASKS = 8
+"""A Connect server does not tell how many cores it has."""
 JAVA_HINT = (
     f"Spark needs a Java runtime, version {JAVA_VERSION} or newer: install Debian's openjdk-17-jre-headless "
     "(apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
@@ -93,7 +98,7 @@ def open_session(
         raise InvalidSettings("--master and --remote exclude each other")
     builder: Any = SparkSession.builder.appName(f"duetime {name}")
     if remote:
-        _check_connect()
+        _check_connect(remote)
         return _configured(builder.remote(remote), {**EVERYWHERE, **(conf or {})})
     if (active := SparkSession.getActiveSession()) is not None:
         return active
@@ -107,6 +112,16 @@ def open_session(
 
 def is_local(master: str) -> bool:
     return master.startswith("local")
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether Spark is behind Spark Connect: no context, no JVM at hand, and streams call back in another process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks at once are worth making."""
+    return CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
 def _prepare_environment() -> None:
@@ -132,8 +147,21 @@ def _configured(builder: Any, settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _check_connect() -> None:
+def _check_connect(remote: str) -> None:
+    """Spark's own client asks a server that is not there for ten minutes."""
     try:
-        import grpc  # noqa: F401, PLC0415 # pyright: ignore[reportMissingModuleSource, reportUnusedImport, reportMissingImports]
+        grpc: Any = import_module("grpc")
+        connect: Any = import_module("pyspark.sql.connect.client")
     except ModuleNotFoundError:
-        raise InvalidSettings("--remote needs Spark Connect's client: pip install 'pyspark[connect]'") from None
+        raise InvalidSettings("--remote needs Spark Connect's client: pip install 'duetime[spark-connect]'") from None
+    if is_local(remote):
+        return
+    try:
+        builder = connect.DefaultChannelBuilder(remote)
+    except PySparkException as error:
+        raise InvalidSettings(str(error)) from None
+    with builder.toChannel() as channel:
+        try:
+            grpc.channel_ready_future(channel).result(CONNECT_S)
+        except grpc.FutureTimeoutError:
+            raise InvalidSettings(f"no Spark Connect server answers at {builder.endpoint}") from None
