@@ -25,6 +25,7 @@ from duetime.spark.job_rows import ORDER, ROWS, check_columns, job_rows
 from duetime.spark.load_options import MARK_LIFE_MS, BadRecords, LoadFields, LoadOptions, read_options
 from duetime.spark.push_files import RESULTS, FilePusher
 from duetime.spark.pushing import LoadFailed, ask_store, run
+from duetime.spark.session import is_connect, parallelism
 from duetime.stores.base import StoreInfo
 
 ROWS_PER_FILE = 250_000
@@ -204,7 +205,8 @@ def _push_files(spark: SparkSession, paths: list[str], options: LoadOptions, epo
     """A task per file; each answers a row of RESULTS."""
     session = _reading_session(spark)
     files = {path.rpartition("/")[2]: number for number, path in enumerate(paths)}
-    writers = min(len(paths), _parallelism(spark))
+    # Over Spark Connect nobody says how many tasks run at a time, so the cap is shared by all of them.
+    writers = len(paths) if is_connect(spark) else min(len(paths), parallelism(spark))
     pusher = FilePusher(replace(options, writers=options.writers or writers), files, epoch)
     rows = session.read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
     named: Any = rows.withColumn("file", F.col("_metadata.file_name"))
@@ -230,13 +232,6 @@ def _reading_session(spark: SparkSession) -> SparkSession:
     for name, value in ONE_FILE_PER_TASK.items():
         session.conf.set(name, value)
     return session
-
-
-def _parallelism(spark: SparkSession) -> int:
-    try:
-        return spark.sparkContext.defaultParallelism
-    except Exception:  # Spark Connect has no context: as if all files were pushed at once
-        return 1_000_000
 
 
 def _nothing(phase: str, rows: int) -> None: ...
