@@ -113,24 +113,28 @@ def _faults(jobs: DataFrame, since: int) -> DataFrame:
     doubled = F.when(F.col("attempt") < BITS, F.col("attempts") > F.bit_count("delivered_bits")).otherwise(
         F.col("attempts") > F.col("attempt")
     )
-    faults = F.array_compact(
-        F.array(
-            _fault(F.col("acks") > 1, ACKED_TWICE, F.format_string("acked %d times", "acks")),
-            _fault(early > 0, EARLY, F.format_string("delivered %d ms early", early)),
-            _fault(F.col("accepts") > 1, DUPLICATED, F.format_string("accepted %d times under one born", "accepts")),
-            _fault(doubled, DUPLICATED, F.lit("one attempt was delivered twice")),
-            _fault(F.bit_count("ends") > 1, DUPLICATED, F.lit("ended in more than one way")),
-            _fault(F.col("attempt") > F.col("end_attempt"), DUPLICATED, F.lit("delivered again after its end")),
-            _fault(~begun & (F.col("born") >= since), UNANSWERED, F.lit("has entries, but none that accepted it")),
-        )
+    faults = (
+        (F.col("acks") > 1, ACKED_TWICE, F.format_string("acked %d times", "acks")),
+        (early > 0, EARLY, F.format_string("delivered %d ms early", early)),
+        (F.col("accepts") > 1, DUPLICATED, F.format_string("accepted %d times under one born", "accepts")),
+        (doubled, DUPLICATED, F.lit("one attempt was delivered twice")),
+        (F.bit_count("ends") > 1, DUPLICATED, F.lit("ended in more than one way")),
+        (F.col("attempt") > F.col("end_attempt"), DUPLICATED, F.lit("delivered again after its end")),
+        (~begun & (F.col("born") >= since), UNANSWERED, F.lit("has entries, but none that accepted it")),
     )
-    return jobs.select(*KEY, "batch", F.explode(faults).alias("fault")).select(
-        "fault.kind", *KEY, "batch", "fault.detail"
+    named = (
+        F.when(condition, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))
+        for condition, kind, detail in faults
     )
-
-
-def _fault(condition: Column, kind: str, detail: Column) -> Column:
-    return F.when(condition, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))
+    # Faulty jobs are few: what they did is only put into words for them.
+    is_faulty = F.lit(False)
+    for condition, _, _ in faults:
+        is_faulty = is_faulty | F.coalesce(condition, F.lit(False))
+    return (
+        jobs.where(is_faulty)
+        .select(*KEY, "batch", F.explode(F.array_compact(F.array(*named))).alias("fault"))
+        .select("fault.kind", *KEY, "batch", "fault.detail")
+    )
 
 
 def _strays(jobs: DataFrame, scanned: Scanned) -> DataFrame:
