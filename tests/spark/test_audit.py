@@ -178,3 +178,23 @@ def test_a_silent_node_is_no_proof(spark: SparkSession, tmp_path: Path, yesterda
     audited = run_audit(lake, str(day.journal), Beside(f"sqlite://{tmp_path}/empty.db", wait_s=0))
     assert [(one.kind, one.node) for one in audited.problems] == [("silent", "node-d")]
     assert audited.found == {"lost": 1}
+
+
+def test_a_busy_node_is_waited_for(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
+    day = a_day(tmp_path / "journal", yesterday, rounds=1)
+    busy = Node(day.journal, "node-d")
+    busy.write(Event.HEARTBEAT, yesterday)
+    busy.leave_open()
+    heard: list[str] = []
+
+    def told(step: str) -> None:
+        if step.startswith("waiting"):
+            heard.append(step)
+            busy.write(Event.HEARTBEAT, SystemClock().now_ms() + 1)
+            busy.leave_open()
+
+    beside = Beside(f"sqlite://{tmp_path}/empty.db", wait_s=600)
+    audited = run_audit(Lake(spark, str(tmp_path / "lake")), str(day.journal), beside, told=told)
+    assert audited.problems == []
+    assert len(heard) == 1
+    assert heard[0].endswith("s for the heartbeat of node-d")

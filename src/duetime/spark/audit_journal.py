@@ -5,7 +5,7 @@ and what the lake has by then is left out of the copy. Nothing of an open segmen
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from duetime.spark.lake_nodes import NodeState, join_nodes, without
 from duetime.spark.schemas import EVENTS, frame
 
 LOOK_EVERY_S = 1.0
+TELL_EVERY_S = 10.0
+NAMED_NODES = 3
 
 
 class JournalIncomplete(DuetimeError):
@@ -71,15 +73,29 @@ class JournalNow:
         return found
 
 
+@dataclass(frozen=True)
+class Wait:
+    """How long nodes may take to tell what is still missing; `told` hears whom it waits for."""
+
+    seconds: float
+    told: Callable[[str], None] = lambda step: None
+
+
 def read_until(
-    lake: Lake, journal: str, run: str, *, covers: Callable[[JournalNow], bool], wait_s: float
+    lake: Lake, journal: str, run: str, *, awaited: Callable[[JournalNow], Sequence[str]], wait: Wait
 ) -> JournalNow:
-    """Read on until the journal covers what is asked for, or the time is up: the caller looks at its problems."""
-    deadline = time.monotonic() + wait_s
+    """Read on until no node is awaited any more, or the time is up: the caller looks at the journal's problems."""
+    deadline = time.monotonic() + wait.seconds
+    tell_at = wait.seconds
     while True:
         now = read_now(lake, journal, run)
-        if covers(now) or time.monotonic() >= deadline:
+        nodes, left_s = awaited(now), deadline - time.monotonic()
+        if not nodes or left_s <= 0:
             return now
+        if left_s <= tell_at:
+            others = f" and {len(nodes) - NAMED_NODES} more" if len(nodes) > NAMED_NODES else ""
+            wait.told(f"waiting up to {left_s:.0f} s for the heartbeat of {', '.join(nodes[:NAMED_NODES])}{others}")
+            tell_at = left_s - TELL_EVERY_S
         time.sleep(LOOK_EVERY_S)
 
 

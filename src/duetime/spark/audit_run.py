@@ -17,13 +17,15 @@ from duetime.job import Event
 from duetime.names import Queue
 from duetime.spark import audit, lifecycle
 from duetime.spark.audit import SCAN, Scanned
-from duetime.spark.audit_journal import JournalNow, Problem, read_until
+from duetime.spark.audit_journal import JournalNow, Problem, Wait, read_until
 from duetime.spark.audit_store import StoreView, open_view, scan
 from duetime.spark.lake import Lake
 from duetime.spark.lifecycle_run import run_lifecycle
 
-WAIT_S = 20.0
-"""How long to wait for the nodes' next heartbeat; they come every 5 s."""
+WAIT_S = 60.0
+"""How long to wait for the nodes' next heartbeat. They come every 5 s, but a busy node on a busy machine is late, and
+calling it silent means that nothing is proved.
+"""
 DEFAULT_POOL = "default"
 
 Told = Callable[[str], None]
@@ -101,11 +103,11 @@ def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: T
         finally:
             view.close()
 
-    def covers(now: JournalNow) -> bool:
-        return scanned is None or not now.silent(scanned.pool, scanned.ended_at)
+    def awaited(now: JournalNow) -> Sequence[str]:
+        return () if scanned is None else now.silent(scanned.pool, scanned.ended_at)
 
     told("reading the journal")
-    now = read_until(lake, journal, run, covers=covers, wait_s=beside.wait_s if beside else 0)
+    now = read_until(lake, journal, run, awaited=awaited, wait=Wait(beside.wait_s if beside else 0, told))
     told("following the jobs")
     run_lifecycle(lake)
     jobs = jobs_now(lake, now)
