@@ -136,15 +136,16 @@ def work(lake: str, out: str, began_at: str) -> dict[str, object]:
     database.execute("set threads = 2")
     database.execute(f"create view events as from read_parquet('{lake}/events/date=*/*.parquet')")
     database.execute(f"create view scan as from read_parquet('{lake}/scan/*.parquet')")
-    started = time.perf_counter()
+    started, before = time.perf_counter(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     database.execute(JOBS.replace("{out}", out))
     made = time.perf_counter()
     counts = ", ".join(f"count(*) filter (place = '{name}') as {name}" for name in PLACES)
     names = {"out": out, "began_at": began_at, "counts": counts, "key": KEY, "store_key": STORE_KEY}
     database.execute(AUDIT.format(**names))
     ended = time.perf_counter()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"lifecycle_s": made - started, "audit_s": ended - made, "peak": peak}
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = used.ru_utime + used.ru_stime - before
+    return {"lifecycle_s": made - started, "audit_s": ended - made, "cpu_s": cpu_s, "peak": used.ru_maxrss * 1024}
 
 
 def sums(folders: list[str]) -> list[list[object]]:
