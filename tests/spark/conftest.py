@@ -19,7 +19,7 @@ from duetime.errors import InvalidSettings
 from duetime.job import Delivery, Job, State
 from duetime.names import Queue
 from duetime.spark.load_options import LoadOptions
-from duetime.spark.session import find_java, open_session, quiet
+from duetime.spark.session import find_java, java_options, open_session
 from duetime.spark.source.listing import Bounds, Listing
 from tests.e2e.shell import program
 from tests.plugins.ci import missing_service
@@ -49,7 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "tests",
         master="local[2]",
         conf={
-            "spark.driver.extraJavaOptions": " ".join([*quiet().values(), FAST_START]),
+            "spark.driver.extraJavaOptions": " ".join([java_options(local=False), FAST_START]),
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from duetime.errors import InvalidSettings
-from duetime.spark.session import find_java, open_session, quiet
+from duetime.spark.session import find_java, java_options, open_session
 from tests.plugins.ci import missing_service
 from tests.plugins.ports import find_free_port
 from tests.plugins.processes import guard, release
@@ -38,7 +38,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.extraJavaOptions": " ".join([*quiet().values(), FAST_START]),
+        "spark.driver.extraJavaOptions": " ".join([java_options(local=False), FAST_START]),
         "spark.local.dir": str(tmp_path / "local"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),

@@ -5,6 +5,7 @@ one, if so; nothing is dropped. `job_columns.py` does the same to Arrow batches 
 test holds the two to the same verdicts. Runs on the driver; the work is the executors' JVMs'.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -58,9 +59,6 @@ ROWS = StructType(
 )
 """Times and durations in milliseconds. Attributes are a JSON object: a map costs ten times what all others do."""
 
-ORDER = ("queue", "priority", "ttl", "tries", "has_attributes", "due_at", "id")
-"""Rows that can go in one call stand together, in the order in which they fall due."""
-
 REASONS = {
     "body_null": "the body is null",
     "body_large": f"the body has more than {MAX_BODY} bytes",
@@ -94,6 +92,14 @@ def job_rows(frame: DataFrame, options: LoadOptions, now_ms: int) -> DataFrame:
     )
     checked = rows.withColumn("reason", _reason(now_ms))
     return checked.withColumn("attributes", F.to_json("attributes", {"ignoreNullFields": "false"})).select(*ROWS.names)
+
+
+def order(given: Collection[str]) -> list[str]:
+    """What to sort by, of the columns that were given: rows that can go in one call stand together, in the order in
+    which they fall due. A column that is the same for all would only make each comparison longer.
+    """
+    groups = [name for name in ("queue", "priority", "ttl", "tries") if name in given]
+    return [*groups, *(["has_attributes"] if "attributes" in given else []), "due_at", "id"]
 
 
 def check_columns(schema: Any) -> dict[str, DataType]:

@@ -21,7 +21,7 @@ from duetime.errors import DuetimeError, InvalidRequest, InvalidSettings, StoreU
 from duetime.ids import IdMaker
 from duetime.spark.batch import Accepted, Batch, BatchConflict, Pushing, ReconcileFirst, Scheduled
 from duetime.spark.bypassing import with_journal
-from duetime.spark.job_rows import ORDER, ROWS, check_columns, job_rows
+from duetime.spark.job_rows import ROWS, check_columns, job_rows, order
 from duetime.spark.load_options import MARK_LIFE_MS, BadRecords, LoadFields, LoadOptions, read_options
 from duetime.spark.push_files import RESULTS, FilePusher
 from duetime.spark.pushing import LoadFailed, ask_store, run
@@ -98,7 +98,7 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
         F.count("reason").alias("bad"),
         F.bit_xor("hash").alias("sum"),
     )
-    ordered = observed.withColumn("has_attributes", F.col("attributes").isNotNull()).sortWithinPartitions(*ORDER)
+    ordered = observed.withColumn("has_attributes", F.col("attributes").isNotNull()).sortWithinPartitions(*order(kinds))
     ordered.select(*ROWS.names).write.options(**FILE_OPTIONS).parquet(f"{batch.home}/{folder}")
     counts: dict[str, Any] = seen.get
     if counts["bad"]:
