@@ -10,8 +10,9 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.spark.ingest_run import EventsAbout, extents
+from duetime.spark.ingest_run import EventsAbout
 from duetime.spark.lake import Lake
+from duetime.spark.lake_nodes import NodeState
 from duetime.spark.schemas import EVENTS
 
 EVENTS_PER_JOB = 3.2
@@ -93,10 +94,10 @@ def held(spark: SparkSession, jobs: int) -> DataFrame:
 def make(spark: SparkSession, lake: Lake, jobs: int) -> int:
     """Write the history into a lake and the scan beside it; answers how many events there are."""
     staged = lake.events.stage(history(spark, jobs))
-    nodes, rows, _ = extents(staged.read())
+    ends = staged.read().groupBy("node").agg(F.count("*"), F.max("seq"), F.min("ts")).collect()
+    rows = sum(count for _, count, _, _ in ends)
     about = EventsAbout(
-        nodes={name: msgspec.structs.replace(state, ranges=[(1, state.last)]) for name, state in nodes.items()},
-        events=rows,
+        nodes={node: NodeState(ranges=[(1, last)], first_at=first_at) for node, _, last, first_at in ends}, events=rows
     )
     lake.events.publish(staged, after=lake.events.manifest(), about=msgspec.to_builtins(about))
     held(spark, jobs).write.parquet(f"{lake.folder}/scan")
