@@ -161,6 +161,23 @@ async def test_a_lock_that_goes_is_only_a_wait(path: Path) -> None:
     await store.close()
 
 
+async def test_a_file_that_somebody_holds_whole_can_be_opened_when_it_is_let_go(path: Path) -> None:
+    """As the first and the last connection to a file do, for a moment."""
+    await (await SqliteStore.open(path)).close()
+    with raw(path) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            await SqliteStore.open(path, lock_timeout_s=0.05)
+        opening = asyncio.create_task(SqliteStore.open(path, lock_timeout_s=30))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(opening), 0.05)
+        other.execute("ROLLBACK")
+    store = await opening
+    assert isinstance(await push(store, "a"), Pushed)
+    await store.close()
+
+
 # --- full
 
 

@@ -229,7 +229,7 @@ def mailboxes(folder: Path) -> int:
 def test_processes_take_turns(tmp_path: Path) -> None:
     # Given one that holds the file, and one that waits for it
     path = tmp_path / "jobs.db"
-    with connect(path, synchronous="OFF") as first, connect(path, synchronous="OFF") as second:
+    with connect(path, 0, synchronous="OFF") as first, connect(path, 0, synchronous="OFF") as second:
         prepare_file(first, 0, 0)
         turns = [Turnstile(tmp_path / "turn") for _ in range(2)]
         turns[0].begin(first, 0)

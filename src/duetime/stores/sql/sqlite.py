@@ -45,9 +45,17 @@ class SqliteStore:
 
     def __init__(self, path: Path, clock: Clock, synchronous: str, lock_timeout_s: float) -> None:
         def connect_writer() -> sqlite3.Connection:
-            connection = connect(path, synchronous=synchronous)
-            prepare_file(connection, clock.now_ms(), time.monotonic() + lock_timeout_s)
+            deadline = time.monotonic() + lock_timeout_s
+            connection = connect(path, deadline, synchronous=synchronous)
+            try:
+                prepare_file(connection, clock.now_ms(), deadline)
+            except BaseException:
+                connection.close()
+                raise
             return connection
+
+        def connect_reader() -> sqlite3.Connection:
+            return connect(path, time.monotonic() + lock_timeout_s, synchronous=synchronous, read_only=True)
 
         self._path = path
         self._data_version = 0
@@ -60,9 +68,7 @@ class SqliteStore:
             lock_timeout_s=lock_timeout_s,
             announce=self._hub.announce,
         )
-        self._reader = ReaderThread(
-            lambda: connect(path, synchronous=synchronous, read_only=True), clock, lock_timeout_s=lock_timeout_s
-        )
+        self._reader = ReaderThread(connect_reader, clock, lock_timeout_s=lock_timeout_s)
         self.registry = SqliteRegistry(self._writer, self._reader, self._hub)
 
     @classmethod

@@ -37,8 +37,15 @@ _UNAVAILABLE = (
 T = TypeVar("T")
 
 
-def connect(path: Path, *, synchronous: str, read_only: bool = False) -> sqlite3.Connection:
-    """A connection that never begins a transaction by itself and never waits for a lock inside SQLite."""
+def connect(path: Path, deadline: float, *, synchronous: str, read_only: bool = False) -> sqlite3.Connection:
+    """A connection that never begins a transaction by itself and never waits for a lock inside SQLite.
+
+    To open it waits until the deadline: whoever is the first or the last at a file holds all of it for a moment.
+    """
+    return retry_while_busy(lambda: _connect(path, synchronous, read_only), deadline)
+
+
+def _connect(path: Path, synchronous: str, read_only: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
         connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -133,7 +140,7 @@ def prepare_file(connection: sqlite3.Connection, now_ms: int, deadline: float) -
     (mode,) = retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone(), deadline)
     if mode != "wal":
         raise StoreUnavailable(f"SQLite cannot keep a write-ahead log here; the journal mode is {mode!r}")
-    if not _missing_migrations(connection):
+    if not retry_while_busy(lambda: _missing_migrations(connection), deadline):
         return
     retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)
     try:
