@@ -13,7 +13,7 @@ from duetime.spark.batch_journal import FileJournal
 from duetime.spark.chunks import Cutter
 from duetime.spark.job_columns import SCHEMA, arrow, kernels
 from duetime.spark.load_options import MARK_LIFE_MS, LoadOptions
-from duetime.spark.pushing import Tally, ask_store, push_portions, run
+from duetime.spark.pushing import Tally, ask_store, patiently, push_portions, run
 from duetime.stores.base import Mark
 
 RESULTS = "file string, rows long, accepted long, kept long, repeated long"
@@ -36,7 +36,7 @@ class FilePusher:
 
     def _push_file(self, name: str, tables: Iterator[Any]) -> Tally:
         options, number = self._options, self._files[name]
-        if run(ask_store(options)).epoch != self._epoch:
+        if run(patiently(lambda: ask_store(options))).epoch != self._epoch:
             raise ReconcileFirst(f"the store was wiped while the batch {options.batch!r} was pushed: reconcile first")
 
         def make_mark(step: int, digest: bytes) -> Mark:

@@ -6,10 +6,10 @@ the load with the store's own words.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from duetime.backoff import Exponential
 from duetime.client import AsyncClient, calls, connect_async
@@ -26,6 +26,7 @@ TRIES = 12
 PAUSE = Exponential(base_ms=100, cap_ms=10_000)
 HTTP_UNDER_WAY = 4
 
+T = TypeVar("T")
 OnLoaded = Callable[[Portion, Loaded], None]
 
 
@@ -79,11 +80,24 @@ async def ask_store(options: LoadOptions) -> StoreInfo:
         await destination.close()
 
 
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Do it, and again for about a minute while the store does not answer."""
+    failures = 0
+    while True:
+        try:
+            return await work()
+        except StoreUnavailable:
+            failures += 1
+            if failures == TRIES:
+                raise
+        await asyncio.sleep(PAUSE.delay_ms(failures) / 1000)
+
+
 async def push_portions(
     portions: Iterable[Portion], options: LoadOptions, *, writers: int, on_loaded: OnLoaded | None = None
 ) -> Tally:
     """Push them all. `writers` tasks share the pace. Raises LoadFailed, or StoreUnavailable when patience ends."""
-    tally, destination = Tally(), await open_destination(options)
+    tally, destination = Tally(), await patiently(lambda: open_destination(options))
     pace = Pacer(options.max_jobs_per_second / max(writers, 1)).wait if options.max_jobs_per_second else None
     try:
         for portion in portions:
