@@ -22,10 +22,10 @@ from typing import Any
 
 from bench.audit_parts.history import DAY_MS, EVENTS_PER_JOB, START, make
 from bench.report import number, peer_python, table
-from duetime.spark import audit
-from duetime.spark.audit import SCAN, Scanned
-from duetime.spark.lake import Lake
-from duetime.spark.lifecycle_run import run_lifecycle
+from duetime.spark.audit import transform as audit
+from duetime.spark.audit.transform import SCAN, Scanned
+from duetime.spark.lake.lake import Lake
+from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.session import LOCALLY, open_session
 
 SCANNED_AT = START + 2 * DAY_MS

@@ -10,9 +10,9 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.spark.ingest_run import EventsAbout
-from duetime.spark.lake import Lake
-from duetime.spark.lake_nodes import NodeState
+from duetime.spark.ingest.run import EventsAbout
+from duetime.spark.lake.lake import Lake
+from duetime.spark.lake.nodes import NodeState
 from duetime.spark.schemas import EVENTS
 
 EVENTS_PER_JOB = 3.2

@@ -18,7 +18,7 @@ from duetime.clock import MAX_INSTANT
 from duetime.errors import InvalidSettings
 from duetime.job import Delivery, Job, State
 from duetime.names import Queue
-from duetime.spark.load_options import LoadOptions
+from duetime.spark.load.options import LoadOptions
 from duetime.spark.session import find_java, java_options, open_session
 from duetime.spark.source.listing import Bounds, Listing
 from tests.e2e.shell import program

@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 
 from duetime.errors import InvalidSettings
 from duetime.spark import schedule
-from duetime.spark.audit_run import Beside, run_audit
-from duetime.spark.ingest_run import run_ingest
-from duetime.spark.lake import Lake
-from duetime.spark.lake_files import LocalFiles, check_shared
-from duetime.spark.scheduling import BadRows
+from duetime.spark.audit.run import Beside, run_audit
+from duetime.spark.ingest.run import run_ingest
+from duetime.spark.lake.files import LocalFiles, check_shared
+from duetime.spark.lake.lake import Lake
+from duetime.spark.load.scheduling import BadRows
 from duetime.spark.session import is_connect, open_session
 
 ROWS = 1_200

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from duetime.spark.lifecycle_states import ENDS
+from duetime.spark.lifecycle.states import ENDS
 from duetime.spark.schemas import EVENTS, JOBS
 
 DAY = 86_400_000

@@ -10,11 +10,11 @@ from pyspark.testing import assertDataFrameEqual
 
 from duetime.clock import SystemClock
 from duetime.job import Event
-from duetime.spark import audit
-from duetime.spark.audit import Scanned
-from duetime.spark.audit_run import Beside, read_findings, run_audit
-from duetime.spark.lake import Lake
-from duetime.spark.lifecycle import lifecycle
+from duetime.spark.audit import transform as audit
+from duetime.spark.audit.run import Beside, read_findings, run_audit
+from duetime.spark.audit.transform import Scanned
+from duetime.spark.lake.lake import Lake
+from duetime.spark.lifecycle.transform import lifecycle
 from duetime.spark.schemas import frame
 from duetime.stores.base import Push
 from duetime.stores.open import open_store

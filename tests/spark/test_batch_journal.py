@@ -9,9 +9,9 @@ from duetime.job import Event, Moved, Priority
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.names import Queue
-from duetime.spark.batch_journal import FileJournal
-from duetime.spark.chunks import Portion
-from duetime.spark.load_options import read_options
+from duetime.spark.load.batch_journal import FileJournal
+from duetime.spark.load.chunks import Portion
+from duetime.spark.load.options import read_options
 from duetime.stores.bulk import JobColumns, Loaded, Step
 
 QUEUE = Queue("crm", "recall")

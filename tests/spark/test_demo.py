@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.spark.demo_members import DAY_MS, MONTH_MS, NOTICE_MS, Members, members_table, reminders
-from duetime.spark.demo_processes import Child, DemoFailed, find_redis
+from duetime.spark.demo.members import DAY_MS, MONTH_MS, NOTICE_MS, Members, members_table, reminders
+from duetime.spark.demo.processes import Child, DemoFailed, find_redis
 from tests.e2e.shell import Shell, program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
@@ -97,7 +97,7 @@ def test_a_child_is_ended_by_its_id(tmp_path: Path) -> None:
 
 
 def test_a_child_that_ignores_the_question_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.spark.demo_processes.STOP_S", 0.05)
+    monkeypatch.setattr("duetime.spark.demo.processes.STOP_S", 0.05)
     child = Child("stubborn", ("sh", "-c", "trap '' TERM; echo ready; sleep 1000"), tmp_path)
     child.start()
     pid = child.pid

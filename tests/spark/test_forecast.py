@@ -9,15 +9,15 @@ from pyspark.testing import assertDataFrameEqual
 
 from duetime.client import connect
 from duetime.errors import InvalidRequest
-from duetime.spark import forecast_run
-from duetime.spark.forecast import DAY_MS, HOUR_MS, WEEK_MS, expected_ahead, load_ahead, measured_capacity
-from duetime.spark.forecast_model import Capacity, Trouble, find_trouble, level, simulate, spread
-from duetime.spark.forecast_page import ForecastPage, write_forecast
-from duetime.spark.forecast_run import Season, backtest, find_capacities, find_season, forecast, window_for
-from duetime.spark.forecast_store import pending_loads
-from duetime.spark.lake import Lake
+from duetime.spark.forecast import run as forecast_run
+from duetime.spark.forecast.model import Capacity, Trouble, find_trouble, level, simulate, spread
+from duetime.spark.forecast.page import ForecastPage, write_forecast
+from duetime.spark.forecast.run import Season, backtest, find_capacities, find_season, forecast, window_for
+from duetime.spark.forecast.store import pending_loads
+from duetime.spark.forecast.transform import DAY_MS, HOUR_MS, WEEK_MS, expected_ahead, load_ahead, measured_capacity
+from duetime.spark.lake.lake import Lake
 from duetime.spark.schemas import STATS
-from duetime.spark.stats import COUNTS
+from duetime.spark.stats.transform import COUNTS
 from tests.e2e.shell import Shell
 from tests.spark.sample_rows import MINUTE, QUEUE, START, day_of, frame, job, jobs
 from tests.spark.weeks import jobs_of_weeks

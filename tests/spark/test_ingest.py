@@ -13,9 +13,9 @@ from duetime.errors import InvalidRequest
 from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.lines import read_line, write_line
-from duetime.spark import ingest
-from duetime.spark.ingest_run import about_events, run_ingest
-from duetime.spark.lake import Lake
+from duetime.spark.ingest import transform as ingest
+from duetime.spark.ingest.run import about_events, run_ingest
+from duetime.spark.lake.lake import Lake
 from duetime.spark.schemas import EVENTS, frame
 from tests.spark.frames import DEFAULTS
 from tests.spark.history import Node

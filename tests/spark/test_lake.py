@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from duetime.errors import InvalidSettings
-from duetime.spark.lake import Lake, Manifest, PublishConflict, check_format
-from duetime.spark.lake_files import Files, HadoopFiles, LocalFiles
-from duetime.spark.lake_nodes import NodeState, join_nodes, without
+from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
+from duetime.spark.lake.lake import Lake, Manifest, PublishConflict, check_format
+from duetime.spark.lake.nodes import NodeState, join_nodes, without
 from tests.spark.frames import events
 
 DAY_MS = 86_400_000

@@ -7,10 +7,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.spark import lifecycle
-from duetime.spark.ingest_run import compact, run_ingest
-from duetime.spark.lake import Lake
-from duetime.spark.lifecycle_run import run_lifecycle
+from duetime.spark.ingest.run import compact, run_ingest
+from duetime.spark.lake.lake import Lake
+from duetime.spark.lifecycle import transform as lifecycle
+from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.schemas import JOBS
 from tests.spark.frames import events, job_columns
 from tests.spark.history import HOUR_MS, a_day

@@ -10,10 +10,10 @@ import pytest
 from duetime.errors import StoreUnavailable
 from duetime.job import Priority
 from duetime.names import Queue
-from duetime.spark import pushing
-from duetime.spark.chunks import Portion
-from duetime.spark.load_options import LoadOptions, read_options
-from duetime.spark.pushing import ask_store, push_portions
+from duetime.spark.load import pushing
+from duetime.spark.load.chunks import Portion
+from duetime.spark.load.options import LoadOptions, read_options
+from duetime.spark.load.pushing import ask_store, push_portions
 from duetime.stores.bulk import JobColumns, Step
 from tests.plugins.redis_server import RedisServer
 

@@ -12,10 +12,10 @@ from duetime.errors import DuetimeError
 from duetime.job import Event, Job, NewJob
 from duetime.journal.reader import read_journal
 from duetime.names import Queue
-from duetime.spark.audit_journal import JournalIncomplete
-from duetime.spark.audit_run import Beside, read_findings, run_audit
-from duetime.spark.lake import Lake
-from duetime.spark.reconcile_run import run_reconcile
+from duetime.spark.audit.journal import JournalIncomplete
+from duetime.spark.audit.run import Beside, read_findings, run_audit
+from duetime.spark.lake.lake import Lake
+from duetime.spark.reconcile.run import run_reconcile
 from duetime.stores.base import Push
 from duetime.stores.open import open_store
 from tests.spark.history import HOUR_MS, NAMESPACE, Day, Node, a_day

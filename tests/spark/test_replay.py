@@ -9,10 +9,10 @@ from pyspark.testing import assertDataFrameEqual
 
 from duetime.client import connect
 from duetime.job import Priority, State
-from duetime.spark.lake import Lake
-from duetime.spark.replay import arrivals, arrivals_by_second
-from duetime.spark.replay_drive import Arrival, drive, percentile
-from duetime.spark.replay_simulate import Outcome, simulate_consumers
+from duetime.spark.lake.lake import Lake
+from duetime.spark.replay.drive import Arrival, drive, percentile
+from duetime.spark.replay.simulate import Outcome, simulate_consumers
+from duetime.spark.replay.transform import arrivals, arrivals_by_second
 from tests.e2e.shell import Shell
 from tests.spark.sample_rows import START, day_of, event, events, job, jobs
 

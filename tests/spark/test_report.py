@@ -10,15 +10,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duetime.ids import encode
-from duetime.spark.audit import law
-from duetime.spark.lake import Lake
+from duetime.spark.audit.transform import law
+from duetime.spark.lake.lake import Lake
 from duetime.spark.report.data import Balance, BatchLine, Heat, Period, Point, QueueLine, Report
 from duetime.spark.report.gather import DAY, HOUR, Tables, balances, gather, step_for
 from duetime.spark.report.run import Asked, make_report
 from duetime.spark.report.words import duration, number, percent, short, span_of
 from duetime.spark.report.write import write_report
-from duetime.spark.stats import COUNTS, minute_stats
-from duetime.spark.stats_run import refresh_stats
+from duetime.spark.stats.run import refresh_stats
+from duetime.spark.stats.transform import COUNTS, minute_stats
 from tests.e2e.shell import Shell
 from tests.spark.browser import look_at
 from tests.spark.sample_rows import MINUTE, START, event, events, job, jobs

@@ -15,8 +15,8 @@ from duetime.job import Delivery, Event
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.spark import schedule
-from duetime.spark.batch import BatchConflict, ReconcileFirst
-from duetime.spark.scheduling import BadRows
+from duetime.spark.load.batch import BatchConflict, ReconcileFirst
+from duetime.spark.load.scheduling import BadRows
 from tests.spark.conftest import jobs_in
 
 PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -169,7 +169,7 @@ def test_one_name_is_one_batch(spark: SparkSession, redis_url: str, lake: str) -
 def test_of_two_runs_at_once_the_second_one_follows_the_first(
     spark: SparkSession, redis_url: str, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from duetime.spark.batch import Batch
+    from duetime.spark.load.batch import Batch
 
     schedule(members(spark, 10), url=redis_url, queue="recall", batch="b1", lake=lake)
     home = Path(lake) / "batches" / "b1"

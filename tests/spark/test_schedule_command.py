@@ -111,7 +111,7 @@ def test_the_archive_holds_what_an_executor_needs(shell: Shell) -> None:
 import sys
 sys.path.insert(0, sys.argv[1])
 import duetime, pyspark_duetime
-from duetime.spark.push_files import FilePusher
+from duetime.spark.load.push_files import FilePusher
 from duetime.stores.redis.scripts import sources
 from duetime.stores.sql.sqlite import SqliteStore
 assert duetime.__file__.startswith(sys.argv[1]), duetime.__file__

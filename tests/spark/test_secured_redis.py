@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.job import Delivery
 from duetime.spark import schedule
-from duetime.spark.load_options import read_options
+from duetime.spark.load.options import read_options
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.redis_topologies import RedisCluster
 

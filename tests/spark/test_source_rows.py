@@ -12,10 +12,10 @@ from duetime.clock import MAX_INSTANT
 from duetime.errors import InvalidRequest
 from duetime.job import MAX_BODY
 from duetime.names import check_id
-from duetime.spark.chunks import Cutter
-from duetime.spark.job_columns import SCHEMA, job_columns
-from duetime.spark.job_rows import REASONS, ROWS, check_columns, job_rows
-from duetime.spark.load_options import read_options
+from duetime.spark.load.chunks import Cutter
+from duetime.spark.load.job_columns import SCHEMA, job_columns
+from duetime.spark.load.job_rows import REASONS, ROWS, check_columns, job_rows
+from duetime.spark.load.options import read_options
 from duetime.stores.base import Mark
 
 NOW = 1_800_000_000_000

@@ -5,8 +5,8 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duetime.spark.schemas import STATS
-from duetime.spark.stats import COUNTS, merged, minute_stats, share_within
-from duetime.spark.stats_counters import daily_counters, total_counters
+from duetime.spark.stats.counters import daily_counters, total_counters
+from duetime.spark.stats.transform import COUNTS, merged, minute_stats, share_within
 from tests.spark.sample_rows import DAY, MINUTE, QUEUE, START, day_of, event, events, frame, job, jobs
 
 SKETCHES = ("lateness_sketch", "run_sketch")

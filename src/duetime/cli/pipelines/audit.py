@@ -15,7 +15,7 @@ from duetime.cli.pipelines.sources import JournalSource, StoreSource
 from duetime.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from duetime.spark.audit_run import Audited
+    from duetime.spark.audit.run import Audited
 
 EXAMPLES = (
     "duetime pipeline audit --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost",
@@ -42,8 +42,8 @@ def audit(
     answer = Answer(as_json=target.json)
     journal = source.journal_folder
     with spark.session("audit") as session:
-        from duetime.spark.audit_run import read_findings, run_audit
-        from duetime.spark.lake import Lake
+        from duetime.spark.audit.run import read_findings, run_audit
+        from duetime.spark.lake.lake import Lake
 
         lake = Lake(session, spark.lake_folder)
         beside = None if options.journal_only else store.beside(target)

@@ -19,7 +19,7 @@ from duetime.cli.progress import ProgressDisplay, show_progress
 from duetime.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from duetime.spark.demo import Ending
+    from duetime.spark.demo.story import Ending
 
 EXAMPLES = ("duetime pipeline demo", "duetime pipeline demo --rows 10000 --store sqlite --out demo.html")
 LEAST_ROWS = 100
@@ -58,8 +58,8 @@ def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
         raise InvalidRequest(f"--store is redis or sqlite, not {options.store!r}")
     began = time.monotonic()
     with _folder(options.keep) as folder, spark.session("demo") as session:
-        from duetime.spark.demo import Demo, Plan
-        from duetime.spark.demo_processes import find_redis
+        from duetime.spark.demo.processes import find_redis
+        from duetime.spark.demo.story import Demo, Plan
 
         is_redis = options.store == "redis" or (options.store is None and find_redis() is not None)
         plan = Plan(options.rows, folder, options.out.absolute(), is_redis=is_redis, window_s=options.window)
@@ -84,7 +84,7 @@ def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
         ending = Demo(session, plan, stage, say).run()
     answer.tell(_document(ending, plan.report), _summary(ending, plan.report))
     if not ending.sound.is_sound:
-        from duetime.spark.demo_processes import DemoFailed
+        from duetime.spark.demo.processes import DemoFailed
 
         raise DemoFailed("the law does not hold after the repair; run it again with --keep DIR and look there")
 

@@ -16,8 +16,8 @@ from duetime.clock import SystemClock, duration_ms, rfc3339
 from duetime.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from duetime.spark.forecast_model import Error, QueueName, Trouble
-    from duetime.spark.forecast_page import ForecastPage
+    from duetime.spark.forecast.model import Error, QueueName, Trouble
+    from duetime.spark.forecast.page import ForecastPage
 
 EXAMPLES = (
     "duetime pipeline forecast --url redis://localhost --ahead 24h",
@@ -51,11 +51,11 @@ def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> N
     now = SystemClock().now_ms()
     given = {(target.space, name): rate for name, rate in map(read_capacity, options.capacity or [])}
     with spark.session("forecast") as session:
-        from duetime.spark import forecast_run as run
-        from duetime.spark.forecast_model import find_trouble
-        from duetime.spark.forecast_page import ForecastPage, write_forecast
-        from duetime.spark.forecast_store import pending_loads
-        from duetime.spark.lake import Lake
+        from duetime.spark.forecast import run
+        from duetime.spark.forecast.model import find_trouble
+        from duetime.spark.forecast.page import ForecastPage, write_forecast
+        from duetime.spark.forecast.store import pending_loads
+        from duetime.spark.lake.lake import Lake
 
         window = run.window_for(now, duration_ms(options.ahead))
         with target.connect() as client, show_progress("waiting", as_json=target.json, unit="queues") as progress:

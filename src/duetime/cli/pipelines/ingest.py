@@ -12,7 +12,7 @@ from duetime.cli.pipelines.sources import JournalSource
 from duetime.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from duetime.spark.ingest_run import Ingested
+    from duetime.spark.ingest.run import Ingested
 
 EXAMPLES = (
     "duetime pipeline ingest --journal /var/lib/duetime/journal --lake /srv/lake",
@@ -41,8 +41,8 @@ def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, t
     answer = Answer(as_json=target.json)
     journal = source.journal_folder
     with spark.session("ingest") as session:
-        from duetime.spark.ingest_run import run_ingest
-        from duetime.spark.lake import Lake, check_format
+        from duetime.spark.ingest.run import run_ingest
+        from duetime.spark.lake.lake import Lake, check_format
 
         check_format(session, options.format)
         lake = Lake(session, spark.lake_folder, events_format=options.format)

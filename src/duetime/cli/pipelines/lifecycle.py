@@ -16,8 +16,8 @@ def lifecycle(spark: SparkOptions, target: Target) -> None:
     """
     answer = Answer(as_json=target.json)
     with spark.session("lifecycle") as session:
-        from duetime.spark.lake import Lake
-        from duetime.spark.lifecycle_run import run_lifecycle
+        from duetime.spark.lake.lake import Lake
+        from duetime.spark.lifecycle.run import run_lifecycle
 
         lake = Lake(session, spark.lake_folder)
         with show_progress("lifecycle", as_json=target.json, unit="tasks") as progress, progress.follow(session):

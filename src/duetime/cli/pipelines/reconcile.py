@@ -12,7 +12,7 @@ from duetime.cli.pipelines.sources import JournalSource, StoreSource
 from duetime.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from duetime.spark.reconcile_repair import Reconciled
+    from duetime.spark.reconcile.repair import Reconciled
 
 EXAMPLES = (
     "duetime pipeline reconcile --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --dry-run",
@@ -49,8 +49,8 @@ def reconcile(
     answer = Answer(as_json=target.json)
     journal = source.journal_folder
     with spark.session("reconcile") as session:
-        from duetime.spark.lake import Lake
-        from duetime.spark.reconcile_run import run_reconcile
+        from duetime.spark.lake.lake import Lake
+        from duetime.spark.reconcile.run import run_reconcile
 
         lake = Lake(session, spark.lake_folder)
         with show_progress("reconcile", as_json=target.json, unit="tasks") as progress, progress.follow(session):

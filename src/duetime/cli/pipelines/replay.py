@@ -20,7 +20,7 @@ from duetime.names import check_queue
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from duetime.spark.replay_drive import Arrival
+    from duetime.spark.replay.drive import Arrival
 
 EXAMPLES = (
     "duetime pipeline replay recall --since 2026-11-15T09:00:00Z --until 2026-11-15T10:00:00Z --to load-test --dry-run",
@@ -65,8 +65,8 @@ def replay(
     with spark.session("replay") as session:
         from pyspark.sql import functions as F
 
-        from duetime.spark.lake import Lake
-        from duetime.spark.replay import arrivals
+        from duetime.spark.lake.lake import Lake
+        from duetime.spark.replay.transform import arrivals
 
         lake = Lake(session, spark.lake_folder)
         ours = (F.col("namespace") == target.space) & (F.col("queue") == queue)
@@ -100,7 +100,7 @@ def check(queue: str, options: ReplayOptions, target: Target, *, length_ms: int)
 def _plan(arrived: "DataFrame", speed: float) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
-    from duetime.spark.replay import arrivals_by_second
+    from duetime.spark.replay.transform import arrivals_by_second
 
     sums: Any = (
         arrivals_by_second(arrived)
@@ -130,7 +130,7 @@ def _plan_text(plan: dict[str, Any], options: ReplayOptions) -> str:
 
 
 def _simulate(answer: Answer, arrived: "DataFrame", options: ReplayOptions) -> None:
-    from duetime.spark.replay_simulate import simulate_consumers
+    from duetime.spark.replay.simulate import simulate_consumers
 
     rows = arrived.select("offset_ms", "delay_ms", "run_ms").collect()
     known = [row.run_ms for row in rows if row.run_ms is not None]
@@ -164,7 +164,7 @@ def read_consumers(text: str) -> list[int]:
 
 
 def _drive(answer: Answer, arrived: "DataFrame", options: ReplayOptions, target: Target, *, total: int) -> None:
-    from duetime.spark.replay_drive import drive, percentile
+    from duetime.spark.replay.drive import drive, percentile
 
     prefix = f"replay-{uuid.uuid4().hex[:12]}"
     with target.connect() as client, show_progress("replay", as_json=target.json, total=total, unit="jobs") as progress:
@@ -195,7 +195,7 @@ def _drive(answer: Answer, arrived: "DataFrame", options: ReplayOptions, target:
 
 def _read(arrived: "DataFrame", *, with_bodies: bool) -> "Iterator[Arrival]":
     """A partition at a time: a window may be larger than this process."""
-    from duetime.spark.replay_drive import Arrival
+    from duetime.spark.replay.drive import Arrival
 
     chosen = arrived if with_bodies else arrived.drop("body")
     for row in chosen.toLocalIterator(prefetchPartitions=True):

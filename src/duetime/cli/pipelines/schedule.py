@@ -16,9 +16,9 @@ from duetime.errors import InvalidRequest
 from duetime.job import DEFAULT_TRIES
 
 if TYPE_CHECKING:
-    from duetime.spark.batch import Scheduled
-    from duetime.spark.load_options import LoadFields
-    from duetime.spark.preview import Preview
+    from duetime.spark.load.batch import Scheduled
+    from duetime.spark.load.options import LoadFields
+    from duetime.spark.load.preview import Preview
     from duetime.spark.sources import Selection
 
 SHOWN_HOURS = 24
@@ -123,9 +123,9 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
     }
     answer = Answer(as_json=target.json)
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json, unit="tasks") as progress:
-        from duetime.spark.load_options import read_options
-        from duetime.spark.preview import preview as look
-        from duetime.spark.scheduling import schedule as load
+        from duetime.spark.load.options import read_options
+        from duetime.spark.load.preview import preview as look
+        from duetime.spark.load.scheduling import schedule as load
         from duetime.spark.sources import read_selection
 
         checked = read_options(fields)
@@ -145,7 +145,7 @@ def default_batch(queue: str, selection: "Selection", choices: LoadChoices) -> s
 
 
 def _tell(answer: Answer, found: "Preview | Scheduled", queue: str, batch: str) -> None:
-    from duetime.spark.batch import Scheduled
+    from duetime.spark.load.batch import Scheduled
 
     if isinstance(found, Scheduled):
         _tell_result(answer, found, queue)

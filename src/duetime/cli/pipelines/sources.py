@@ -11,7 +11,7 @@ from duetime.clock import duration_ms
 from duetime.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from duetime.spark.audit_run import Beside
+    from duetime.spark.audit.run import Beside
 
 SOURCE_PANEL = "Journal and store"
 
@@ -68,7 +68,7 @@ class StoreSource:
     ] = None
 
     def beside(self, target: Target) -> "Beside":
-        from duetime.spark.audit_run import Beside
+        from duetime.spark.audit.run import Beside
 
         return Beside(
             target.address,

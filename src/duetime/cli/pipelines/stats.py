@@ -28,9 +28,9 @@ def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
     """
     answer = Answer(as_json=target.json)
     with spark.session("stats") as session, show_progress("stats", as_json=target.json, unit="tasks") as progress:
-        from duetime.spark.lake import Lake
-        from duetime.spark.stats_counters import daily_counters, total_counters
-        from duetime.spark.stats_run import refresh_stats
+        from duetime.spark.lake.lake import Lake
+        from duetime.spark.stats.counters import daily_counters, total_counters
+        from duetime.spark.stats.run import refresh_stats
 
         lake = Lake(session, spark.lake_folder)
         with progress.follow(session):

@@ -6,7 +6,7 @@ Times are epoch milliseconds, durations milliseconds, percentiles None where not
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duetime.spark.audit import ENDS, PLACES
+from duetime.spark.audit.transform import ENDS, PLACES
 
 LEFT = ("accepted", "adopted")
 RIGHT = (*PLACES, *ENDS)

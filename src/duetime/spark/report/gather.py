@@ -7,10 +7,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.spark.audit import law
+from duetime.spark.audit.transform import law
 from duetime.spark.report.data import LEFT, RIGHT, Balance, BatchLine, Heat, Period, Point, QueueLine, Report
 from duetime.spark.report.words import day
-from duetime.spark.stats import COUNTS, merged, minute_stats, share_within
+from duetime.spark.stats.transform import COUNTS, merged, minute_stats, share_within
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
 STEPS = (SECOND, 5 * SECOND, 15 * SECOND, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, DAY)

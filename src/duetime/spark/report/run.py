@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from duetime.errors import DuetimeError
 from duetime.ids import timestamp_ms
-from duetime.spark.audit import ERRORS
-from duetime.spark.lake import Lake
+from duetime.spark.audit.transform import ERRORS
+from duetime.spark.lake.lake import Lake
 from duetime.spark.report.data import LEFT, RIGHT, Period, Report
 from duetime.spark.report.gather import HOUR, MINUTE, Tables, balances_of, gather, step_for
 from duetime.spark.report.write import write_report

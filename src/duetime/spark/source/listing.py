@@ -9,7 +9,7 @@ from duetime.client import AsyncClient, calls, connect_async
 from duetime.clock import MAX_INSTANT
 from duetime.job import STEP_JOBS, Job, State
 from duetime.names import Queue
-from duetime.spark.load_options import LoadOptions
+from duetime.spark.load.options import LoadOptions
 from duetime.stores.base import Page, Store
 from duetime.stores.open import cursor_at, open_store
 

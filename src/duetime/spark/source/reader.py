@@ -35,9 +35,9 @@ from duetime.clock import MAX_INSTANT, instant_ms
 from duetime.errors import InvalidSettings
 from duetime.job import Job, State
 from duetime.names import Queue
-from duetime.spark.job_columns import arrow
-from duetime.spark.load_options import LoadOptions, read_options
-from duetime.spark.pushing import run
+from duetime.spark.load.job_columns import arrow
+from duetime.spark.load.options import LoadOptions, read_options
+from duetime.spark.load.pushing import run
 from duetime.spark.source.listing import Bounds, Listing, split_ranges
 
 _TEXT, _TIME = StringType(), TimestampType()

@@ -17,12 +17,12 @@ from pyspark.sql.types import StructType
 
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
-from duetime.spark.bypassing import refuse_journaled
-from duetime.spark.chunks import Cutter
-from duetime.spark.job_columns import arrow, job_columns, kernels
-from duetime.spark.job_rows import check_columns
-from duetime.spark.load_options import MARK_LIFE_MS, BadRecords, LoadOptions, read_options
-from duetime.spark.pushing import Tally, ask_store, push_portions, run
+from duetime.spark.load.bypassing import refuse_journaled
+from duetime.spark.load.chunks import Cutter
+from duetime.spark.load.job_columns import arrow, job_columns, kernels
+from duetime.spark.load.job_rows import check_columns
+from duetime.spark.load.options import MARK_LIFE_MS, BadRecords, LoadOptions, read_options
+from duetime.spark.load.pushing import Tally, ask_store, push_portions, run
 from duetime.stores.base import Mark
 
 SPARKS_OWN = {"path", "checkpointlocation"}

@@ -1,0 +1,1 @@
+"""The conservation law, and who breaks it."""

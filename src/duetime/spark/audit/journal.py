@@ -1,0 +1,182 @@
+"""The journal up to this moment: what is in the lake, and the complete lines of the segments still being written.
+
+Open segments are copied first and the sealed ones ingested afterwards: a segment that is sealed in between is in both,
+and what the lake has by then is left out of the copy. Nothing of an open segment is ever written to the lake.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from duetime.errors import DuetimeError, InvalidRequest
+from duetime.journal.segments import parse
+from duetime.spark.ingest import transform as ingest
+from duetime.spark.ingest.run import Damage, about_events, extents, find_damage, run_ingest
+from duetime.spark.lake.files import Files, files_for
+from duetime.spark.lake.lake import Lake, Manifest
+from duetime.spark.lake.nodes import NodeState, join_nodes, without
+from duetime.spark.schemas import EVENTS, frame
+
+LOOK_EVERY_S = 1.0
+TELL_EVERY_S = 10.0
+NAMED_NODES = 3
+
+
+class JournalIncomplete(DuetimeError):
+    """The journal has a gap, or a node is silent: nothing may be concluded from it."""
+
+    code = "journal_incomplete"
+    status = 409
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with the journal itself: `kind` is gap, damage or silent."""
+
+    kind: str
+    node: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class JournalNow:
+    """`manifest` is that of `events`; `late` are EVENTS that are not in it, from open segments."""
+
+    manifest: Manifest
+    late: DataFrame
+    late_rows: int
+    nodes: dict[str, NodeState]
+    damage: list[Damage]
+    lasts: dict[str, int] = field(default_factory=dict[str, int])
+
+    def silent(self, pool: str | None, after: int) -> list[str]:
+        return sorted(name for name, node in self.nodes.items() if node.is_silent(pool, after))
+
+    def problems(self, pool: str | None = None, after: int | None = None) -> list[Problem]:
+        """Gaps and damage, and, if a time is given, who has not told everything before it."""
+        found = [
+            Problem("damage", one.node, f"{one.file}, line {one.line}: {one.problem}")
+            for one in self.damage
+            if not self.nodes.get(one.node, NodeState()).has(one.seq)  # another copy of the segment had it whole
+        ]
+        for name, node in sorted(self.nodes.items()):
+            explained = {one.seq for one in self.damage if one.node == name}
+            for first, last in without(node.gaps(self.lasts.get(name, 0)), explained):
+                found.append(Problem("gap", name, f"entries {first} to {last} are missing ({last - first + 1})"))
+        if after is not None:
+            silent = "no heartbeat since the scan of the store, and not closed"
+            found += [Problem("silent", name, silent) for name in self.silent(pool, after)]
+        return found
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long nodes may take to tell what is still missing; `told` hears whom it waits for."""
+
+    seconds: float
+    told: Callable[[str], None] = lambda step: None
+
+
+def read_until(
+    lake: Lake, journal: str, run: str, *, awaited: Callable[[JournalNow], Sequence[str]], wait: Wait
+) -> JournalNow:
+    """Read on until no node is awaited any more, or the time is up: the caller looks at the journal's problems."""
+    deadline = time.monotonic() + wait.seconds
+    tell_at = wait.seconds
+    while True:
+        now = read_now(lake, journal, run)
+        nodes, left_s = awaited(now), deadline - time.monotonic()
+        if not nodes or left_s <= 0:
+            return now
+        if left_s <= tell_at:
+            others = f" and {len(nodes) - NAMED_NODES} more" if len(nodes) > NAMED_NODES else ""
+            wait.told(f"waiting up to {left_s:.0f} s for the heartbeat of {', '.join(nodes[:NAMED_NODES])}{others}")
+            tell_at = left_s - TELL_EVERY_S
+        time.sleep(LOOK_EVERY_S)
+
+
+def read_now(lake: Lake, journal: str, run: str) -> JournalNow:
+    files = files_for(lake.spark, journal)
+    home = files.home(journal)
+    copies = _copy_open(lake, files, home, f"{lake.scratch(run)}/open-{time.monotonic_ns()}")
+    run_ingest(lake, journal)
+    lasts = _known_lasts(files, home)
+    manifest = lake.events.manifest()
+    about = about_events(manifest)
+    seen = Observation()
+    late = _read_copies(lake, copies, about.nodes, seen)
+    late_nodes, rows, _ = extents(late)
+    damage = find_damage(lake, seen.get["bad_files"]) if copies else []
+    # A copy's damage is the sealed file's damage, too, once that is read.
+    known = {(one.node, one.seq) for one in about.damage}
+    fresh = [one for one in damage if (one.node, one.seq) not in known]
+    # A folder that no entry comes from holds copies of other nodes' segments.
+    nodes = join_nodes(about.nodes, late_nodes)
+    return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts)
+
+
+def _known_lasts(files: Files, journal: str) -> dict[str, int]:
+    """Per node the last entry that a sealed segment's name speaks of."""
+    lasts: dict[str, int] = {}
+    for node in files.list(journal):
+        if node.is_folder and not node.name.startswith((".", "_")):
+            ends = [segment.last for file in files.list(node.path) if (segment := parse(Path(file.name)))]
+            lasts[node.name] = max(ends, default=0)
+    return lasts
+
+
+def _copy_open(lake: Lake, files: Files, journal: str, target: str) -> list[str]:
+    copies: list[str] = []
+    for node in files.list(journal):
+        for file in files.list(node.path) if node.is_folder else []:
+            if not file.name.endswith(".open"):
+                continue
+            try:
+                content = files.read(file.path)
+            except FileNotFoundError:  # sealed since it was listed, and ingested after this
+                continue
+            if complete := content[: content.rfind(b"\n") + 1]:  # the last line may still be on its way
+                copies.append(f"{target}/{node.name}/{file.name}")
+                lake.files.create(copies[-1], complete)
+    return copies
+
+
+def _read_copies(lake: Lake, copies: Collection[str], known: dict[str, NodeState], seen: Observation) -> DataFrame:
+    if not copies:
+        return frame(lake.spark, [], EVENTS)
+    lines = (
+        lake.spark.read.format("text")
+        .option("lineSep", "\n")
+        .load(list(copies))
+        .select("value", F.col("_metadata.file_path").alias("file"))
+    )
+    read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
+    return read.transform(ingest.good_events).transform(ingest.once).where(_unknown(known))
+
+
+def _unknown(known: dict[str, NodeState]) -> Column:
+    condition = F.lit(True)
+    for name, node in known.items():
+        for first, last in node.ranges:
+            condition = condition & ~((F.col("node") == name) & F.col("seq").between(first, last))
+    return condition
+
+
+def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[Problem]:
+    """Raises JournalIncomplete with the names of the nodes; answers what was assumed away."""
+    lost = set(assume_lost)
+    if unknown := lost - set(now.nodes):
+        raise InvalidRequest(f"--assume-lost: the journal knows no node {', '.join(sorted(unknown))}")
+    problems = now.problems(pool, after)
+    if left := [one for one in problems if one.node not in lost]:
+        told = "; ".join(f"{one.node}: {one.detail}" for one in left[:5])
+        raise JournalIncomplete(
+            f"the journal is not complete, so nothing was done: {told}. Bring the segments back, or say "
+            "--assume-lost NODE if they are gone for good",
+            nodes=sorted({one.node for one in left}),
+        )
+    return problems

@@ -1,0 +1,180 @@
+"""What audit and reconcile ask of a store: everything it holds, single jobs, its time; and a push.
+
+Works with a store URL and with a server's. A store is opened as it is, without an engine on top: looking moves nothing
+and must also work where the pool journals. The scan runs on the executors, a task per group of queues.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from duetime.client import Client, calls
+from duetime.client.transport import is_http
+from duetime.engine.journaling import Journaling, known
+from duetime.errors import DuetimeError
+from duetime.job import STEP_JOBS, IfExists, Job, Moved, State
+from duetime.names import Queue
+from duetime.spark.audit.transform import SCAN
+from duetime.spark.schemas import frame
+from duetime.spark.session import parallelism
+from duetime.stores.base import Page, Push, Pushed
+from duetime.stores.open import open_store
+
+ORDER = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
+"""The way jobs go without an entry or with one that is awaited: who moves on is met again, not missed."""
+
+QUEUES = StructType([StructField("namespace", StringType()), StructField("queue", StringType())])
+
+
+class StoreView(Protocol):
+    """Blocking, for one thread. Raises DuetimeError."""
+
+    def now(self) -> int: ...
+
+    def journaling(self) -> Journaling | None:
+        """Since when, and under which name, the pool journals; None if the store does not tell."""
+        ...
+
+    def queues(self) -> list[Queue]: ...
+
+    def page(self, queue: Queue, state: State, cursor: str | None) -> Page: ...
+
+    def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]: ...
+
+    @property
+    def journals(self) -> bool:
+        """Whether a push is written to the journal by the one that does it."""
+        ...
+
+    def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        """One job per request; keeps what exists."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_view(url: str, token: str | None = None) -> StoreView:
+    return ServerView(url, token) if is_http(url) else OpenedStore(url)
+
+
+class ServerView:
+    """Through the HTTP door: the token must be good for all namespaces."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._client = Client(url, token=token)
+        self._send = self._client.send
+
+    def now(self) -> int:
+        return self._send(calls.status(Queue("default", "duetime-audit"))).counts.now
+
+    def journaling(self) -> Journaling | None:
+        return None
+
+    def queues(self) -> list[Queue]:
+        return [status.queue for status in self._send(calls.statuses(None))]
+
+    def page(self, queue: Queue, state: State, cursor: str | None) -> Page:
+        return self._send(calls.list_jobs(queue, state, cursor, STEP_JOBS))
+
+    def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
+        return self._send(calls.get(queue, ids))
+
+    @property
+    def journals(self) -> bool:
+        return True
+
+    def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        answers = self._send(calls.push_each(queue, [request.jobs[0] for request in requests], IfExists.KEEP))
+        return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class OpenedStore:
+    """The store itself, in an event loop that runs while it is asked."""
+
+    def __init__(self, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self._store = self._runner.run(open_store(url))
+
+    def now(self) -> int:
+        return self._runner.run(self._store.ping()).now
+
+    def journaling(self) -> Journaling | None:
+        return self._runner.run(known(self._store))
+
+    def queues(self) -> list[Queue]:
+        return list(self._runner.run(self._store.queues()))
+
+    def page(self, queue: Queue, state: State, cursor: str | None) -> Page:
+        return self._runner.run(self._store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS))
+
+    def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
+        return list(self._runner.run(self._store.get(queue, ids)))
+
+    @property
+    def journals(self) -> bool:
+        return False
+
+    def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        return self._runner.run(self._store.push(queue, requests))
+
+    def close(self) -> None:
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+
+def scan(spark: SparkSession, url: str, token: str | None, queues: Sequence[Queue]) -> DataFrame:
+    """SCAN of the queues, each job once. Lazy: it runs when it is written."""
+    names = frame(spark, [(queue.namespace, queue.name) for queue in queues], QUEUES)
+    tasks = max(1, min(len(queues), parallelism(spark)))
+    spread: Any = names.repartition(tasks)
+    pages: DataFrame = spread.mapInArrow(Scan(url, token), SCAN)
+    # A job that moved on during the scan was met twice.
+    return pages.groupBy(*SCAN.names[:-1]).agg(F.max("state").alias("state"))
+
+
+class Scan:
+    """Runs on an executor: what it needs travels with it."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url, self._token = url, token
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        view = open_view(self._url, self._token)
+        try:
+            for batch in batches:
+                for names in batch.to_pylist():
+                    yield from self._queue(view, Queue(names["namespace"], names["queue"]))
+        finally:
+            view.close()
+
+    def _queue(self, view: StoreView, queue: Queue) -> Iterator[Any]:
+        for state in ORDER:
+            cursor: str | None = None
+            while True:
+                page = view.page(queue, state, cursor)
+                if page.jobs:
+                    yield _batch(queue, page.jobs)
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+
+def _batch(queue: Queue, jobs: Sequence[Job]) -> Any:
+    arrow: Any = pa  # its annotations are incomplete
+    return arrow.RecordBatch.from_pydict(
+        {
+            "namespace": [queue.namespace] * len(jobs),
+            "queue": [queue.name] * len(jobs),
+            "id": [job.id for job in jobs],
+            "born": arrow.array([job.born for job in jobs], arrow.int64()),
+            "state": [job.state.value for job in jobs],
+        }
+    )

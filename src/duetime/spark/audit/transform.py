@@ -1,0 +1,175 @@
+"""The conservation law, and who breaks it.
+
+    accepted + adopted = waiting + leased + dead + acked + cancelled + expired + replaced + purged + deleted
+
+Beside a store, what waits, is leased or is dead is counted there, by full key, and what the journal has and the store
+has not is lost. Without a store the journal is weighed against itself. A job that had an entry since the scan began is
+where the journal says: nobody can say more about it. DataFrame -> DataFrame on the executors.
+"""
+
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from duetime.job import State
+from duetime.spark.lifecycle.states import BITS
+from duetime.spark.schemas import KEY
+
+STORE_KEY = ("namespace", "queue", "id", "born")
+"""The store knows nothing of pools, and a namespace lives in one."""
+
+PLACES = ("waiting", "leased", "dead")
+ENDS = ("acked", "cancelled", "expired", "replaced", "purged", "deleted")
+LAW_KEY = ("pool", "namespace", "queue", "batch")
+
+SCAN = StructType([StructField(name, LongType() if name == "born" else StringType()) for name in (*STORE_KEY, "state")])
+
+LOST, DUPLICATED, EARLY = "lost", "duplicated", "early"
+ACKED_TWICE, UNANSWERED = "acked_twice", "unanswered"
+KINDS = (LOST, DUPLICATED, EARLY, ACKED_TWICE, UNANSWERED)
+ERRORS = (LOST, DUPLICATED, EARLY, ACKED_TWICE)
+
+FINDING = ("kind", *KEY, "batch", "detail")
+
+
+class Scanned(NamedTuple):
+    """What a store holds. Times are the store's, epoch milliseconds; the scan ran from `began_at` to `ended_at`.
+
+    `pool` is None if the store's door serves all pools. A job with an entry later than `began_at - grace_ms` is left to
+    the journal. Jobs born before `since` are from before the journal.
+    """
+
+    jobs: DataFrame
+    began_at: int
+    ended_at: int
+    pool: str | None = None
+    since: int = 0
+    grace_ms: int = 0
+
+
+def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
+    """JOBS -> (KEY, batch, begun, adopts, outcome, last_at ...) of every job that began and has not ended.
+
+    `outcome` is where it is: in the store's words if that has it, lost if it should and has not.
+    """
+    living = jobs.where("ends = 0 and accepted_at is not null")
+    if scanned is None:
+        return living.select(*KEY, "batch", _adopts().alias("adopts"), "outcome")
+    in_scope = F.lit(True) if scanned.pool is None else F.col("pool") == scanned.pool
+    settled = F.col("last_at") < scanned.began_at - scanned.grace_ms
+    expired = (F.col("expires_at") > 0) & (F.col("expires_at") < scanned.began_at) & (F.col("outcome") == "waiting")
+    outcome = (
+        F.when(F.col("state").isNotNull(), _store_place())
+        .when(F.col("outcome") == "purged", "purged")
+        .when(expired, "expired")
+        .when(in_scope & settled, LOST)
+        .otherwise(F.col("outcome"))
+    )
+    held = scanned.jobs.select(*STORE_KEY, "state")
+    return living.join(held.hint("shuffle_hash"), on=list(STORE_KEY), how="left").select(
+        *KEY, "batch", _adopts().alias("adopts"), outcome.alias("outcome")
+    )
+
+
+def law(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
+    """JOBS -> per queue and batch both sides of the law; `lost` is what is missing on the right."""
+    ended = jobs.where("ends != 0 and accepted_at is not null").select(
+        *KEY, "batch", _adopts().alias("adopts"), "outcome"
+    )
+    counted = ended.select(*LAW_KEY, "adopts", "outcome").unionByName(
+        places(jobs, scanned).select(*LAW_KEY, "adopts", "outcome")
+    )
+    return (
+        counted.groupBy(*LAW_KEY)
+        .agg(
+            F.count_if(F.col("adopts") == 0).alias("accepted"),
+            F.count_if(F.col("adopts") == 1).alias("adopted"),
+            *(F.count_if(F.col("outcome") == name).alias(name) for name in (*PLACES, *ENDS, LOST)),
+        )
+        .select(*LAW_KEY, "accepted", "adopted", *PLACES, *ENDS, LOST)
+    )
+
+
+def findings(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
+    """JOBS -> FINDING: every job that breaks the law, and those that nobody was promised."""
+    found = jobs.transform(_faults, scanned.since if scanned else 0)
+    if scanned is None:
+        return found
+    lost = places(jobs, scanned).where(F.col("outcome") == LOST)
+    return found.unionByName(
+        lost.select(
+            F.lit(LOST).alias("kind"), *KEY, "batch", F.lit("accepted, not ended, not in the store").alias("detail")
+        )
+    ).unionByName(_strays(jobs, scanned))
+
+
+def _faults(jobs: DataFrame, since: int) -> DataFrame:
+    """What a job's own entries tell."""
+    begun = F.col("accepted_at").isNotNull()
+    early = F.coalesce("early_ms", F.col("first_due_at") - F.col("first_delivered_at"))
+    # A bit per attempt tells all deliveries apart up to BITS of them; beyond that only a surplus is certain.
+    doubled = F.when(F.col("attempt") < BITS, F.col("attempts") > F.bit_count("delivered_bits")).otherwise(
+        F.col("attempts") > F.col("attempt")
+    )
+    faults = (
+        (F.col("acks") > 1, ACKED_TWICE, F.format_string("acked %d times", "acks")),
+        (early > 0, EARLY, F.format_string("delivered %d ms early", early)),
+        (F.col("accepts") > 1, DUPLICATED, F.format_string("accepted %d times under one born", "accepts")),
+        (doubled, DUPLICATED, F.lit("one attempt was delivered twice")),
+        (F.bit_count("ends") > 1, DUPLICATED, F.lit("ended in more than one way")),
+        (F.col("attempt") > F.col("end_attempt"), DUPLICATED, F.lit("delivered again after its end")),
+        (~begun & (F.col("born") >= since), UNANSWERED, F.lit("has entries, but none that accepted it")),
+    )
+    named = (
+        F.when(condition, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))
+        for condition, kind, detail in faults
+    )
+    # Faulty jobs are few: what they did is only put into words for them.
+    is_faulty = F.lit(False)
+    for condition, _, _ in faults:
+        is_faulty = is_faulty | F.coalesce(condition, F.lit(False))
+    return (
+        jobs.where(is_faulty)
+        .select(*KEY, "batch", F.explode(F.array_compact(F.array(*named))).alias("fault"))
+        .select("fault.kind", *KEY, "batch", "fault.detail")
+    )
+
+
+def _strays(jobs: DataFrame, scanned: Scanned) -> DataFrame:
+    """What the store has and should not have: jobs that ended, and jobs that no entry knows."""
+    settled = scanned.began_at - scanned.grace_ms
+    held = scanned.jobs.select(*STORE_KEY)
+    # The living are the many, so they are taken out first; what is left is small, and small sides are broadcast.
+    stray = held.join(
+        jobs.where("ends = 0").select(*STORE_KEY).hint("shuffle_hash"), on=list(STORE_KEY), how="left_anti"
+    )
+    ended = jobs.where("ends != 0").join(stray, on=list(STORE_KEY), how="left_semi")
+    returned = ended.where(F.col("ended_at") < settled).select(
+        F.lit(DUPLICATED).alias("kind"),
+        *KEY,
+        "batch",
+        F.concat(F.lit("still in the store after it was "), "outcome").alias("detail"),
+    )
+    unknown = (
+        stray.where((F.col("born") >= scanned.since) & (F.col("born") < settled))
+        .join(ended.select(*STORE_KEY), on=list(STORE_KEY), how="left_anti")
+        .select(
+            F.lit(UNANSWERED).alias("kind"),
+            F.lit(scanned.pool or "").alias("pool"),
+            *STORE_KEY,
+            F.lit("").alias("batch"),
+            F.lit("in the store, and no entry knows it").alias("detail"),
+        )
+    )
+    return returned.unionByName(unknown)
+
+
+def _adopts() -> Column:
+    """1 if nobody was promised the job before it was found."""
+    return F.when((F.col("adopted") == 1) & (F.col("accepts") == 0), 1).otherwise(0)
+
+
+def _store_place() -> Column:
+    return F.when(F.col("state").isin(State.LEASED.value, State.DEAD.value), F.col("state")).otherwise("waiting")

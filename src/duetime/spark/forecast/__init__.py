@@ -1,0 +1,1 @@
+"""Which queue will be how late, and when."""

@@ -1,0 +1,1 @@
+"""Journal segments -> the table events."""

@@ -1,0 +1,302 @@
+"""The pipeline `ingest`: sealed segments of the journal -> the table `events`, each entry once.
+
+A Structured Streaming query over the journal's folder, checkpointed in the lake: a run takes the segments that are new,
+or goes on for ever. What makes it safe to repeat is not the checkpoint but (node, seq): the manifest says which ranges
+of every node are in the table, and rows that are there already are left out, so a lost checkpoint, a doubled or a
+renamed segment adds nothing. Driver code; rows stay on the executors.
+"""
+
+import io
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct, field
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from duetime.clock import Duration, duration_ms
+from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.ids import IdMaker
+from duetime.journal.lines import read_line
+from duetime.journal.segments import parse
+from duetime.spark.ingest import transform as ingest
+from duetime.spark.lake.files import files_for
+from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict, Staged
+from duetime.spark.lake.nodes import NodeState, join_nodes
+from duetime.spark.lifecycle.run import about_jobs
+from duetime.spark.session import is_connect
+
+PER_BATCH = 4 * 1024**3
+"""Bytes of segments per micro-batch: each is one published step."""
+MAX_AGE = "3650d"
+"""Spark passes over files older than the newest by more than this; a segment that comes late must not be."""
+NAMED_DAMAGE = 1000
+CROWDED = 64
+"""A day with more files than this is written anew, as few."""
+FILE_BYTES = 128 * 1024**2
+
+
+class Damage(Struct, frozen=True):
+    """`seq` is the entry that stood there, 0 where the file's name does not tell."""
+
+    file: str
+    line: int
+    problem: str
+    node: str = ""
+    seq: int = 0
+
+
+class EventsAbout(Struct, frozen=True):
+    """What the manifest of `events` says about the journal."""
+
+    nodes: dict[str, NodeState] = field(default_factory=dict[str, NodeState])
+    damage: Sequence[Damage] = ()
+    damaged: int = 0
+    events: int = 0
+
+
+class Ingested(Struct):
+    """What a run did."""
+
+    segments: int = 0
+    events: int = 0
+    repeated: int = 0
+    damaged: int = 0
+    damage: list[Damage] = field(default_factory=list[Damage])
+    version: int = 0
+
+
+def about_events(manifest: Manifest) -> EventsAbout:
+    return msgspec.convert(manifest.about, EventsAbout)
+
+
+def run_ingest(
+    lake: Lake,
+    journal: str,
+    *,
+    every: Duration | None = None,
+    told: Callable[[Ingested], None] = lambda so_far: None,
+) -> Ingested:
+    """Take in what is sealed and new; with `every`, again at that interval until the process is interrupted.
+
+    Safe to run again, also beside another run.
+    """
+    if is_connect(lake.spark):
+        return _run_far(lake, journal, every)
+    total = Ingested(version=lake.events.manifest().version)
+    errors: list[BaseException] = []
+
+    def take(lines: DataFrame, number: int) -> None:
+        try:
+            _add(total, ingest_lines(lake, lines))
+        except BaseException as error:  # it comes out of the query as a Java error without its own words
+            errors.append(error)
+            raise
+        compact(lake)
+        told(total)
+
+    query = _start(lake, journal, take, every)
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    except Exception:
+        if errors:
+            raise errors[0] from None
+        raise
+    return total
+
+
+def _run_far(lake: Lake, journal: str, every: Duration | None) -> Ingested:
+    """Over Spark Connect batches are taken in beside the server, so each leaves a note of what it did."""
+    if every is not None:
+        raise InvalidSettings("--every needs --master; over Spark Connect run it again instead, from a timer")
+    total = Ingested(version=lake.events.manifest().version)
+    notes = lake.scratch(f"ingest-{IdMaker().make()}")
+
+    def take(lines: DataFrame, number: int) -> None:
+        lake.files.create(f"{notes}/{number:012d}", msgspec.json.encode(ingest_lines(lake, lines)))
+        compact(lake)
+
+    try:
+        _start(lake, journal, take, None).awaitTermination()
+        for note in lake.files.list(notes):
+            _add(total, msgspec.json.decode(lake.files.read(note.path), type=Ingested))
+    finally:
+        lake.files.delete(notes)
+    return total
+
+
+def _start(lake: Lake, journal: str, take: Callable[[DataFrame, int], None], every: Duration | None) -> StreamingQuery:
+    files = files_for(lake.spark, journal)
+    home = files.home(journal)
+    if not files.list(home):
+        raise InvalidRequest(f"there is no journal in {journal}")
+    lines = (
+        lake.spark.readStream.format("text")
+        .option("lineSep", "\n")
+        .option("pathGlobFilter", "*.journal")
+        .option("recursiveFileLookup", True)
+        .option("maxFileAge", MAX_AGE)
+        .option("maxBytesPerTrigger", PER_BATCH)
+        .load(home)
+        .select("value", F.col("_metadata.file_path").alias("file"))
+    )
+    checkpoint = f"{lake.folder}/_checkpoints/ingest-{zlib.crc32(home.encode()):08x}"
+    writer = lines.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
+    if every is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{duration_ms(every)} milliseconds").start()
+
+
+def ingest_lines(lake: Lake, lines: DataFrame) -> Ingested:
+    """Publish the entries of some lines (value, file) that are not in the table yet, and note the damaged ones."""
+    seen = Observation()
+    read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
+    staged = lake.events.stage(read.transform(ingest.good_events))
+    observed = seen.get
+    damage = find_damage(lake, observed["bad_files"])
+    done = Ingested(segments=len(observed["files"]), damage=damage, damaged=len(damage))
+    while True:
+        try:
+            return _publish(lake, staged, done)
+        except PublishConflict:
+            continue
+
+
+def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
+    """What is staged stays so until it is published: another run may come first."""
+    manifest = lake.events.manifest()
+    about = about_events(manifest)
+    incoming, rows, doubled = extents(staged.read())
+    chosen, repeated = staged, 0
+    overlapping = [name for name, state in incoming.items() if state.overlaps(about.nodes.get(name, NodeState()))]
+    if doubled or overlapping:
+        known = lake.events.read(manifest=manifest).where(F.col("node").isin(overlapping))
+        chosen = lake.events.stage(staged.read().transform(ingest.once).transform(ingest.new_only, known))
+        before = rows
+        incoming, rows, _ = extents(chosen.read())
+        repeated = before - rows
+    known_places = {(one.file, one.line) for one in about.damage}
+    damage = [one for one in done.damage if (one.file, one.line) not in known_places]
+    version = manifest.version
+    if rows or damage:
+        new_about = EventsAbout(
+            nodes=join_nodes(about.nodes, incoming),
+            damage=[*about.damage, *damage][:NAMED_DAMAGE],
+            damaged=about.damaged + len(damage),
+            events=about.events + rows,
+        )
+        try:
+            published = lake.events.publish(chosen, after=manifest, about=msgspec.to_builtins(new_about))
+        except PublishConflict:
+            if chosen is not staged:
+                chosen.drop()
+            raise
+        version = published.version
+    chosen.drop()
+    staged.drop()
+    done.events, done.repeated, done.version = rows, repeated, version
+    return done
+
+
+def compact(lake: Lake, crowded: int = CROWDED) -> int:
+    """Write the days that many small runs have cut into many small files anew; answers how many days.
+
+    Only files that `lifecycle` has read, so that it does not take their rows for new ones. If another run publishes
+    meanwhile, the next one does it.
+    """
+    manifest = lake.events.manifest()
+    known = about_jobs(lake.jobs.manifest()).events_version
+    days: dict[str, list[DataFile]] = {}
+    for file in manifest.files:
+        if file.since <= known:
+            days.setdefault(file.date, []).append(file)
+    days = {day: files for day, files in days.items() if len(files) > crowded}
+    chosen = {file for files in days.values() for file in files}
+    if not chosen:
+        return 0
+    parts = sum(file.bytes for file in chosen) // FILE_BYTES + 1
+    staged = lake.events.stage(lake.events.read(manifest=manifest, only=lambda file: file in chosen).coalesce(parts))
+    try:
+        lake.events.publish(
+            staged,
+            after=manifest,
+            about=manifest.about,
+            replaces=lambda file: file in chosen,
+            since=max(file.since for file in chosen),
+        )
+    except PublishConflict:
+        staged.drop()
+        return 0
+    return len(days)
+
+
+def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
+    """Per node what there is; how many rows; whether any (node, seq) stands twice."""
+    extent: dict[str, Any] = {row["node"]: row for row in ingest.node_extents(events).collect()}
+    rows = sum(row["entries"] for row in extent.values())
+    doubled = any(row["entries"] != row["distinct"] for row in extent.values())
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    if holes := [name for name, row in extent.items() if row["last"] - row["first"] + 1 != row["distinct"]]:
+        distinct = events.where(F.col("node").isin(holes)).select("node", "seq").distinct()
+        for row in ingest.node_ranges(distinct).collect():
+            ranges.setdefault(row["node"], []).append((row["first"], row["last"]))
+    beats: dict[str, dict[str, int]] = {}
+    for row in ingest.node_beats(events).collect():
+        beats.setdefault(row["node"], {})[row["pool"]] = row["beat_at"]
+    found = {
+        name: NodeState(
+            ranges=sorted(ranges.get(name, [(row["first"], row["last"])])),
+            beats=beats.get(name, {}),
+            closed=row["closed"],
+            first_at=row["first_at"],
+        )
+        for name, row in extent.items()
+    }
+    return found, rows, doubled
+
+
+def find_damage(lake: Lake, files: Iterable[str]) -> list[Damage]:
+    """Where the damage in these files is. On the driver, a file at a time: there are few such files."""
+    found: list[Damage] = []
+    for file in sorted(map(unquote, files)):  # Spark escapes the paths that it tells
+        content = files_for(lake.spark, file).read(file)
+        for number, line in enumerate(_lines(content), 1):
+            try:
+                read_line(line)
+            except ValueError as error:
+                found.append(_damage(file, number, str(error)))
+            if len(found) == NAMED_DAMAGE:
+                return found
+    return found
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    """Newlines end a line, and nothing else does."""
+    return iter(io.BytesIO(content))
+
+
+def _damage(file: str, line: int, problem: str) -> Damage:
+    segment = parse(Path(file))
+    return Damage(
+        file=file,
+        line=line,
+        problem=problem,
+        node=Path(file).parent.name,
+        seq=segment.first + line - 1 if segment else 0,
+    )
+
+
+def _add(total: Ingested, part: Ingested) -> None:
+    total.segments += part.segments
+    total.events += part.events
+    total.repeated += part.repeated
+    total.damaged += part.damaged
+    total.damage = [*total.damage, *part.damage][:NAMED_DAMAGE]
+    total.version = part.version

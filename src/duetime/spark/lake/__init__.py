@@ -1,0 +1,1 @@
+"""The lake: partitioned tables, each published by one manifest."""

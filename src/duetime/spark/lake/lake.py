@@ -1,0 +1,254 @@
+"""The lake: a folder of tables in Parquet, each published by one atomic manifest.
+
+A run writes its files aside, moves them to their partitions and then creates the next manifest, which lists every file
+of the table. Readers use the newest manifest only: they see all of a run or nothing of it, and a run that dies leaves
+nothing but litter. Manifests are numbered: of two runs that publish at once one wins, and the other raises
+`PublishConflict` and starts from what the first one made. Runs on the driver; files are written by the executors.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct, field
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from duetime.clock import SystemClock
+from duetime.errors import Conflict, InvalidSettings
+from duetime.ids import IdMaker
+from duetime.spark import schemas
+from duetime.spark.lake.files import Files, check_shared, files_for
+from duetime.spark.session import is_connect
+
+MANIFESTS = "_manifest"
+STAGING = "_staging"
+KEPT_MANIFESTS = 20
+ROW_GROUP_BYTES = 32 * 1024**2
+"""What a writer holds in memory, one per day and task, and the least that a task reads."""
+LITTER_MS = 24 * 3_600_000
+"""How long a file that no manifest names any more is left for readers that still use it."""
+
+CATALOG_JARS = {
+    "delta": ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_2.13"),
+    "iceberg": ("org.apache.iceberg.spark.SparkCatalog", "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13"),
+}
+
+
+class PublishConflict(Conflict):
+    """Another run published this table in the meantime."""
+
+    code = "publish_conflict"
+
+
+class DataFile(Struct, frozen=True):
+    """`path` is relative to the table; `since` the manifest that first named it."""
+
+    path: str
+    bytes: int
+    since: int
+
+    @property
+    def date(self) -> str:
+        """The partition, `2026-11-15`."""
+        return unquote(self.path.partition("/")[0].partition("=")[2])
+
+
+class Dropped(Struct, frozen=True):
+    path: str
+    at: int
+
+
+class Manifest(Struct, frozen=True):
+    """One state of a table. `about` is its owner's: how far it has read, what it noticed."""
+
+    version: int = 0
+    written_at: int = 0
+    format: str = "parquet"
+    files: Sequence[DataFile] = ()
+    dropped: Sequence[Dropped] = ()
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def dates(self) -> set[str]:
+        return {file.date for file in self.files}
+
+
+class Table:
+    """One table of the lake, partitioned by `date`."""
+
+    def __init__(self, spark: SparkSession, folder: str, schema: StructType, *, format: str = "parquet") -> None:
+        self._spark = spark
+        self.files: Files = files_for(spark, folder)
+        self.folder = self.files.home(folder)
+        self.schema = schema
+        self.format = format
+
+    def manifest(self) -> Manifest:
+        """The newest; an empty one of version 0 before the first."""
+        while names := self._manifest_names():
+            try:
+                return msgspec.json.decode(self.files.read(f"{self.folder}/{MANIFESTS}/{names[-1]}"), type=Manifest)
+            except FileNotFoundError:  # swept between the listing and the reading: a newer one is there
+                continue
+        return Manifest()
+
+    def read(self, *, manifest: Manifest | None = None, only: Callable[[DataFile], bool] | None = None) -> DataFrame:
+        """The table as a manifest has it; `only` chooses among its files."""
+        manifest = manifest or self.manifest()
+        if manifest.format != "parquet":
+            return self._spark.read.format(manifest.format).load(f"{self.folder}/data").select(*self.schema.names)
+        chosen = [f"{self.folder}/{file.path}" for file in manifest.files if only is None or only(file)]
+        if not chosen:
+            return schemas.frame(self._spark, [], self.schema)
+        return self._spark.read.schema(self.schema).option("basePath", self.folder).parquet(*chosen)
+
+    def stage(self, rows: DataFrame) -> "Staged":
+        """Write rows aside; nobody sees them until they are published."""
+        folder = f"{self.folder}/{STAGING}/{IdMaker().make()}"
+        writer = rows.write.partitionBy("date").option("compression", "zstd")
+        writer.option("parquet.block.size", ROW_GROUP_BYTES).parquet(folder)
+        return Staged(self._spark, self, folder)
+
+    def publish(
+        self,
+        staged: "Staged | None",
+        *,
+        after: Manifest,
+        about: Mapping[str, Any],
+        replaces: Callable[[DataFile], bool] = lambda file: False,
+        since: int | None = None,
+    ) -> Manifest:
+        """Make the staged rows part of the table, and drop the files that they replace, in one step.
+
+        `since` is for rows that are not new but written anew: the manifest that they have been in since. Raises
+        PublishConflict if `after` is not the newest manifest any more; nothing is changed then, and what is staged can
+        be published later.
+        """
+        now, version = SystemClock().now_ms(), after.version + 1
+        if version <= self.manifest().version:
+            raise PublishConflict(f"{self.folder} was published by another run")
+        added = self._take_in(staged, version, since or version) if staged else []
+        gone = [file for file in after.files if replaces(file)]
+        old = [one for one in after.dropped if one.at < now - LITTER_MS]
+        manifest = Manifest(
+            version=version,
+            written_at=now,
+            format=self.format,
+            files=[*(file for file in after.files if file not in gone), *added],
+            dropped=[*(one for one in after.dropped if one not in old), *(Dropped(one.path, now) for one in gone)],
+            about=about,
+        )
+        try:
+            self.files.create(self._manifest_path(version), msgspec.json.encode(manifest))
+        except FileExistsError:
+            if staged:
+                staged.move_back()
+            raise PublishConflict(f"{self.folder} was published by another run") from None
+        if staged:
+            staged.drop()
+        self._sweep(old, now)
+        return manifest
+
+    def _take_in(self, staged: "Staged", version: int, since: int) -> list[DataFile]:
+        if self.format == "parquet":
+            return staged.move_in(since)
+        # Delta and Iceberg keep their own files; Delta knows a repeated append by its transaction's number.
+        writer = staged.read().write.format(self.format).partitionBy("date").mode("append")
+        writer = writer.option("txnAppId", self.folder).option("txnVersion", version)
+        writer.save(f"{self.folder}/data")
+        return []
+
+    def _sweep(self, old: Sequence[Dropped], now: int) -> None:
+        for one in old:
+            self.files.delete(f"{self.folder}/{one.path}")
+        for name in self._manifest_names()[:-KEPT_MANIFESTS]:
+            self.files.delete(f"{self.folder}/{MANIFESTS}/{name}")
+        for folder in self.files.list(f"{self.folder}/{STAGING}"):
+            if folder.changed_at < now - LITTER_MS:
+                self.files.delete(folder.path)
+
+    def _manifest_names(self) -> list[str]:
+        found = self.files.list(f"{self.folder}/{MANIFESTS}")
+        return sorted(one.name for one in found if one.name.endswith(".json") and not one.name.startswith("."))
+
+    def _manifest_path(self, version: int) -> str:
+        return f"{self.folder}/{MANIFESTS}/{version:012d}.json"
+
+
+class Staged:
+    """Files that a run has written aside."""
+
+    def __init__(self, spark: SparkSession, table: Table, folder: str) -> None:
+        self._spark, self._table, self.folder = spark, table, folder
+        self._moved: list[tuple[str, str]] = []
+
+    def read(self) -> DataFrame:
+        if not self._parts():
+            return schemas.frame(self._spark, [], self._table.schema)
+        return self._spark.read.schema(self._table.schema).option("basePath", self.folder).parquet(self.folder)
+
+    def drop(self) -> None:
+        self._table.files.delete(self.folder)
+
+    def move_in(self, since: int) -> list[DataFile]:
+        """To the partitions of the table, under names that no other run uses."""
+        files, run, moved = self._table.files, self.folder.rpartition("/")[2], list[DataFile]()
+        for number, (partition, path, size) in enumerate(self._parts()):
+            name = f"{partition}/{run}-{number:05d}.parquet"
+            target = f"{self._table.folder}/{name}"
+            files.rename(path, target)
+            self._moved.append((path, target))
+            moved.append(DataFile(name, size, since))
+        return moved
+
+    def move_back(self) -> None:
+        while self._moved:
+            path, target = self._moved.pop()
+            self._table.files.rename(target, path)
+
+    def _parts(self) -> list[tuple[str, str, int]]:
+        files = self._table.files
+        return [
+            (partition.name, file.path, file.size)
+            for partition in files.list(self.folder)
+            if partition.is_folder and partition.name.startswith("date=")
+            for file in files.list(partition.path)
+            if file.name.endswith(".parquet") and not file.name.startswith((".", "_"))
+        ]
+
+
+class Lake:
+    """The folder with all tables."""
+
+    def __init__(self, spark: SparkSession, folder: str, *, events_format: str = "parquet") -> None:
+        self.spark = spark
+        self.files = files_for(spark, folder)
+        self.folder = self.files.home(folder)
+        check_shared(spark, self.files, self.folder)
+        self.events = Table(spark, f"{self.folder}/events", schemas.EVENTS, format=events_format)
+        self.jobs = Table(spark, f"{self.folder}/jobs", schemas.JOBS)
+        self.stats = Table(spark, f"{self.folder}/stats", schemas.STATS)
+
+    def scratch(self, run: str) -> str:
+        """A folder for what a run needs and nobody after it."""
+        return f"{self.folder}/_scratch/{run}"
+
+
+def check_format(spark: SparkSession, name: str) -> None:
+    """Raises InvalidSettings where the session lacks the jars of a table format."""
+    if name == "parquet":
+        return
+    if name not in CATALOG_JARS:
+        raise InvalidSettings(f"--format is parquet, delta or iceberg, not {name!r}")
+    entry, package = CATALOG_JARS[name]
+    if is_connect(spark):
+        return  # the jars are the server's; Spark says it if they are missing
+    context: Any = spark.sparkContext
+    try:
+        context._jvm.java.lang.Class.forName(entry, False, context._jvm.Thread.currentThread().getContextClassLoader())
+    except Exception:
+        raise InvalidSettings(
+            f"--format {name} needs its jars in the session, and {entry} is not there: "
+            f"start Spark with --packages {package}:VERSION, or use the default format, plain Parquet"
+        ) from None

@@ -1,0 +1,1 @@
+"""Events -> one row per job."""

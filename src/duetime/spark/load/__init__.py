@@ -1,0 +1,1 @@
+"""Loading a table: rows become jobs, exactly once."""

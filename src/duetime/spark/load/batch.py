@@ -1,0 +1,156 @@
+"""A batch on disk: what was accepted, that pushing began, and how it ended.
+
+    <lake>/batches/<batch>/files-<run>/part-*.parquet     the rows, sorted, with a reason where one is bad
+    <lake>/batches/<batch>/_accepted                      which of those folders won, its files, rows and check sum
+    <lake>/batches/<batch>/_pushing                       the epoch of the store when the first push was about to happen
+    <lake>/batches/<batch>/_manifest                      the end: a batch with this is never pushed again
+    <lake>/batches/<batch>/quarantine/                    bad rows with their reasons, where they were put aside
+
+Each of the small files is created whole or not at all, never over another one, and never changed. Runs on the driver.
+"""
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from pyspark.sql import SparkSession
+
+from duetime.errors import Conflict
+from duetime.spark.lake.files import Found, check_shared, files_for
+
+Record = TypeVar("Record", bound=Struct)
+
+
+class AcceptedFile(Struct, frozen=True):
+    """`name` is relative to the batch's folder."""
+
+    name: str
+    bytes: int
+
+
+class Accepted(Struct, frozen=True):
+    """`checksum` is over ids, bodies, queues and given times; `options` over all that changes what is pushed.
+
+    `at` is the store's time.
+    """
+
+    folder: str
+    files: list[AcceptedFile]
+    rows: int
+    bad: int
+    checksum: str
+    options: str
+    at: int
+
+
+class Pushing(Struct, frozen=True):
+    """The store's epoch and time when the first push was about to happen."""
+
+    epoch: str
+    at: int
+
+
+class Scheduled(Struct, frozen=True):
+    """How a batch ended. `kept` rows met a job with their id; `repeated` rows were in the store before this run.
+
+    `seconds` is the time of the push phase, 0 if another run did it.
+    """
+
+    batch: str
+    namespace: str
+    rows: int
+    accepted: int
+    kept: int
+    bad: int
+    files: int
+    epoch: str
+    finished_at: int
+    repeated: int = 0
+    seconds: float = 0.0
+
+
+class BatchConflict(Conflict):
+    """A batch of this name is something else."""
+
+    code = "batch_conflict"
+
+
+class ReconcileFirst(Conflict):
+    """It cannot be known any more what of the batch was pushed."""
+
+    code = "reconcile_first"
+
+
+class Batch:
+    """One batch's folder."""
+
+    def __init__(self, spark: SparkSession, lake: str, name: str) -> None:
+        self._files = files_for(spark, lake)
+        self.name = name
+        folder = self._files.home(lake)
+        self.home = f"{folder}/batches/{name}"
+        check_shared(spark, self._files, folder)
+
+    def accepted(self) -> Accepted | None:
+        return self._read("_accepted", Accepted)
+
+    def pushing(self) -> Pushing | None:
+        return self._read("_pushing", Pushing)
+
+    def manifest(self) -> Scheduled | None:
+        return self._read("_manifest", Scheduled)
+
+    def accept(self, record: Accepted) -> Accepted:
+        """The first one to come wins; the answer is the winner. Another check sum is another batch: BatchConflict."""
+        winner = self._create("_accepted", record)
+        if winner.folder != record.folder:
+            self._files.delete(f"{self.home}/{record.folder}")
+            if winner.checksum != record.checksum:
+                raise BatchConflict(
+                    f"the batch {self.name!r} was accepted with other rows by another run; give this one another name",
+                    batch=self.name,
+                )
+        return winner
+
+    def begin(self, record: Pushing) -> Pushing:
+        return self._create("_pushing", record)
+
+    def finish(self, record: Scheduled) -> Scheduled:
+        return self._create("_manifest", record)
+
+    def data_files(self, folder: str) -> list[AcceptedFile]:
+        """What Spark's commit left in a folder, in the order of its tasks."""
+        found = [one for one in self._files.list(f"{self.home}/{folder}") if _is_data(one)]
+        return [AcceptedFile(f"{folder}/{one.name}", one.size) for one in sorted(found, key=lambda one: one.name)]
+
+    def paths(self, accepted: Accepted) -> list[str]:
+        """The accepted files. Raises BatchConflict if one is gone or has another size."""
+        there = {one.name: one.bytes for one in self.data_files(accepted.folder)}
+        for file in accepted.files:
+            if there.get(file.name) != file.bytes:
+                raise BatchConflict(f"{self.home}/{file.name} is not the file that was accepted", batch=self.name)
+        return [f"{self.home}/{file.name}" for file in accepted.files]
+
+    def forget(self, folder: str) -> None:
+        self._files.delete(f"{self.home}/{folder}")
+
+    def _create(self, name: str, record: Record) -> Record:
+        try:
+            self._files.create(f"{self.home}/{name}", msgspec.json.encode(record))
+        except FileExistsError:
+            there = self._read(name, type(record))
+            assert there is not None
+            return there
+        return record
+
+    def _read(self, name: str, kind: type[Record]) -> Record | None:
+        try:
+            return msgspec.json.decode(self._files.read(f"{self.home}/{name}"), type=kind)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise BatchConflict(f"{self.home}/{name} is damaged: {error}", batch=self.name) from None
+
+
+def _is_data(found: Found) -> bool:
+    return not found.is_folder and found.size > 0 and not found.name.startswith((".", "_"))

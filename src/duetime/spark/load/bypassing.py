@@ -1,0 +1,51 @@
+"""Pushes that go past every engine, straight into a store, and what a pool that journals asks of them.
+
+Runs on the driver, before anything is pushed.
+"""
+
+from dataclasses import replace
+
+from duetime.engine.journaling import begin, known, refusal
+from duetime.errors import InvalidSettings
+from duetime.journal.settings import embedded_options
+from duetime.spark.load.options import LoadOptions
+from duetime.stores.open import open_store
+
+
+async def with_journal(options: LoadOptions) -> LoadOptions:
+    """The options with the folder that the batch's entries go to, as any embedded engine finds it; none if the pool
+    does not journal and nobody asked for it. Raises InvalidSettings if it does and no folder is known.
+    """
+    if options.is_http:
+        return options
+    store = await open_store(options.store_url)
+    try:
+        found = await known(store)
+        if not found and not options.journal:
+            return options
+        journal = embedded_options(options.url, options.journal)
+        if journal is None:
+            if found:
+                raise refusal(found)
+            return options
+        pool = found.pool if found else options.pool
+        await begin(store, pool)
+    finally:
+        await store.close()
+    return replace(options, journal=str(journal.folder.absolute()), pool=pool)
+
+
+async def refuse_journaled(options: LoadOptions) -> None:
+    """Raise InvalidSettings if what is pushed past the engine would be missing in the pool's journal."""
+    if options.is_http:
+        return
+    store = await open_store(options.store_url)
+    try:
+        found = await known(store)
+    finally:
+        await store.close()
+    if found:
+        raise InvalidSettings(
+            f"the pool {found.pool!r} journals, and .save() writes no journal: write to its server (an http:// url), "
+            "or use duetime.spark.schedule with journal="
+        )

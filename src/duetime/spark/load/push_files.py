@@ -1,0 +1,80 @@
+"""One task of `schedule`: push one accepted file, step by step, each with its mark. Runs on executors.
+
+Where the file is cut depends on the file alone, so a task that runs again, anywhere, meets the marks of its
+predecessor. What it answers comes from the store: a step whose mark is there answers what it answered then.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from duetime.spark.load.batch import ReconcileFirst
+from duetime.spark.load.batch_journal import FileJournal
+from duetime.spark.load.chunks import Cutter
+from duetime.spark.load.job_columns import SCHEMA, arrow, kernels
+from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
+from duetime.spark.load.pushing import Tally, ask_store, patiently, push_portions, run
+from duetime.stores.base import Mark
+
+RESULTS = "file string, rows long, accepted long, kept long, repeated long"
+
+
+class FilePusher:
+    """Pickled to executors. `files` gives each accepted file its number in the batch."""
+
+    def __init__(self, options: LoadOptions, files: dict[str, int], epoch: str) -> None:
+        self._options = options
+        self._files = files
+        self._epoch = epoch
+
+    def push(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Rows of files, each file whole and in its order; one row of RESULTS per file."""
+        for name, tables in _by_file(batches):
+            tally = self._push_file(name, tables)
+            counts = {"rows": tally.rows, "accepted": tally.accepted, "kept": tally.kept, "repeated": tally.repeated}
+            yield arrow.RecordBatch.from_pylist([{"file": name, **counts}])
+
+    def _push_file(self, name: str, tables: Iterator[Any]) -> Tally:
+        options, number = self._options, self._files[name]
+        if run(patiently(lambda: ask_store(options))).epoch != self._epoch:
+            raise ReconcileFirst(f"the store was wiped while the batch {options.batch!r} was pushed: reconcile first")
+
+        def make_mark(step: int, digest: bytes) -> Mark:
+            return Mark(f"{options.batch}/{number}/{step}", digest, MARK_LIFE_MS, brief=True)
+
+        portions = Cutter(options.namespace, make_mark).cut(tables)
+        if not options.journal:
+            return run(push_portions(portions, options, writers=options.writers))
+        with FileJournal(options, number) as journal:
+            return run(push_portions(portions, options, writers=options.writers, on_loaded=journal.write))
+
+
+def _by_file(batches: Iterator[Any]) -> Iterator[tuple[str, Iterator[Any]]]:
+    """The rows of one file after the other. A batch never holds rows of two files out of order."""
+    pieces = _pieces(batches)
+    piece = next(pieces, None)
+    while piece is not None:
+        name = piece[0]
+
+        def of_this_file(first: tuple[str, Any], name: str = name) -> Iterator[Any]:
+            nonlocal piece
+            piece = first
+            while piece is not None and piece[0] == name:
+                yield piece[1]
+                piece = next(pieces, None)
+
+        tables = of_this_file(piece)
+        yield name, tables
+        for _ in tables:
+            pass
+
+
+def _pieces(batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
+    """Tables of SCHEMA with the file that they are from."""
+    for batch in batches:
+        table = arrow.Table.from_batches([batch])
+        names = table.column("file")
+        changes = kernels.indices_nonzero(kernels.not_equal(names.slice(1), names.slice(0, max(len(names) - 1, 0))))
+        for first, last in pairwise([0, *[one + 1 for one in changes.to_pylist()], table.num_rows]):
+            if first < last:
+                yield names[first].as_py(), table.slice(first, last - first).select(SCHEMA.names).cast(SCHEMA)

@@ -1,0 +1,192 @@
+"""Portions of rows into a store or a server: with patience, at a pace, counting what became of them.
+
+`push_portions` runs in one task on an executor. A store that does not answer is tried again for about a minute before
+the task fails: every step may be repeated, and with marks a repetition adds nothing. Anything else that is refused ends
+the load with the store's own words.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from duetime.backoff import Exponential
+from duetime.client import AsyncClient, calls, connect_async
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.job import IfExists
+from duetime.names import Queue
+from duetime.spark.load.chunks import Portion
+from duetime.spark.load.options import LoadOptions
+from duetime.stores.base import StoreInfo
+from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, Pace, Step, loaded
+from duetime.stores.open import open_bulk
+
+TRIES = 12
+PAUSE = Exponential(base_ms=100, cap_ms=10_000)
+HTTP_UNDER_WAY = 4
+
+T = TypeVar("T")
+OnLoaded = Callable[[Portion, Loaded], None]
+
+
+@dataclass
+class Tally:
+    """What became of the rows. `accepted` and `kept` hold for repeated steps too: their marks remember."""
+
+    rows: int = 0
+    accepted: int = 0
+    kept: int = 0
+    repeated: int = 0
+
+    def count(self, answer: Loaded) -> None:
+        size = answer.step.last - answer.step.first
+        self.rows += size
+        self.kept += answer.kept
+        self.accepted += answer.accepted
+        self.repeated += size if answer.repeated else 0
+
+
+class LoadFailed(DuetimeError):
+    """A part of the load was refused."""
+
+    code = "load_failed"
+    status = 409
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """In an event loop of its own: executors and the driver are ordinary code. A notebook has one running already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def open_destination(options: LoadOptions) -> Bulk:
+    """The store, or the server in front of it."""
+    if options.is_http:
+        return HttpBulk(connect_async(options.url, namespace=options.namespace, token=options.token), options.namespace)
+    return await open_bulk(options.store_url)
+
+
+async def ask_store(options: LoadOptions) -> StoreInfo:
+    """Prove that the destination answers; its time and its epoch."""
+    destination = await open_destination(options)
+    try:
+        return await destination.ping()
+    finally:
+        await destination.close()
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Do it, and again for about a minute while the store does not answer."""
+    failures = 0
+    while True:
+        try:
+            return await work()
+        except StoreUnavailable:
+            failures += 1
+            if failures == TRIES:
+                raise
+        await asyncio.sleep(PAUSE.delay_ms(failures) / 1000)
+
+
+async def push_portions(
+    portions: Iterable[Portion], options: LoadOptions, *, writers: int, on_loaded: OnLoaded | None = None
+) -> Tally:
+    """Push them all. `writers` tasks share the pace. Raises LoadFailed, or StoreUnavailable when patience ends."""
+    tally, destination = Tally(), await patiently(lambda: open_destination(options))
+    pace = Pacer(options.max_jobs_per_second / max(writers, 1)).wait if options.max_jobs_per_second else None
+    try:
+        for portion in portions:
+            async for answer in _push(destination, portion, pace):
+                tally.count(answer)
+                if on_loaded:
+                    on_loaded(portion, answer)
+    except DuetimeError as error:
+        fields = {**error.fields, "pushed": tally.rows}
+        raise type(error)(f"{error.message}; this task had pushed {tally.rows} rows before", **fields) from error
+    finally:
+        await destination.close()
+    return tally
+
+
+async def _push(destination: Bulk, portion: Portion, pace: Pace | None) -> AsyncIterator[Loaded]:
+    """The portion's answers in the order of its steps, whatever had to be repeated."""
+    answers: dict[int, Loaded] = {}
+    left, failures = list(portion.steps), 0
+    while left:
+        unanswered: list[Step] = []
+        problem: StoreUnavailable | None = None
+        async for answer in destination.load(portion.queue, portion.columns, left, pace=pace):
+            if isinstance(answer, Loaded):
+                answers[answer.step.first] = answer
+            elif isinstance(answer.error, StoreUnavailable):
+                unanswered.append(answer.step)
+                problem = answer.error
+            else:
+                raise LoadFailed(f"{portion.queue}: {answer.error.message}", code=answer.error.code)
+        if problem is not None:
+            failures = failures + 1 if len(unanswered) == len(left) else 1
+            if failures == TRIES:
+                raise problem
+            await asyncio.sleep(PAUSE.delay_ms(failures) / 1000)
+        left = unanswered
+    for step in portion.steps:
+        yield answers[step.first]
+
+
+class Pacer:
+    """Lets so many jobs pass in a second; a short pause may be made good, a long one not."""
+
+    def __init__(self, jobs_per_second: float) -> None:
+        self._rate = jobs_per_second
+        self._free_at = 0.0
+
+    async def wait(self, jobs: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now)
+        pause = self._free_at - now
+        self._free_at += jobs / self._rate
+        if pause > 0:
+            await asyncio.sleep(pause)
+
+
+class HttpBulk:
+    """Keeps the contract of `stores.bulk.Bulk` through a server, which journals for us."""
+
+    def __init__(self, client: AsyncClient, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def load(
+        self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
+    ) -> AsyncIterator[Loaded | Failed]:
+        waiting: list[asyncio.Task[Loaded | Failed]] = []
+        try:
+            for step in steps:
+                if pace:
+                    await pace(step.last - step.first)
+                if len(waiting) == HTTP_UNDER_WAY:
+                    yield await waiting.pop(0)
+                waiting.append(asyncio.create_task(self._send(queue, columns, step)))
+            while waiting:
+                yield await waiting.pop(0)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _send(self, queue: Queue, columns: JobColumns, step: Step) -> Loaded | Failed:
+        call = calls.push(queue, columns.jobs(step.first, step.last), IfExists.KEEP, step.mark)
+        try:
+            return loaded(step, await self._client.send(call))
+        except DuetimeError as error:
+            return Failed(step, error)
+
+    async def ping(self) -> StoreInfo:
+        return await self._client.send(calls.store_info(self._namespace))
+
+    async def close(self) -> None:
+        await self._client.close()

@@ -1,0 +1,1 @@
+"""Pushing again what was promised and is gone."""

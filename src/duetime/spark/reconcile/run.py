@@ -1,0 +1,97 @@
+"""The pipeline `reconcile`: audit, then repair.
+
+The order is what makes it safe beside live traffic. (1) Scan the store, and note its time S at the end. (2) Read the
+journal until every known node has told everything up to S without a gap, or is closed; else stop and name the node.
+(3) Find what was accepted, has not ended and is not in the scan. (4) Ask the store once more, by id, and push what is
+still missing with keep. Jobs that nobody was promised are adopted by an entry of their own. What was found and done
+stays in `lake/reconcile/<run>/`; a run that dies is simply run again. Driver code.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from pyspark.sql import functions as F
+
+from duetime.ids import IdMaker
+from duetime.journal.closing import close_dead_nodes
+from duetime.spark.audit import transform as audit
+from duetime.spark.audit.journal import check_complete
+from duetime.spark.audit.run import DEFAULT_POOL, Beside, Evidence, Told, gather
+from duetime.spark.audit.store import open_view
+from duetime.spark.lake.files import LocalFiles, files_for
+from duetime.spark.lake.lake import Lake
+from duetime.spark.reconcile import transform as reconcile
+from duetime.spark.reconcile.entries import Entries
+from duetime.spark.reconcile.repair import Reconciled, Repair
+
+
+def run_reconcile(
+    lake: Lake,
+    journal: str,
+    beside: Beside,
+    *,
+    dry_run: bool = False,
+    assume_lost: Sequence[str] = (),
+    told: Told = lambda step: None,
+) -> Reconciled:
+    """Raises JournalIncomplete with the names of the nodes that stand in the way; nothing was done then."""
+    run = IdMaker().make()
+    files = files_for(lake.spark, journal)
+    if isinstance(files, LocalFiles) and not dry_run:
+        close_dead_nodes(files.path(journal))
+    done = Reconciled(run, f"{lake.folder}/reconcile/{run}", dry_run)
+    try:
+        evidence = gather(lake, journal, beside, run=run, told=told)
+        scanned = evidence.scanned
+        assert scanned is not None
+        done.assumed = check_complete(evidence.journal, scanned.pool, scanned.ended_at, assume_lost)
+        told("planning")
+        _write_plan(lake, evidence, done)
+        if dry_run:
+            _count_plan(lake, done)
+        else:
+            told("repairing")
+            entries = Entries(files, files.home(journal))
+            view = open_view(beside.url, beside.token)
+            try:
+                Repair(lake, view, entries, done, beside.pool or scanned.pool or DEFAULT_POOL).run()
+            finally:
+                view.close()
+                entries.close()
+        _write_summary(lake, done)
+        return done
+    finally:
+        lake.files.delete(lake.scratch(run))
+
+
+def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> None:
+    scanned, now = evidence.scanned, evidence.journal
+    assert scanned is not None
+    events = lake.events.read(manifest=now.manifest).unionByName(now.late)
+    reconcile.plan(evidence.jobs, events, scanned).write.parquet(f"{done.folder}/plan")
+    adopt = reconcile.adoptable(audit.findings(evidence.jobs, scanned))
+    held = scanned.jobs.select(*audit.STORE_KEY)
+    adopt.join(held, on=list(audit.STORE_KEY), how="left_semi").select(*audit.KEY).write.parquet(f"{done.folder}/adopt")
+
+
+def _count_plan(lake: Lake, done: Reconciled) -> None:
+    plan = lake.spark.read.parquet(f"{done.folder}/plan")
+    for row in plan.groupBy("action", F.col("body").isNull().alias("bare")).count().collect():
+        name = "expired" if row["action"] == reconcile.EXPIRE else "no_body" if row["bare"] else "pushed"
+        done.counts[name] = done.counts.get(name, 0) + row["count"]
+    done.lost = plan.count()
+    if adopted := lake.spark.read.parquet(f"{done.folder}/adopt").count():
+        done.counts["adopted"] = adopted
+
+
+def _write_summary(lake: Lake, done: Reconciled) -> None:
+    summary = {
+        "run": done.run,
+        "dry_run": done.dry_run,
+        "lost": done.lost,
+        "counts": done.counts,
+        "refusals": done.refusals,
+        "assumed_lost": [{"node": one.node, "kind": one.kind, "detail": one.detail} for one in done.assumed],
+        "node": done.node,
+    }
+    lake.files.create(f"{done.folder}/summary.json", msgspec.json.format(msgspec.json.encode(summary)))

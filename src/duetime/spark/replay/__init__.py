@@ -1,0 +1,1 @@
+"""A past window's arrivals, again."""

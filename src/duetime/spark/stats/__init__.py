@@ -1,0 +1,1 @@
+"""Counters and percentiles per queue and minute."""

@@ -1,0 +1,83 @@
+"""`duetime pipeline stats`: brings the table `stats` up to date with `events` and `jobs`.
+
+Only days that something new says something about are made again, each as a whole, so a run may be repeated at any time
+and late events find their way. What was read is kept in the manifest. Runs on the driver.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict
+from duetime.spark.stats.transform import minute_stats
+
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """`dates` were made again; `version` is the manifest that says so, or the old one if there was nothing to do."""
+
+    dates: tuple[str, ...]
+    version: int
+
+
+def refresh_stats(lake: Lake, *, again: bool = False) -> Refreshed:
+    """Make the days that changed; with `again` every day. Raises PublishConflict if others keep publishing."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return _refresh(lake, again=again)
+        except PublishConflict:
+            if attempt == TRIES:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _refresh(lake: Lake, *, again: bool) -> Refreshed:
+    before, events, jobs = lake.stats.manifest(), lake.events.manifest(), lake.jobs.manifest()
+    seen = {"events": 0, "jobs": 0} if again else {"events": 0, "jobs": 0, **before.about}
+    about = {"events": events.version, "jobs": jobs.version}
+    if seen == about:
+        return Refreshed((), before.version)
+    dates = _changed_dates(lake, events, jobs, seen)
+    is_ours = _among(dates)
+    wanted = [date.fromisoformat(one) for one in sorted(dates)]
+    made = minute_stats(
+        lake.events.read(manifest=events, only=is_ours).where(F.col("date").isin(wanted)),
+        lake.jobs.read(manifest=jobs).where(
+            _day_of("first_delivered_at").isin(wanted) | _day_of("acked_at").isin(wanted)
+        ),
+    ).where(F.col("date").isin(wanted))
+    staged = lake.stats.stage(_laid_out(made)) if wanted else None
+    # With `again` everything is replaced, also days of which nothing is left.
+    replaces: Callable[[DataFile], bool] = (lambda file: True) if again else is_ours
+    published = lake.stats.publish(staged, after=before, about=about, replaces=replaces)
+    return Refreshed(tuple(sorted(dates)), published.version)
+
+
+def _changed_dates(lake: Lake, events: Manifest, jobs: Manifest, seen: dict[str, int]) -> set[str]:
+    """Days with new events, and days on which a job that changed was first delivered or acked."""
+    changed = lake.jobs.read(manifest=jobs, only=lambda file: file.since > seen["jobs"])
+    days = [changed.select(_day_of(name).alias("day")) for name in ("first_delivered_at", "acked_at")]
+    if events.format == "parquet":
+        dates = {file.date for file in events.files if file.since > seen["events"]}
+    else:
+        dates = {str(row.date) for row in lake.events.read(manifest=events).select("date").distinct().collect()}
+    found = days[0].unionAll(days[1]).where(F.col("day").isNotNull()).distinct().collect()
+    return dates | {str(row.day) for row in found}
+
+
+def _among(dates: set[str]) -> Callable[[DataFile], bool]:
+    return lambda file: file.date in dates
+
+
+def _day_of(column: str) -> Column:
+    return F.to_date(F.timestamp_millis(column))
+
+
+def _laid_out(stats: DataFrame) -> DataFrame:
+    """A file per day, its rows by queue: readers ask for a few queues and days."""
+    return stats.repartition("date").sortWithinPartitions("date", "namespace", "queue", "minute_at")
