@@ -104,15 +104,20 @@ class Load:
     """schedule() on a clean Redis and a clean lake, and what Redis spent on it."""
 
     def __init__(self, spark: SparkSession, server: redis.Redis, url: str, folder: Path) -> None:
-        self.spark, self.server, self.url, self.folder = spark, server, url, folder
+        self.spark, self.server, self.url, self.lake = spark, server, url, folder / "lake"
         self.push_rates: list[float] = []
         self.busy: list[float] = []
 
     def run(self, path: Path, jobs: int, *, rate: float = 0) -> float:
         """The total rate. The push phase's rate, and Redis's share of a core in the total, are kept aside."""
+        self.clear()
+        return self.load(path, jobs, rate=rate)
+
+    def clear(self) -> None:
         self.server.flushall()
-        lake = self.folder / "lake"
-        shutil.rmtree(lake, ignore_errors=True)
+        shutil.rmtree(self.lake, ignore_errors=True)
+
+    def load(self, path: Path, jobs: int, *, rate: float = 0) -> float:
         cpu, started = cpu_seconds(self.server), time.perf_counter()
         done = schedule(
             self.spark.read.parquet(str(path)),
@@ -120,7 +125,7 @@ class Load:
             namespace=QUEUE.namespace,
             queue=QUEUE.name,
             batch="bench",
-            lake=str(lake),
+            lake=str(self.lake),
             max_jobs_per_second=rate,
         )
         elapsed = time.perf_counter() - started
@@ -128,6 +133,20 @@ class Load:
         self.push_rates.append(jobs / done.seconds)
         self.busy.append((cpu_seconds(self.server) - cpu) / done.seconds)
         return jobs / elapsed
+
+    def print_lateness(self, path: Path, jobs: int, rate: float) -> None:
+        """Of live jobs: alone, beside a load at full speed, and beside one at `rate` jobs a second."""
+        late: dict[str, list[float]] = {}
+        for what, work in {
+            "no load": lambda: time.sleep(3),
+            "load without a cap": lambda: self.load(path, jobs),
+            f"load at {number(rate)} jobs/s": lambda: self.load(path, jobs, rate=rate),
+        }.items():
+            self.clear()
+            late[what] = lateness_during(self.url, work)
+        print("\nLateness of live jobs (ms), pushed every 10 ms and due 100 ms later:")
+        lines = [(what, len(ms), *(percentile(ms, p) for p in (50, 99, 100))) for what, ms in late.items() if ms]
+        print(table(["while", "jobs", "p50", "p99", "max"], lines))
 
 
 def lateness_during(url: str, load: Callable[[], object]) -> list[float]:
@@ -187,7 +206,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench spark")
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--live-rate", type=float, default=50_000, help="maxJobsPerSecond of the capped load")
+    parser.add_argument(
+        "--live-rate", type=float, default=50_000, help="maxJobsPerSecond of the capped load; 0 leaves lateness out"
+    )
     given = parser.parse_args()
     jobs = given.jobs
 
@@ -220,14 +241,6 @@ def main() -> None:
         print("goals: push phase 0.90x, total 0.60x")
         print("; ".join(f"a {what} held at most {held:,.0f} MB" for what, held in peak_memory_mb().items()))
 
-        late = {
-            "no load": lateness_during(server.url, lambda: time.sleep(3)),
-            "load without a cap": lateness_during(server.url, lambda: load.run(source, jobs)),
-            f"load at {number(given.live_rate)} jobs/s": lateness_during(
-                server.url, lambda: load.run(source, jobs, rate=given.live_rate)
-            ),
-        }
-        print("\nLateness of live jobs (ms), pushed every 10 ms and due 100 ms later:")
-        lines = [(what, len(ms), *(percentile(ms, p) for p in (50, 99, 100))) for what, ms in late.items() if ms]
-        print(table(["while", "jobs", "p50", "p99", "max"], lines))
+        if given.live_rate:
+            load.print_lateness(source, jobs, given.live_rate)
     spark.stop()

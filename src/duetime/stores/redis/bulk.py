@@ -21,7 +21,7 @@ from duetime.stores.redis.codec import BRIEF, HOW, read_marked, read_moved
 from duetime.stores.redis.pipe import pack
 from duetime.stores.redis.store import RedisStore, read_refusal
 
-UNDER_WAY = 4
+UNDER_WAY = 2
 """Requests sent and not answered: enough for Redis to have the next one at hand, few enough for live traffic."""
 
 _bulk: Any = pc
