@@ -61,8 +61,8 @@ class Consumers:
             else:
                 done.append(delivery)
         if done:
-            client.queue(self._queue).ack(done)
-            self._count("acked", len(done))
+            answers = client.queue(self._queue).ack(done)
+            self._count("acked", sum(error is None for error in answers))
 
     def _count(self, word: str, number: int) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 Runs on the driver, 500 jobs of a queue at a time: one question and one push for each, each of which may be repeated.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from duetime.spark.reconcile.entries import Entries
 from duetime.stores.base import Push, Pushed
 
 RESULTS_PER_FILE = 50_000
+TELL_EVERY = 100_000
 SUPERSEDED = "superseded"
 
 Row = dict[str, Any]
@@ -58,12 +59,17 @@ class Repair:
         self._results: list[Row] = []
         self._files = 0
 
-    def run(self) -> None:
+    def run(self, told: Callable[[str], None]) -> None:
         plan = self._lake.spark.read.parquet(f"{self._done.folder}/plan")
+        total, said = plan.count(), 0
+        told(f"repairing {total:,} jobs")
         order = ("pool", "namespace", "queue", "due_at", "id")
         for rows in _chunks(row.asDict() for row in plan.orderBy(*order).toLocalIterator()):
             self._done.lost += len(rows)
             self._repair(_queue(rows[0]), rows)
+            if self._done.lost >= said + TELL_EVERY:
+                said = self._done.lost
+                told(f"{said:,} of {total:,} done")
         adopt = self._lake.spark.read.parquet(f"{self._done.folder}/adopt")
         for rows in _chunks(row.asDict() for row in adopt.orderBy(*audit.KEY).toLocalIterator()):
             self._adopt(_queue(rows[0]), rows)

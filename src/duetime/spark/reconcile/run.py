@@ -50,11 +50,10 @@ def run_reconcile(
         if dry_run:
             _count_plan(lake, done)
         else:
-            told("repairing")
             entries = Entries(files, files.home(journal))
             view = open_view(beside.url, beside.token)
             try:
-                Repair(lake, view, entries, done, beside.pool or scanned.pool or DEFAULT_POOL).run()
+                Repair(lake, view, entries, done, beside.pool or scanned.pool or DEFAULT_POOL).run(told)
             finally:
                 view.close()
                 entries.close()
