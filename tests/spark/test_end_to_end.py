@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from duetime.cli.main import app
 from duetime.client import Client, connect
+from duetime.errors import LeaseLost
 from duetime.job import NewJob
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.served import StartServer
@@ -77,7 +78,7 @@ def test_a_store_that_loses_everything_loses_no_job(
         assert (code, done["counts"]) == (0, {"pushed": len(lost)})
 
         # A lease from before the loss is worth nothing.
-        assert all(answer is not None for answer in client.queue(QUEUE).ack(held))
+        assert all(isinstance(answer, LeaseLost) for answer in client.queue(QUEUE).ack(held))
         assert finish(client) == lost | second
 
         code, told = pipeline(spark, "audit", *common, "--url", redis.url)

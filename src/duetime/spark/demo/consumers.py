@@ -11,7 +11,7 @@ from zlib import crc32
 
 from duetime.client import Client
 from duetime.errors import DuetimeError
-from duetime.job import Delivery
+from duetime.job import Delivery, Moved
 
 PAUSE_S = 0.2
 LIMIT = 50
@@ -62,7 +62,7 @@ class Consumers:
                 done.append(delivery)
         if done:
             answers = client.queue(self._queue).ack(done)
-            self._count("acked", sum(error is None for error in answers))
+            self._count("acked", sum(isinstance(answer, Moved) for answer in answers))
 
     def _count(self, word: str, number: int) -> None:
         with self._lock:
