@@ -34,10 +34,11 @@ from duetime.job import MAX_BODY, MAX_TRIES, Priority
 from duetime.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID, MAX_NAME
 from duetime.spark.load.options import LoadOptions
 
-NAME = f"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}$"
+NAME = rf"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\z"
+"""Java's $ would let a new line pass that stands at the end."""
 UNPRINTABLE = r"[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]|[^\P{Zs} ]"
 """What Python's isprintable refuses, in words that Java and RE2 both have."""
-PLAIN_ID = f"^[ -~]{{1,{MAX_ID}}}$"
+PLAIN_ID = rf"^[ -~]{{1,{MAX_ID}}}\z"
 """Ids that need no further look, which is the dear one: nearly all."""
 
 KNOWN = ("id", "body", "due_at", "delay", "queue", "ttl", "tries", "priority", "attributes")
