@@ -1,4 +1,4 @@
-"""Ctrl-C and TERM while Spark works: the command ends at once, its processes with it, and says so in one line.
+"""Ctrl-C and TERM while Spark works: the command ends at once, its processes with it, with exit code 130.
 
 Spark and py4j report every call and task that is cut short with a page of stack each; none of that is news to whoever
 pressed the keys.

@@ -1,6 +1,6 @@
 """Events -> jobs: one row per job, whatever order its events come in.
 
-An event becomes a small *state* (`lifecycle_states`), two states of a job merge into one, and a job's row is finished
+An event becomes a small *state* (`states.py`), two states of a job merge into one, and a job's row is finished
 from the merged state. Merging is commutative and blind to the order of arrival: files come by modification time, nodes
 have their own clocks; so a job is closed only when both its begin and its end have been seen, and what comes first
 within a job is decided by (attempt, kind). The same merge takes new events into the rows of an earlier run. All columns
