@@ -30,10 +30,10 @@ from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
 from duetime.wire.payload import read
 from duetime.worker.app import App
-from duetime.worker.current import Link
-from duetime.worker.executing import LoopOfOurOwn, execute
+from duetime.worker.current import JobLink
+from duetime.worker.execution import LoopOfOurOwn, execute
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
-from duetime.worker.pushing import Outgoing, Pusher, successor
+from duetime.worker.pusher import Outgoing, Pusher, successor
 from duetime.worker.rules import Policy, Verb, decide, refused
 from duetime.worker.runs import Ended, Failure, Outcome, Run
 from duetime.worker.signals import Cancel
@@ -151,7 +151,7 @@ class Box:
         if failure := refused(run, policy, self.now):
             outcome = Outcome(Ended.FAIL, failure)
         else:
-            outcome = execute(self._app, run.info(), Link(_hear_nothing), self._loop)
+            outcome = execute(self._app, run.info(), JobLink(_hear_nothing), self._loop)
         task = self._app.tasks.get(run.payload.name)
         backoff = task.backoff if task else None
         decision = decide(run, outcome, policy=policy, backoff=backoff, now_ms=self.now)

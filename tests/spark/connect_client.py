@@ -14,7 +14,7 @@ from duetime.spark.audit.run import Beside, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.files import LocalFiles, check_shared
 from duetime.spark.lake.lake import Lake
-from duetime.spark.load.scheduling import BadRows
+from duetime.spark.load.schedule import BadRows
 from duetime.spark.session import is_connect, open_session
 
 ROWS = 1_200

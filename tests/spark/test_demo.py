@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from duetime.spark.demo.members import DAY_MS, MONTH_MS, NOTICE_MS, Members, members_table, reminders
-from duetime.spark.demo.processes import Child, DemoFailed, find_redis
+from duetime.spark.demo.processes import DemoFailed, DemoProcess, find_redis
 from tests.e2e.shell import Shell, program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
@@ -84,7 +84,7 @@ def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_a_child_is_ended_by_its_id(tmp_path: Path) -> None:
-    child = Child("sleeper", ("sleep", "1000"), tmp_path)
+    child = DemoProcess("sleeper", ("sleep", "1000"), tmp_path)
     child.start()
     pid = child.pid
     guard(pid)
@@ -98,7 +98,7 @@ def test_a_child_is_ended_by_its_id(tmp_path: Path) -> None:
 
 def test_a_child_that_ignores_the_question_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime.spark.demo.processes.STOP_S", 0.05)
-    child = Child("stubborn", ("sh", "-c", "trap '' TERM; echo ready; sleep 1000"), tmp_path)
+    child = DemoProcess("stubborn", ("sh", "-c", "trap '' TERM; echo ready; sleep 1000"), tmp_path)
     child.start()
     pid = child.pid
     guard(pid)
@@ -112,7 +112,7 @@ def test_a_child_that_ignores_the_question_is_killed(tmp_path: Path, monkeypatch
 
 
 def test_a_child_that_ended_by_itself_is_noticed(tmp_path: Path) -> None:
-    child = Child("brief", ("sh", "-c", "echo no such store; exit 3"), tmp_path)
+    child = DemoProcess("brief", ("sh", "-c", "echo no such store; exit 3"), tmp_path)
     child.start()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(DemoFailed, match="no such store"):

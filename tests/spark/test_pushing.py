@@ -10,10 +10,10 @@ import pytest
 from duetime.errors import StoreUnavailable
 from duetime.job import Priority
 from duetime.names import Queue
-from duetime.spark.load import pushing
+from duetime.spark.load import task_push
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import LoadOptions, read_options
-from duetime.spark.load.pushing import ask_store, push_portions
+from duetime.spark.load.task_push import ask_store, push_portions
 from duetime.stores.bulk import JobColumns, Step
 from tests.plugins.redis_server import RedisServer
 
@@ -51,8 +51,8 @@ async def test_a_store_that_is_away_at_the_beginning_is_waited_for(
     start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis, slow = start_redis(), Slow()
-    monkeypatch.setattr(pushing, "PAUSE", slow)
-    monkeypatch.setattr(pushing, "TRIES", 1_000)
+    monkeypatch.setattr(task_push, "PAUSE", slow)
+    monkeypatch.setattr(task_push, "TRIES", 1_000)
     redis.kill()
     task = asyncio.create_task(push_portions([portion()], options(redis.url), writers=1))
     await slow.met.wait()
@@ -64,8 +64,8 @@ async def test_a_store_that_is_away_at_the_beginning_is_waited_for(
 
 async def test_patience_ends(start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch) -> None:
     redis = start_redis()
-    monkeypatch.setattr(pushing, "PAUSE", Slow())
-    monkeypatch.setattr(pushing, "TRIES", 3)
+    monkeypatch.setattr(task_push, "PAUSE", Slow())
+    monkeypatch.setattr(task_push, "TRIES", 3)
     redis.kill()
     work: list[Any] = [push_portions([portion()], options(redis.url), writers=1), ask_store(options(redis.url))]
     for one in work:

@@ -11,7 +11,7 @@ from duetime.client import connect
 from duetime.job import Priority, State
 from duetime.spark.lake.lake import Lake
 from duetime.spark.replay.drive import Arrival, drive, percentile
-from duetime.spark.replay.simulate import Outcome, simulate_consumers
+from duetime.spark.replay.simulate import SimulatedOutcome, simulate_consumers
 from duetime.spark.replay.transform import arrivals, arrivals_by_second
 from tests.e2e.shell import Shell
 from tests.spark.sample_rows import START, day_of, event, events, job, jobs
@@ -80,8 +80,8 @@ def test_pushes_keep_their_gaps_and_their_order(tmp_path: Path) -> None:
 
 def test_more_consumers_are_less_late() -> None:
     due, runs = [0.0, 0.0, 0.0, 100.0], [60.0] * 4
-    assert simulate_consumers(due, runs, 1) == Outcome(1, 80.0, 120.0, 120.0, 120.0, 1.0)
-    assert simulate_consumers(due, runs, 3) == Outcome(3, 0.0, 0.0, 0.0, 0.0, 240 / 480)
+    assert simulate_consumers(due, runs, 1) == SimulatedOutcome(1, 80.0, 120.0, 120.0, 120.0, 1.0)
+    assert simulate_consumers(due, runs, 3) == SimulatedOutcome(3, 0.0, 0.0, 0.0, 0.0, 240 / 480)
 
 
 @pytest.fixture

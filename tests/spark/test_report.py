@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from duetime.ids import encode
 from duetime.spark.audit.transform import law
 from duetime.spark.lake.lake import Lake
-from duetime.spark.report.data import Balance, BatchLine, Heat, Period, Point, QueueLine, Report
+from duetime.spark.report.data import BatchLine, Heat, Period, Point, QueueBalance, QueueLine, Report
 from duetime.spark.report.gather import DAY, HOUR, Tables, balances, gather, step_for
 from duetime.spark.report.run import Asked, make_report
 from duetime.spark.report.words import duration, number, percent, short, span_of
@@ -46,7 +46,7 @@ def sample(*, queue: str = "recall", missing: int = 0) -> Report:
         whole=whole,
         points=points,
         queues=[replace(whole, namespace="crm", queue=queue)],
-        balances=[Balance("crm", queue, terms)],
+        balances=[QueueBalance("crm", queue, terms)],
         dead_reasons={"tries": 20, "killed": 4},
         heat=Heat(["Mon", "Tue"], [f"{hour:02d}" for hour in range(24)], [[9] * 24, [9] * 24], "day and hour"),
         batches=[BatchLine("b-1", f"crm/{queue}", 100, 90, 4, 6, START, START + DAY)],
@@ -88,7 +88,7 @@ def test_everything_is_gathered(spark: SparkSession) -> None:
             Point(START + HOUR, counts(delivered=2, acked=1, dead=1), **latest),
         ],
         queues=[line],
-        balances=[Balance("crm", "recall", {**terms, "accepted": 2, "acked": 1, "dead": 1})],
+        balances=[QueueBalance("crm", "recall", {**terms, "accepted": 2, "acked": 1, "dead": 1})],
         dead_reasons={"killed": 1},
         heat=Heat(
             ["crm/recall"],

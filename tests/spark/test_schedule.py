@@ -16,7 +16,7 @@ from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.spark import schedule
 from duetime.spark.load.batch import BatchConflict, ReconcileFirst
-from duetime.spark.load.scheduling import BadRows
+from duetime.spark.load.schedule import BadRows
 from tests.spark.conftest import jobs_in
 
 PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)

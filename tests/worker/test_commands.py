@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import duetime
-from duetime.worker.counting import RESTARTS, count, progress_name
+from duetime.worker.shared_counters import RESTARTS, count, progress_name
 from tests.e2e.shell import Shell
 
 

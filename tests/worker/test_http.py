@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.worker.counting import RESTARTS, count
+from duetime.worker.shared_counters import RESTARTS, count
 from tests.e2e.shell import program
 from tests.plugins.processes import guard, release
 from tests.plugins.until import until

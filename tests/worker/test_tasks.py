@@ -21,7 +21,7 @@ from duetime.job import Event, Job, State
 from duetime.wire.payload import Payload, describe, read, write
 from duetime.worker.arguments import Arguments
 from duetime.worker.events import TaskEvent
-from duetime.worker.pushing import Outgoing
+from duetime.worker.pusher import Outgoing
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from duetime.cli.options import Target
 from duetime.cli.output import Answer, error_document
 from duetime.client import Client, calls
-from duetime.client.making import JobFields
+from duetime.client.job_building import JobFields
 from duetime.clock import duration_ms, instant_ms
 from duetime.errors import DuetimeError, InvalidRequest, StoreUnavailable
 from duetime.job import DEFAULT_TRIES, STEP_BYTES, STEP_JOBS, Event, IfExists, Moved, NewJob, Priority
@@ -37,7 +37,7 @@ class LinesRefused(DuetimeError):
 
 
 @dataclass
-class Tally:
+class LoadCounts:
     """What became of the lines so far."""
 
     accepted: int = 0
@@ -65,7 +65,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Line:
+class FileLine:
     number: int
     job: NewJob
 
@@ -76,7 +76,7 @@ class Loader:
     def __init__(
         self, client: Client, queue: Queue, name: str, defaults: JobFields, if_exists: IfExists, *, as_json: bool
     ) -> None:
-        self.tally = Tally()
+        self.tally = LoadCounts()
         self._client = client
         self._queue = queue
         self._name = name
@@ -93,9 +93,9 @@ class Loader:
             if progress:
                 progress.show(bytes_read, self.tally)
 
-    def _chunks(self, source: BinaryIO) -> Iterator[tuple[list[Line], int]]:
+    def _chunks(self, source: BinaryIO) -> Iterator[tuple[list[FileLine], int]]:
         """Lines by the callful, with the bytes read so far."""
-        chunk: list[Line] = []
+        chunk: list[FileLine] = []
         size = bytes_read = 0
         for number, raw in enumerate(source, 1):
             bytes_read += len(raw)
@@ -105,7 +105,7 @@ class Loader:
             if chunk and (len(chunk) == STEP_JOBS or size + len(job.body) > STEP_BYTES):
                 yield chunk, bytes_read
                 chunk, size = [], 0
-            chunk.append(Line(number, job))
+            chunk.append(FileLine(number, job))
             size += len(job.body)
         yield chunk, bytes_read
 
@@ -118,7 +118,7 @@ class Loader:
             self._refuse(number, error)
             return None
 
-    def _send(self, chunk: list[Line]) -> None:
+    def _send(self, chunk: list[FileLine]) -> None:
         jobs = [line.job for line in chunk]
         try:
             answers: list[calls.Result] = list(self._client.send(calls.push(self._queue, jobs, self._if_exists)).jobs)
@@ -189,7 +189,7 @@ class ProgressBar:
         )
         self._task = self.progress.add_task(name, total=total_bytes, jobs=0, rate=0.0, failed=0)
 
-    def show(self, bytes_read: int, tally: Tally) -> None:
+    def show(self, bytes_read: int, tally: LoadCounts) -> None:
         self.progress.update(
             self._task,
             completed=bytes_read,
@@ -226,7 +226,7 @@ def _progress_bar(path: Path, name: str, *, as_json: bool) -> ProgressBar | None
     return ProgressBar(name, path.stat().st_size if path.is_file() else None)
 
 
-def _report(tally: Tally, queue: Queue, name: str, target: Target) -> None:
+def _report(tally: LoadCounts, queue: Queue, name: str, target: Target) -> None:
     document = {
         "namespace": queue.namespace,
         "queue": queue.name,

@@ -12,7 +12,7 @@ from duetime.cli.load import load_file
 from duetime.cli.options import Target, When, parse_attributes, parse_when, takes_options
 from duetime.cli.output import Answer, moment, moved_document
 from duetime.client import Client, calls
-from duetime.client.making import JobFields, new_job
+from duetime.client.job_building import JobFields, new_job
 from duetime.errors import InvalidRequest
 from duetime.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
 from duetime.names import Queue

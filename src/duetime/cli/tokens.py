@@ -41,7 +41,7 @@ class TokenNotFound(NotFound):
 
 
 @dataclass(frozen=True)
-class Known:
+class ListedToken:
     """A token as it may be shown. The admin API does not tell scopes."""
 
     label: str
@@ -70,10 +70,10 @@ class InStore:
 
         return self._run(make)
 
-    def list_tokens(self) -> list[Known]:
-        async def look(tokens: Tokens, _: Limits) -> list[Known]:
+    def list_tokens(self) -> list[ListedToken]:
+        async def look(tokens: Tokens, _: Limits) -> list[ListedToken]:
             found = await tokens.list_tokens(self.pool, self.namespace)
-            return [Known(one.label, one.description, sorted(one.scopes)) for one in found]
+            return [ListedToken(one.label, one.description, sorted(one.scopes)) for one in found]
 
         return self._run(look)
 
@@ -111,9 +111,9 @@ class OnServer:
         form = {"description": description, "scopes": ",".join(sorted(scopes))}
         return str(self._ask("POST", "", data=form)["token"])
 
-    def list_tokens(self) -> list[Known]:
+    def list_tokens(self) -> list[ListedToken]:
         tokens: dict[str, str] = self._ask("GET", "")["tokens"]
-        return [Known(split(name)[1], description, None) for name, description in tokens.items()]
+        return [ListedToken(split(name)[1], description, None) for name, description in tokens.items()]
 
     def revoke(self, text: str) -> None:
         self._ask("DELETE", "/" + quote(text, safe=""))

@@ -50,7 +50,7 @@ _AGES_MS = sorted({unit * factor for unit in _UNITS_MS for factor in (1, 2, 5, 1
 
 
 @dataclass(frozen=True)
-class Row:
+class QueueLine:
     """A queue at one instant. Rates are None until there were two looks."""
 
     status: QueueStatus
@@ -60,11 +60,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Frame:
+class TopFrame:
     """`totals` are of all queues, also of the `hidden` ones that have no row."""
 
     now: int
-    rows: Sequence[Row]
+    rows: Sequence[QueueLine]
     totals: Counts
     hidden: int = 0
 
@@ -77,7 +77,7 @@ class Observer:
         self._only = frozenset(only)
         self._history: dict[Queue, deque[Counts]] = {}
 
-    def look(self, room: int | None = None) -> Frame:
+    def look(self, room: int | None = None) -> TopFrame:
         """`room`: how many queues can be shown; if there are more, the busiest are."""
         statuses = [one for one in self._client.queues() if not self._only or one.queue.name in self._only]
         for status in statuses:
@@ -87,12 +87,12 @@ class Observer:
         busiest = sorted(statuses, key=lambda one: (-one.counts.ready - one.counts.leased, one.queue))[:room]
         rows = [self._row(status) for status in sorted(busiest, key=lambda one: one.queue)]
         totals = sum_counts([status.counts for status in statuses])
-        return Frame(totals.now or time.time_ns() // 1_000_000, rows, totals, len(statuses) - len(rows))
+        return TopFrame(totals.now or time.time_ns() // 1_000_000, rows, totals, len(statuses) - len(rows))
 
-    def _row(self, status: QueueStatus) -> Row:
+    def _row(self, status: QueueStatus) -> QueueLine:
         coming, going = flow(list(self._history[status.queue]))
         late = oldest_late_ms(self._client.queue(status.queue.name), status.counts) if status.counts.ready else None
-        return Row(status, late, coming, going)
+        return QueueLine(status, late, coming, going)
 
 
 def flow(looks: Sequence[Counts]) -> tuple[float | None, float | None]:
@@ -130,7 +130,7 @@ def _first_bucket(queue: QueueClient, edges: Sequence[int]) -> tuple[int, int] |
 # --- how it looks
 
 
-def draw(frame: Frame, target: Target, problem: str = "") -> RenderableType:
+def draw(frame: TopFrame, target: Target, problem: str = "") -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     table.add_column("queue", no_wrap=True, overflow="ellipsis")
     for name in ("ready", "delayed", "leased", "dead", "expired", "in/s ≥", "out/s ≥", "late"):
@@ -151,7 +151,7 @@ def draw(frame: Frame, target: Target, problem: str = "") -> RenderableType:
     return Group(head, sums, Text(""), body, *foot)
 
 
-def _cells(row: Row) -> list[Text]:
+def _cells(row: QueueLine) -> list[Text]:
     counts, rules = row.status.counts, row.status.rules
     return [
         Text(row.status.queue.name, style="dim" if rules.paused else ""),
@@ -183,7 +183,7 @@ def _lateness(late_ms: int | None) -> Text:
     return Text(span(late_ms), style="red" if late_ms >= 60_000 else "yellow" if late_ms >= 1_000 else "")
 
 
-def frame_document(frame: Frame) -> dict[str, Any]:
+def frame_document(frame: TopFrame) -> dict[str, Any]:
     return {
         "now": frame.now,
         "totals": msgspec.structs.asdict(frame.totals),
@@ -254,7 +254,7 @@ def top(
             _watch(observer, frame, target, interval_ms / 1000)
 
 
-def _stream(observer: Observer, frame: Frame, target: Target, answer: Answer, *, pause_s: float) -> None:
+def _stream(observer: Observer, frame: TopFrame, target: Target, answer: Answer, *, pause_s: float) -> None:
     """Frame after frame, for a pipe; only one without a pause."""
     while True:
         if answer.as_json:
@@ -270,7 +270,7 @@ def _stream(observer: Observer, frame: Frame, target: Target, answer: Answer, *,
         frame = observer.look()
 
 
-def _watch(observer: Observer, frame: Frame, target: Target, pause_s: float) -> None:
+def _watch(observer: Observer, frame: TopFrame, target: Target, pause_s: float) -> None:
     console = Console(highlight=False)
     with single_keys() as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
         problem = ""

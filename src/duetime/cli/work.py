@@ -18,11 +18,11 @@ from duetime.errors import DuetimeError
 from duetime.logs import set_up_logging
 from duetime.names import check_queue
 from duetime.worker.app import App
-from duetime.worker.counting import RESTARTS, count, progress_name
 from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of
-from duetime.worker.reporting import report
-from duetime.worker.starting import load_app
-from duetime.worker.starting import work as run_worker
+from duetime.worker.report_lines import report
+from duetime.worker.shared_counters import RESTARTS, count, progress_name
+from duetime.worker.start import load_app
+from duetime.worker.start import work as run_worker
 
 log = logging.getLogger("duetime.worker")
 

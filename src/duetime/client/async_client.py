@@ -6,8 +6,8 @@ from typing import TypeVar, Unpack
 
 from duetime.client import calls
 from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
-from duetime.client.making import Body, JobFields, as_job, delayed, new_job
-from duetime.client.opening import Way, open_async
+from duetime.client.job_building import Body, JobFields, as_job, delayed, new_job
+from duetime.client.open_transport import Way, open_async
 from duetime.client.transport import AsyncTransport
 from duetime.clock import Duration, Instant
 from duetime.ids import IdMaker

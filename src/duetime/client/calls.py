@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from duetime.client.subjects import Pushing, Reserving, Settling, Subject
+from duetime.client.call_subjects import Pushing, Reserving, Settling, Subject
 from duetime.clock import Duration, Instant, duration_ms, instant_ms
 from duetime.engine import Engine, calling
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from opentelemetry.trace import Span
 
+from duetime.client.call_subjects import Pushing, Reserving, Settling
 from duetime.client.calls import Call
-from duetime.client.subjects import Pushing, Reserving, Settling
 from duetime.client.transport import AsyncTransport, SyncTransport
 from duetime.engine.tracing import Tracing, now_ns, propagator
 from duetime.job import Delivery

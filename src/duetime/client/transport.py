@@ -15,7 +15,7 @@ import msgspec
 
 from duetime.backoff import Exponential
 from duetime.client.calls import Call, Request
-from duetime.client.embedding import embedded_engine
+from duetime.client.embedded_engine import embedded_engine
 from duetime.engine import Engine
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.wire import convert, messages

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from duetime.spark.load.scheduling import schedule
+    from duetime.spark.load.schedule import schedule
 
 __all__ = ["register", "schedule"]
 
@@ -25,7 +25,7 @@ def register(spark: "SparkSession") -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "schedule":
-        from duetime.spark.load.scheduling import schedule  # noqa: PLC0415
+        from duetime.spark.load.schedule import schedule  # noqa: PLC0415
 
         return schedule
     raise AttributeError(name)

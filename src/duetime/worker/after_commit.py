@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from duetime.job import Event, Moved
-from duetime.worker.pushing import Outgoing, Pusher
+from duetime.worker.pusher import Outgoing, Pusher
 
 log = logging.getLogger("duetime.after_commit")
 
@@ -102,7 +102,7 @@ def sqlalchemy(session: Callable[[], Any]) -> Hook:
         if not found.in_transaction():
             return False
         if KEPT not in found.info:
-            found.info[KEPT] = Kept()
+            found.info[KEPT] = HeldPush()
             event.listen(found, "after_commit", _committed)
             event.listen(found, "after_soft_rollback", _rolled_back)
         found.info[KEPT].pushes.append((found.get_nested_transaction() or found.get_transaction(), push))
@@ -114,7 +114,7 @@ def sqlalchemy(session: Callable[[], Any]) -> Hook:
 KEPT = "duetime_kept_back"
 
 
-class Kept:
+class HeldPush:
     """What a session keeps back: each push with the transaction that it was made in."""
 
     def __init__(self) -> None:
@@ -125,14 +125,14 @@ def _committed(session: Any) -> None:
     """The end of a savepoint comes here, too."""
     if session.in_nested_transaction():
         return
-    kept: Kept = session.info[KEPT]
+    kept: HeldPush = session.info[KEPT]
     pushes, kept.pushes = kept.pushes, []
     for _, push in pushes:
         push()
 
 
 def _rolled_back(session: Any, rolled_back: Any) -> None:
-    kept: Kept = session.info[KEPT]
+    kept: HeldPush = session.info[KEPT]
     kept.pushes = [(made_in, push) for made_in, push in kept.pushes if not _is_within(made_in, rolled_back)]
 
 

@@ -27,11 +27,11 @@ from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.names import check_id, check_namespace, check_queue
 from duetime.worker.after_commit import AfterCommit, Hook
-from duetime.worker.counting import count, progress_name
 from duetime.worker.events import L, Listeners
-from duetime.worker.pushing import ClientPusher, Pusher
+from duetime.worker.pusher import ClientPusher, Pusher
 from duetime.worker.recurring import Recurring, Scheduler
 from duetime.worker.schedules import Missed, Schedule, cron, every
+from duetime.worker.shared_counters import count, progress_name
 from duetime.worker.task import P, R, Task, TaskOptions
 
 Companion = Callable[["App", AsyncClient], AbstractAsyncContextManager[Any]]

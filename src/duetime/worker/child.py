@@ -11,10 +11,10 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from duetime.worker import mailbox
-from duetime.worker.current import Link
+from duetime.worker import child_socket
+from duetime.worker.current import JobLink
 from duetime.worker.events import TaskEvent
-from duetime.worker.executing import LoopOfOurOwn, ended_by, execute
+from duetime.worker.execution import LoopOfOurOwn, ended_by, execute
 from duetime.worker.runs import DONE
 from duetime.worker.signals import TimedOut
 
@@ -28,7 +28,7 @@ STOP_SOON = signal.SIGURG
 """Means nothing to programs that a task has started, should they get it."""
 
 
-class Clock:
+class RunClock:
     """Whether a job is running: only then may its time be over. `stopping`: the worker wants to stop."""
 
     running = False
@@ -55,28 +55,28 @@ def pass_over(number: int, frame: object) -> None:
 
 def serve(app: "App", sock: socket.socket) -> None:
     """Until the worker ends it or is gone."""
-    clock = Clock()
+    clock = RunClock()
     signal.signal(signal.SIGUSR1, clock.ring)
     signal.signal(STOP_SOON, clock.warn)
     app.listeners.tell(TaskEvent("child_starting"))
     run_async = LoopOfOurOwn()
     while True:
-        message = sock.recv(mailbox.BUFFER)
-        if not message or message == mailbox.END:
+        message = sock.recv(child_socket.BUFFER)
+        if not message or message == child_socket.END:
             return
-        number, info = mailbox.read_job(message)
+        number, info = child_socket.read_job(message)
 
         def say(word: str, value: int, number: int = number) -> None:
-            sock.send(mailbox.write_word(number, word, value))
+            sock.send(child_socket.write_word(number, word, value))
 
         try:
             clock.running = True
-            outcome = execute(app, info, Link(say, lambda: clock.stopping), run_async)
+            outcome = execute(app, info, JobLink(say, lambda: clock.stopping), run_async)
         except TimedOut as late:  # in the last moment, outside of the task
             outcome = ended_by(late)
         finally:
             clock.running = False
-        sock.send(mailbox.write_done(number) if outcome is DONE else mailbox.write_outcome(number, outcome))
+        sock.send(child_socket.write_done(number) if outcome is DONE else child_socket.write_outcome(number, outcome))
 
 
 def live(app: "App", sock: socket.socket) -> None:

@@ -16,7 +16,7 @@ Say = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
-class Link:
+class JobLink:
     """Between a running job and its worker. `stopping` answers whether that wants to stop."""
 
     say: Say
@@ -26,7 +26,7 @@ class Link:
 class CurrentJob:
     """The job that this code runs for. `attempt` is its how-manieth delivery this is, from 1."""
 
-    def __init__(self, info: JobInfo, link: Link) -> None:
+    def __init__(self, info: JobInfo, link: JobLink) -> None:
         self.info = info
         self._link = link
         self._percent = -1

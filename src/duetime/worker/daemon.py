@@ -1,6 +1,6 @@
 """The worker: takes jobs off its queues, has a pool run them, tells the store what became of them.
 
-One event loop: the fetcher reserves, the book settles, a ticker watches time-outs, leases and memory. Outages of the
+One event loop: the fetcher reserves, HeldJobs settles, a ticker watches time-outs, leases and memory. Outages of the
 store stop none of it: running jobs go on, and what must be told is told when the store is back.
 
 A worker stops for one reason: it takes no more jobs, gives back those that have not begun, and lets the others finish.
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from duetime.client import connect_async
 from duetime.engine.loops import OUTAGE
 from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.worker.book import Book
-from duetime.worker.counting import RESTARTS, count
 from duetime.worker.events import TaskEvent
-from duetime.worker.fetching import Fetcher
+from duetime.worker.fetcher import Fetcher
+from duetime.worker.held_jobs import HeldJobs
 from duetime.worker.memory import resident_mb
 from duetime.worker.options import WorkerOptions
-from duetime.worker.pools import Host, Pool
-from duetime.worker.settling import LeaseKeeper
+from duetime.worker.pool import PoolHost, WorkerPool
+from duetime.worker.settler import LeaseKeeper
+from duetime.worker.shared_counters import RESTARTS, count
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -42,7 +42,7 @@ SETTLE_S = 5.0
 """How long a worker that stops tries to tell a store that is away."""
 SETTLE_TICK_S = 0.5
 
-MakePool = Callable[[Host], Pool]
+MakePool = Callable[[PoolHost], WorkerPool]
 
 
 class Worker:
@@ -54,16 +54,16 @@ class Worker:
         self._tasks = asyncio.TaskGroup()
         self._spawned: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
-        self._book = Book(app, options, self._client, self._spawn)
-        self._fetcher = Fetcher(self._client, options, self._book, self.stop)
+        self._jobs = HeldJobs(app, options, self._client, self._spawn)
+        self._fetcher = Fetcher(self._client, options, self._jobs, self.stop)
         self._pool = self._fetcher.pool = make_pool(self._fetcher)
-        self._keeper = LeaseKeeper(self._client, self._spawn, options.lease_s, self._book.lease_lost)
+        self._keeper = LeaseKeeper(self._client, self._spawn, options.lease_s, self._jobs.lease_lost)
         self._started_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._paused = False
         self.reason = ""
-        self._book.on_change(self._count_jobs)
+        self._jobs.on_change(self._count_jobs)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._tasks.create_task(work)
@@ -99,7 +99,7 @@ class Worker:
         return None
 
     async def _work(self, restarts: int) -> None:
-        teller = self._book.teller
+        teller = self._jobs.teller
         async with AsyncExitStack() as stack:
             stack.enter_context(self._app.client_pusher.worker(self._client))
             for companion in self._app.companions:
@@ -114,9 +114,9 @@ class Worker:
             self._stop_fetching()
             self._pool.warn()
             await self._drain()
-        if self._book.held:
-            log.error("jobs_not_settled", extra={"jobs": len(self._book.held)})
-        memory_mb, jobs = resident_mb(), self._book.jobs
+        if self._jobs.held:
+            log.error("jobs_not_settled", extra={"jobs": len(self._jobs.held)})
+        memory_mb, jobs = resident_mb(), self._jobs.jobs
         teller.worker(TaskEvent("stopping", reason=self.reason, status=self._status, jobs=jobs, memory_mb=memory_mb))
         log.info("worker_stopped", extra={"reason": self.reason, "jobs": jobs})
 
@@ -130,13 +130,13 @@ class Worker:
 
     async def _drain(self) -> None:
         """Let what runs finish, or give it back if hurried; then see to it that the store knows, for a while."""
-        while not self._hurry.is_set() and any(not run.ended_at for run in self._book.held.values()):
-            await self._either(self._hurry, self._book.empty, SETTLE_TICK_S)
+        while not self._hurry.is_set() and any(not run.ended_at for run in self._jobs.held.values()):
+            await self._either(self._hurry, self._jobs.empty, SETTLE_TICK_S)
         await self._pool.close(force=self._hurry.is_set())
         self._fetcher.clear()
         try:
             async with asyncio.timeout(SETTLE_S):
-                await self._book.empty.wait()
+                await self._jobs.empty.wait()
         except TimeoutError:
             return
 
@@ -148,10 +148,10 @@ class Worker:
 
     @property
     def _status(self) -> int:
-        return STATUS.get(self.reason, 1 if self._book.held else 0)
+        return STATUS.get(self.reason, 1 if self._jobs.held else 0)
 
     def _count_jobs(self) -> None:
-        if self._options.most_jobs and self._book.jobs >= self._options.most_jobs:
+        if self._options.most_jobs and self._jobs.jobs >= self._options.most_jobs:
             self.stop("max_jobs")
 
     # --- signals
@@ -167,19 +167,19 @@ class Worker:
         if self._stopping.is_set():
             self._hurry.set()
         else:
-            self._book.teller.worker(TaskEvent("interrupted"))
+            self._jobs.teller.worker(TaskEvent("interrupted"))
             self.stop("interrupted")
 
     def _suspend(self) -> None:
         if not self._paused:
             self._paused = True
-            self._book.teller.worker(TaskEvent("pausing"))
+            self._jobs.teller.worker(TaskEvent("pausing"))
             self._stop_fetching()
 
     def _resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._book.teller.worker(TaskEvent("resuming"))
+            self._jobs.teller.worker(TaskEvent("resuming"))
             self._fetch()
 
     # --- loops
@@ -198,13 +198,13 @@ class Worker:
     async def _tick(self) -> None:
         leases_at = 0.0
         while True:
-            await asyncio.sleep(BUSY_TICK_S if self._book.held else IDLE_TICK_S)
+            await asyncio.sleep(BUSY_TICK_S if self._jobs.held else IDLE_TICK_S)
             now = time.monotonic()
             self._pool.check(now)
             self._fetcher.check(now)
             if now >= leases_at:
                 leases_at = now + self._keeper.pause_s
-                self._keeper.check(list(self._book.held.values()), now)
+                self._keeper.check(list(self._jobs.held.values()), now)
             if self._options.max_time_s and now - self._started_at > self._options.max_time_s:
                 self.stop("max_time")
 
@@ -215,7 +215,7 @@ class Worker:
                 self._pool.check_memory(limit_mb)
                 if resident_mb() > limit_mb:
                     self.stop("memory")
-            await self._book.write_progress()
+            await self._jobs.write_progress()
             try:
                 if await self._client.send(count(self._app.namespace, RESTARTS)) != restarts:
                     self.stop("restart_signal")

@@ -14,9 +14,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from duetime.worker.current import Link
-from duetime.worker.executing import LoopOfOurOwn, execute, execute_async
-from duetime.worker.pools import GRACE_S, Host
+from duetime.worker.current import JobLink
+from duetime.worker.execution import LoopOfOurOwn, execute, execute_async
+from duetime.worker.pool import GRACE_S, PoolHost
 from duetime.worker.runs import BACK, Ended, Failure, Outcome, Run
 from duetime.worker.signals import TimedOut
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LATE = Outcome(Ended.TIMED_OUT, Failure("duetime.worker.signals.TimedOut", "the job ran longer than its timeout"))
 
 
-class Place:
+class LocalSlot:
     """Where one job runs: a task of the loop, or a thread."""
 
     def __init__(self, run: Run) -> None:
@@ -37,13 +37,13 @@ class Place:
 
 
 class LocalPool:
-    def __init__(self, host: Host, app: "App", size: int) -> None:
+    def __init__(self, host: PoolHost, app: "App", size: int) -> None:
         self.depth = 1
         self._host = host
         self._app = app
         self._size = size
-        self._places: dict[int, Place] = {}
-        self._inbox: SimpleQueue[Place | None] = SimpleQueue()
+        self._places: dict[int, LocalSlot] = {}
+        self._inbox: SimpleQueue[LocalSlot | None] = SimpleQueue()
         self._idle_threads = 0
         self._loop = asyncio.get_running_loop()
         self._news: deque[Callable[[], None]] = deque()
@@ -59,7 +59,7 @@ class LocalPool:
     def submit(self, run: Run) -> bool:
         if len(self._places) >= self._size:
             return False
-        place = self._places[run.number] = Place(run)
+        place = self._places[run.number] = LocalSlot(run)
         run.begin()
         self._host.began(run)
         if self._is_async(run):
@@ -78,15 +78,17 @@ class LocalPool:
 
     # --- on the loop
 
-    async def _run_async(self, place: Place) -> None:
+    async def _run_async(self, place: LocalSlot) -> None:
         run = place.run
         try:
-            outcome = await execute_async(self._app, run.info(), Link(partial(self._host.said, run), self._is_stopping))
+            outcome = await execute_async(
+                self._app, run.info(), JobLink(partial(self._host.said, run), self._is_stopping)
+            )
         except asyncio.CancelledError:
             outcome = LATE if place.leave_at else BACK
         self._ended(place, outcome)
 
-    def _ended(self, place: Place, outcome: Outcome) -> None:
+    def _ended(self, place: LocalSlot, outcome: Outcome) -> None:
         if self._places.get(place.run.number) is not place:
             return  # it was left behind
         del self._places[place.run.number]
@@ -100,7 +102,7 @@ class LocalPool:
                 place.leave_at = now + GRACE_S
                 self._interrupt(place)
 
-    def _interrupt(self, place: Place) -> None:
+    def _interrupt(self, place: LocalSlot) -> None:
         if place.task is not None:
             place.task.cancel()
         elif place.thread:
@@ -129,7 +131,7 @@ class LocalPool:
         run_async = LoopOfOurOwn()
         while (place := self._inbox.get()) is not None:
             place.thread = threading.get_ident()
-            link = Link(partial(self._say, place.run), self._is_stopping)
+            link = JobLink(partial(self._say, place.run), self._is_stopping)
             outcome = _guarded(self._app, place.run, link, run_async)
             place.thread = 0
             if place.leave_at:
@@ -137,7 +139,7 @@ class LocalPool:
                 return  # TimedOut may still be on its way to this thread: it must not hit another job
             self._post(lambda place=place, outcome=outcome: self._free(place, outcome))
 
-    def _free(self, place: Place, outcome: Outcome) -> None:
+    def _free(self, place: LocalSlot, outcome: Outcome) -> None:
         self._idle_threads += 1
         self._ended(place, outcome)
 
@@ -160,7 +162,7 @@ class LocalPool:
             self._news.popleft()()
 
 
-def _guarded(app: "App", run: Run, link: Link, run_async: Callable[[Any], object]) -> Outcome:
+def _guarded(app: "App", run: Run, link: JobLink, run_async: Callable[[Any], object]) -> Outcome:
     """TimedOut can also strike between the lines around the task."""
     try:
         return execute(app, run.info(), link, run_async)

@@ -14,11 +14,11 @@ import socket
 import time
 from collections import deque
 
-from duetime.worker import mailbox
+from duetime.worker import child_socket
 from duetime.worker.child import STOP_SOON
+from duetime.worker.fork_server import ForkServer
 from duetime.worker.memory import resident_mb
-from duetime.worker.nursery import Nursery
-from duetime.worker.pools import GRACE_S, Host
+from duetime.worker.pool import GRACE_S, PoolHost
 from duetime.worker.runs import BACK, DONE, Ended, Failure, Outcome, Run
 
 log = logging.getLogger("duetime.worker")
@@ -32,13 +32,13 @@ DIED = "duetime.ProcessDied"
 TIMED_OUT = "duetime.worker.signals.TimedOut"
 
 
-class Child:
+class PoolChild:
     """One process and its mailbox. `runs` are the jobs in it, the first one running. It takes no more when `ending`."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.pid = 0
-        self.sock, self.end = mailbox.pair()
+        self.sock, self.end = child_socket.pair()
         self.sock.setblocking(False)
         self.runs: deque[Run] = deque()
         self.ending = False
@@ -51,12 +51,12 @@ class Child:
         numbers: set[int] = set()
         while True:
             try:
-                message = self.end.recv(mailbox.BUFFER, socket.MSG_DONTWAIT)
+                message = self.end.recv(child_socket.BUFFER, socket.MSG_DONTWAIT)
             except OSError:
                 break
-            if not message or message == mailbox.END:
+            if not message or message == child_socket.END:
                 break
-            numbers.add(mailbox.forget(message))
+            numbers.add(child_socket.forget(message))
         taken = [run for run in self.runs if run.number in numbers]
         self.runs = deque(run for run in self.runs if run.number not in numbers)
         return taken
@@ -67,12 +67,12 @@ class Child:
 
 
 class ProcessPool:
-    def __init__(self, host: Host, nursery: Nursery, size: int) -> None:
+    def __init__(self, host: PoolHost, nursery: ForkServer, size: int) -> None:
         self.depth = 1
         self._host = host
         self._nursery = nursery
         self._size = size
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, PoolChild] = {}
         self._numbers = 0
         self._closing = False
         self._nursery_lost = False
@@ -89,7 +89,7 @@ class ProcessPool:
 
     def _fork(self) -> None:
         self._numbers += 1
-        child = self._children[self._numbers] = Child(self._numbers)
+        child = self._children[self._numbers] = PoolChild(self._numbers)
         self._nursery.fork(child.number, child.end)
         asyncio.get_running_loop().add_reader(child.sock, self._hear, child)
 
@@ -98,7 +98,7 @@ class ProcessPool:
     def room(self) -> int:
         return sum(self._room_of(child) for child in self._children.values())
 
-    def _room_of(self, child: Child) -> int:
+    def _room_of(self, child: PoolChild) -> int:
         """A process whose job takes long gets none behind it."""
         if child.ending or (child.stuck and child.runs):
             return 0
@@ -108,11 +108,11 @@ class ProcessPool:
         child = max(self._children.values(), key=self._room_of, default=None)
         if child is None or not self._room_of(child):
             return False
-        message = mailbox.write_job(run.number, run.info())
+        message = child_socket.write_job(run.number, run.info())
         try:
             child.sock.send(message)
         except OSError:  # full, or the process has just died
-            mailbox.forget(message)
+            child_socket.forget(message)
             return False
         child.runs.append(run)
         if len(child.runs) == 1:
@@ -123,21 +123,21 @@ class ProcessPool:
         run.begin()
         self._host.began(run)
 
-    def _hear(self, child: Child) -> None:
+    def _hear(self, child: PoolChild) -> None:
         for _ in range(HEAR):
             try:
-                message = child.sock.recv(mailbox.BUFFER)
+                message = child.sock.recv(child_socket.BUFFER)
             except OSError:
                 return
             if not message:
                 return
             self._answer(child, message)
 
-    def _answer(self, child: Child, message: bytes) -> None:
-        if len(message) == mailbox.NUMBER:
+    def _answer(self, child: PoolChild, message: bytes) -> None:
+        if len(message) == child_socket.NUMBER:
             number, outcome, word = int.from_bytes(message, "big"), DONE, None
         else:
-            number, outcome, word = mailbox.read_answer(message)
+            number, outcome, word = child_socket.read_answer(message)
         if not child.runs or child.runs[0].number != number:
             return
         run = child.runs[0]
@@ -172,7 +172,7 @@ class ProcessPool:
                 child.stuck = True
                 self._return(child.take_back())
 
-    def _time_out(self, child: Child, now: float) -> None:
+    def _time_out(self, child: PoolChild, now: float) -> None:
         self._hear(child)
         if not child.runs or not 0 < child.runs[0].deadline < now:
             return  # it has ended in this very moment
@@ -195,10 +195,10 @@ class ProcessPool:
 
     # --- processes
 
-    def _end(self, child: Child) -> None:
+    def _end(self, child: PoolChild) -> None:
         child.ending = True
         with contextlib.suppress(OSError):
-            child.sock.send(mailbox.END)
+            child.sock.send(child_socket.END)
 
     def _notes(self) -> None:
         try:
@@ -218,7 +218,7 @@ class ProcessPool:
             else:
                 self._gone(child, value)
 
-    def _gone(self, child: Child, status: int) -> None:
+    def _gone(self, child: PoolChild, status: int) -> None:
         asyncio.get_running_loop().remove_reader(child.sock)
         self._hear(child)
         del self._children[child.number]

@@ -110,14 +110,14 @@ def cron(expression: str, tz: str = "UTC") -> Cron:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulePlan:
     """What a tick does: the runs to push now, and when to come again."""
 
     runs: tuple[int, ...]
     next_at: int
 
 
-def plan(schedule: Schedule, missed: Missed, due_at: int, now: int) -> Plan:
+def plan(schedule: Schedule, missed: Missed, due_at: int, now: int) -> SchedulePlan:
     """For a tick that was due at `due_at`. Nothing runs twice for one that comes a moment too early."""
     now = max(now, due_at)
     first = schedule.until(due_at)
@@ -125,13 +125,13 @@ def plan(schedule: Schedule, missed: Missed, due_at: int, now: int) -> Plan:
     match missed:
         case "all":
             if len(runs) > MOST_RUNS:
-                return Plan(tuple(runs[:MOST_RUNS]), runs[MOST_RUNS])
-            return Plan(tuple(runs), schedule.after(now))
+                return SchedulePlan(tuple(runs[:MOST_RUNS]), runs[MOST_RUNS])
+            return SchedulePlan(tuple(runs), schedule.after(now))
         case "once":
-            return Plan((schedule.until(now),), schedule.after(now))
+            return SchedulePlan((schedule.until(now),), schedule.after(now))
         case "skip":
             last = schedule.until(now)
-            return Plan((last,) if now - last < GRACE_MS else (), schedule.after(now))
+            return SchedulePlan((last,) if now - last < GRACE_MS else (), schedule.after(now))
 
 
 def _runs(schedule: Schedule, first: int, now: int) -> Iterator[int]:

@@ -23,7 +23,7 @@ from duetime.names import check_queue
 from duetime.wire.payload import Payload, write
 from duetime.worker.arguments import Arguments
 from duetime.worker.events import TaskEvent
-from duetime.worker.pushing import Outgoing, unique_id
+from duetime.worker.pusher import Outgoing, unique_id
 from duetime.worker.runs import Failure, JobInfo
 
 if TYPE_CHECKING:

@@ -59,10 +59,10 @@ def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
     began = time.monotonic()
     with _folder(options.keep) as folder, spark.session("demo") as session:
         from duetime.spark.demo.processes import find_redis
-        from duetime.spark.demo.story import Demo, Plan
+        from duetime.spark.demo.story import Demo, DemoPlan
 
         is_redis = options.store == "redis" or (options.store is None and find_redis() is not None)
-        plan = Plan(options.rows, folder, options.out.absolute(), is_redis=is_redis, window_s=options.window)
+        plan = DemoPlan(options.rows, folder, options.out.absolute(), is_redis=is_redis, window_s=options.window)
 
         @contextmanager
         def stage(title: str) -> Generator[ProgressDisplay]:

@@ -125,7 +125,7 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json, unit="tasks") as progress:
         from duetime.spark.load.options import read_options
         from duetime.spark.load.preview import preview as look
-        from duetime.spark.load.scheduling import schedule as load
+        from duetime.spark.load.schedule import schedule as load
         from duetime.spark.sources import read_selection
 
         checked = read_options(fields)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.journal.segments import parse
 from duetime.spark.ingest import transform as ingest
-from duetime.spark.ingest.run import Damage, about_events, extents, find_damage, run_ingest
+from duetime.spark.ingest.run import DamagedLines, about_events, extents, find_damage, run_ingest
 from duetime.spark.lake.files import Files, files_for
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
@@ -34,7 +34,7 @@ class JournalIncomplete(DuetimeError):
 
 
 @dataclass(frozen=True)
-class Problem:
+class JournalProblem:
     """What is wrong with the journal itself: `kind` is gap, damage or silent."""
 
     kind: str
@@ -50,26 +50,26 @@ class JournalNow:
     late: DataFrame
     late_rows: int
     nodes: dict[str, NodeState]
-    damage: list[Damage]
+    damage: list[DamagedLines]
     lasts: dict[str, int] = field(default_factory=dict[str, int])
 
     def silent(self, pool: str | None, after: int) -> list[str]:
         return sorted(name for name, node in self.nodes.items() if node.is_silent(pool, after))
 
-    def problems(self, pool: str | None = None, after: int | None = None) -> list[Problem]:
+    def problems(self, pool: str | None = None, after: int | None = None) -> list[JournalProblem]:
         """Gaps and damage, and, if a time is given, who has not told everything before it."""
         found = [
-            Problem("damage", one.node, f"{one.file}, line {one.line}: {one.problem}")
+            JournalProblem("damage", one.node, f"{one.file}, line {one.line}: {one.problem}")
             for one in self.damage
             if not self.nodes.get(one.node, NodeState()).has(one.seq)  # another copy of the segment had it whole
         ]
         for name, node in sorted(self.nodes.items()):
             explained = {one.seq for one in self.damage if one.node == name}
             for first, last in without(node.gaps(self.lasts.get(name, 0)), explained):
-                found.append(Problem("gap", name, f"entries {first} to {last} are missing ({last - first + 1})"))
+                found.append(JournalProblem("gap", name, f"entries {first} to {last} are missing ({last - first + 1})"))
         if after is not None:
             silent = "no heartbeat since the scan of the store, and not closed"
-            found += [Problem("silent", name, silent) for name in self.silent(pool, after)]
+            found += [JournalProblem("silent", name, silent) for name in self.silent(pool, after)]
         return found
 
 
@@ -166,7 +166,7 @@ def _unknown(known: dict[str, NodeState]) -> Column:
     return condition
 
 
-def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[Problem]:
+def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[JournalProblem]:
     """Raises JournalIncomplete with the names of the nodes; answers what was assumed away."""
     lost = set(assume_lost)
     if unknown := lost - set(now.nodes):

@@ -16,7 +16,7 @@ from duetime.ids import IdMaker
 from duetime.job import Event
 from duetime.names import Queue
 from duetime.spark.audit import transform as audit
-from duetime.spark.audit.journal import JournalNow, Problem, Wait, read_until
+from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, read_until
 from duetime.spark.audit.store import StoreView, open_view, scan
 from duetime.spark.audit.transform import SCAN, Scanned
 from duetime.spark.lake.lake import Lake
@@ -54,7 +54,7 @@ class Audited:
     folder: str
     law: list[dict[str, Any]]
     found: dict[str, int]
-    problems: list[Problem] = field(default_factory=list[Problem])
+    problems: list[JournalProblem] = field(default_factory=list[JournalProblem])
     assumed_lost: list[str] = field(default_factory=list[str])
     store: str = ""
 

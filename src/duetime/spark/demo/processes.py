@@ -29,7 +29,7 @@ class DemoFailed(DuetimeError):
     status = 409
 
 
-class Child:
+class DemoProcess:
     """One process. `stop` asks first and then insists; stopping twice is fine."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
@@ -80,7 +80,7 @@ class Child:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
-class EmptyRedis(Child):
+class EmptyRedis(DemoProcess):
     """A redis-server that writes nothing to disk: killed and started again, it is empty."""
 
     def __init__(self, folder: Path) -> None:
@@ -108,7 +108,7 @@ class EmptyRedis(Child):
         raise DemoFailed("redis-server did not start in time")
 
 
-class Server(Child):
+class Server(DemoProcess):
     """`duetime serve` on loopback; `api` is its address once it has started."""
 
     def __init__(self, store: str, journal: Path, folder: Path) -> None:

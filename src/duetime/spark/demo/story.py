@@ -23,7 +23,7 @@ from duetime.spark.demo.members import Members, members_table, reminders
 from duetime.spark.demo.processes import DemoFailed, EmptyRedis, Server
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import Scheduled
-from duetime.spark.load.scheduling import schedule
+from duetime.spark.load.schedule import schedule
 from duetime.spark.reconcile.run import Reconciled, run_reconcile
 from duetime.spark.report.data import Report
 from duetime.spark.report.run import Asked, make_report, write_file
@@ -48,7 +48,7 @@ Stage = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     rows: int
     folder: Path
     report: Path
@@ -72,7 +72,7 @@ class Ending:
 class Demo:
     """One run. The folder is the caller's, to keep or to remove."""
 
-    def __init__(self, spark: SparkSession, plan: Plan, stage: Stage, say: Callable[[str], None]) -> None:
+    def __init__(self, spark: SparkSession, plan: DemoPlan, stage: Stage, say: Callable[[str], None]) -> None:
         self._spark, self._plan, self._stage, self._say = spark, plan, stage, say
         self._lake = Lake(spark, str(plan.folder / "lake"))
         self._journal = plan.folder / "journal"

@@ -28,7 +28,7 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Step:
+class ForecastStep:
     """`pending` is known, `expected` is what the past says; `late_ms` is how late a job that is due now will be."""
 
     at: int
@@ -47,7 +47,7 @@ class QueueForecast:
     name: QueueName
     capacity: Capacity | None
     """None: it never delivered anything, so nothing is known."""
-    steps: Sequence[Step]
+    steps: Sequence[ForecastStep]
 
     @property
     def title(self) -> str:
@@ -58,7 +58,7 @@ class QueueForecast:
         return sum(step.load for step in self.steps)
 
     @property
-    def worst(self) -> Step:
+    def worst(self) -> ForecastStep:
         return max(self.steps, key=lambda step: step.late_ms)
 
 
@@ -79,17 +79,17 @@ def simulate(name: QueueName, loads: Sequence[tuple[int, float, float]], capacit
     """`loads`: (start of the step, pending, expected), a step apart and in order. At least two."""
     step_ms = loads[1][0] - loads[0][0]
     room = capacity.jobs_in(step_ms) if capacity else 0.0
-    backlog, steps = 0.0, list[Step]()
+    backlog, steps = 0.0, list[ForecastStep]()
     for at, pending, expected in loads:
         backlog = max(backlog + pending + expected - room, 0.0) if capacity else 0.0
         late_ms = backlog / room * step_ms if room > 0 else 0.0
-        steps.append(Step(at, pending, expected, backlog, late_ms))
+        steps.append(ForecastStep(at, pending, expected, backlog, late_ms))
     return QueueForecast(name, capacity, steps)
 
 
 def find_trouble(forecast: QueueForecast, target_ms: int) -> list[Trouble]:
     """Every stretch in which jobs will be later than the target."""
-    found, stretch = list[Trouble](), list[Step]()
+    found, stretch = list[Trouble](), list[ForecastStep]()
     for step in forecast.steps:
         if step.late_ms > target_ms:
             stretch.append(step)
@@ -101,7 +101,7 @@ def find_trouble(forecast: QueueForecast, target_ms: int) -> list[Trouble]:
     return found
 
 
-def _trouble(name: QueueName, stretch: Sequence[Step], end_at: int) -> Trouble:
+def _trouble(name: QueueName, stretch: Sequence[ForecastStep], end_at: int) -> Trouble:
     worst = max(stretch, key=lambda step: step.late_ms)
     return Trouble(name, stretch[0].at, worst.at, worst.late_ms, end_at, sum(step.load for step in stretch))
 

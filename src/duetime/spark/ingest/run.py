@@ -41,7 +41,7 @@ CROWDED = 64
 FILE_BYTES = 128 * 1024**2
 
 
-class Damage(Struct, frozen=True):
+class DamagedLines(Struct, frozen=True):
     """`seq` is the entry that stood there, 0 where the file's name does not tell."""
 
     file: str
@@ -55,7 +55,7 @@ class EventsAbout(Struct, frozen=True):
     """What the manifest of `events` says about the journal."""
 
     nodes: dict[str, NodeState] = field(default_factory=dict[str, NodeState])
-    damage: Sequence[Damage] = ()
+    damage: Sequence[DamagedLines] = ()
     damaged: int = 0
     events: int = 0
 
@@ -67,7 +67,7 @@ class Ingested(Struct):
     events: int = 0
     repeated: int = 0
     damaged: int = 0
-    damage: list[Damage] = field(default_factory=list[Damage])
+    damage: list[DamagedLines] = field(default_factory=list[DamagedLines])
     version: int = 0
 
 
@@ -262,9 +262,9 @@ def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
     return found, rows, doubled
 
 
-def find_damage(lake: Lake, files: Iterable[str]) -> list[Damage]:
+def find_damage(lake: Lake, files: Iterable[str]) -> list[DamagedLines]:
     """Where the damage in these files is. On the driver, a file at a time: there are few such files."""
-    found: list[Damage] = []
+    found: list[DamagedLines] = []
     for file in sorted(map(unquote, files)):  # Spark escapes the paths that it tells
         content = files_for(lake.spark, file).read(file)
         for number, line in enumerate(_lines(content), 1):
@@ -282,9 +282,9 @@ def _lines(content: bytes) -> Iterator[bytes]:
     return iter(io.BytesIO(content))
 
 
-def _damage(file: str, line: int, problem: str) -> Damage:
+def _damage(file: str, line: int, problem: str) -> DamagedLines:
     segment = parse(Path(file))
-    return Damage(
+    return DamagedLines(
         file=file,
         line=line,
         problem=problem,

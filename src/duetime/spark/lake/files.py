@@ -19,7 +19,7 @@ from duetime.ids import IdMaker
 from duetime.spark.session import is_connect
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file or folder; `changed_at` is epoch milliseconds."""
 
     path: str
@@ -39,7 +39,7 @@ class Files(Protocol):
         """The path as a full URI, without a slash at its end."""
         ...
 
-    def list(self, folder: str) -> list[Found]:
+    def list(self, folder: str) -> list[FoundFile]:
         """What is in a folder, by name; nothing if there is no such folder."""
         ...
 
@@ -109,18 +109,18 @@ class LocalFiles:
     def home(self, path: str) -> str:
         return _uri(Path(_local(path)).absolute())
 
-    def list(self, folder: str) -> list[Found]:
+    def list(self, folder: str) -> list[FoundFile]:
         try:
             found = sorted(Path(_local(folder)).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
-        result: list[Found] = []
+        result: list[FoundFile] = []
         for path in found:
             try:
                 status = path.stat()
             except FileNotFoundError:  # renamed in the meantime
                 continue
-            result.append(Found(_uri(path), status.st_size, status.st_mtime_ns // 1_000_000, path.is_dir()))
+            result.append(FoundFile(_uri(path), status.st_size, status.st_mtime_ns // 1_000_000, path.is_dir()))
         return result
 
     def read(self, path: str) -> bytes:
@@ -164,12 +164,12 @@ class HadoopFiles:
         system, where = self._at(path)
         return str(system.makeQualified(where).toString()).rstrip("/")
 
-    def list(self, folder: str) -> list[Found]:
+    def list(self, folder: str) -> list[FoundFile]:
         system, where = self._at(folder)
         if not system.exists(where):
             return []
         found = [
-            Found(str(one.getPath().toString()), one.getLen(), one.getModificationTime(), one.isDirectory())
+            FoundFile(str(one.getPath().toString()), one.getLen(), one.getModificationTime(), one.isDirectory())
             for one in system.listStatus(where)
         ]
         return sorted(found)

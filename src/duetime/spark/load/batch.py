@@ -16,7 +16,7 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from duetime.errors import Conflict
-from duetime.spark.lake.files import Found, check_shared, files_for
+from duetime.spark.lake.files import FoundFile, check_shared, files_for
 
 Record = TypeVar("Record", bound=Struct)
 
@@ -43,7 +43,7 @@ class Accepted(Struct, frozen=True):
     at: int
 
 
-class Pushing(Struct, frozen=True):
+class PushingBegun(Struct, frozen=True):
     """The store's epoch and time when the first push was about to happen."""
 
     epoch: str
@@ -94,8 +94,8 @@ class Batch:
     def accepted(self) -> Accepted | None:
         return self._read("_accepted", Accepted)
 
-    def pushing(self) -> Pushing | None:
-        return self._read("_pushing", Pushing)
+    def pushing(self) -> PushingBegun | None:
+        return self._read("_pushing", PushingBegun)
 
     def manifest(self) -> Scheduled | None:
         return self._read("_manifest", Scheduled)
@@ -112,7 +112,7 @@ class Batch:
                 )
         return winner
 
-    def begin(self, record: Pushing) -> Pushing:
+    def begin(self, record: PushingBegun) -> PushingBegun:
         return self._create("_pushing", record)
 
     def finish(self, record: Scheduled) -> Scheduled:
@@ -152,5 +152,5 @@ class Batch:
             raise BatchConflict(f"{self.home}/{name} is damaged: {error}", batch=self.name) from None
 
 
-def _is_data(found: Found) -> bool:
+def _is_data(found: FoundFile) -> bool:
     return not found.is_folder and found.size > 0 and not found.name.startswith((".", "_"))

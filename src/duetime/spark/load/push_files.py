@@ -13,7 +13,7 @@ from duetime.spark.load.batch_journal import FileJournal
 from duetime.spark.load.chunks import Cutter
 from duetime.spark.load.job_columns import SCHEMA, arrow, kernels
 from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
-from duetime.spark.load.pushing import Tally, ask_store, patiently, push_portions, run
+from duetime.spark.load.task_push import PushCounts, ask_store, patiently, push_portions, run
 from duetime.stores.base import Mark
 
 RESULTS = "file string, rows long, accepted long, kept long, repeated long"
@@ -34,7 +34,7 @@ class FilePusher:
             counts = {"rows": tally.rows, "accepted": tally.accepted, "kept": tally.kept, "repeated": tally.repeated}
             yield arrow.RecordBatch.from_pylist([{"file": name, **counts}])
 
-    def _push_file(self, name: str, tables: Iterator[Any]) -> Tally:
+    def _push_file(self, name: str, tables: Iterator[Any]) -> PushCounts:
         options, number = self._options, self._files[name]
         if run(patiently(lambda: ask_store(options))).epoch != self._epoch:
             raise ReconcileFirst(f"the store was wiped while the batch {options.batch!r} was pushed: reconcile first")

@@ -17,7 +17,7 @@ from duetime.spark.lake.files import Files, LocalFiles
 INSTANCE = "reconcile"
 
 
-class Entries:
+class RepairEntries:
     """Begins with the first entry: a run that has nothing to say leaves no node behind."""
 
     def __init__(self, files: Files, journal: str) -> None:

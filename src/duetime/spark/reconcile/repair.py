@@ -14,11 +14,11 @@ from duetime.job import STEP_BYTES, STEP_JOBS, Event, Job, Moved, NewJob, Priori
 from duetime.journal.events import Draft, body_fields
 from duetime.names import Queue
 from duetime.spark.audit import transform as audit
-from duetime.spark.audit.journal import Problem
+from duetime.spark.audit.journal import JournalProblem
 from duetime.spark.audit.store import StoreView
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile import transform as reconcile
-from duetime.spark.reconcile.entries import Entries
+from duetime.spark.reconcile.entries import RepairEntries
 from duetime.stores.base import Push, Pushed
 
 RESULTS_PER_FILE = 50_000
@@ -43,7 +43,7 @@ class Reconciled:
     lost: int = 0
     counts: dict[str, int] = field(default_factory=dict[str, int])
     refusals: list[str] = field(default_factory=list[str])
-    assumed: list[Problem] = field(default_factory=list[Problem])
+    assumed: list[JournalProblem] = field(default_factory=list[JournalProblem])
     node: str = ""
 
     @property
@@ -54,7 +54,7 @@ class Reconciled:
 class Repair:
     """Carries out a plan, 500 jobs of a queue at a time."""
 
-    def __init__(self, lake: Lake, view: StoreView, entries: Entries, done: Reconciled, pool: str) -> None:
+    def __init__(self, lake: Lake, view: StoreView, entries: RepairEntries, done: Reconciled, pool: str) -> None:
         self._lake, self._view, self._entries, self._done, self._pool = lake, view, entries, done, pool
         self._results: list[Row] = []
         self._files = 0

@@ -21,7 +21,7 @@ from duetime.spark.audit.store import open_view
 from duetime.spark.lake.files import LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile import transform as reconcile
-from duetime.spark.reconcile.entries import Entries
+from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.reconcile.repair import Reconciled, Repair
 
 
@@ -50,7 +50,7 @@ def run_reconcile(
         if dry_run:
             _count_plan(lake, done)
         else:
-            entries = Entries(files, files.home(journal))
+            entries = RepairEntries(files, files.home(journal))
             view = open_view(beside.url, beside.token)
             try:
                 Repair(lake, view, entries, done, beside.pool or scanned.pool or DEFAULT_POOL).run(told)

@@ -10,7 +10,7 @@ from heapq import heapify, heapreplace
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedOutcome:
     """Lateness in milliseconds; `busy` is the share of the consumers' time that was work."""
 
     consumers: int
@@ -21,7 +21,7 @@ class Outcome:
     busy: float
 
 
-def simulate_consumers(due_ms: Sequence[float], run_ms: Sequence[float], consumers: int) -> Outcome:
+def simulate_consumers(due_ms: Sequence[float], run_ms: Sequence[float], consumers: int) -> SimulatedOutcome:
     """`due_ms` and `run_ms` belong together, in any order; at least one job."""
     free = [0.0] * consumers
     heapify(free)
@@ -34,7 +34,7 @@ def simulate_consumers(due_ms: Sequence[float], run_ms: Sequence[float], consume
         end = max(end, start + run)
     late.sort()
     span = max(end - min(due_ms), 1.0)
-    return Outcome(
+    return SimulatedOutcome(
         consumers,
         p50_ms=late[len(late) // 2],
         p95_ms=late[min(int(len(late) * 0.95), len(late) - 1)],

@@ -51,7 +51,7 @@ class QueueLine:
 
 
 @dataclass(frozen=True)
-class Balance:
+class QueueBalance:
     """The law for one queue; `terms` has every word of LEFT and RIGHT, `missing` is what no term explains."""
 
     namespace: str
@@ -97,7 +97,7 @@ class Report:
     whole: QueueLine
     points: Sequence[Point]
     queues: Sequence[QueueLine]
-    balances: Sequence[Balance]
+    balances: Sequence[QueueBalance]
     dead_reasons: Mapping[str, int]
     heat: Heat
     batches: Sequence[BatchLine] = ()

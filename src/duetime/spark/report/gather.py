@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duetime.spark.audit.transform import law
-from duetime.spark.report.data import LEFT, RIGHT, Balance, BatchLine, Heat, Period, Point, QueueLine, Report
+from duetime.spark.report.data import LEFT, RIGHT, BatchLine, Heat, Period, Point, QueueBalance, QueueLine, Report
 from duetime.spark.report.words import day
 from duetime.spark.stats.transform import COUNTS, merged, minute_stats, share_within
 
@@ -57,16 +57,16 @@ def gather(tables: Tables, period: Period, *, target_ms: int, written_at: int) -
         stats.unpersist()
 
 
-def balances(jobs: DataFrame) -> list[Balance]:
+def balances(jobs: DataFrame) -> list[QueueBalance]:
     """The conservation law per queue, over every job that the lake knows: the journal's word."""
     return balances_of(law(jobs))
 
 
-def balances_of(stated: DataFrame) -> list[Balance]:
+def balances_of(stated: DataFrame) -> list[QueueBalance]:
     """Per queue, from the law per queue and batch; what an audit found lost is on neither side, and so is missing."""
     words = (*LEFT, *RIGHT)
     rows = stated.groupBy("namespace", "queue").agg(*(F.sum(word).alias(word) for word in words)).collect()
-    return [Balance(row.namespace, row.queue, {word: row[word] for word in words}) for row in rows]
+    return [QueueBalance(row.namespace, row.queue, {word: row[word] for word in words}) for row in rows]
 
 
 def _within(period: Period) -> Any:

@@ -1,7 +1,7 @@
 """The report as a page: which parts it has, and in which order a reader meets them."""
 
 from duetime.spark.report import charts
-from duetime.spark.report.data import LEFT, RIGHT, Balance, BatchLine, QueueLine, Report
+from duetime.spark.report.data import LEFT, RIGHT, BatchLine, QueueBalance, QueueLine, Report
 from duetime.spark.report.page import (
     Cell,
     Column,
@@ -116,7 +116,7 @@ def _share(value: float | None) -> str:
 
 def _law(report: Report) -> Html:
     words = (*LEFT, *RIGHT)
-    total = Balance("", "", {word: sum(one.terms.get(word, 0) for one in report.balances) for word in words})
+    total = QueueBalance("", "", {word: sum(one.terms.get(word, 0) for one in report.balances) for word in words})
     columns = [Column("queue", is_text=True), *(Column(word) for word in words), Column("balance")]
     ordered = sorted(report.balances, key=lambda one: (-abs(one.missing), -one.terms.get("accepted", 0), one.name))
     rows = [_law_row(one, one.name) for one in ordered[:MOST_ROWS]]
@@ -129,7 +129,7 @@ def _law(report: Report) -> Html:
     )
 
 
-def _equation(total: Balance) -> Html:
+def _equation(total: QueueBalance) -> Html:
     left = [_term(word, total.terms[word], "left") for word in LEFT if total.terms[word] or word == "accepted"]
     right = [_term(word, total.terms[word], "") for word in RIGHT]
     if total.missing:
@@ -143,7 +143,7 @@ def _term(word: str, count: int, tone: str) -> Html:
     return Html(f'<div class="term {kind}"><b>{number(count)}</b><small>{text(word)}</small></div>')
 
 
-def _law_row(balance: Balance, name: str) -> list[Cell]:
+def _law_row(balance: QueueBalance, name: str) -> list[Cell]:
     cells = [Cell(number(balance.terms.get(word, 0))) for word in (*LEFT, *RIGHT)]
     missing = balance.missing
     state = (

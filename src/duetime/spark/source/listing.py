@@ -32,7 +32,7 @@ class Bounds(NamedTuple):
         return self.first <= due_at <= self.last
 
 
-class Place(Protocol):
+class ListingPlace(Protocol):
     """What a store and a server both let one look at."""
 
     async def queues(self) -> Sequence[Queue]: ...
@@ -45,7 +45,7 @@ class Place(Protocol):
 class Listing:
     """Looks, and moves nothing."""
 
-    def __init__(self, place: Place, url: str) -> None:
+    def __init__(self, place: ListingPlace, url: str) -> None:
         self._place = place
         self._url = url
         self.queues = place.queues

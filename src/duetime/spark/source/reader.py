@@ -37,7 +37,7 @@ from duetime.job import Job, State
 from duetime.names import Queue
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions, read_options
-from duetime.spark.load.pushing import run
+from duetime.spark.load.task_push import run
 from duetime.spark.source.listing import Bounds, Listing, split_ranges
 
 _TEXT, _TIME = StringType(), TimestampType()

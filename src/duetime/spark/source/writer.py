@@ -17,12 +17,12 @@ from pyspark.sql.types import StructType
 
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
-from duetime.spark.load.bypassing import refuse_journaled
 from duetime.spark.load.chunks import Cutter
 from duetime.spark.load.job_columns import arrow, job_columns, kernels
 from duetime.spark.load.job_rows import check_columns
+from duetime.spark.load.journal_rules import refuse_journaled
 from duetime.spark.load.options import MARK_LIFE_MS, BadRecords, LoadOptions, read_options
-from duetime.spark.load.pushing import Tally, ask_store, push_portions, run
+from duetime.spark.load.task_push import PushCounts, ask_store, push_portions, run
 from duetime.stores.base import Mark
 
 SPARKS_OWN = {"path", "checkpointlocation"}
@@ -105,7 +105,7 @@ def _push(iterator: Iterator[Any], options: LoadOptions, batch: str, now_ms: int
 
     cutter = Cutter(options.namespace, make_mark)
     tables = _sorted(_checked(job_columns(rows, options, now_ms, batch) for rows in iterator))
-    tally: Tally = run(push_portions(cutter.cut(tables), options, writers=options.writers))
+    tally: PushCounts = run(push_portions(cutter.cut(tables), options, writers=options.writers))
     return TaskDone(tally.rows, tally.accepted, tally.kept)
 
 

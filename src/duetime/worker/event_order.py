@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("duetime.worker")
 
 
-class Teller:
+class EventOrder:
     def __init__(self, app: "App") -> None:
         self._app = app
         self._listeners: Listeners = app.listeners

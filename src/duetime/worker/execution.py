@@ -9,7 +9,7 @@ import msgspec
 
 from duetime.errors import DuetimeError
 from duetime.wire.payload import read
-from duetime.worker.current import CurrentJob, Link, reset_current, set_current
+from duetime.worker.current import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.runs import DONE, Ended, Failure, JobInfo, Outcome
 from duetime.worker.signals import Cancel, Fail, Retry, TimedOut
 from duetime.worker.task import Task
@@ -48,7 +48,7 @@ def find(app: "App", info: JobInfo) -> Call:
     return task, args, kwargs
 
 
-def execute(app: "App", info: JobInfo, link: Link, run_async: Callable[[Any], object]) -> Outcome:
+def execute(app: "App", info: JobInfo, link: JobLink, run_async: Callable[[Any], object]) -> Outcome:
     """From a plain thread; `run_async` runs a coroutine to its end. Never raises: a task that exits has
     failed.
     """
@@ -65,7 +65,7 @@ def execute(app: "App", info: JobInfo, link: Link, run_async: Callable[[Any], ob
         reset_current(token)
 
 
-async def execute_async(app: "App", info: JobInfo, link: Link) -> Outcome:
+async def execute_async(app: "App", info: JobInfo, link: JobLink) -> Outcome:
     """The same for an async task on a running loop. A cancelled one raises CancelledError."""
     token = set_current(CurrentJob(info, link))
     try:

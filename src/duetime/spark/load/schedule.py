@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 
 from duetime.errors import DuetimeError, InvalidRequest, InvalidSettings, StoreUnavailable
 from duetime.ids import IdMaker
-from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Pushing, ReconcileFirst, Scheduled
-from duetime.spark.load.bypassing import with_journal
+from duetime.spark.load.batch import Accepted, Batch, BatchConflict, PushingBegun, ReconcileFirst, Scheduled
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order
+from duetime.spark.load.journal_rules import with_journal
 from duetime.spark.load.options import MARK_LIFE_MS, BadRecords, LoadFields, LoadOptions, read_options
 from duetime.spark.load.push_files import RESULTS, FilePusher
-from duetime.spark.load.pushing import LoadFailed, ask_store, run
+from duetime.spark.load.task_push import LoadFailed, ask_store, run
 from duetime.spark.session import is_connect, parallelism
 from duetime.stores.base import StoreInfo
 
@@ -171,7 +171,7 @@ def _check_marks(batch: Batch, store: StoreInfo) -> None:
 
 def _push(spark: SparkSession, batch: Batch, accepted: Accepted, options: LoadOptions, store: StoreInfo) -> Scheduled:
     paths = batch.paths(accepted)
-    epoch = batch.begin(Pushing(store.epoch, store.now)).epoch
+    epoch = batch.begin(PushingBegun(store.epoch, store.now)).epoch
     if epoch != store.epoch:
         _check_marks(batch, store)
     began = time.monotonic()

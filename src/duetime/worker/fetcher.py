@@ -15,10 +15,10 @@ from collections.abc import Callable
 from duetime.client import AsyncClient
 from duetime.engine.loops import OUTAGE
 from duetime.errors import DuetimeError
-from duetime.worker.book import Book
 from duetime.worker.events import TaskEvent
+from duetime.worker.held_jobs import HeldJobs
 from duetime.worker.options import WorkerOptions
-from duetime.worker.pools import Pool
+from duetime.worker.pool import WorkerPool
 from duetime.worker.runs import Outcome, Run
 
 log = logging.getLogger("duetime.worker")
@@ -36,19 +36,21 @@ VETO_S = 1.0
 class Fetcher:
     """Also the pool's host: it keeps the shelf of jobs that are reserved and not handed to the pool."""
 
-    def __init__(self, client: AsyncClient, options: WorkerOptions, book: Book, stop: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: AsyncClient, options: WorkerOptions, held: HeldJobs, stop: Callable[[str], None]
+    ) -> None:
         self.shelf: deque[Run] = deque()
-        self.pool: Pool | None = None
+        self.pool: WorkerPool | None = None
         self._client = client
         self._options = options
-        self._book = book
+        self._jobs = held
         self._stop = stop
         self._resting = 0
         self._mean_s = 0.0
         self._ended_at = 0.0
         self._news = asyncio.Event()
         self._pumping = False
-        book.on_change(self._news.set)
+        held.on_change(self._news.set)
 
     async def run(self) -> None:
         """Until cancelled. A cancelled wait takes no job with it."""
@@ -59,10 +61,10 @@ class Fetcher:
                 self._news.clear()
                 await self._news.wait()
                 continue
-            if not self._book.teller.worker(TaskEvent("looping")):
+            if not self._jobs.teller.worker(TaskEvent("looping")):
                 await asyncio.sleep(VETO_S)
                 continue
-            self._book.teller.worker(TaskEvent("popping"))
+            self._jobs.teller.worker(TaskEvent("popping"))
             try:
                 found = await self._client.reserve(
                     self._options.queues, limit=want, ttr=self._options.lease_s, wait=self._wait_s()
@@ -74,7 +76,7 @@ class Fetcher:
                 await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
                 continue
             failures = 0
-            self.shelf.extend(run for delivery in found if (run := self._book.take(delivery)))
+            self.shelf.extend(run for delivery in found if (run := self._jobs.take(delivery)))
             self.pump()
             if not found:
                 await self._nothing()
@@ -82,7 +84,7 @@ class Fetcher:
     def _left(self) -> int:
         """How many more jobs may be taken; -1 = any number."""
         most = self._options.most_jobs
-        return max(0, most - self._book.taken) if most else -1
+        return max(0, most - self._jobs.taken) if most else -1
 
     def _want(self) -> int:
         assert self.pool is not None
@@ -106,12 +108,12 @@ class Fetcher:
         if self._options.stop_when_empty:
             return 0.0
         if empty_for := self._options.stop_when_empty_for_s:
-            return max(0.0, min(self._options.sleep_s, self._book.last_job_at + empty_for - time.monotonic()))
+            return max(0.0, min(self._options.sleep_s, self._jobs.last_job_at + empty_for - time.monotonic()))
         return self._options.sleep_s
 
     async def _nothing(self) -> None:
-        self._book.teller.worker(TaskEvent("idle"))
-        options, busy = self._options, bool(self._book.held)
+        self._jobs.teller.worker(TaskEvent("idle"))
+        options, busy = self._options, bool(self._jobs.held)
         if options.stop_when_empty or options.once:
             if busy:
                 self._news.clear()
@@ -120,7 +122,7 @@ class Fetcher:
                 self._stop("empty")
                 await asyncio.Event().wait()  # until cancelled
         elif options.stop_when_empty_for_s and not busy:
-            if time.monotonic() - self._book.last_job_at >= options.stop_when_empty_for_s:
+            if time.monotonic() - self._jobs.last_job_at >= options.stop_when_empty_for_s:
                 self._stop("empty_for")
                 await asyncio.Event().wait()
         elif options.sleep_s == 0:
@@ -138,10 +140,10 @@ class Fetcher:
             self.shelf.popleft()
 
     def began(self, run: Run) -> None:
-        self._book.began(run)
+        self._jobs.began(run)
 
     def ended(self, run: Run, outcome: Outcome) -> None:
-        self._book.ended(run, outcome)
+        self._jobs.ended(run, outcome)
         self._ended_at = run.ended_at
         if run.started_at:
             self._learn(run.ended_at - run.started_at)
@@ -155,7 +157,7 @@ class Fetcher:
         self._soon()
 
     def said(self, run: Run, word: str, value: int) -> None:
-        self._book.said(run, word, value)
+        self._jobs.said(run, word, value)
 
     def widened(self) -> None:
         self._soon()
@@ -194,4 +196,4 @@ class Fetcher:
     def clear(self) -> None:
         """Give back what has not begun."""
         while self.shelf:
-            self._book.give_back(self.shelf.pop())
+            self._jobs.give_back(self.shelf.pop())

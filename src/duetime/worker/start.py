@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from duetime.errors import InvalidSettings
 from duetime.worker.app import App
 from duetime.worker.daemon import Worker
-from duetime.worker.nursery import start_nursery
+from duetime.worker.fork_server import start_fork_server
 from duetime.worker.options import PoolKind, WorkerOptions
 from duetime.worker.pool_local import LocalPool
 from duetime.worker.pool_processes import ProcessPool
@@ -20,7 +20,7 @@ except ImportError:  # not on every platform
     uvloop = None
 
 if TYPE_CHECKING:
-    from duetime.worker.pools import Host, Pool
+    from duetime.worker.pool import PoolHost, WorkerPool
 
 
 def load_app(place: str) -> App:
@@ -43,9 +43,9 @@ def load_app(place: str) -> App:
 
 def work(app: App, options: WorkerOptions) -> int:
     """Run a worker in this process until it stops; answers the exit code. Processes are forked first of all."""
-    nursery = start_nursery(app) if options.pool is PoolKind.PROCESSES else None
+    nursery = start_fork_server(app) if options.pool is PoolKind.PROCESSES else None
 
-    def make_pool(host: "Host") -> "Pool":
+    def make_pool(host: "PoolHost") -> "WorkerPool":
         if nursery is not None:
             return ProcessPool(host, nursery, options.concurrency)
         return LocalPool(host, app, options.concurrency)

@@ -8,7 +8,7 @@ GRACE_S = 1.0
 """How long a job may clean up after its time is over, before its process is ended."""
 
 
-class Host(Protocol):
+class PoolHost(Protocol):
     """The worker, as a pool sees it. All calls come on the worker's event loop."""
 
     def began(self, run: Run) -> None:
@@ -36,7 +36,7 @@ class Host(Protocol):
         ...
 
 
-class Pool(Protocol):
+class WorkerPool(Protocol):
     """`depth`: how many jobs may be handed to one place at a time, for jobs that are much shorter than a round trip."""
 
     depth: int

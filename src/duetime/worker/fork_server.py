@@ -25,7 +25,7 @@ NOTE = struct.Struct("!cIi")
 """b"s" it has started: number, pid; b"e" it has ended: number, wait status."""
 
 
-class Nursery:
+class ForkServer:
     """The worker's side: orders out, notes in."""
 
     def __init__(self, pid: int, sock: socket.socket) -> None:
@@ -62,13 +62,13 @@ class Nursery:
             os.waitpid(self.pid, 0)
 
 
-def start_nursery(app: "App") -> Nursery:
+def start_fork_server(app: "App") -> ForkServer:
     """To be called while this process has one thread and no event loop."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid:
         theirs.close()
-        return Nursery(pid, ours)
+        return ForkServer(pid, ours)
     ours.close()
     code = 1
     try:

@@ -31,7 +31,7 @@ OnLoaded = Callable[[Portion, Loaded], None]
 
 
 @dataclass
-class Tally:
+class PushCounts:
     """What became of the rows. `accepted` and `kept` hold for repeated steps too: their marks remember."""
 
     rows: int = 0
@@ -95,9 +95,9 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
 
 async def push_portions(
     portions: Iterable[Portion], options: LoadOptions, *, writers: int, on_loaded: OnLoaded | None = None
-) -> Tally:
+) -> PushCounts:
     """Push them all. `writers` tasks share the pace. Raises LoadFailed, or StoreUnavailable when patience ends."""
-    tally, destination = Tally(), await patiently(lambda: open_destination(options))
+    tally, destination = PushCounts(), await patiently(lambda: open_destination(options))
     pace = Pacer(options.max_jobs_per_second / max(writers, 1)).wait if options.max_jobs_per_second else None
     try:
         for portion in portions:

@@ -18,13 +18,13 @@ from duetime.client.calls import Result
 from duetime.errors import DuetimeError, LeaseLost
 from duetime.job import Delivery, Event, Moved
 from duetime.wire.payload import Payload, read
-from duetime.worker.counting import DAY_MS, count, exceptions_name, progress_name
 from duetime.worker.current import EXTEND, PROGRESS
+from duetime.worker.event_order import EventOrder
 from duetime.worker.options import WorkerOptions
 from duetime.worker.rules import Decision, Policy, Verb, decide, last, refused
 from duetime.worker.runs import DONE, Ended, Failure, Outcome, Run
-from duetime.worker.settling import Settler, Spawn
-from duetime.worker.telling import Teller
+from duetime.worker.settler import Settler, Spawn
+from duetime.worker.shared_counters import DAY_MS, count, exceptions_name, progress_name
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -35,7 +35,7 @@ FINISHED = Decision(Verb.ACK)
 NOT_A_TASK = "duetime.NotATask"
 
 
-class Book:
+class HeldJobs:
     """`taken` counts the jobs that were reserved and not given back; `jobs` those of them that are over."""
 
     def __init__(self, app: "App", options: WorkerOptions, client: AsyncClient, spawn: Spawn) -> None:
@@ -45,7 +45,7 @@ class Book:
         self.last_job_at = time.monotonic()
         self.empty = asyncio.Event()
         self.empty.set()
-        self.teller = Teller(app)
+        self.teller = EventOrder(app)
         self._app = app
         self._options = options
         self._client = client
