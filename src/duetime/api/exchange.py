@@ -6,7 +6,7 @@ and `park` waits for jobs in the request's own task, without a second one that w
 
 import asyncio
 import logging
-from collections.abc import Awaitable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 NO_BODY = frozenset({204, 304})
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+HOLD_S = 0.5
+"""How long a client is watched after an answer that must not be lost."""
 DISCONNECT: Message = {"type": "http.disconnect"}
 
 
@@ -40,6 +42,10 @@ class Wire(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    def taken(self) -> "asyncio.Future[bool]":
+        """Whether the client took all that was written to it; done when it asks for something else, or has gone."""
+        ...
+
     def answered(self, exchange: "Exchange") -> None:
         """The whole answer is written."""
         ...
@@ -49,6 +55,12 @@ class Wire(Protocol):
         ...
 
     def abort(self) -> None: ...
+
+
+class FollowUp:
+    """What is left to do when an answer is written; the listener's drain waits for it as for a request."""
+
+    task: asyncio.Task[None]
 
 
 class Body(Enum):
@@ -266,6 +278,25 @@ class Exchange:
             self.finished = True
             self._tell()
             self._wire.answered(self)
+
+    def follow_up(self, settle: Callable[[bool], Awaitable[None]]) -> None:
+        """Call `settle` once the answer is written and the client's connection has told whether it was taken.
+
+        A reset, or a close over unread bytes, says no; a close after all was read, the next request, and HOLD_S without
+        any of these, say yes.
+        """
+        taken, service, follow_up = self._wire.taken(), self._service, FollowUp()
+
+        async def run() -> None:
+            try:
+                await asyncio.wait([taken], timeout=HOLD_S)
+                await settle(not taken.done() or taken.result())
+            except Exception:
+                log.exception("follow_up_failed")
+            finally:
+                service.end(follow_up)
+
+        service.begin(follow_up, run())
 
     def _check_room(self, size: int) -> None:
         """Refuse a large answer while clients leave too many of them unread; a job in it is given back by its door."""

@@ -6,6 +6,8 @@ that is kept in memory for a client. Why it is ours: docs/decisions/003-http-ser
 """
 
 import asyncio
+import socket
+import struct
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +27,9 @@ QUEUED_COST = 2048
 FULL = "the server has too much to do; try again in a moment"
 
 LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
+TCP_INFO = struct.Struct("B23xI")
+"""The connection's state and the number of segments that were sent and not acknowledged (linux/tcp.h)."""
+TCP_CLOSED = 7
 ASGI = {"version": "3.0", "spec_version": "2.4"}
 
 
@@ -63,6 +68,7 @@ class Connection(asyncio.Protocol):
         "_service",
         "_stalled_at",
         "_stalled_size",
+        "_taken",
         "_transport",
         "_unsent",
         "_upgrade",
@@ -87,6 +93,7 @@ class Connection(asyncio.Protocol):
         self._linger_left = 0
         self._read_paused = False
         self._writable: asyncio.Event | None = None
+        self._taken: asyncio.Future[bool] | None = None
         self._stalled_at = 0.0
         self._stalled_size = 0
         self._idle_from = service.now
@@ -104,6 +111,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._written()
+        if self._taken is not None:
+            self._taken.set_result(exc is None and _took_all(self._transport))
         if self._exchange is not None:
             self._exchange.lose()
         for exchange in self._queued:
@@ -151,6 +160,9 @@ class Connection(asyncio.Protocol):
             self._headers = []
         self._in_head = True
         self._overhead = 0
+        if self._taken is not None:
+            self._taken.set_result(True)
+            self._taken = None
         if self._exchange is None:
             self._deadline = self._service.after(self._service.limits.head_s)
 
@@ -322,6 +334,11 @@ class Connection(asyncio.Protocol):
         if self._writable is not None:
             await self._writable.wait()
 
+    def taken(self) -> "asyncio.Future[bool]":
+        if self._taken is None:
+            self._taken = asyncio.get_running_loop().create_future()
+        return self._taken
+
     def answered(self, exchange: Exchange) -> None:
         self._exchange = None
         if exchange.keep:
@@ -427,6 +444,23 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def _took_all(transport: asyncio.Transport) -> bool:
+    """Whether the client's side acknowledged every byte and then closed in order.
+
+    A client that went before our bytes came closes in order too, and its kernel resets the connection when they come.
+    The event loop, which has seen the end of the stream, does not hear of that; the socket knows.
+    """
+    sock: socket.socket | None = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return True
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+        state, unacknowledged = TCP_INFO.unpack(info)
+    except (AttributeError, OSError, struct.error):  # not on Linux
+        return True
+    return state != TCP_CLOSED and not unacknowledged
 
 
 def _address(name: Any) -> tuple[str, int] | None:

@@ -148,7 +148,8 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
     async def run(engine: Engine) -> Answered:
         answers = await calling.ask(engine, queue, job, if_exists)
         found = await engine.reserve([answers], wait_ms=wait_ms)
-        delivery = await calling.answered(engine, answers, found)
+        delivery = calling.answer_of(answers, found)
+        await calling.settle(engine, delivery, is_received=True)
         return Answered(job.id, delivery.body, delivery.attributes)
 
     def request() -> Request:

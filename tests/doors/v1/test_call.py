@@ -7,7 +7,7 @@ import httpx
 from duetime.engine import Engine
 from duetime.job import NewJob, State
 from duetime.names import Queue
-from tests.doors.v1.vocabulary import ok, problem, push, reserve
+from tests.doors.v1.vocabulary import forgotten, ok, problem, push, reserve
 
 SUM = "/v1/queues/shop/sum"
 
@@ -27,7 +27,7 @@ async def test_a_call_answers_what_the_worker_answered(http: httpx.AsyncClient, 
     answer = await ok(await http.post(f"{SUM}/call?wait=10s", json={"body": [40, 2]}))
 
     assert answer == {"id": await worker, "answer_id": "answer", "body": "42", "attributes": {"by": "worker"}}
-    assert [queue.name for queue in await engine.store.queues()] == ["sum"]
+    await forgotten(engine.store)
 
 
 async def test_an_answer_that_is_not_text(http: httpx.AsyncClient, engine: Engine) -> None:
@@ -76,3 +76,11 @@ async def test_the_id_of_a_call_names_a_queue(http: httpx.AsyncClient, engine: E
 async def test_a_call_waits_for_a_bounded_time(http: httpx.AsyncClient) -> None:
     assert problem(await http.post(f"{SUM}/call?wait=61m", json={}), 400, "invalid_time")
     assert problem(await http.post(f"{SUM}/call?wait=soon", json={}), 400, "invalid_time")
+
+
+async def test_the_next_call_under_the_same_id_is_a_new_one(http: httpx.AsyncClient, engine: Engine) -> None:
+    for body in (b"first", b"second"):
+        worker = asyncio.create_task(answer_one(engine, body))
+        answer = await ok(await http.post(f"{SUM}/call?wait=10s", json={"id": "x"}))
+        assert answer["body"] == body.decode()
+        await worker

@@ -7,9 +7,12 @@ import httpx
 
 from duetime.clock import ManualClock
 from duetime.engine import Engine
+from duetime.names import Queue
+from duetime.stores.base import Store
 
 NOW = ManualClock().now_ms()
 MAIL = "/v1/queues/shop/mail"
+SUM = Queue("shop", "sum")
 
 Json = dict[str, Any]
 
@@ -49,6 +52,13 @@ async def someone_waits(engine: Engine) -> None:
     """Return once a consumer is parked."""
     async with asyncio.timeout(10):
         while engine._room.parked == 0:  # noqa: ASYNC110 - the waiting room has no bell for tests
+            await asyncio.sleep(0.001)
+
+
+async def forgotten(store: Store, kept: Queue = SUM) -> None:
+    """Return once no queue of an answer is left beside the one that was called."""
+    async with asyncio.timeout(10):
+        while [queue for queue in await store.queues() if queue != kept]:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 

@@ -15,6 +15,11 @@ async def call(request: Request[PushIn, CallQuery]) -> Reply:
     job = convert.new_job(request.message, request.make_id)
     answers = await calling.ask(engine, request.queue, job, request.message.if_exists)
     found = await request.park(engine.reserve([answers], wait_ms=wait_ms), list[Delivery]())
-    delivery = await calling.answered(engine, answers, found)
+    delivery = calling.answer_of(answers, found)
     body, body_b64 = convert.body_out(delivery.body)
-    return Reply(200, AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes)))
+    answer = AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes))
+
+    async def settle(is_received: bool) -> None:
+        await calling.settle(engine, delivery, is_received=is_received)
+
+    return Reply(200, answer, settle=settle)

@@ -5,7 +5,7 @@ the same steps: find the route, check the names, let in or not, read and decode,
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -15,7 +15,7 @@ from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
 from duetime.api.access_log import POOL
-from duetime.api.exchange import ClientGone
+from duetime.api.exchange import ClientGone, Exchange
 from duetime.api.limits import Slot
 from duetime.api.v1 import problems
 from duetime.api.v1.gate import Engines, Gate
@@ -90,8 +90,13 @@ class NativeDoor:
         except BaseException as error:
             if reply.undo is not None:
                 await reply.undo()
+            if reply.settle is not None:
+                await _settle(reply.settle, False)
             if not isinstance(error, OSError):
                 raise
+        else:
+            if reply.settle is not None:
+                await _follow_up(scope, reply.settle)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
         key = (scope["method"], scope.get("raw_path") or quote(scope["path"]).encode())
@@ -154,6 +159,23 @@ class NativeDoor:
             headers.append((b"x-request-id", request_id.encode()))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
+
+
+async def _follow_up(scope: Scope, settle: Callable[[bool], Awaitable[None]]) -> None:
+    exchange: Exchange | None = scope.get("extensions", {}).get("duetime.exchange")
+    if exchange is None:
+        # Another HTTP server does not tell what became of an answer.
+        await _settle(settle, True)
+    else:
+        exchange.follow_up(lambda is_received: _settle(settle, is_received))
+
+
+async def _settle(settle: Callable[[bool], Awaitable[None]], is_received: bool) -> None:
+    """The reply is written: an error can only be logged. What a reply handed over is leased, and that lease lapses."""
+    try:
+        await settle(is_received)
+    except DuetimeError as error:
+        log.warning("settle_failed", extra={"error": error.code, "received": is_received})
 
 
 def _check_names(names: Sequence[str]) -> Place:

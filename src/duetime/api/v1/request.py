@@ -29,7 +29,7 @@ JSON = b"application/json"
 
 class Reply(msgspec.Struct, frozen=True):
     """`content` is sent as it is, a message as JSON. `undo` takes back what the reply would have handed over, should it
-    not reach the client.
+    not reach the client. `settle` is called once, with whether the client has the reply, which shows after it was sent.
     """
 
     status: int
@@ -38,6 +38,7 @@ class Reply(msgspec.Struct, frozen=True):
     content: bytes = b""
     content_type: bytes = JSON
     undo: Callable[[], Awaitable[None]] | None = None
+    settle: Callable[[bool], Awaitable[None]] | None = None
 
 
 class Place(NamedTuple):
