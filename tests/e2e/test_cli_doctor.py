@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from duetime.cli.doctor_redis import examine_facts
 from duetime.cli.doctor_sqlite import filesystem_of
@@ -92,6 +93,20 @@ def test_a_redis_that_keeps_nothing_and_one_that_does(tmp_path: Path, start_redi
     ran = Shell(safe.url, tmp_path).run("doctor", "--json")
     assert (ran.code, grades(ran)) == (1, {"store.answers": "fail"})
     assert "geheim" not in ran.out
+
+
+def test_a_redis_user_without_channels(tmp_path: Path, start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "worker", "on", ">geheim", "~dt:*", "resetchannels", "+@all")
+    url = server.url.replace("redis://", "redis://worker:geheim@")
+    ran = Shell(url, tmp_path).run("doctor", "--json")
+    assert (ran.code, find(ran, "redis.channels")["grade"]) == (1, "fail")
+    wanted = find(ran, "redis.channels")["fix"].split("(")[0].removeprefix("ACL SETUSER <user> ").split()
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "worker", *wanted)
+    ran = Shell(url, tmp_path).run("doctor", "--json")
+    assert find(ran, "redis.channels")["grade"] == "ok"
 
 
 SAFE_INFO: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """What the doctor asks a Redis: does it keep what it is given, and does it say no instead of throwing jobs away?
 
-Reads CONFIG and INFO of every primary (one server, the one that Sentinels name, or all of a Cluster). Nothing is
-written.
+Reads CONFIG and INFO of every primary (one server, the one that Sentinels name, or all of a Cluster), and tries the
+channels on which processes wake each other. Nothing is written.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,23 +16,30 @@ TIMEOUT_S = 5.0
 MUCH_MEMORY = 0.8
 TOO_MUCH_MEMORY = 0.95
 
+CHANNELS = ("dt:wake", "dt:registry")
+PROBE = "duetime/doctor 32503680000000"
+"""A wake for a queue that nobody waits for, in the year 3000."""
+
 Facts = Mapping[str, Any]
 
 
 def examine_redis(url: str) -> Iterator[Finding]:
     """Raises StoreUnavailable if it does not answer."""
-    for name, info, config in read_primaries(url):
+    for name, info, config, refusal in read_primaries(url):
         yield from examine_facts(name, info, config)
+        yield examine_channels(name, refusal)
 
 
-def read_primaries(url: str) -> list[tuple[str, Facts, Facts | None]]:
-    """(address, INFO, CONFIG) of each primary; no CONFIG where the server refuses it, as managed ones do."""
+def read_primaries(url: str) -> list[tuple[str, Facts, Facts | None, str]]:
+    """(address, INFO, CONFIG, why the channels are refused) of each primary; no CONFIG where the server refuses it, as
+    managed ones do.
+    """
     try:
         import redis  # noqa: PLC0415 (an optional driver)
     except ModuleNotFoundError:
         raise InvalidSettings("redis:// needs the extra duetime[redis]") from None
     try:
-        return [(name, _info(client), _config(client)) for name, client in _primaries(url)]
+        return [(name, _info(client), _config(client), _refusal(client)) for name, client in _primaries(url)]
     except redis.RedisError as error:
         raise StoreUnavailable(f"Redis does not answer: {error}") from error
 
@@ -96,6 +103,21 @@ def _config(client: Any) -> Facts | None:
         return None
 
 
+def _refusal(client: Any) -> str:
+    """Why this user may not announce or hear what is due; empty if it may."""
+    from redis.exceptions import NoPermissionError  # noqa: PLC0415
+
+    try:
+        with client.pubsub() as listener:
+            listener.subscribe(*CHANNELS)
+            for _ in CHANNELS:
+                listener.get_message(timeout=TIMEOUT_S)
+        client.publish(CHANNELS[0], PROBE)
+    except NoPermissionError as error:
+        return str(error)
+    return ""
+
+
 # --- what the facts mean
 
 
@@ -108,6 +130,18 @@ def examine_facts(name: str, info: Facts, config: Facts | None) -> Iterator[Find
     yield from _last_writes(name, info)
     if info.get("connected_slaves", 0) and config is not None:
         yield _replicas(name, info, config)
+
+
+def examine_channels(name: str, refusal: str) -> Finding:
+    if not refusal:
+        return ok("redis.channels", f"{name} lets this user announce and hear what is due")
+    channels = " ".join(f"&{channel}" for channel in CHANNELS)
+    return fail(
+        "redis.channels",
+        f"{name} refuses this user the channels {' and '.join(CHANNELS)}: {refusal}",
+        why="waiting consumers are not woken: jobs come up to a second late, changed settings too",
+        fix=f"ACL SETUSER <user> {channels} +publish +subscribe (its keys need ~dt:*)",
+    )
 
 
 def _version(name: str, info: Facts) -> Finding:

@@ -98,12 +98,12 @@ def connect(url: str) -> Link:
     maker = _NodeMaker(address, Login(address.username, address.password, address.db, _tls(address)), timeout_s)
     match address.scheme:
         case "redis+cluster":
-            return Link(Cluster(address, maker))
+            return Link(Cluster(address, maker), timeout_s)
         case "redis+sentinel":
             login = Login(password=address.option("sentinel_password") or None, tls=_tls(address))
-            return Link(Sentinel(address, maker, _NodeMaker(address, login, min(timeout_s, 1.0))))
+            return Link(Sentinel(address, maker, _NodeMaker(address, login, min(timeout_s, 1.0))), timeout_s)
         case _:
-            return Link(Single(maker.make(*address.hosts[0])))
+            return Link(Single(maker.make(*address.hosts[0])), timeout_s)
 
 
 def _tls(address: Address) -> ssl.SSLContext | None:

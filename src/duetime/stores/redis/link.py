@@ -2,7 +2,8 @@
 
 Commands go through `pipe.py`, subscriptions over redis-py's connections. This module follows the
 redirections of a Cluster or a Sentinel, and repeats what may be repeated: a command that was never sent always, one
-whose answer was lost only where the caller says that a repetition does no harm.
+whose answer was lost only where the caller says that a repetition does no harm. However many attempts a call makes,
+none begins once the call has taken as long as Redis may take for an answer.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from redis.exceptions import (
 )
 
 from duetime.errors import StoreUnavailable
-from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unsent, pack
+from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unsent, first_word, pack
 
 PAUSES_S = (0.0, 0.05, 0.2)
 """Before each repetition of a command; then the caller is told."""
@@ -65,7 +66,12 @@ class Node:
                 return await pipe.send(packed, answers)
             except Unsent:
                 pass  # it ended while nobody looked
-        return await (await self._connect()).send(packed, answers)
+        try:
+            async with asyncio.timeout(self._timeout_s):  # many may wait here for one another
+                pipe = await self._connect()
+        except TimeoutError as error:
+            raise Unsent(f"{self.host}:{self.port}: no answer in time") from error
+        return await pipe.send(packed, answers)
 
     async def _connect(self) -> Pipe:
         async with self._dialling:
@@ -107,8 +113,8 @@ class Topology(Protocol):
 class Link:
     """Commands to wherever their keys are."""
 
-    def __init__(self, topology: Topology) -> None:
-        self._topology = topology
+    def __init__(self, topology: Topology, timeout_s: float) -> None:
+        self._topology, self._timeout_s = topology, timeout_s
 
     async def call(self, key: Argument, command: Command, *, again: bool) -> Any:
         """One command; answers of Redis that are errors come back as values, except those that are about where it was
@@ -120,7 +126,7 @@ class Link:
 
     async def call_packed(self, key: Argument, packed: bytes, *, again: bool) -> Any:
         """As `call`, for a command that is packed already."""
-        problem = ""
+        problem, deadline = "", self._deadline()
         for pause_s in (*PAUSES_S, None):
             node = None
             try:
@@ -140,31 +146,27 @@ class Link:
             if pause_s is None:
                 break
             await self._redirect(answer, node, pause_s)
+            if self._is_past(deadline):
+                break
         raise StoreUnavailable(f"Redis cannot be reached: {problem}", unknown=False)
 
     async def many(self, commands: Sequence[tuple[Argument, Command]], *, again: bool = True) -> list[Any]:
         """Commands by key, in one round trip per node, each with its own answer: Redis's, also where that is an error,
         or StoreUnavailable.
         """
-        groups: dict[Node, list[int]] = {}
-        try:
-            for index, (key, _) in enumerate(commands):
-                groups.setdefault(await self._topology.node(key), []).append(index)
-        except Unsent:
-            return [await self._call_alone(command, again=again) for command in commands]
-        answers: list[Any] = [None] * len(commands)
-        runs = [self._run_group(node, commands, indexes, answers, again) for node, indexes in groups.items()]
-        if len(runs) == 1:
-            await runs[0]
-        else:
-            await asyncio.gather(*runs)
-        return answers
-
-    async def _call_alone(self, command: tuple[Argument, Command], *, again: bool) -> Any:
-        try:
-            return await self.call(*command, again=again)
-        except StoreUnavailable as error:
-            return error
+        attempt, deadline = _Attempt(commands), self._deadline()
+        for pause_s in (*PAUSES_S, None):
+            await self._run_all(attempt, again=again)
+            if not attempt.left or pause_s is None:
+                break
+            for answer in attempt.redirections():
+                self._topology.moved(answer)
+            if attempt.failed_at:
+                await asyncio.sleep(pause_s)
+                await self._renew(attempt.failed_at[0])
+            if self._is_past(deadline):
+                break
+        return attempt.finish()
 
     async def subscribe(self, channel: str) -> AsyncIterator[bytes | None]:
         """Messages of a channel, and None after each (re)subscription: before it some may have been missed."""
@@ -189,35 +191,43 @@ class Link:
     async def close(self) -> None:
         await self._topology.close()
 
-    async def _run_group(
-        self,
-        node: Node,
-        commands: Sequence[tuple[Argument, Command]],
-        indexes: list[int],
-        answers: list[Any],
-        again: bool,
-    ) -> None:
-        received: list[Any] = [None] * len(indexes)
-        unanswered = indexes
-        try:
-            received = await node.run(b"".join([pack(commands[index][1]) for index in indexes]), len(indexes))
-        except Unsent:
-            pass
-        except Lost as error:
-            if not again:
-                lost = StoreUnavailable(f"no answer from Redis at {error}", unknown=True)
-                received, unanswered = [lost] * len(indexes), []
+    async def _run_all(self, attempt: "_Attempt", *, again: bool) -> None:
+        """Send what is left, in one round trip per node at the same time."""
+        groups: dict[Node, list[int]] = {}
+        left, attempt.left, attempt.failed_at = attempt.left, [], []
+        for index in left:
+            try:
+                node = await self._topology.node(attempt.commands[index][0])
+            except Unsent as error:
+                attempt.fail(left, error, None, again=again)
+                return
+            groups.setdefault(node, []).append(index)
+        runs = [self._run_group(attempt, node, indexes, again=again) for node, indexes in groups.items()]
+        if len(runs) == 1:
+            await runs[0]
         else:
-            unanswered = [index for index, answer in zip(indexes, received, strict=True) if _is_misdirected(answer)]
-        for index, answer in zip(indexes, received, strict=True):
-            answers[index] = answer
-        for index in unanswered:
-            answers[index] = await self._call_alone(commands[index], again=again)
+            await asyncio.gather(*runs)
+
+    async def _run_group(self, attempt: "_Attempt", node: Node, indexes: list[int], *, again: bool) -> None:
+        packed = {index: pack(attempt.commands[index][1]) for index in indexes}
+        try:
+            received = await node.run(b"".join(packed.values()), len(indexes))
+            for index, answer in zip(indexes, received, strict=True):
+                asked = await self._ask(answer, packed[index]) if isinstance(answer, AskError) else answer
+                attempt.take(index, asked, node)
+        except (Unsent, Lost) as error:
+            attempt.fail([index for index in indexes if not attempt.has(index)], error, node, again=again)
 
     async def _ask(self, error: AskError, packed: bytes) -> Any:
         """The slot is on its way to another node, and this key is there already."""
         node = self._topology.at(*target(error))
         return (await node.run(pack(("ASKING",)) + packed, 2))[1]
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._timeout_s
+
+    def _is_past(self, deadline: float) -> bool:
+        return asyncio.get_running_loop().time() >= deadline
 
     async def _redirect(self, answer: Any, node: Node | None, pause_s: float) -> None:
         if isinstance(answer, MovedError):
@@ -231,6 +241,51 @@ class Link:
             await self._topology.renew(failed)
 
 
+class _Attempt:
+    """Commands that go out together: which have their answers, which are to be sent again, and what went wrong."""
+
+    def __init__(self, commands: Sequence[tuple[Argument, Command]]) -> None:
+        self.commands = commands
+        self.left = list(range(len(commands)))
+        self.failed_at: list[Node | None] = []
+        self.problem = ""
+        self._answers: dict[int, Any] = {}
+        self._lost: set[int] = set()
+
+    def has(self, index: int) -> bool:
+        return index in self._answers
+
+    def take(self, index: int, answer: Any, node: Node) -> None:
+        self._answers[index] = answer
+        if _is_misdirected(answer):
+            self.left.append(index)
+            self.problem = str(answer)
+            if not isinstance(answer, MovedError):
+                self.failed_at.append(node)
+
+    def fail(self, indexes: list[int], error: Unsent | Lost, node: Node | None, *, again: bool) -> None:
+        self.problem = str(error)
+        self.failed_at.append(node)
+        if isinstance(error, Lost):
+            self._lost.update(indexes)
+        if isinstance(error, Lost) and not again:
+            lost = StoreUnavailable(f"no answer from Redis at {error}", unknown=True)
+            self._answers.update(dict.fromkeys(indexes, lost))
+        else:
+            self.left += indexes
+
+    def redirections(self) -> list[MovedError]:
+        """Where Redis says that commands belong. Their answers go, as those of all that is sent again."""
+        answers = [self._answers.pop(index, None) for index in self.left]
+        return [answer for answer in answers if isinstance(answer, MovedError)]
+
+    def finish(self) -> list[Any]:
+        for index in self.left:
+            unknown = index in self._lost
+            self._answers[index] = StoreUnavailable(f"Redis cannot be reached: {self.problem}", unknown=unknown)
+        return [self._answers[index] for index in range(len(self.commands))]
+
+
 def target(error: AskError) -> tuple[str, int]:
     """Where a redirection points to."""
     return str(error.host), int(error.port)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
@@ -242,8 +297,7 @@ def _is_misdirected(answer: Any) -> bool:
         return False
     if isinstance(answer, (MovedError, AskError, TryAgainError, ClusterDownError, ReadOnlyError, MasterDownError)):
         return True
-    text = str(answer)
-    return text.startswith("LOADING") or "READONLY" in text
+    return first_word(answer) in {"LOADING", "READONLY"}
 
 
 async def _hang_up(wire: Wire) -> None:

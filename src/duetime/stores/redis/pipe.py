@@ -9,6 +9,7 @@ call, in layers that this store does not use.
 """
 
 import asyncio
+import re
 import select
 import socket
 import ssl
@@ -76,10 +77,24 @@ class Expected:
         self.received: list[Any] = []
 
 
-def _read_error(text: str) -> Exception:
+def read_error(text: str) -> Exception:
     """An error that Redis answers, as redis-py's classes; never raised, because it is one caller's answer."""
     error = cast(Callable[[str], Exception], BaseParser.parse_error)(text)  # pyright: ignore[reportUnknownMemberType]
     return error if isinstance(error, ResponseError) else ResponseError(text)
+
+
+_WRAPPING_OF_REDIS_6 = re.compile(r"Error running script \(call to f_\w+\): (?:@?user_script: ?\d+: )*-?")
+
+
+def first_word(error: ResponseError) -> str:
+    """What kind of error it is, such as MISCONF; empty where redis-py has a class for it, or Redis has no word.
+
+    Redis 6 wraps an error inside a script in text of its own. Names of queues and ids stand further back in the text.
+    """
+    text = str(error)
+    wrapping = _WRAPPING_OF_REDIS_6.match(text)
+    word = text[wrapping.end() if wrapping else 0 :].partition(" ")[0]
+    return word if word.isupper() else ""
 
 
 class Pipe(asyncio.Protocol):
@@ -88,7 +103,7 @@ class Pipe(asyncio.Protocol):
     def __init__(self, name: str, timeout_s: float) -> None:
         self._name, self._timeout_s = name, timeout_s
         self._loop = asyncio.get_running_loop()
-        self._reader = hiredis.Reader(replyError=cast(Callable[[str], Exception], _read_error))
+        self._reader = hiredis.Reader(replyError=cast(Callable[[str], Exception], read_error))
         self._expected: deque[Expected] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._poll = select.poll()

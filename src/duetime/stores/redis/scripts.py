@@ -16,7 +16,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.redis.keys import companion
 from duetime.stores.redis.link import Link
-from duetime.stores.redis.pipe import Argument, Command, pack
+from duetime.stores.redis.pipe import Argument, Command, first_word, pack
 
 Run = tuple[Sequence[str], Sequence[Argument]]
 """The prefixes (KEYS but the last) and the arguments of one run of a script."""
@@ -109,14 +109,12 @@ def checked(answers: list[Any]) -> list[Any]:
 
 
 def translate(error: ResponseError) -> DuetimeError:
-    """What Redis says, in our words. Redis 6 wraps an error inside a script in text of its own, so the word is
-    searched for.
-    """
-    text = str(error)
-    if isinstance(error, OutOfMemoryError) or "OOM" in text:
+    """What Redis says, in our words."""
+    word = first_word(error)
+    if isinstance(error, OutOfMemoryError) or word == "OOM":
         return StoreFull()
-    if "WRONGTYPE" in text or "DAMAGED" in text:
-        return StoreDamaged(f"Redis holds something that Duetime did not write: {text}")
-    if "user_script" in text:
-        return StoreDamaged(f"a script failed, which means that its data is not what it wrote: {text}")
-    return StoreUnavailable(f"Redis refuses: {text}", unknown=False)
+    if word in {"WRONGTYPE", "DAMAGED"}:
+        return StoreDamaged(f"Redis holds something that Duetime did not write: {error}")
+    if not word and type(error) is ResponseError and "user_script" in str(error):
+        return StoreDamaged(f"a script failed, which means that its data is not what it wrote: {error}")
+    return StoreUnavailable(f"Redis refuses: {error}", unknown=False)

@@ -309,13 +309,14 @@ function q.commit()
   q.plan_anew()
 end
 
--- Tells all processes if something now waits that is due before all that waited `before`.
+-- Tells all processes if something now waits that is due before all that waited `before`. A user without rights on the
+-- channel has written all the same: waiting consumers find the job by their check of every second.
 function q.announce(before)
   if q.first_due < before and not q.paused then
     q.waiting = { 1, 1, 1 }
     local first = q.earliest()
     if first < before then
-      call('PUBLISH', 'dt:wake', q.name .. ' ' .. q.text(first))
+      redis.pcall('PUBLISH', 'dt:wake', q.name .. ' ' .. q.text(first))
     end
   end
 end

@@ -18,5 +18,5 @@ local new = tonumber(redis.call('GET', KEYS[2]) or 0) + 1
 redis.call('HDEL', records, ARGV[2])
 redis.call('ZADD', changes, new, ARGV[1] .. '\0' .. ARGV[2])
 redis.call('SET', KEYS[2], new)
-redis.call('PUBLISH', 'dt:registry', new)
+redis.pcall('PUBLISH', 'dt:registry', new)
 return { 1, new }
