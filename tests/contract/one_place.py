@@ -1,6 +1,6 @@
 """What the contract promises across jobs, and a group of stores promises on each member only.
 
-Every other test of the suite holds for a group as it does for one store; `stores/group.py` says so to its users.
+Every other test of the suite holds for a group as it does for one store; `stores/group/store.py` says so to its users.
 """
 
 ORDER = """

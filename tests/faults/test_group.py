@@ -17,7 +17,7 @@ from duetime.errors import InvalidSettings, StoreUnavailable
 from duetime.job import Event, IfExists, NewJob
 from duetime.names import Queue
 from duetime.settings_file import group_url
-from duetime.stores.group_layout import home
+from duetime.stores.group.layout import home
 from duetime.stores.open import open_store
 from duetime.topic import Status, Topic
 from tests.courier.conftest import OPTIONS

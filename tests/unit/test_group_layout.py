@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.names import Queue
-from duetime.stores.group_layout import Layouts, home, merge, read, without, write
+from duetime.stores.group.layout import Layouts, home, merge, read, without, write
 
 QUEUE = Queue("shop", "mail")
 IDS = [f"job-{n}" for n in range(3000)]

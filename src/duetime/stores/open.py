@@ -42,7 +42,7 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
                 ) from None
             return await RedisStore.open(url, clock=clock)
         case "group":
-            from duetime.stores.group import GroupStore
+            from duetime.stores.group.store import GroupStore
 
             name, members, drain = _group_parts(url)
             opening = {member: partial(open_store, own, clock=clock) for member, own in members.items()}

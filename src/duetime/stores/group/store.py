@@ -1,6 +1,6 @@
 """Several stores as one: a pool that outgrew one server.
 
-A job lives on one member, its home by a stable hash of (queue, id) (`group_layout.py`). One member down affects only
+A job lives on one member, its home by a stable hash of (queue, id) (`layout.py`). One member down affects only
 its share: its pushes are refused, its jobs wait, everything else goes on. What the contract promises for one job holds
 as on any store. Across jobs a group promises less, and nobody should be surprised:
 
@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from duetime.errors import DuetimeError, InvalidSettings, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Delivery, Job, Lease, Moved, State
 from duetime.names import Queue
-from duetime.stores import group_layout as layout
 from duetime.stores.base import (
     Ask,
     Page,
@@ -37,7 +36,8 @@ from duetime.stores.base import (
     StoreInfo,
     Wake,
 )
-from duetime.stores.group_member import Member
+from duetime.stores.group import layout
+from duetime.stores.group.member import Member
 from duetime.stores.registry import Registry
 
 T = TypeVar("T")
