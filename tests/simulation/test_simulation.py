@@ -11,7 +11,7 @@ import pytest
 
 from duetime.engine.engine import Engine
 from duetime.engine.reaper import Reaper
-from duetime.engine.waiters import Desk
+from duetime.engine.waiters import Desk, Waiter
 from tests.plugins.scale import read_scale
 from tests.simulation.world import World, live
 
@@ -51,7 +51,7 @@ def test_a_seed_has_one_history(seed: int) -> None:
     assert live(seed).ledger.history == live(seed).ledger.history
 
 
-@pytest.mark.parametrize("seed", [0, 1, 6, 7])
+@pytest.mark.parametrize("seed", [0, 1, 6, 7, 14, 15])
 def test_a_world_is_full_of_life(seed: int) -> None:
     """A simulation in which little happens would find little."""
     world = live(seed)
@@ -81,3 +81,30 @@ def test_it_notices_leases_that_nobody_takes_back(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Reaper, "expect", lambda reaper, in_s: None)
     monkeypatch.setattr("duetime.engine.reaper.LONGEST_REST_S", 5.0)
     assert "nobody took back" in complaints_of(range(6, 24, 8))
+
+
+def test_it_notices_queues_whose_empty_calls_set_off_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened before a freed consumer asked whether the queue still has a job for it."""
+    missed: dict[Waiter, set[Desk]] = {}
+    choose = Desk._next_waiters
+
+    def remember_the_busy(desk: Desk) -> list[Waiter]:
+        for waiter in desk.parked:
+            if waiter.busy:
+                missed.setdefault(waiter, set()).add(desk)
+        return choose(desk)
+
+    def signal_all_that_were_missed(waiter: Waiter) -> None:
+        waiter.busy = False
+        for desk in [desk for desk in waiter.desks if desk in missed.get(waiter, ())]:
+            desk.signal()
+        missed.pop(waiter, None)
+
+    monkeypatch.setattr(Desk, "_next_waiters", remember_the_busy)
+    monkeypatch.setattr(Waiter, "free", signal_all_that_were_missed)
+    assert "asks again and again" in complaints_of(range(14, 64, 16))
+
+
+def test_it_notices_a_queue_that_freed_consumers_are_not_offered_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Desk, "offer", lambda desk: None)
+    assert "nobody told the consumer" in complaints_of(range(0, 64, 2))

@@ -7,7 +7,10 @@ waits for it, nor a lease outlive its end, by more than a moment. In the others 
 clocks jump and engines come and go; when that is over, everything must still come to an end.
 
 Three in four of each kind are lonely, so that a wake that is lost is not made good by the next: few consumers that wait
-long, few jobs, and in calm all of them in rounds, within the time that a call takes. The others are crowded.
+long, few jobs, and in calm all of them in rounds, within the time that a call takes. The others are crowded; and half
+of those are thronged: dozens of consumers, each on several of five queues, and no store answers at once.
+
+When all jobs have come to their end, everybody rests: consumers that wait cause no call for jobs.
 """
 
 import asyncio
@@ -25,10 +28,14 @@ from duetime.stores.base import RulesChange
 from tests.simulation.ledger import LEASED, WAITING, Ledger, Wire
 from tests.simulation.virtual_loop import LoopClock, run_virtual
 
-QUEUES = [Queue("shop", name) for name in ("mail", "sms")]
+QUEUES = [Queue("shop", name) for name in ("mail", "sms", "fax", "post", "call")]
 OWN_IDS = [f"own{number}" for number in range(6)]
-BUSY_S = {"calm and lonely": 12.0, "broken and lonely": 4.0, "calm and crowded": 2.0, "broken and crowded": 2.0}
+FEW_QUEUES = QUEUES[:2]
+BUSY_S = {"calm and lonely": 12.0, "broken and lonely": 4.0, "calm and thronged": 1.0, "broken and thronged": 1.5}
+BUSY_IN_A_CROWD_S = 2.0
 """How long producers produce and things break."""
+REST_S = 3.0
+"""How long nothing may be asked at the end."""
 DRAIN_S = 60.0
 """How long everything may take to come to its end after that."""
 MOMENT_MS = 800
@@ -45,6 +52,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.calm = seed % 2 == 0
         self.lonely = seed % 8 < 6
+        self.thronged = seed % 16 > 13
+        self.queues = QUEUES if self.thronged else FEW_QUEUES
         self.chance = random.Random(seed)
         self.clock = LoopClock()
         self.ledger = Ledger(self.clock)
@@ -57,6 +66,7 @@ class World:
         self.sound_since = NEVER
         self.busy = True
         self.over = False
+        self.looks = 0
         self._stops: list[asyncio.Event] = []
 
     # --- a life
@@ -67,14 +77,15 @@ class World:
             for _ in range(chance.choice([1, 2])):
                 await self.start_engine(group)
             trouble = [group.create_task(actor) for actor in self.troubles(group)]
-            crowd = 2 if self.lonely else chance.randint(3, 7)
+            crowd = 2 if self.lonely else chance.randint(16, 40) if self.thronged else chance.randint(3, 7)
             consumers = [group.create_task(self.consume()) for _ in range(crowd)]
             watching = group.create_task(self.watch())
-            await asyncio.sleep(BUSY_S[self.kind])
+            await asyncio.sleep(BUSY_S.get(self.kind, BUSY_IN_A_CROWD_S))
             self.busy = False
             await asyncio.wait(trouble)
             await self.calm_down()
             await self.drain()
+            await self.rest()
             self.over = True
             for task in self.parked:
                 task.cancel()
@@ -93,7 +104,8 @@ class World:
 
     @property
     def kind(self) -> str:
-        return f"{'calm' if self.calm else 'broken'} and {'lonely' if self.lonely else 'crowded'}"
+        many = "lonely" if self.lonely else "thronged" if self.thronged else "crowded"
+        return f"{'calm' if self.calm else 'broken'} and {many}"
 
     def complain(self, what: str, *about: object) -> None:
         self.ledger.complaints.append(f"{self.clock.now_ms()}: {what}: {about}")
@@ -117,7 +129,9 @@ class World:
     def lag(self, wire: Wire) -> None:
         """Some stores answer at once, some take their time, and some never announce anything."""
         longest = self.chance.choice([0.0, 0.01, 0.08] if self.lonely else [0.0, 0.002, 0.015])
-        if longest:
+        if self.thronged and self.chance.random() < 0.7:
+            wire.slow(request=0.001 + longest)  # the same for all: calls that were sent together end together
+        elif longest:
             wire.slow(request=lambda: self.chance.random() * longest, answer=lambda: self.chance.random() * longest)
         if not self.calm and self.chance.random() < 0.3:
             wire.silence_wakeups()
@@ -126,9 +140,23 @@ class World:
         """Whatever was broken works again, and stays so."""
         for wire in self.wires:
             wire.heal()
+            if self.thronged:
+                self.lag(wire)
         self.sound_since = self.clock.now_ms()
-        for queue in QUEUES:
+        for queue in self.queues:
             await self.ledger.configure(queue, RulesChange(paused=False))
+
+    async def rest(self) -> None:
+        """Nothing is left to take: those who wait look no more, and whoever comes looks once at each queue."""
+        await asyncio.sleep(1.0)  # calls under way end, and consumers that had something to do come back
+        asked, came = self.asked(), self.looks
+        await asyncio.sleep(REST_S)
+        asked, came = self.asked() - asked, self.looks - came
+        if asked > came * len(self.queues):
+            self.complain("asks again and again for what is not there", asked, came)
+
+    def asked(self) -> int:
+        return sum(wire.count("reserve") for wire in self.wires)
 
     async def drain(self) -> None:
         """Consumers go on until nothing waits and nothing is leased."""
@@ -167,7 +195,7 @@ class World:
             await asyncio.gather(*(self.do_one(name, chance) for name in names))
 
     async def do_one(self, name: str, chance: random.Random) -> None:
-        queue, engine = chance.choice(QUEUES), self.some_engine(chance)
+        queue, engine = chance.choice(self.queues), self.some_engine(chance)
         match chance.choice(["push", "push", "push", "own", "own", "cancel", "reschedule"]):
             case "push":
                 jobs = [self.new_job(chance, f"{name}-{at}") for at in range(chance.choice([1, 1, 1, 3]))]
@@ -212,7 +240,8 @@ class World:
             await asyncio.sleep(chance.random() if self.lonely else chance.choice([0.0, 0.02, 0.1]))
 
     async def consume_once(self, chance: random.Random) -> None:
-        queues = chance.sample(QUEUES, chance.randint(1, len(QUEUES))) if self.busy else QUEUES
+        queues = chance.sample(self.queues, chance.randint(1, len(self.queues))) if self.busy else self.queues
+        self.looks += 1
         limit = chance.choice([1, 1, 2, 5])
         wait_ms = chance.choice([0, 1, 300, 1000]) if self.busy and not self.lonely else 20_000
         call = self.some_engine(chance).reserve(
@@ -253,7 +282,7 @@ class World:
 
     async def push_one(self, job_id: str, chance: random.Random) -> None:
         job = NewJob(job_id, b"x", delay_ms=chance.choice([0, 0, 0, 1, 20, 100]))
-        await self.push(self.some_engine(chance), chance.choice(QUEUES), [job], IfExists.KEEP, chance)
+        await self.push(self.some_engine(chance), chance.choice(self.queues), [job], IfExists.KEEP, chance)
 
     def interrupt(self) -> None:
         """Somebody who waits is cancelled, about when an answer arrives."""
@@ -325,7 +354,7 @@ class World:
         chance = random.Random(self.chance.random())
         while self.busy:
             await asyncio.sleep(chance.random())
-            queue = chance.choice(QUEUES)
+            queue = chance.choice(self.queues)
             engine = self.some_engine(chance)
             match chance.choice(["pause", "resume", "resume", "respawn", "rules"]):
                 case "pause":
@@ -401,10 +430,10 @@ class World:
                 self.complain("a lease that nobody has and nobody gave back", lease)
         for lease in self.received - reached:
             self.complain("received from nowhere", lease)
-        for counted in await self.ledger.counts(QUEUES):
+        for counted in await self.ledger.counts(self.queues):
             if counted.delayed or counted.ready or counted.leased:
                 self.complain("left over", counted)
-        dead = sum(counted.dead for counted in await self.ledger.counts(QUEUES))
+        dead = sum(counted.dead for counted in await self.ledger.counts(self.queues))
         if dead != len(self.ledger.jobs):
             self.complain("counts are not what the books say", dead, len(self.ledger.jobs))
 
@@ -434,7 +463,7 @@ def live(seed: int) -> World:
     if world.calm:
         waiters.CHECK_EVERY_S = 1e6
     if seed % 3 == 0:
-        engine_module.MANY_QUEUES = len(QUEUES)  # the look that asks for all heads at first
+        engine_module.MANY_QUEUES = len(world.queues)  # the look that asks for all heads at first
     try:
         run_virtual(world.live(), seed=seed)
     finally:

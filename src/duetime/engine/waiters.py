@@ -74,19 +74,12 @@ class Waiter:
         self.answer: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
         self.error: Exception | None = None
         self.busy = True
-        self._missed: set[Desk] = set()
-
-    def miss(self, desk: "Desk") -> None:
-        """A desk had news while this consumer was in a call elsewhere."""
-        self._missed.add(desk)
 
     def free(self) -> None:
-        """The call brought nothing: available again, and first of all for what was missed, desk by desk in order."""
+        """The call brought nothing: available again, and first of all for jobs that lack a consumer, in its order."""
         self.busy = False
-        missed, self._missed = self._missed, set()
         for desk in self.desks:
-            if desk in missed:
-                desk.signal()
+            desk.offer()
 
     def fail(self, error: Exception) -> None:
         """Waiting is over. Not an exception in the future: nobody would retrieve it if the consumer has just gone."""
@@ -96,7 +89,11 @@ class Waiter:
 
 
 class Desk:
-    """Where the waiting consumers of one queue stand."""
+    """Where the waiting consumers of one queue stand.
+
+    `_next_at` is when the earliest job that it knows of falls due. With a timer that is to come; without one it has
+    come, and either a call is under way for the job or all consumers here are busy in calls for other queues.
+    """
 
     def __init__(self, queue: Queue, room: "WaitingRoom") -> None:
         self.queue = queue
@@ -104,6 +101,7 @@ class Desk:
         self._room = room
         self._next_at: int | None = None
         self._noticed = 0
+        self._asked: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._calling = False
         self._again = False
@@ -119,12 +117,25 @@ class Desk:
                 self._room.spawn(self._serve())
                 self._calling = True
 
+    def offer(self) -> None:
+        """A consumer is free again: look, but only for a job that is known to be due.
+
+        If every freed consumer set off a call, the calls for two queues would set off each other for ever: each keeps
+        some consumers from the other and brings them nothing.
+        """
+        if self._next_at is not None and self._timer is None and not self._calling:
+            self.signal()
+
     def notice(self, due_at: int) -> None:
         """A job waits here from `due_at` on."""
+        # The answer that is on its way replaces what was known before it was asked for, but no later news.
+        outdated = self._asked is not None and self._noticed <= self._asked and self._timer is None
         self._noticed = self._room.news
-        if self._next_at is None or due_at < self._next_at or self._timer is None:
+        if self._next_at is None or due_at < self._next_at or outdated:
             self._next_at = due_at
             self.clock_changed()
+        elif self._timer is None:
+            self.signal()
 
     def learn(self, reserved: Reserved, since: int) -> None:
         """What a reserve of this queue said about what is left, by the store's own clock.
@@ -176,11 +187,14 @@ class Desk:
             return
         for waiter in waiters:
             waiter.busy = True
+        self._asked = self._room.news
         try:
             shares = await self._room.reserve(self.queue, [waiter.wants for waiter in waiters])
         except Exception as error:  # whatever it is, it belongs to the consumers
             self._failed(waiters, error)
             return
+        finally:
+            self._asked = None
         filled = sum(map(len, shares)) == sum(waiter.wants[0] for waiter in waiters)
         self._reach = min(2 * self._reach, STEP_JOBS) if filled else FIRST_REACH
         for waiter, share in zip(waiters, shares, strict=True):
@@ -199,10 +213,7 @@ class Desk:
         chosen: list[Waiter] = []
         wanted = 0
         for waiter in self.parked:
-            if waiter.answer.done():
-                continue
-            if waiter.busy:
-                waiter.miss(self)
+            if waiter.busy or waiter.answer.done():
                 continue
             wanted += waiter.wants[0]
             if chosen and wanted > self._reach:
@@ -211,7 +222,12 @@ class Desk:
         return chosen
 
     def _failed(self, waiters: Sequence[Waiter], error: Exception) -> None:
-        """Consumers sit out an outage until their deadline; the safety net looks again when the store is back."""
+        """Consumers sit out an outage until their deadline; the safety net looks again when the store is back.
+
+        Until then the jobs that this call was for count as unknown, or the calls of several queues would fail in turns.
+        """
+        if self._asked is not None and self._noticed <= self._asked and self._timer is None:
+            self._next_at = None
         if isinstance(error, StoreUnavailable):
             self._room.outage = error
         for waiter in waiters:
