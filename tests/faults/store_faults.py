@@ -5,6 +5,7 @@
     store.slow("push", request=0.5)       # a push reaches the store half a second later
     store.slow("reserve", answer=gate)    # a reserve takes effect; its answer waits for the event
     store.lose_answers("ack")             # an ack takes effect; its caller gets StoreUnavailable(unknown=True)
+    store.down_after(1, "ack")            # one more ack is served, then it is down
     store.break_wakeups()                 # listeners lose their connection, and may come again
     store.heal()
 
@@ -38,6 +39,7 @@ class Fault:
     silent: bool = False
     request: Pause = 0.0
     answer: Pause = 0.0
+    left: int | None = None
 
 
 class FaultyStore:
@@ -57,6 +59,10 @@ class FaultyStore:
             fault.down = True
         if "wakeups" in (verbs or VERBS):
             self.break_wakeups()
+
+    def down_after(self, calls: int, *verbs: str) -> None:
+        for fault in self._chosen(verbs):
+            fault.left = calls
 
     def slow(self, *verbs: str, request: Pause = 0.0, answer: Pause = 0.0) -> None:
         for fault in self._chosen(verbs):
@@ -101,7 +107,10 @@ class FaultyStore:
         return call
 
     def _require_up(self, verb: str) -> None:
-        if self._faults[verb].down:
+        fault = self._faults[verb]
+        if fault.left is not None:
+            fault.down, fault.left = not fault.left, max(fault.left - 1, 0)
+        if fault.down:
             raise StoreUnavailable("the store is down")
 
     async def wakeups(self) -> AsyncIterator[Wake]:

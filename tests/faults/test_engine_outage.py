@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from duetime.engine import Engine
 from duetime.errors import StoreDamaged, StoreUnavailable
-from duetime.job import Lease, State
+from duetime.job import STEP_JOBS, Lease, State
 from duetime.stores.base import RulesChange, Wake
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, job, push, settle, waiting
 from tests.simulation.virtual_loop import run_virtual, virtual_time
@@ -60,6 +61,37 @@ def test_a_lost_answer_is_an_unknown_outcome() -> None:
             store.heal()
             await push(engine, "a")
             assert ids(await engine.reserve([QUEUE], limit=10)) == ["a"], "pushing again under the same id is safe"
+
+    run_virtual(main())
+
+
+STEPS: dict[str, tuple[str, Callable[[Engine, list[Lease]], Awaitable[object]]]] = {
+    "ack": ("ack", lambda engine, leases: engine.ack(leases)),
+    "ack on two queues": ("ack", lambda engine, leases: engine.ack([leases[0], replace(leases[1], queue=OTHER)])),
+    "ack by id": ("cancel", lambda engine, leases: engine.ack_by_id(QUEUE, [lease.id for lease in leases])),
+    "cancel": ("cancel", lambda engine, leases: engine.cancel(QUEUE, [lease.id for lease in leases])),
+    "reschedule": (
+        "reschedule",
+        lambda engine, leases: engine.reschedule(QUEUE, [lease.id for lease in leases], delay_ms=1),
+    ),
+    "purge": ("purge", lambda engine, _: engine.purge(QUEUE, [State.LEASED])),
+}
+
+
+@pytest.mark.parametrize("verb", STEPS)
+def test_a_verb_that_falls_after_its_first_step_does_not_say_that_nothing_was_done(verb: str) -> None:
+    async def main() -> None:
+        store = given_store()
+        called, call = STEPS[verb]
+        async with Engine(store) as engine:
+            leases: list[Lease] = []
+            for part in range(2):
+                await push(engine, *(f"{part}-{number}" for number in range(STEP_JOBS)))
+                leases += [delivery.lease for delivery in await engine.reserve([QUEUE], limit=STEP_JOBS)]
+            store.down_after(1, called)
+            with pytest.raises(StoreUnavailable) as caught:
+                await call(engine, leases)
+            assert caught.value.outcome_unknown
 
     run_virtual(main())
 

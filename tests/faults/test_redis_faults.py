@@ -6,16 +6,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import redis
 
 from duetime.clock import Clock, ManualClock
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.job import Counts, Event, Lease, NewJob, State
+from duetime.job import Counts, Event, Lease, Moved, NewJob, Priority, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange, Wake
+from duetime.stores.bulk import Failed, JobColumns, Step
 from duetime.stores.redis import keys
+from duetime.stores.redis.bulk import RedisBulk
 from duetime.stores.redis.store import RedisStore
+from tests.faults.losing_proxy import LosingProxy
 from tests.plugins.redis_server import RedisServer
 
 pytestmark = pytest.mark.store_kind("redis")
@@ -325,10 +329,15 @@ async def test_a_redis_that_falls_in_the_middle_of_a_large_call(start_redis: Cal
         assert isinstance(done, Pushed)
         assert isinstance(failed, StoreUnavailable)
         assert not failed.outcome_unknown
-        # A verb that cannot tell them apart does not claim that nothing was done
-        with pytest.raises(StoreUnavailable) as failure:
-            await store.cancel(QUEUE, names)
-        assert failure.value.outcome_unknown
+        removed = await store.cancel(QUEUE, names)
+        assert [type(answer) for answer in removed] == [Moved] * 500 + [StoreUnavailable] * 500
+        store._scripts.run = run
+        await store.push(QUEUE, halves)
+        [deliveries] = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
+        lease = deliveries[0].lease
+        store._scripts.run = run_and_fall  # type: ignore[method-assign]
+        finished = await store.ack(QUEUE, [lease, lease, lease])
+        assert [type(answer) for answer in finished] == [Moved, StoreUnavailable, StoreUnavailable]
 
 
 async def test_a_replica_refuses_writes(start_redis: Callable[..., RedisServer]) -> None:
@@ -396,50 +405,6 @@ async def test_the_registry_is_watched_over_a_lost_subscription(redis_url: str) 
         assert await anext(versions) == 1
 
 
-class LosingProxy:
-    """Passes everything on to Redis; once told to, it loses the next answer and closes."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._serving: set[asyncio.Task[None] | None] = set()
-        self.loses_next = False
-        self.lost = 0
-
-    async def __aenter__(self) -> "LosingProxy":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        tasks = [task for task in self._serving if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._serving.add(asyncio.current_task())
-        from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self._port)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._pass_on(reader, to_redis, answers=False))
-                tasks.create_task(self._pass_on(from_redis, writer, answers=True))
-        except* ConnectionError:
-            pass
-        finally:
-            writer.close()
-            to_redis.close()
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
-        while data := await reader.read(65536):
-            if answers and self.loses_next:
-                self.loses_next, self.lost = False, self.lost + 1
-                break
-            writer.write(data)
-            await writer.drain()
-        raise ConnectionResetError
-
-
 async def know_the_scripts(store: RedisStore) -> None:
     """Else the answer that is lost could be that Redis does not know the script, and nothing was done."""
     await push_one(store, "first")
@@ -489,3 +454,77 @@ async def test_a_reserve_whose_answer_is_lost_lapses(redis_server: RedisServer, 
         clock.advance("60s")
         assert [moved.event for moved in (await store.reap()).moved[QUEUE]] == [Event.LEASE_EXPIRED]
         assert (await lease_one(store)).attempt == 2
+
+
+BULK = Step(0, 2, Mark("batch/0", b"digest", 60_000, brief=True))
+
+REPEATED: dict[str, Verb] = {
+    "ack": lambda store, lease: store.ack(QUEUE, [lease]),
+    "extend": lambda store, lease: store.extend(lease, 90_000),
+    "bulk push": lambda store, _: load(store),
+    "configure": lambda store, _: store.configure(QUEUE, RulesChange(strict=True)),
+}
+
+
+async def load(store: RedisStore) -> None:
+    columns = JobColumns(
+        pa.array(["b1", "b2"], pa.string()),
+        pa.array([b"", b""], pa.binary()),
+        pa.array([1, 2], pa.int64()),
+        0,
+        5,
+        Priority.NORMAL,
+    )
+    [answer] = [one async for one in RedisBulk(store).load(QUEUE, columns, [BULK])]
+    if isinstance(answer, Failed):
+        raise answer.error
+
+
+@pytest.mark.parametrize(
+    ("verb", "then"),
+    [
+        *((verb, then) for verb in REPEATED for then in ("is away", "has forgotten the scripts and is away")),
+        *((verb, "refuses") for verb in ("extend", "configure")),  # the others have nothing left to write
+    ],
+)
+async def test_a_lost_answer_is_never_told_as_if_nothing_had_happened(
+    start_redis: Callable[..., RedisServer], verb: str, then: str
+) -> None:
+    server = start_redis()
+    async with LosingProxy(server.port) as proxy, opened(f"{proxy.url}?timeout=2") as store:
+        await know_the_scripts(store)
+        await load(store)
+        await store.cancel(QUEUE, ["b1", "b2"])
+        await store.configure(QUEUE, RulesChange(max_jobs=1000))
+        await push_one(store, "a")
+        lease = await lease_one(store)
+        with redis.Redis.from_url(server.url) as client:
+            for key in client.scan_iter("*:mark:*"):
+                client.delete(key)
+            before = dump(server.url)
+
+            # Given a first attempt that takes effect and whose answer is lost, and repetitions that fail
+            def fall() -> None:
+                if then == "is away":
+                    proxy.refuse()
+                elif then == "refuses":
+                    client.config_set("min-replicas-to-write", "1")
+                else:
+                    client.script_flush()
+                    proxy.refuse(after=1)  # the answer that says so
+
+            proxy.loses_next, proxy.on_loss = True, fall
+            with pytest.raises(StoreUnavailable) as failure:
+                await REPEATED[verb](store, lease)
+            assert failure.value.outcome_unknown
+            assert dump(server.url) != before, "it had taken effect"
+
+
+async def test_many_commands_whose_answers_were_lost(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    async with LosingProxy(server.port) as proxy, opened(proxy.url) as store:
+        await know_the_scripts(store)
+        proxy.loses_next, proxy.on_loss = True, proxy.refuse
+        with pytest.raises(StoreUnavailable) as failure:
+            await store.counts([QUEUE])
+        assert failure.value.outcome_unknown

@@ -12,7 +12,8 @@ change is one atomic step in the store, and everything here can be rebuilt from 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import replace
 from itertools import repeat
@@ -162,7 +163,8 @@ class Engine:
         check_ids(ids)
         answers: list[Moved | None] = []
         for chunk in _chunks(ids):
-            answers += await self._cancels.submit(queue, chunk, len(chunk))
+            with _partly_done(answers):
+                answers += await self._cancels.submit(queue, chunk, len(chunk))
         return answers
 
     async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
@@ -173,7 +175,8 @@ class Engine:
         check_ids(ids)
         answers: list[Moved | None] = []
         for chunk in _chunks(ids):
-            answers += await self._acks_by_id.submit(queue, chunk, len(chunk))
+            with _partly_done(answers):
+                answers += await self._acks_by_id.submit(queue, chunk, len(chunk))
         return answers
 
     async def reschedule(
@@ -184,7 +187,8 @@ class Engine:
         check_times(delay_ms=delay_ms, due_at=due_at)
         answers: list[Moved | DuetimeError | None] = []
         for chunk in _chunks(ids):
-            step = await self.store.reschedule(queue, chunk, delay_ms=delay_ms, due_at=due_at)
+            with _partly_done(answers):
+                step = await self.store.reschedule(queue, chunk, delay_ms=delay_ms, due_at=due_at)
             self._moved(queue, [moved for moved in step if isinstance(moved, Moved)])
             answers += step
         return answers
@@ -229,13 +233,13 @@ class Engine:
         for place, lease in enumerate(leases):
             check_lease(lease)
             by_queue.setdefault(lease.queue, []).append(place)
-        answers: list[Moved | LeaseLost | None] = [None] * len(leases)
+        answers: dict[int, Moved | LeaseLost | None] = {}
         for queue, all_places in by_queue.items():
             for places in _chunks(all_places):
-                found = await self._acks.submit(queue, [leases[place] for place in places], len(places))
-                for place, answer in zip(places, found, strict=True):
-                    answers[place] = answer
-        return answers
+                with _partly_done(answers):
+                    found = await self._acks.submit(queue, [leases[place] for place in places], len(places))
+                answers.update(zip(places, found, strict=True))
+        return [answers[place] for place in range(len(leases))]
 
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
         """Give a job back to be tried again after a delay."""
@@ -289,7 +293,8 @@ class Engine:
         steps = _chunks(ids) if ids is not None else repeat(None, -(-limit // STEP_JOBS))
         for chunk in steps:
             want = min(limit - len(moved), STEP_JOBS) if chunk is None else len(chunk)
-            step = await self.store.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
+            with _partly_done(moved):
+                step = await self.store.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
             self._moved(queue, step)
             moved += step
             if chunk is None and len(step) < want:
@@ -301,7 +306,8 @@ class Engine:
         removed = 0
         step = Purged(0, 0, more=True)
         while step.more:
-            step = await self.store.purge(queue, states, limit=None if limit is None else limit - removed)
+            with _partly_done(range(removed)):
+                step = await self.store.purge(queue, states, limit=None if limit is None else limit - removed)
             removed += step.removed
         return removed
 
@@ -457,6 +463,17 @@ def _merge(wants: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:
     return groups
 
 
+@contextmanager
+def _partly_done(done: Sized) -> Generator[None]:
+    """A step of a verb that takes several: if it fails after others were `done`, the verb has taken effect in part."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        if not done or error.outcome_unknown:
+            raise
+        raise StoreUnavailable(error.message, unknown=True) from error
+
+
 def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[Any]:
     """Each request's answers; or the error of a request that was for a part of the store that is down."""
     shares: list[Any] = []
@@ -464,6 +481,8 @@ def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[An
     for request in requests:
         share = answers[at : at + len(request)]
         down = next((answer for answer in share if isinstance(answer, StoreUnavailable)), None)
+        if down and any(isinstance(answer, Moved) for answer in share):
+            down = StoreUnavailable(down.message, unknown=True)
         shares.append(down or share)
         at += len(request)
     return shares

@@ -198,8 +198,8 @@ class Store(Protocol):
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         """Finish jobs: they are gone. None where the job was gone already, so repeating an ack is no error.
 
-        StoreUnavailable as a value: only the part of the store that has this job is down. Atomic per lease.
-        Idempotent. Cost O(log n) per lease.
+        StoreUnavailable as a value: only the part of the store that has this job is down, or the store fell after it
+        had finished others. Atomic per lease. Idempotent. Cost O(log n) per lease.
         """
         ...
 
@@ -233,8 +233,8 @@ class Store(Protocol):
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         """Remove jobs by id from wherever they are: cancelled (reason "running" if leased), deleted if dead.
 
-        StoreUnavailable as a value: only the part of the store that would have this job is down. Atomic per
-        id. Idempotent: None where there is no such job. Cost O(log n) per id.
+        StoreUnavailable as a value: only the part of the store that would have this job is down, or the store fell
+        after it had removed others. Atomic per id. Idempotent: None where there is no such job. Cost O(log n) per id.
         """
         ...
 

@@ -110,23 +110,35 @@ class Topology(Protocol):
     async def close(self) -> None: ...
 
 
+class Fate:
+    """What is known about a request over all its attempts: once an answer `is_lost`, it may have taken effect, whatever
+    the later attempts say.
+    """
+
+    __slots__ = ("is_lost",)
+
+    def __init__(self) -> None:
+        self.is_lost = False
+
+
 class Link:
     """Commands to wherever their keys are."""
 
     def __init__(self, topology: Topology, timeout_s: float) -> None:
         self._topology, self._timeout_s = topology, timeout_s
 
-    async def call(self, key: Argument, command: Command, *, again: bool) -> Any:
+    async def call(self, key: Argument, command: Command, *, again: bool, fate: Fate | None = None) -> Any:
         """One command; answers of Redis that are errors come back as values, except those that are about where it was
         sent.
 
-        `again`: a repetition does no harm, so a lost answer is worth one. Raises StoreUnavailable.
+        `again`: a repetition does no harm, so a lost answer is worth one. `fate` is told of lost answers, for a caller
+        that sends more than one command for the same request. Raises StoreUnavailable.
         """
-        return await self.call_packed(key, pack(command), again=again)
+        return await self.call_packed(key, pack(command), again=again, fate=fate)
 
-    async def call_packed(self, key: Argument, packed: bytes, *, again: bool) -> Any:
+    async def call_packed(self, key: Argument, packed: bytes, *, again: bool, fate: Fate | None = None) -> Any:
         """As `call`, for a command that is packed already."""
-        problem, deadline = "", self._deadline()
+        problem, deadline, fate = "", self._deadline(), fate or Fate()
         for pause_s in (*PAUSES_S, None):
             node = None
             try:
@@ -140,6 +152,7 @@ class Link:
             except Unsent as error:
                 answer, problem = None, str(error)
             except Lost as error:
+                fate.is_lost = True
                 if not again:
                     raise StoreUnavailable(f"no answer from Redis at {error}", unknown=True) from error
                 answer, problem = None, str(error)
@@ -148,7 +161,7 @@ class Link:
             await self._redirect(answer, node, pause_s)
             if self._is_past(deadline):
                 break
-        raise StoreUnavailable(f"Redis cannot be reached: {problem}", unknown=False)
+        raise StoreUnavailable(f"Redis cannot be reached: {problem}", unknown=fate.is_lost)
 
     async def many(self, commands: Sequence[tuple[Argument, Command]], *, again: bool = True) -> list[Any]:
         """Commands by key, in one round trip per node, each with its own answer: Redis's, also where that is an error,

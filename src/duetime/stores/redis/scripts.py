@@ -5,7 +5,7 @@ them (after a restart, a failover or SCRIPT FLUSH).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -15,8 +15,8 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.redis.keys import companion
-from duetime.stores.redis.link import Link
-from duetime.stores.redis.pipe import Argument, Command, first_word, pack
+from duetime.stores.redis.link import Fate, Link
+from duetime.stores.redis.pipe import Argument, first_word, pack
 
 Run = tuple[Sequence[str], Sequence[Argument]]
 """The prefixes (KEYS but the last) and the arguments of one run of a script."""
@@ -47,42 +47,47 @@ class Scripts:
     async def run(self, name: str, prefix: str, *arguments: Argument, again: bool = False) -> Any:
         """One run on what one prefix stands for. `again`: as in Link.call."""
         rest = (2, prefix, companion(prefix), *arguments)
-        sent = self._sent[name]
-        answer = await self._link.call(prefix, ("EVALSHA", self._hashes[name], *rest), again=again)
+        sent, fate = self._sent[name], Fate()
+
+        async def send(verb: str, script: str) -> Any:
+            return await self._link.call(prefix, (verb, script, *rest), again=again, fate=fate)
+
+        answer = await send("EVALSHA", self._hashes[name])
         while isinstance(answer, NoScriptError):
-            sent, answer = await self._run_forgotten(name, prefix, rest, sent=sent, again=again)
+            sent, answer = await self._run_forgotten(name, send, sent)
         if isinstance(answer, ResponseError):
-            raise translate(answer)
+            raise _refused(answer, fate)
         return answer
 
-    async def _run_forgotten(self, name: str, prefix: str, rest: Command, *, sent: int, again: bool) -> tuple[int, Any]:
+    async def _run_forgotten(self, name: str, send: Callable[[str, str], Awaitable[Any]], sent: int) -> tuple[int, Any]:
         """Send the script in full, unless another caller just did: thousands at once must not all send it.
 
         In a Cluster that may have been to another node; then the answer is NOSCRIPT again.
         """
         async with self._sending:
             if self._sent[name] == sent:
-                answer = await self._link.call(prefix, ("EVAL", self._sources[name], *rest), again=again)
+                answer = await send("EVAL", self._sources[name])
                 self._sent[name] += 1
                 return self._sent[name], answer
         sent = self._sent[name]
-        return sent, await self._link.call(prefix, ("EVALSHA", self._hashes[name], *rest), again=again)
+        return sent, await send("EVALSHA", self._hashes[name])
 
     async def run_packed(self, name: str, prefix: str, rest: bytes, count: int) -> Any:
         """As `run` with `again`, for `count` arguments that are pieces of protocol already."""
 
+        fate = Fate()
+
         async def send(verb: str, script: str) -> Any:
             head = pack((verb, script, 2, prefix, companion(prefix)))
             numbers = b"*%d" % (5 + count)
-            return await self._link.call_packed(
-                prefix, b"".join((numbers, head[head.index(b"\r") :], rest)), again=True
-            )
+            packed = b"".join((numbers, head[head.index(b"\r") :], rest))
+            return await self._link.call_packed(prefix, packed, again=True, fate=fate)
 
         answer = await send("EVALSHA", self._hashes[name])
         if isinstance(answer, NoScriptError):
             answer = await send("EVAL", self._sources[name])
         if isinstance(answer, ResponseError):
-            raise translate(answer)
+            raise _refused(answer, fate)
         return answer
 
     async def run_many(self, name: str, runs: Sequence[Run], *, again: bool = True) -> list[Any]:
@@ -106,6 +111,14 @@ def checked(answers: list[Any]) -> list[Any]:
         if isinstance(answer, DuetimeError):
             raise answer
     return answers
+
+
+def _refused(error: ResponseError, fate: Fate) -> DuetimeError:
+    """A refusal says that nothing was done by the attempt that it answers, and nothing about one that was lost."""
+    refusal = translate(error)
+    if fate.is_lost:
+        return StoreUnavailable(f"an answer of Redis was lost, then: {refusal.message}", unknown=True)
+    return refusal
 
 
 def translate(error: ResponseError) -> DuetimeError:

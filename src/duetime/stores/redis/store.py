@@ -121,15 +121,21 @@ class RedisStore(RedisReads):
             deliveries = _with_infos(deliveries, infos)
         return Reserved(deliveries, next_at, now, read_moves(expired))
 
-    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
-        answers: list[Moved | LeaseLost | None] = []
+    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
+        answers: list[Moved | LeaseLost | StoreUnavailable | None] = []
         for some in _ack_batches(leases):
             ids = [lease.id for lease in some]
             fences = b"".join([pack_fence(LEASED, lease.born, lease.attempt) for lease in some])
             latest = max([lease.born for lease in some])
-            letters = await self._scripts.run(
-                "ack", keys.prefix(queue), self._now(), STEP_BYTES, latest, fences, *ids, again=True
-            )
+            try:
+                letters = await self._scripts.run(
+                    "ack", keys.prefix(queue), self._now(), STEP_BYTES, latest, fences, *ids, again=True
+                )
+            except StoreUnavailable as error:
+                if not answers:
+                    raise
+                answers += [error] * (len(leases) - len(answers))  # the acks before it have happened, and say so
+                break
             if letters.count(b"a") == len(some):
                 answers += [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in some]
             else:
@@ -162,7 +168,7 @@ class RedisStore(RedisReads):
             again=again,
         )
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         return await self._on_ids("cancel", queue, ids, (), _read_cancelled)
 
     async def reschedule(
@@ -178,16 +184,17 @@ class RedisStore(RedisReads):
         ids: Sequence[str],
         arguments: tuple[Argument, ...],
         read: Callable[[str, bytes | None], T],
-    ) -> list[T]:
+    ) -> list[T | StoreUnavailable]:
         """A verb on ids in as many steps as its bounds ask for."""
-        answers: list[T] = []
+        answers: list[T | StoreUnavailable] = []
         while len(answers) < len(ids):
             some = ids[len(answers) : len(answers) + STEP_JOBS]
             try:
                 packed = await self._scripts.run(verb, keys.prefix(queue), self._now(), STEP_BYTES, *arguments, *some)
             except StoreUnavailable as error:
-                # Some of it has happened.
-                raise StoreUnavailable(error.message, unknown=error.outcome_unknown or bool(answers)) from error
+                if not answers:
+                    raise
+                return answers + [error] * (len(ids) - len(answers))  # the steps before it have happened, and say so
             answers += [read(name, answer) for name, answer in zip(some, packed, strict=False)]
         return answers
 

@@ -1,0 +1,81 @@
+"""A proxy in front of Redis that loses answers: what was asked takes effect, and nobody is told.
+
+async with LosingProxy(server.port) as proxy:
+    store = await RedisStore.open(proxy.url)
+    proxy.loses_next = True               # the next answer is lost, and its connection ends
+    proxy.on_loss = proxy.refuse          # ... and after that nobody gets through any more
+    proxy.accept()
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class LosingProxy:
+    """Passes everything on until it is told to lose something. `lost` counts the answers that it lost."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._serving: set[asyncio.Task[None] | None] = set()
+        self.loses_next = False
+        self.on_loss: Callable[[], None] | None = None
+        """Called once, with the next answer that is lost, before its connection ends."""
+        self.lost = 0
+        self._is_refusing = False
+        self._passes = 0
+
+    async def __aenter__(self) -> "LosingProxy":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        tasks = [task for task in self._serving if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def refuse(self, *, after: int = 0) -> None:
+        """Nobody gets through, once so many more answers were passed on: connections are closed at once."""
+        self._is_refusing, self._passes = not after, after
+
+    def accept(self) -> None:
+        self._is_refusing = False
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving.add(asyncio.current_task())
+        if self._is_refusing:
+            writer.close()
+            return
+        from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self._port)
+        ways = [
+            asyncio.create_task(self._pass_on(reader, to_redis, answers=False)),
+            asyncio.create_task(self._pass_on(from_redis, writer, answers=True)),
+        ]
+        try:
+            with suppress(asyncio.CancelledError):  # the test is over
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            writer.close()
+            to_redis.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        while data := await reader.read(65536):
+            if answers and self.loses_next:
+                self.loses_next, self.lost = False, self.lost + 1
+                on_loss, self.on_loss = self.on_loss, None
+                if on_loss is not None:
+                    on_loss()
+                break
+            writer.write(data)
+            await writer.drain()
+            if answers and self._passes:
+                self.refuse(after=self._passes - 1)
+                if self._is_refusing:
+                    break
