@@ -240,6 +240,59 @@ async def test_a_job_that_ended_while_the_clock_was_behind(store: Store, clock: 
     await refuses_everywhere(store, lease)
 
 
+@pytest.mark.parametrize("behind", [0, 1, 60_000])
+@pytest.mark.parametrize("end", ["ack", "cancel", "delete", "release", "reap", "purge some", "purge all"])
+async def test_the_clock_steps_back_between_an_end_and_the_next_push(
+    store: Store, clock: ManualClock, end: str, behind: int
+) -> None:
+    # Given a lease on a job that ended while the clock was past its born
+    lease = await given_leased(store, "a", ttl="1s", ttr="1s")
+    clock.advance("500ms")
+    match end:
+        case "ack":
+            assert await ack_one(store, lease)
+        case "cancel":
+            assert await cancel_one(store, "a")
+        case "delete":
+            await store.kill(lease)
+            assert await cancel_one(store, "a")
+        case "release":
+            assert (await store.release(lease, 5000)).event is Event.EXPIRED
+        case "reap":
+            clock.advance("501ms")
+            assert [moved.event for moved in await reap(store)] == [Event.EXPIRED]
+        case "purge some":
+            await store.purge(QUEUE, [State.LEASED])
+        case _:
+            await store.purge(QUEUE, list(State))
+
+    # When the clock steps back, and the id comes again
+    clock.set(NOW - behind)
+    await push_one(store, "a")
+
+    # Then the old lease does not fit the new job, neither now nor after the clock has shown that time once more
+    new = (await reserve_one(store)).lease
+    assert new.born > lease.born
+    await refuses_everywhere(store, lease)
+    assert await ack_one(store, new) == Moved(Event.ACKED, "a", new.born, 1)
+    clock.set(NOW + 400)
+    await push_one(store, "a")
+    assert (await reserve_one(store)).lease.born > new.born
+    await refuses_everywhere(store, new)
+
+
+async def test_the_clock_steps_back_after_a_job_with_a_given_born_ended(store: Store, clock: ManualClock) -> None:
+    await push_one(store, "a", born=NOW - 10)
+    lease = (await reserve_one(store)).lease
+    await ack_one(store, lease)
+
+    clock.set(NOW - 10)
+    await push_one(store, "a")
+
+    assert (await reserve_one(store)).lease.born > lease.born
+    await refuses_everywhere(store, lease)
+
+
 async def test_a_job_put_back_under_its_old_born_goes_on_counting(store: Store) -> None:
     # Given a lease that was held when the store was lost
     lost = Lease(QUEUE, "a", NOW - 60_000, 3)

@@ -235,3 +235,14 @@ async def test_marks_do_not_count_as_jobs(store: Store) -> None:
 
     assert await counts(store) == Counts()
     assert (await store.purge(QUEUE, list(State))).removed == 0
+
+
+async def test_a_mark_outlives_a_clock_that_was_ahead_for_a_while(store: Store, clock: ManualClock) -> None:
+    first = await push(store, job("a"), mark=mark(life="1m"))
+
+    # When the clock is half an hour ahead as the reaper comes by, and is set right again
+    clock.advance("30m")
+    await store.reap()
+    clock.set(NOW + 1000)
+
+    assert await push(store, job("a"), mark=mark(life="1m")) == Pushed(first.jobs, NOW + 1000, repeated=True)

@@ -11,6 +11,7 @@ from duetime.job import STEP_BYTES, STEP_JOBS, Counts, NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed
 from duetime.stores.sql.sqlite import SqliteStore
+from duetime.stores.sql.sqlite_verbs import CLOCK_ERROR_MS
 
 QUEUE = Queue("shop", "mail")
 
@@ -67,12 +68,15 @@ async def test_a_large_queue_is_forgotten_at_once_and_removed_bit_by_bit(
 
 async def test_the_reaper_sweeps_old_marks_and_counters(store: SqliteStore, clock: ManualClock) -> None:
     await push(store, "a", mark=Mark("short", b"1", 1000))
-    await push(store, "b", mark=Mark("long", b"1", 5000))
+    await push(store, "b", mark=Mark("long", b"1", CLOCK_ERROR_MS))
     await store.registry.increment("short", life_ms=1000)
     await store.registry.increment("for ever")
     clock.advance(2)
     await store.reap()
-    assert (await rows(store, "marks"), await rows(store, "counters")) == (1, 1)
+    assert (await rows(store, "marks"), await rows(store, "counters")) == (2, 1)
+    clock.advance(CLOCK_ERROR_MS // 1000)
+    await store.reap()
+    assert await rows(store, "marks") == 1
 
 
 async def test_a_page_ends_at_its_bound_of_bytes(store: SqliteStore) -> None:

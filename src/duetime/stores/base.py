@@ -13,9 +13,10 @@ Said once for all verbs:
 - *Fence.* A verb on a lease works while queue, id, born and attempt match a leased job. A lease whose time ran out
   is held until the reaper takes it back.
 - *born* is the store's now at a push, raised above the queue's floor: born = max(now, floor + 1). The floor rises to
-  a born that was set above now, to the born of an incarnation that ends while born >= now, and to now at a purge. So
-  no two incarnations of an id ever share a born, also within one millisecond. A replacement is born above what it
-  replaces.
+  the born of every incarnation that ends, to a born that was set above now, and to now at a purge. So no two
+  incarnations of an id ever share a born, also within one millisecond and after the clock stepped back. A replacement
+  is born above what it replaces. A queue that was purged and is forgotten leaves its floor to the store: it may raise
+  the first borns of other new queues.
 - *Ends.* When several ends fit, "tries" wins over "expired": a job out of tries is never dropped silently.
 - *Order.* Within a priority: due_at, then id (by code point).
 - *Wakes.* Every step that puts a job into waiting announces (queue, due_at) if it is now the queue's earliest; so

@@ -97,7 +97,7 @@ class MemoryStore:
         except LeaseLost as lost:
             now = self._clock.now_ms()
             return None if self._line(lease.queue).jobs[lease.id].expired(now) else lost
-        line.end(job, self._clock.now_ms())
+        line.end(job)
         return Moved(Event.ACKED, job.id, job.born, job.attempt)
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
@@ -236,7 +236,7 @@ class MemoryStore:
         matching = [job_id for state in states for _, _, job_id in sorted(lines.places(line, state, now, expired=True))]
         doomed = matching[: min(STEP_JOBS, STEP_JOBS if limit is None else limit)]
         for job_id in doomed:
-            line.end(line.jobs[job_id], now)
+            line.end(line.jobs[job_id])
         line.floor = max(line.floor, now)
         wanted = len(matching) if limit is None else min(limit, len(matching))
         return Purged(len(doomed), now, more=len(doomed) < wanted)

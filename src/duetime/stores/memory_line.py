@@ -110,11 +110,14 @@ class Line:
         if job.place == WAITING and job.expires_at:
             _remove(self.ttl, (job.expires_at, job.id))
 
-    def end(self, job: Kept, now: int) -> None:
-        self.take(job)
+    def forget(self, job: Kept) -> None:
+        """The end of a job that is out of its place. Whatever the clock does, its born never comes again."""
         del self.jobs[job.id]
-        if job.born >= now:
-            self.floor = max(self.floor, job.born)
+        self.floor = max(self.floor, job.born)
+
+    def end(self, job: Kept) -> None:
+        self.take(job)
+        self.forget(job)
 
     def next_born(self, now: int, above: int = 0) -> int:
         born = max(now, self.floor + 1, above + 1)
@@ -138,9 +141,7 @@ class Line:
         self.expired += 1
         if self.rules.expired_to_dead:
             return self.die(job, now, Reason.EXPIRED)
-        del self.jobs[job.id]
-        if job.born >= now:
-            self.floor = max(self.floor, job.born)
+        self.forget(job)
         return Moved(Event.EXPIRED, job.id, job.born, job.attempt)
 
     def back_to_waiting(self, job: Kept, now: int, due_at: int, event: Event) -> Moved:
@@ -267,7 +268,7 @@ def _add(line: Line, new: NewJob, if_exists: IfExists, now: int) -> Moved:
         return Moved(Event.KEPT, old.id, old.born, old.attempt, due_at, reason=old.place)
     was = old.born if old else 0
     if old:
-        line.end(old, now)
+        line.end(old)
         line.expired += expired
     born = new.born or line.next_born(now, above=was)
     job = Kept(
@@ -290,7 +291,7 @@ def cancel(line: Line, job_id: str, now: int) -> Moved | None:
     job = line.jobs.get(job_id)
     if job is None or job.expired(now):
         return None
-    line.end(job, now)
+    line.end(job)
     event = Event.DELETED if job.place == DEAD else Event.CANCELLED
     return Moved(event, job.id, job.born, job.attempt, reason="running" if job.place == LEASED else "")
 

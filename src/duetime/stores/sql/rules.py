@@ -68,12 +68,12 @@ def leave(line: QueueRow, job: JobRow) -> None:
     job.reason = ""
 
 
-def end(line: QueueRow, job: JobRow, now: int) -> None:
+def end(line: QueueRow, job: JobRow) -> None:
+    """The job is gone. Whatever the clock does, its born never comes again."""
     leave(line, job)
     line.jobs -= 1
     job.place = GONE
-    if job.born >= now:
-        line.floor = max(line.floor, job.born)
+    line.floor = max(line.floor, job.born)
 
 
 # --- ways into a place
@@ -103,7 +103,7 @@ def expire(line: QueueRow, job: JobRow, now: int) -> Moved:
     line.expired += 1
     if line.expired_to_dead:
         return die(line, job, now, Reason.EXPIRED)
-    end(line, job, now)
+    end(line, job)
     return Moved(Event.EXPIRED, job.id, job.born, job.attempt)
 
 
@@ -128,17 +128,15 @@ def ack(line: QueueRow, job: JobRow | None, lease: Lease, now: int) -> Moved | L
         return None
     if not holds(job, lease):
         return lease_lost(lease)
-    end(line, job, now)
+    end(line, job)
     return Moved(Event.ACKED, job.id, job.born, job.attempt)
 
 
-def ack_held(line: QueueRow, leases: Sequence[Lease], now: int) -> list[Moved]:
+def ack_held(line: QueueRow, leases: Sequence[Lease]) -> list[Moved]:
     """The same for different leases that are all known to be held."""
     line.jobs -= len(leases)
     line.leased -= len(leases)
-    last_born = max(lease.born for lease in leases)
-    if last_born >= now:
-        line.floor = max(line.floor, last_born)
+    line.floor = max(line.floor, *(lease.born for lease in leases))
     return [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in leases]
 
 
@@ -150,7 +148,7 @@ def cancel(line: QueueRow, job: JobRow, now: int) -> Moved | None:
         return None
     event = Event.DELETED if job.place == DEAD else Event.CANCELLED
     reason = "running" if job.place == LEASED else ""
-    end(line, job, now)
+    end(line, job)
     return Moved(event, job.id, job.born, job.attempt, reason=reason)
 
 
@@ -232,7 +230,7 @@ class PushPlan:
         if not expired and if_exists is not IfExists.REPLACE:
             due_at = old.due_at if old.place == WAITING else 0
             return Moved(Event.KEPT, old.id, old.born, old.attempt, due_at, reason=PLACE_NAMES[old.place])
-        end(self._line, old, self._now)
+        end(self._line, old)
         if expired:
             self._line.expired += 1
             return self._accept(new, Event.ACCEPTED, reason="expired", was=old.born)

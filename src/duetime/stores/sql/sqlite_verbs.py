@@ -31,6 +31,9 @@ from duetime.stores.sql.sqlite_rows import (
 from duetime.stores.sql.sqlite_thread import Step
 from duetime.stores.sql.sqlite_views import list_keys
 
+CLOCK_ERROR_MS = 3_600_000
+"""How far ahead a clock may have been for a while: what is swept was over for longer than that."""
+
 T = TypeVar("T")
 
 _encode_answer = msgspec.msgpack.Encoder().encode
@@ -129,7 +132,7 @@ def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | Lease
         answers: list[Moved | LeaseLost | None]
         if _all_held(step, line, leases):
             # The usual case needs no look at each job: the leases say all there is to know.
-            answers = [*rules.ack_held(line, leases, step.now)]
+            answers = [*rules.ack_held(line, leases)]
         else:
             jobs = find_jobs(step, line, [lease.id for lease in leases])
             answers = [rules.ack(line, jobs.get(lease.id), lease, step.now) for lease in leases]
@@ -140,7 +143,7 @@ def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | Lease
 
 def _all_held(step: Step, line: QueueRow, leases: Sequence[Lease]) -> bool:
     fences = {(lease.id, lease.born, lease.attempt) for lease in leases}
-    if len(fences) < len(leases) or not line.leased:
+    if not leases or len(fences) < len(leases) or not line.leased:
         return False
     (held,) = fetch_one(step, "count_held", queue=line.id, leases=as_json(fences))
     return held == len(leases)
@@ -251,7 +254,7 @@ def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) 
             found.extend(key.id for key in keys)
         jobs = find_jobs(step, line, found[:bound])
         for job in jobs.values():
-            rules.end(line, job, step.now)
+            rules.end(line, job)
         write_jobs(step, line, jobs.values())
         more = len(found) > bound and (limit is None or limit > bound)
         return Purged(len(jobs), step.now, more=more)
@@ -319,7 +322,7 @@ def _reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
 
 def _sweep(step: Step) -> bool:
     """Remove some of what nobody will ask for again; True if there are more jobs of purged queues."""
-    execute(step, "delete_old_marks", now=step.now, limit=STEP_JOBS)
+    execute(step, "delete_old_marks", now=step.now - CLOCK_ERROR_MS, limit=STEP_JOBS)
     execute(step, "delete_old_counters", now=step.now, limit=STEP_JOBS)
     discarded = fetch_one(step, "some_discarded")
     if discarded is None:

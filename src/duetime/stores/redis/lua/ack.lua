@@ -7,21 +7,25 @@
 
 local now, budget, fences = q.clock(ARGV[1]), tonumber(ARGV[2]), ARGV[4]
 q.begin()
-local ids, ahead = { unpack(ARGV, 5) }, tonumber(ARGV[3]) >= now
+local ids = { unpack(ARGV, 5) }
 local records, finished, letters, size = q.fetch(q.tries, ids), {}, {}, #fences / #ids
 for i = 1, #ids do
   local record = records[i]
   if record and sub(record, 1, size) == sub(fences, size * (i - 1) + 1, size * i) then
     letters[i], finished[#finished + 1] = 'a', ids[i]
-    if ahead then
-      local born = unpack_struct('>I8', record, 2)
-      q.floor = math.max(q.floor, born >= now and born or 0)
-    end
   else
     letters[i] = q.find({ ids[i] }, now, budget)[1] and 'l' or 'g'
   end
 end
 if #finished > 0 then
+  -- Leases that are not held may name any born, so it counts only where it was compared.
+  if #finished == #ids then
+    q.floor = math.max(q.floor, tonumber(ARGV[3]))
+  else
+    for i = 1, #ids do
+      q.floor = math.max(q.floor, letters[i] == 'a' and unpack_struct('>I8', records[i], 2) or 0)
+    end
+  end
   q.zrems[q.leases], q.hdels[q.jobs], q.hdels[q.tries] = finished, finished, finished
   if q.informed > 0 then
     q.hdels[q.info] = finished

@@ -19,7 +19,7 @@ for i = 1, reached do
     else
       q.zrem(state == LEASED and q.leases or q.dead, id)
     end
-    q.forget(id, born, now)
+    q.forget(id, born)
     local event = state > LEASED and DELETED or CANCELLED
     answers[i] = pack(MOVED, event, state == LEASED and IS_RUNNING or NO_REASON, born, attempt, 0, 0)
     done[id] = true

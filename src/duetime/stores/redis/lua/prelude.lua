@@ -239,8 +239,8 @@ function q.unstand(id, priority, expires)
   end
 end
 
--- Plans that a job is gone from everything but its place.
-function q.forget(id, born, now)
+-- Plans that a job is gone from everything but its place. Whatever the clock does, its born never comes again.
+function q.forget(id, born)
   q.hdel(q.jobs, id)
   if q.recorded > 0 then
     q.hdel(q.tries, id)
@@ -248,9 +248,7 @@ function q.forget(id, born, now)
   if q.informed > 0 then
     q.hdel(q.info, id)
   end
-  if born >= now and born > q.floor then
-    q.floor = born
-  end
+  q.floor = math.max(q.floor, born)
 end
 
 -- Plans a death; the job must be out of its place. `job` is { born, attempt, used, tries, priority, due_at }.
@@ -266,7 +264,7 @@ function q.expire(id, job, now)
   if q.expired_to_dead then
     return q.die(id, job, now, DEAD_EXPIRED)
   end
-  q.forget(id, job[1], now)
+  q.forget(id, job[1])
   return pack(MOVED, EXPIRED, NO_REASON, job[1], job[2], 0, 0)
 end
 

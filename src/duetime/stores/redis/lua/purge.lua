@@ -46,7 +46,7 @@ local function remove(key, ids)
   raise_floor(ids)
   for i = 1, #ids do
     q.zrem(key, ids[i])
-    q.forget(ids[i], 0, now)
+    q.forget(ids[i], 0)
     if q.expiring > 0 then
       q.zrem(q.ttl, ids[i])
     end

@@ -187,7 +187,7 @@ local function meet(id, kind)
   else
     q.zrem(state == LEASED and q.leases or q.dead, id)
   end
-  q.forget(id, born, now)
+  q.forget(id, born)
   q.hdels[q.jobs] = nil -- the new value takes the old one's place
   q.held = q.held - 1
   q.expired = q.expired + (expired and 1 or 0)
