@@ -131,7 +131,7 @@ async def test_workers_without_a_supervisor_end(start_server: StartServer) -> No
 async def test_a_second_signal_cuts(start_server: StartServer, workers: str) -> None:
     server = start_server("--workers", workers)
     with socket.create_connection(("127.0.0.1", server.port)) as client:
-        client.sendall(b"PUT /api/ns/q HTTP/1.1\r\nContent-Length: 10\r\n\r\n")
+        client.sendall(b"PUT /api/ns/q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n")
         await until(lambda: is_connected(server.port))
         server.send(signal.SIGTERM)
         await until(lambda: not accepts(server.port))

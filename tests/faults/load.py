@@ -57,13 +57,15 @@ class LoadClient:
         return reply
 
     async def push(self, body: bytes = b"x" * 100) -> None:
-        reply = await self.ask(b"PUT %b?ttl=0 HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (_QUEUE, len(body), body))
+        reply = await self.ask(
+            b"PUT %b?ttl=0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (_QUEUE, len(body), body)
+        )
         if reply is not None and reply[0] == 201:
             self._books.accepted.add(job_id(reply[2]))
 
     async def take(self, wait_s: int = 600) -> str | None:
         """A job's id after a long poll; it is not acknowledged."""
-        reply = await self.ask(b"GET %b?ttr=600&timeout=%d HTTP/1.1\r\n\r\n" % (_QUEUE, wait_s))
+        reply = await self.ask(b"GET %b?ttr=600&timeout=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (_QUEUE, wait_s))
         if reply is None or reply[0] != 200:
             return None
         self._books.delivered.add(job_id(reply[2]))
@@ -75,7 +77,7 @@ class LoadClient:
 
     async def acknowledge(self, taken: str) -> None:
         self._books.finished.add(taken)  # at the latest now: the answer may get lost
-        await self.ask(b"DELETE %b/job/%b HTTP/1.1\r\n\r\n" % (_QUEUE, taken.encode()))
+        await self.ask(b"DELETE %b/job/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (_QUEUE, taken.encode()))
 
     def close(self) -> None:
         if self._peer is not None:

@@ -55,7 +55,7 @@ async def test_no_request_fails_but_for_refused_connections(
 
 
 def poll(number: int) -> bytes:
-    return b"GET /api/ns/other%d?timeout=600 HTTP/1.1\r\n\r\n" % number
+    return b"GET /api/ns/other%d?timeout=600 HTTP/1.1\r\nHost: localhost\r\n\r\n" % number
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

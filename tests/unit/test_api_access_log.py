@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from duetime.api.access_log import AccessLog
+from duetime.api.access_log import POOL, AccessLog
 from duetime.api.exchange import ClientGone
 from duetime.engine.mirror import Mirror
 from duetime.stores.memory import MemoryStore
@@ -100,3 +100,32 @@ async def test_commands_have_the_same_form(caplog: pytest.LogCaptureFixture) -> 
         ("TCP", "/add", 200, 1.5),
         ("TCP", "/get", 400, 100.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "logged"),
+    [
+        ("/token/ns/01SECRET", "/token/ns/***"),
+        ("/token/ns/01SECRET/limit", "/token/ns/***/limit"),
+        ("/token/ns/01SECRET/limits", "/token/***"),
+        ("/tokens/ns/01SECRET", "/***"),
+        ("//token/ns/01SECRET", "/***"),
+        ("/api/token/ns/01SECRET/limit", "/api/***"),
+        ("/01SECRET", "/***"),
+        ("/metrics/", "/metrics/***"),
+        ("/v1/nothing/01SECRET", "/v1/***"),
+    ],
+)
+async def test_an_unknown_path_shows_no_token(path: str, logged: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    known = path.endswith(("01SECRET", "/limit")) and path.startswith("/token/")
+    await make(on=True).around(application(200 if known else 404))({**SCOPE, "path": path}, receive, send)
+    [line] = caplog.records
+    assert line.__dict__["path"] == logged
+
+
+async def test_a_known_path_of_a_queue_is_shown_even_if_there_is_no_job(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await make(on=True).around(application(404))({**SCOPE, "path": "/api/ns/q", POOL: "default"}, receive, send)
+    [line] = caplog.records
+    assert line.__dict__["path"] == "/api/ns/q"

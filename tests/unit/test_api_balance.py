@@ -52,7 +52,7 @@ async def test_who_is_ahead_leaves_the_next_client_to_others_but_not_for_ever() 
     listener = Listener(echo, [sock], balance=one)
     await listener.start()
     peer = Peer(*await asyncio.open_connection(*sock.getsockname()))
-    assert (await peer.ask(b"GET / HTTP/1.1\r\n\r\n"))[0] == 200
+    assert (await peer.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 200
     assert one.asked == YIELDS
     other.tell(1000)
     assert other.is_ahead()

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
+from duetime.api.exchange import Exchange
 from duetime.api.service import RequestIds
 from tests.plugins.http_peer import QUICK, answer, echo, serving
 
@@ -19,16 +20,19 @@ async def test_keeps_a_connection_for_requests_with_and_without_bodies() -> None
     async with serving(echo) as server:
         peer = await server.connect()
         assert (await peer.ask(b"GET /a?x=1 HTTP/1.1\r\nHost: h\r\n\r\n"))[2] == b"GET /a x=1 "
-        assert (await peer.ask(b"PUT /b HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"))[2] == b"PUT /b  abc"
-        chunked = b"PUT /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\n"
+        assert (await peer.ask(b"PUT /b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"))[
+            2
+        ] == b"PUT /b  abc"
+        chunked = b"PUT /c HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunked += b"3\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\n"
         assert (await peer.ask(chunked))[2] == b"PUT /c  abcde"
-        assert (await peer.ask(b"GET /d HTTP/1.1\r\n\r\n"))[2] == b"GET /d  "
+        assert (await peer.ask(b"GET /d HTTP/1.1\r\nHost: localhost\r\n\r\n"))[2] == b"GET /d  "
 
 
 async def test_reads_a_request_that_comes_byte_by_byte() -> None:
     async with serving(echo) as server:
         peer = await server.connect()
-        for byte in b"PUT /slow HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello":
+        for byte in b"PUT /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello":
             peer.say(bytes([byte]))
             await peer.writer.drain()
             await asyncio.sleep(0)
@@ -38,16 +42,18 @@ async def test_reads_a_request_that_comes_byte_by_byte() -> None:
 async def test_decodes_the_path_and_accepts_absolute_targets() -> None:
     async with serving(echo) as server:
         peer = await server.connect()
-        assert (await peer.ask(b"GET /a%20b/%C3%A9 HTTP/1.1\r\n\r\n"))[2] == "GET /a b/é  ".encode()
-        assert (await peer.ask(b"GET http://h:80/x?y=z HTTP/1.1\r\n\r\n"))[2] == b"GET /x y=z "
-        assert (await peer.ask(b"OPTIONS * HTTP/1.1\r\n\r\n"))[2] == b"OPTIONS *  "
+        assert (await peer.ask(b"GET /a%20b/%C3%A9 HTTP/1.1\r\nHost: localhost\r\n\r\n"))[2] == "GET /a b/é  ".encode()
+        assert (await peer.ask(b"GET http://h:80/x?y=z HTTP/1.1\r\nHost: localhost\r\n\r\n"))[2] == b"GET /x y=z "
+        assert (await peer.ask(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n"))[2] == b"OPTIONS *  "
 
 
 async def test_answers_pipelined_requests_in_order() -> None:
     async with serving(echo) as server:
         peer = await server.connect()
         count = 3_000
-        peer.say(b"".join(b"PUT /%d HTTP/1.1\r\nContent-Length: 2\r\n\r\nok" % n for n in range(count)))
+        peer.say(
+            b"".join(b"PUT /%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nok" % n for n in range(count))
+        )
         for n in range(count):
             assert (await peer.reply())[2] == b"PUT /%d  ok" % n
 
@@ -64,7 +70,7 @@ async def test_pipelined_requests_are_not_parsed_ahead_without_bound() -> None:
 
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+        peer.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000)
         await asyncio.sleep(0.05)
         [connection] = server.listener._service.connections
         assert started == 1
@@ -78,7 +84,7 @@ async def test_large_bodies_arrive_whole() -> None:
     async with serving(echo) as server:
         peer = await server.connect()
         body = bytes(range(256)) * 12_000
-        reply = await peer.ask(b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        reply = await peer.ask(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         assert reply[2] == b"PUT /  " + body
 
 
@@ -91,7 +97,7 @@ async def test_every_answer_has_a_request_id_of_its_own() -> None:
 
     async with serving(app) as server:
         peer = await server.connect()
-        told = [(await peer.ask(b"GET / HTTP/1.1\r\n\r\n"))[1]["x-request-id"] for _ in range(5)]
+        told = [(await peer.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))[1]["x-request-id"] for _ in range(5)]
         assert told == seen
         assert len(set(told)) == 5
         bad = await peer.ask(b"garbage\r\n\r\n")
@@ -111,18 +117,21 @@ async def test_head_and_204_have_no_body() -> None:
 
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"HEAD / HTTP/1.1\r\n\r\n")
+        peer.say(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         status, headers, _ = await peer.reply(to_head=True)
         assert (status, headers["content-length"]) == (200, "5")
-        status, headers, _ = await peer.ask(b"DELETE /204 HTTP/1.1\r\n\r\n")
+        status, headers, _ = await peer.ask(b"DELETE /204 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status == 204
         assert "content-length" not in headers
-        assert (await peer.ask(b"GET / HTTP/1.1\r\n\r\n"))[2] == b"hello"
+        assert (await peer.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))[2] == b"hello"
 
 
 @pytest.mark.parametrize(
     "request_head",
-    [b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"],
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    ],
 )
 async def test_closes_when_asked_to_and_after_http_1_0(request_head: bytes) -> None:
     async with serving(echo) as server:
@@ -134,7 +143,9 @@ async def test_closes_when_asked_to_and_after_http_1_0(request_head: bytes) -> N
 async def test_data_after_connection_close_does_not_spoil_the_answer() -> None:
     async with serving(echo) as server:
         peer = await server.connect()
-        reply = await peer.ask(b"GET /1 HTTP/1.1\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\n\r\n")
+        reply = await peer.ask(
+            b"GET /1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         assert reply[2] == b"GET /1  "
         assert await peer.closed()
 
@@ -143,18 +154,30 @@ async def test_an_upgrade_is_answered_as_http_and_the_connection_stays() -> None
     async with serving(echo) as server:
         peer = await server.connect()
         upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
-        assert (await peer.ask(b"GET /1 HTTP/1.1\r\n" + upgrade + b"\r\n"))[2] == b"GET /1  "
-        peer.say(b"PUT /2 HTTP/1.1\r\nContent-Length: 2\r\n" + upgrade + b"\r\nokGET /3 HTTP/1.1\r\n\r\n")
+        assert (await peer.ask(b"GET /1 HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n"))[2] == b"GET /1  "
+        peer.say(
+            b"PUT /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+            + upgrade
+            + b"\r\nokGET /3 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         assert (await peer.reply())[2] == b"PUT /2  ok"
         assert (await peer.reply())[2] == b"GET /3  "
-        assert (await peer.ask(b"CONNECT h:1 HTTP/1.1\r\n\r\n"))[2] == b"CONNECT h:1  "
+        assert (await peer.ask(b"CONNECT h:1 HTTP/1.1\r\nHost: localhost\r\n\r\n"))[2] == b"CONNECT h:1  "
         count = 1_000
-        peer.say((b"PUT / HTTP/1.1\r\nContent-Length: 18\r\n" + upgrade + b"\r\nGET / HTTP/1.1\r\n\r\n") * count)
+        peer.say(
+            (
+                b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 35\r\n"
+                + upgrade
+                + b"\r\nGET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
+            * count
+        )
         for _ in range(count):
-            assert (await peer.reply())[2] == b"PUT /  GET / HTTP/1.1\r\n\r\n"
+            assert (await peer.reply())[2] == b"PUT /  GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-async def test_expect_100_continue_is_answered_when_the_body_is_wanted() -> None:
+@pytest.mark.parametrize("word", [b"100-continue", b"100-Continue", b"100-CONTINUE"])
+async def test_expect_100_continue_is_answered_when_the_body_is_wanted(word: bytes) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/refuse":
             await answer(send, 401)
@@ -163,10 +186,10 @@ async def test_expect_100_continue_is_answered_when_the_body_is_wanted() -> None
 
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"PUT /want HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        peer.say(b"PUT /want HTTP/1.1\r\nHost: localhost\r\nExpect: %b\r\nContent-Length: 2\r\n\r\n" % word)
         assert (await peer.head())[0] == 100
         assert (await peer.ask(b"ok"))[2] == b"PUT /want  ok"
-        peer.say(b"PUT /refuse HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        peer.say(b"PUT /refuse HTTP/1.1\r\nHost: localhost\r\nExpect: %b\r\nContent-Length: 2\r\n\r\n" % word)
         assert (await peer.reply())[0] == 401
 
 
@@ -180,9 +203,9 @@ async def test_streams_in_chunks_or_with_the_length_that_was_declared() -> None:
 
     async with serving(app) as server:
         peer = await server.connect()
-        status, headers, body = await peer.ask(b"GET / HTTP/1.1\r\n\r\n")
+        status, headers, body = await peer.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (status, headers["transfer-encoding"], body) == (200, "chunked", b"abcdef")
-        _, headers, body = await peer.ask(b"GET /length HTTP/1.1\r\n\r\n")
+        _, headers, body = await peer.ask(b"GET /length HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (headers["content-length"], body) == ("6", b"abcdef")
         peer.say(b"GET / HTTP/1.0\r\n\r\n")
         await peer.head()
@@ -197,7 +220,7 @@ async def test_a_crash_is_an_empty_500(caplog: pytest.LogCaptureFixture) -> None
         raise ValueError("boom")
 
     async with serving(app) as server:
-        status, headers, body = await (await server.connect()).ask(b"GET / HTTP/1.1\r\n\r\n")
+        status, headers, body = await (await server.connect()).ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (status, body) == (500, b"")
     assert "x-request-id" in headers
     assert "boom" in caplog.text
@@ -209,7 +232,7 @@ async def test_a_line_break_in_a_header_is_never_sent(sent: tuple[bytes, bytes])
         await answer(send, 200, b"", sent)
 
     async with serving(app) as server:
-        status, headers, _ = await (await server.connect()).ask(b"GET / HTTP/1.1\r\n\r\n")
+        status, headers, _ = await (await server.connect()).ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert status == 500
     assert "set-cookie" not in headers
 
@@ -222,9 +245,25 @@ async def test_an_answer_of_another_length_than_declared_is_cut() -> None:
 
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"GET / HTTP/1.1\r\n\r\n")
+        peer.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await peer.reply()
+
+
+async def test_answers_are_counted_by_status_on_both_paths() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        status = int(scope["path"][2:])
+        if scope["path"].startswith("/f"):
+            exchange: Exchange = scope["extensions"]["duetime.exchange"]
+            exchange.answer(status, (), b"fast")
+        else:
+            await answer(send, status, b"slow")
+
+    async with serving(app) as server:
+        peer = await server.connect()
+        for path in (b"/f200", b"/f200", b"/f503", b"/f204", b"/s200", b"/s503"):
+            await peer.ask(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+        assert dict(server.listener.service.answers) == {200: 3, 503: 2, 204: 1}
 
 
 # --- anything at all
@@ -233,15 +272,16 @@ PIECES = st.one_of(
     st.binary(max_size=200),
     st.sampled_from(
         [
-            b"GET / HTTP/1.1\r\n\r\n",
-            b"PUT /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n",
-            b"PUT /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"PUT /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n",
+            b"PUT /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
             b"4\r\nabcd\r\n",
             b"0\r\n\r\n",
             b"Upgrade: x\r\nConnection: upgrade\r\n\r\n",
-            b"CONNECT h:1 HTTP/1.1\r\n\r\n",
-            b"GET http://[ HTTP/1.1\r\n\r\n",
-            b"GET //%ff%00 HTTP/1.1\r\n\r\n",
+            b"CONNECT h:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"GET //%ff%00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             b"\r\n",
         ]

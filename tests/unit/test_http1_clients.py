@@ -16,15 +16,37 @@ from tests.plugins.http_peer import QUICK, answer, echo, serving
     ("said", "status"),
     [
         (b"garbage\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", 400),
-        (b"PUT / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"PUT / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", 400),
-        (b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", 431),
-        (b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: a\r\n" % n for n in range(101)) + b"\r\n", 431),
-        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", 431),
-        (b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", 431),
-        (b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"a" * 100_000 + b"\r\nx\r\n0\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nbad header\r\n\r\n", 400),
+        (b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef", 400),
+        (b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400),
+        (b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", 501),
+        (b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", 400),
+        (
+            b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"1\r\nx\r\n0\r\n\r\n",
+            501,
+        ),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X%d: a\r\n" % n for n in range(101)) + b"\r\n", 431),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
+        (
+            b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
+            + b"a" * 100_000
+            + b"\r\n\r\n",
+            431,
+        ),
+        (
+            b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1;"
+            + b"a" * 100_000
+            + b"\r\nx\r\n0\r\n\r\n",
+            431,
+        ),
     ],
 )
 async def test_refuses_what_is_wrong_or_too_much(said: bytes, status: int) -> None:
@@ -39,19 +61,23 @@ async def test_refuses_what_is_wrong_or_too_much(said: bytes, status: int) -> No
 async def test_accepts_what_is_just_within_the_limits() -> None:
     async with serving(echo) as server:
         peer = await server.connect()
-        assert (await peer.ask(b"GET / HTTP/1.1\r\nX: " + b"a" * 32_000 + b"\r\n\r\n"))[0] == 200
-        headers = b"".join(b"X%d: a\r\n" % n for n in range(100))
-        assert (await peer.ask(b"GET / HTTP/1.1\r\n" + headers + b"\r\n"))[0] == 200
+        for host in (b"", b"[::1]:80", b"a_b.example:1", b"127.0.0.1"):
+            assert (await peer.ask(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host))[0] == 200
+        chunked = b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+        assert (await peer.ask(chunked))[2] == b"PUT /  x"
+        assert (await peer.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 32_000 + b"\r\n\r\n"))[0] == 200
+        headers = b"".join(b"X%d: a\r\n" % n for n in range(99))
+        assert (await peer.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"))[0] == 200
         one_by_one = b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"
-        reply = await peer.ask(b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + one_by_one)
+        reply = await peer.ask(b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + one_by_one)
         assert len(reply[2]) == 20_007
 
 
 async def test_slow_heads_silence_and_idleness_end() -> None:
     async with serving(echo, QUICK) as server:
         slow, silent, idle = [await server.connect() for _ in range(3)]
-        slow.say(b"GET / HTTP/1.1\r\nX: ")
-        await idle.ask(b"GET / HTTP/1.1\r\n\r\n")
+        slow.say(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
+        await idle.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await slow.reply())[0] == 408
         assert await slow.closed()
         assert await silent.closed()
@@ -68,7 +94,7 @@ async def test_a_slow_body_ends_and_the_application_sees_a_disconnect() -> None:
 
     async with serving(app, QUICK) as server:
         peer = await server.connect()
-        reply = await peer.ask(b"PUT / HTTP/1.1\r\nContent-Length: 100\r\n\r\nabc")
+        reply = await peer.ask(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc")
         assert reply[0] == 408
         assert await seen == "http.disconnect"
 
@@ -77,7 +103,7 @@ async def test_a_body_that_keeps_coming_may_take_its_time() -> None:
     limits = Limits(head_s=0.2, body_s=0.2, body_rate=10, idle_s=0.2, write_s=0.2, linger_s=0.2)
     async with serving(echo, limits) as server:
         peer = await server.connect()
-        peer.say(b"PUT / HTTP/1.1\r\nContent-Length: 50\r\n\r\n")
+        peer.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n")
         for _ in range(5):
             peer.say(b"x" * 10)
             await asyncio.sleep(0.12)
@@ -91,7 +117,7 @@ async def test_an_early_refusal_reaches_a_client_that_is_still_sending() -> None
 
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"PUT / HTTP/1.1\r\nContent-Length: 8000000\r\n\r\n" + b"x" * 4_000_000)
+        peer.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n" + b"x" * 4_000_000)
         status, headers, body = await peer.reply()
         assert (status, headers["connection"], body) == (413, "close", b"too large")
 
@@ -106,7 +132,7 @@ async def test_reading_pauses_while_the_application_does_not_take_the_body() -> 
     async with serving(app) as server:
         peer = await server.connect()
         body = b"x" * 20_000_000
-        peer.say(b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        peer.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await asyncio.sleep(0.1)
         [connection] = server.listener._service.connections
         assert connection._exchange.buffered < 1_000_000  # pyright: ignore
@@ -128,7 +154,7 @@ async def test_a_client_that_does_not_read_is_cut() -> None:
     async with serving(app, QUICK) as server:
         peer = await server.connect()
         peer.writer.transport.pause_reading()  # pyright: ignore
-        peer.say(b"GET / HTTP/1.1\r\n\r\n")
+        peer.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await ended.wait()
 
 
@@ -159,7 +185,7 @@ async def test_a_parked_request_is_cancelled_when_its_client_goes(how: str) -> N
     app = Parked()
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"GET / HTTP/1.1\r\n\r\n" * (2 if "pipelined" in how else 1))
+        peer.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * (2 if "pipelined" in how else 1))
         await app.parked.wait()
         if how == "rst":
             peer.writer.transport.abort()
@@ -186,7 +212,7 @@ async def test_a_request_that_is_not_parked_runs_to_its_end_and_cannot_answer() 
 
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"GET / HTTP/1.1\r\n\r\n")
+        peer.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await gone.wait()
         peer.writer.close()
         assert await ended is ClientGone
@@ -203,7 +229,7 @@ async def test_an_error_of_the_wait_itself_passes_through_park() -> None:
         await answer(send, 200, b"passed")
 
     async with serving(app) as server:
-        assert (await (await server.connect()).ask(b"GET / HTTP/1.1\r\n\r\n"))[2] == b"passed"
+        assert (await (await server.connect()).ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))[2] == b"passed"
 
 
 # --- the end
@@ -213,7 +239,7 @@ async def test_a_drain_answers_parked_requests_and_accepts_nobody() -> None:
     app = Parked()
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"GET / HTTP/1.1\r\n\r\n")
+        peer.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await app.parked.wait()
         stop = asyncio.create_task(server.listener.stop(10))
         status, headers, body = await peer.reply()
@@ -235,12 +261,12 @@ async def test_a_drain_finishes_what_is_under_way_and_serves_kept_connections_on
 
     async with serving(app) as server:
         slow, kept = [await server.connect() for _ in range(2)]
-        await kept.ask(b"GET / HTTP/1.1\r\n\r\n")
-        slow.say(b"GET /slow HTTP/1.1\r\n\r\n")
+        await kept.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        slow.say(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await begun.wait()
         stop = asyncio.create_task(server.listener.stop(10))
         await asyncio.sleep(0)
-        status, headers, _ = await kept.ask(b"GET / HTTP/1.1\r\n\r\n")
+        status, headers, _ = await kept.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (status, headers["connection"]) == (200, "close")
         assert not stop.done()
         release.set()
@@ -261,7 +287,7 @@ async def test_a_drain_is_bounded() -> None:
 
     async with serving(app) as server:
         peer = await server.connect()
-        peer.say(b"GET / HTTP/1.1\r\n\r\n")
+        peer.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await begun.wait()
         await server.listener.stop(0.1)
         assert cancelled.is_set()

@@ -16,7 +16,7 @@ from tests.plugins.http_peer import App, Server, answer, echo, read_all
 from tests.plugins.until import until
 
 MIB = 1_048_576
-GET = b"GET / HTTP/1.1\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ class Gate:
 
 
 def put(size: int) -> bytes:
-    return b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size
+    return b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size
 
 
 async def test_large_bodies_stop_at_three_quarters_and_small_ones_pass() -> None:
@@ -80,7 +80,7 @@ async def test_a_large_body_is_refused_long_before_it_is_whole() -> None:
     budget = Budget(4 * MIB)
     async with serving(Gate(), budget) as server:
         peer = await server.connect()
-        peer.say(b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (100 * MIB))
+        peer.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (100 * MIB))
         peer.say(b"x" * (2 * SMALL))
         assert (await peer.reply())[0] == 503
 
@@ -89,7 +89,10 @@ async def test_a_chunked_body_pays_as_it_comes() -> None:
     budget = Budget(MIB)
     async with serving(Gate(), budget) as server:
         peer = await server.connect()
-        peer.say(b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n%b\r\n" % (b"x" * 65_536) * 20)
+        peer.say(
+            b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + b"10000\r\n%b\r\n" % (b"x" * 65_536) * 20
+        )
         assert (await peer.reply())[0] == 503
 
 
@@ -114,7 +117,7 @@ async def test_unfinished_headers_are_bounded_for_all_clients_together() -> None
     budget = Budget(MIB)
     async with serving(echo, budget) as server:
         for _ in range(40):
-            (await server.connect()).say(b"GET / HTTP/1.1\r\nX: " + b"x" * 30_000)
+            (await server.connect()).say(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 30_000)
         await until(lambda: budget.refused)
         assert budget.held <= budget.limit
 
@@ -134,7 +137,7 @@ async def test_a_large_answer_is_refused_while_others_are_not_read_and_its_job_g
         deaf = [await server.connect() for _ in range(8)]
         for peer in deaf:
             peer.writer.transport.pause_reading()  # pyright: ignore
-            peer.say(b"GET /job HTTP/1.1\r\n\r\n")
+            peer.say(b"GET /job HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: given_back)
         assert budget.held <= budget.limit
         healthy = await server.connect()

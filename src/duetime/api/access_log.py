@@ -1,6 +1,7 @@
 """The access log: one line per request at any door. Off by default; the admin API switches it for all processes.
 
 The fields are lmstfy's. It never holds a secret: tokens and the like in a query and tokens in admin paths are masked.
+A path that no door knows may hold a token at any place, so only its first segment is shown, if that is one of ours.
 """
 
 import logging
@@ -27,8 +28,27 @@ POOL = "duetime.pool"
 """Where in the scope a door leaves the pool that a request was let in to."""
 GONE = 499
 """The status of a request whose client went away."""
+UNKNOWN = 404
+"""The status of a path that no door knows, if the request was let in to no pool."""
 FAILED = 500
 """... and of one that ended without an answer."""
+
+LISTENER_PATHS = (
+    "api",
+    "v1",
+    "healthz",
+    "readyz",
+    "token",
+    "info",
+    "version",
+    "metrics",
+    "pools",
+    "limits",
+    "accesslog",
+)
+OUQIANG_PATHS = ("push", "pop", "finish", "delete", "get")
+FIRST_SEGMENTS = frozenset({*LISTENER_PATHS, *OUQIANG_PATHS})
+"""With these begin the paths that some door knows."""
 
 _TOKEN_IN_PATH = re.compile(r"^(/token/[^/]*/)[^/]+")
 _SECRET = re.compile(r"token|passw|secret|signature|api_?key", re.IGNORECASE)
@@ -101,9 +121,20 @@ class Line(NamedTuple):
 def _write_http(scope: Scope, status: int, elapsed_s: float) -> None:
     client: tuple[str, int] | None = scope.get("client")
     ip, request_id = client[0] if client else "", scope.get("state", {}).get("request_id", "")
-    path = _TOKEN_IN_PATH.sub(rf"\1{MASK}", scope["path"])
+    path = _mask_unknown(scope["path"]) if status == UNKNOWN and POOL not in scope else _mask_known(scope["path"])
     line = Line(elapsed_s, ip, scope["method"], status, request_id)
     _write(scope.get(POOL, ""), path, mask_query(scope["query_string"]), line)
+
+
+def _mask_known(path: str) -> str:
+    return _TOKEN_IN_PATH.sub(rf"\1{MASK}", path)
+
+
+def _mask_unknown(path: str) -> str:
+    first, slash, _ = path[1:].partition("/")
+    if first not in FIRST_SEGMENTS:
+        return f"/{MASK}"
+    return f"/{first}/{MASK}" if slash else path
 
 
 def _write(pool: str, path: str, query: str, line: Line) -> None:

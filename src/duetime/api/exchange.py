@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from starlette.types import Message
 
 from duetime.api.budget import SMALL
+from duetime.api.request_head import expects_continue
 from duetime.api.service import STATUS_LINES, Headers, Service
 from duetime.logs import REQUEST_ID
 
@@ -214,7 +215,7 @@ class Exchange:
         while not (self.gone or self.finished):
             if self._chunks or not (self.more_body or self._given):
                 return self._take()
-            if self.more_body and not self.received and (b"expect", b"100-continue") in self.scope["headers"]:
+            if self.more_body and not self.received and expects_continue(self.scope["headers"]):
                 self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._wire.resume_reading()
             self._news = news = asyncio.Event()
@@ -241,6 +242,7 @@ class Exchange:
             data = self._head({"status": status, "headers": headers}, body, more=False)
         else:
             service = self._service
+            service.answers[status] += 1
             data = b"%b%bX-Request-ID: %b\r\n%bcontent-length: %d\r\n\r\n%b" % (
                 STATUS_LINES[status],
                 service.date_line,

@@ -9,11 +9,12 @@ import asyncio
 import socket
 import struct
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import httptools
 
 from duetime.api.exchange import Exchange
+from duetime.api.request_head import RequestRefused, absolute_target, check_head
 from duetime.api.service import Service
 
 SLICE = 16_384
@@ -31,14 +32,6 @@ TCP_INFO = struct.Struct("B23xI")
 """The connection's state and the number of segments that were sent and not acknowledged (linux/tcp.h)."""
 TCP_CLOSED = 7
 ASGI = {"version": "3.0", "spec_version": "2.4"}
-
-
-class _Refused(Exception):
-    """Raised inside a parser callback: the request ends here with this status."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        self.status = status
-        self.reason = reason
 
 
 class Connection(asyncio.Protocol):
@@ -179,10 +172,11 @@ class Connection(asyncio.Protocol):
         if self._replayed:
             return
         if len(self._headers) > self._service.limits.headers:
-            raise _Refused(431, "there are too many headers")
+            raise RequestRefused(431, "there are too many headers")
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
-            raise _Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        check_head(self._headers, version)
         scope = self._scope(version)
         self._headers = []  # trailers go nowhere
         self._upgrade = self._parser.should_upgrade()
@@ -194,13 +188,13 @@ class Connection(asyncio.Protocol):
             exchange.start()
         else:
             if not exchange.charge(QUEUED_COST):
-                raise _Refused(503, FULL)
+                raise RequestRefused(503, FULL)
             self._queued.append(exchange)
 
     def on_body(self, body: bytes) -> None:
         exchange = self._latest()
         if not exchange.feed(body):
-            raise _Refused(503, FULL)
+            raise RequestRefused(503, FULL)
         self._overhead -= len(body)
         if exchange.buffered > HIGH_WATER:
             self._pause_reading()
@@ -212,7 +206,7 @@ class Connection(asyncio.Protocol):
     def _scope(self, version: str) -> dict[str, Any]:
         raw_path, _, query = self._url.partition(b"?")
         if not raw_path.startswith(b"/"):
-            raw_path, query = _absolute_target(self._url)
+            raw_path, query = absolute_target(self._url)
         path = raw_path.decode("utf-8", "replace")
         return {
             "type": "http",
@@ -233,7 +227,7 @@ class Connection(asyncio.Protocol):
     def _latest(self) -> Exchange:
         exchange = self._queued[-1] if self._queued else self._exchange
         if exchange is None:
-            raise _Refused(400, "this is not HTTP")
+            raise RequestRefused(400, "this is not HTTP")
         return exchange
 
     # --- in
@@ -272,7 +266,7 @@ class Connection(asyncio.Protocol):
             self._parse(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
-            if isinstance(cause, _Refused):
+            if isinstance(cause, RequestRefused):
                 self._refuse(cause.status, cause.reason)
             else:
                 self._refuse(400, "this is not HTTP")
@@ -466,14 +460,3 @@ def _took_all(transport: asyncio.Transport) -> bool:
 def _address(name: Any) -> tuple[str, int] | None:
     """Host and port of an IP socket; a Unix socket's client has none."""
     return name[:2] if isinstance(name, tuple) else None  # pyright: ignore[reportUnknownVariableType]
-
-
-def _absolute_target(url: bytes) -> tuple[bytes, bytes]:
-    """`http://host/path?query`, as proxies send it; `*` and `host:port` stay as they are."""
-    if b"://" not in url:
-        return url, b""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise _Refused(400, "this is not HTTP") from None
-    return parts.path or b"/", parts.query
