@@ -23,7 +23,7 @@ DEFAULT_TTR_MS = 60_000
 STEP_JOBS = 500
 """A call ends after this many jobs ..."""
 STEP_BYTES = 4 * 1_048_576
-"""... or this many bytes of bodies."""
+"""... or this many bytes of bodies and attributes."""
 
 
 class State(StrEnum):
@@ -194,3 +194,10 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     "lease runs out": {"leased": "waits or dies"},
 }
 """Verb x place -> what happens. "waiting" is delayed or ready; an expired job counts as absent."""
+
+
+def payload_bytes(job: NewJob | Delivery | Job) -> int:
+    """What counts against STEP_BYTES: the body and the attributes."""
+    if not job.attributes:
+        return len(job.body)
+    return len(job.body) + sum([len(name.encode()) + len(value.encode()) for name, value in job.attributes.items()])

@@ -38,6 +38,7 @@ BOUNDS = """
     test_a_call_ends_at_its_bound_of_bytes
     test_a_call_ends_at_its_bound_of_jobs
     test_a_job_that_does_not_fit_in_the_step_waits_for_the_next
+    test_attributes_count_against_the_bytes
     test_a_limit_beyond_the_bound_ends_at_the_bound
     test_a_limit_holds
     test_a_limit_holds_over_all_queues_and_the_answer_says_that_there_is_more

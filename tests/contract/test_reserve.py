@@ -325,6 +325,25 @@ async def test_a_call_ends_at_its_bound_of_bytes(store: Store) -> None:
     assert [[d.lease.id for d in given] for given in reserved.deliveries] == [["4"], ["5"]]
 
 
+LARGE_ATTRIBUTES = {f"{n:02}": "x" * 4094 for n in range(64)}
+
+
+async def test_attributes_count_against_the_bytes(store: Store) -> None:
+    # Given jobs of 256 KiB each, all of it in attributes, so that 16 fit into a call
+    count, size = 20, 64 * 4096
+    for n in range(count):
+        await push_one(store, f"{n:02}", b"", attributes=LARGE_ATTRIBUTES)
+
+    given = await reserve_some(store)
+
+    # Then a store may count what it puts around them, but not ignore them
+    assert STEP_BYTES // size - 1 <= len(given) <= STEP_BYTES // size
+    assert all(delivery.attributes == LARGE_ATTRIBUTES for delivery in given)
+    assert await counts(store) == Counts(ready=count - len(given), leased=len(given))
+    rest = await reserved_ids(store)
+    assert [delivery.lease.id for delivery in given] + rest == [f"{n:02}" for n in range(count)]
+
+
 @pytest.mark.store_only
 async def test_a_job_that_does_not_fit_in_the_step_waits_for_the_next(store: Store) -> None:
     # Given a body that fits alone, one that fills the step to one byte too many, and a small one behind it

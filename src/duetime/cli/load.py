@@ -23,7 +23,7 @@ from duetime.client import Client, calls
 from duetime.client.job_building import JobFields
 from duetime.clock import duration_ms, instant_ms
 from duetime.errors import DuetimeError, InvalidRequest, StoreUnavailable
-from duetime.job import DEFAULT_TRIES, STEP_BYTES, STEP_JOBS, Event, IfExists, Moved, NewJob, Priority
+from duetime.job import DEFAULT_TRIES, STEP_BYTES, STEP_JOBS, Event, IfExists, Moved, NewJob, Priority, payload_bytes
 from duetime.names import Queue
 from duetime.wire import convert
 from duetime.wire.messages import JobIn
@@ -102,11 +102,12 @@ class Loader:
             job = self._read(number, raw)
             if job is None:
                 continue
-            if chunk and (len(chunk) == STEP_JOBS or size + len(job.body) > STEP_BYTES):
+            more = payload_bytes(job)
+            if chunk and (len(chunk) == STEP_JOBS or size + more > STEP_BYTES):
                 yield chunk, bytes_read
                 chunk, size = [], 0
             chunk.append(FileLine(number, job))
-            size += len(job.body)
+            size += more
         yield chunk, bytes_read
 
     def _read(self, number: int, raw: bytes) -> NewJob | None:

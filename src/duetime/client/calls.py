@@ -26,6 +26,7 @@ from duetime.job import (
     Moved,
     NewJob,
     State,
+    payload_bytes,
 )
 from duetime.names import Queue
 from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange, StoreInfo
@@ -95,11 +96,12 @@ def chunks(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
     chunk: list[NewJob] = []
     size = 0
     for job in jobs:
-        if chunk and (len(chunk) == STEP_JOBS or size + len(job.body) > STEP_BYTES):
+        more = payload_bytes(job)
+        if chunk and (len(chunk) == STEP_JOBS or size + more > STEP_BYTES):
             yield chunk
             chunk, size = [], 0
         chunk.append(job)
-        size += len(job.body)
+        size += more
     if chunk:
         yield chunk
 

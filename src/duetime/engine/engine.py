@@ -44,6 +44,7 @@ from duetime.job import (
     Moved,
     NewJob,
     State,
+    payload_bytes,
 )
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, RulesChange, Store
@@ -426,11 +427,11 @@ class Engine:
 
 
 def _weight(jobs: Sequence[NewJob]) -> int:
-    """In bytes, such that STEP_BYTES are at most STEP_JOBS jobs and at most STEP_BYTES bytes of bodies."""
+    """In bytes, such that STEP_BYTES are at most STEP_JOBS jobs and at most STEP_BYTES bytes of payload."""
     if len(jobs) == 1:
-        size = len(jobs[0].body)
+        size = payload_bytes(jobs[0])
         return size if size > LEAST_WEIGHT else LEAST_WEIGHT
-    return sum([max(len(job.body), LEAST_WEIGHT) for job in jobs])
+    return sum([max(payload_bytes(job), LEAST_WEIGHT) for job in jobs])
 
 
 def _log_lapsing(lease: Lease, error: DuetimeError) -> None:

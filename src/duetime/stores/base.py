@@ -25,7 +25,8 @@ Said once for all verbs:
   taken effect), StoreFull when only room is missing, StoreDamaged for foreign data under our keys. A call that
   carries several requests answers each on its own, with an error as a value; one bad request never fails its
   neighbours.
-- *Bounds.* A call ends at STEP_JOBS jobs or STEP_BYTES bytes of bodies; the answer says where to go on.
+- *Bounds.* A call ends at STEP_JOBS jobs or STEP_BYTES bytes of bodies and attributes; the answer says where to
+  go on.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

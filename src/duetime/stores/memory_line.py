@@ -193,15 +193,16 @@ class Picker:
                 self._line.take(job)
                 self.expired.append(self._line.expire(job, self._now))
                 continue
-            if self._bytes and self._bytes + len(job.body) > STEP_BYTES:
+            size = len(job.body) + sum(len(name.encode()) + len(text.encode()) for name, text in job.attributes.items())
+            if self._bytes and self._bytes + size > STEP_BYTES:
                 self._looks_left = 0
                 return None
             self._looks_left -= 1
+            self._bytes += size
             return self._lease(job, ttr_ms)
         return None
 
     def _lease(self, job: Kept, ttr_ms: int) -> Delivery:
-        self._bytes += len(job.body)
         self._line.take(job)
         job.attempt += 1
         job.used += 1

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from duetime.errors import DuetimeError, InvalidSettings, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Delivery, Job, Lease, Moved, State
+from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Delivery, Job, Lease, Moved, State, payload_bytes
 from duetime.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -464,7 +464,7 @@ def _join(size: int, parts: Sequence[tuple[Sequence[int], Pushed | DuetimeError]
 def _is_enough(left: Sequence[Ask], deliveries: Sequence[Sequence[Delivery]]) -> bool:
     """All are served, or the call is at its bound."""
     got = [delivery for share in deliveries for delivery in share]
-    full = len(got) >= STEP_JOBS or sum(len(delivery.body) for delivery in got) >= STEP_BYTES
+    full = len(got) >= STEP_JOBS or sum(map(payload_bytes, got)) >= STEP_BYTES
     return full or not any(ask.limit for ask in left)
 
 

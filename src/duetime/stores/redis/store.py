@@ -24,7 +24,7 @@ from duetime.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
+from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob, payload_bytes
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, Reaped, Reserved, Wake
 from duetime.stores.redis import keys
@@ -258,7 +258,7 @@ def _batches(requests: Sequence[Push]) -> Iterator[Sequence[Push]]:
     batch: list[Push] = []
     jobs = size = 0
     for request in requests:
-        count, weight = len(request.jobs), sum([len(job.body) for job in request.jobs])
+        count, weight = len(request.jobs), sum([payload_bytes(job) for job in request.jobs])
         if batch and (jobs + count > STEP_JOBS or size + weight > STEP_BYTES):
             yield batch
             batch, jobs, size = [], 0, 0

@@ -87,7 +87,7 @@ class JobRow(Struct):
 
 
 class ReadyRow(Struct, frozen=True, array_like=True):
-    """A job that a consumer may get, without its body; in the order of `ready_jobs`."""
+    """A job that a consumer may get, without its payload; in the order of `ready_jobs`."""
 
     id: str
     born: int
@@ -97,7 +97,6 @@ class ReadyRow(Struct, frozen=True, array_like=True):
     used: int
     attempt: int
     error: str
-    attributes: str | None
     size: int
 
     def as_job(self, priority: Priority) -> JobRow:
@@ -115,12 +114,15 @@ class ReadyRow(Struct, frozen=True, array_like=True):
 
 
 ready_rows = msgspec.json.Decoder(list[ReadyRow]).decode
-_hex_bodies = msgspec.json.Decoder(list[tuple[str, str]]).decode
+_hex_payloads = msgspec.json.Decoder(list[tuple[str, str, str | None]]).decode
+
+Payload = tuple[bytes, str | None]
+"""A body, and attributes as JSON."""
 
 
-def bodies_by_id(answer: str) -> dict[str, bytes]:
-    """The answer of `get_bodies`, by id."""
-    return {job_id: bytes.fromhex(body) for job_id, body in _hex_bodies(answer)}
+def payloads_by_id(answer: str) -> dict[str, Payload]:
+    """The answer of `get_payloads`, by id."""
+    return {job_id: (bytes.fromhex(body), attributes) for job_id, body, attributes in _hex_payloads(answer)}
 
 
 def insert_values(queue_id: int, job: JobRow, new: NewJob) -> tuple[object, ...]:

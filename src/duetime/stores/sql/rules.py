@@ -39,6 +39,7 @@ from duetime.stores.sql.rows import (
     PRIORITIES,
     WAITING,
     JobRow,
+    Payload,
     QueueRow,
     ReadyRow,
     attributes,
@@ -269,8 +270,8 @@ class Pick(NamedTuple):
     priority: Priority
     lease_until: int
 
-    def delivery(self, queue: Queue, body: bytes) -> Delivery:
-        row = self.row
+    def delivery(self, queue: Queue, payload: Payload) -> Delivery:
+        row, (body, packed) = self.row, payload
         return Delivery(
             Lease(queue, row.id, row.born, row.attempt + 1),
             body,
@@ -280,7 +281,7 @@ class Pick(NamedTuple):
             tries=row.tries,
             used=row.used + 1,
             expires_at=row.expires_at,
-            attributes=attributes(row.attributes),
+            attributes=attributes(packed),
             error=row.error,
         )
 

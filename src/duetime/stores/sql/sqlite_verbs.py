@@ -15,7 +15,18 @@ from duetime.job import STEP_JOBS, Event, Lease, Moved, Priority, Reason, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange
 from duetime.stores.sql import rules
-from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, QueueRow, ReadyRow, as_json, bodies_by_id, ready_rows
+from duetime.stores.sql.rows import (
+    DEAD,
+    GONE,
+    WAITING,
+    JobRow,
+    Payload,
+    QueueRow,
+    ReadyRow,
+    as_json,
+    payloads_by_id,
+    ready_rows,
+)
 from duetime.stores.sql.sqlite_rows import (
     announce,
     changing,
@@ -100,8 +111,8 @@ def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
             return Reserved([[] for _ in asks], None, step.now, paused=bool(line.paused))
         picker = rules.Picker(line, step.now, partial(_read_ready, step, line))
         picked = [picker.serve(ask) for ask in asks]
-        bodies = _lease(step, line, [pick for picks in picked for pick in picks])
-        deliveries = [[pick.delivery(queue, bodies[pick.row.id]) for pick in picks] for picks in picked]
+        payloads = _lease(step, line, [pick for picks in picked for pick in picks])
+        deliveries = [[pick.delivery(queue, payloads[pick.row.id]) for pick in picks] for picks in picked]
         write_jobs(step, line, picker.expired)
         return Reserved(deliveries, earliest(step, line), step.now, picker.ended)
 
@@ -114,8 +125,8 @@ def _read_ready(
     return ready_rows(answer)
 
 
-def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str, bytes]:
-    """Write the leases, and read the bodies that go with them."""
+def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str, Payload]:
+    """Write the leases, and read the payloads that go with them."""
     if not picks:
         return {}
     by_end: dict[int, list[str]] = {}
@@ -123,8 +134,8 @@ def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str,
         by_end.setdefault(pick.lease_until, []).append(pick.row.id)
     for lease_until, ids in by_end.items():
         execute(step, "lease_jobs", queue=line.id, lease_until=lease_until, ids=as_json(ids))
-    (answer,) = fetch_one(step, "get_bodies", queue=line.id, ids=as_json([pick.row.id for pick in picks]))
-    return bodies_by_id(answer)
+    (answer,) = fetch_one(step, "get_payloads", queue=line.id, ids=as_json([pick.row.id for pick in picks]))
+    return payloads_by_id(answer)
 
 
 def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:

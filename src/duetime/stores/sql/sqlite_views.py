@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from duetime.clock import MAX_INSTANT
-from duetime.job import STEP_BYTES, Counts, Job, State
+from duetime.job import STEP_BYTES, Counts, Job, State, payload_bytes
 from duetime.names import Queue
 from duetime.stores.base import Page
 from duetime.stores.sql.rows import PRIORITIES, QueueRow, as_json, view
@@ -83,7 +83,7 @@ def list_jobs(step: Step, queue: Queue, state: State, cursor: str | None, limit:
     jobs, size = list[Job](), 0
     for (row,) in (fetch(step, "get_jobs", queue=line.id, ids=as_json([key.id])) for key in keys[:limit]):
         job = view(queue, row, step.now)
-        size += len(job.body)
+        size += payload_bytes(job)
         if jobs and size > STEP_BYTES:
             break
         jobs.append(job)

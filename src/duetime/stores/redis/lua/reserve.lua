@@ -1,6 +1,7 @@
 -- Lease ready jobs to consumers, ask by ask.
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
--- ARGV: 1 now or '' · 2 jobs to look at · 3 bytes of bodies to give · 4.. the asks: limit, ttr_ms, high, normal, low
+-- ARGV: 1 now or '' · 2 jobs to look at · 3 bytes of bodies and attributes to give · 4.. the asks: limit,
+--   ttr_ms, high, normal, low
 -- Returns: { now, next_at or false, 1 if paused else 0, { number of deliveries per ask.. },
 --   { id, moved.. } of jobs that had expired, and of the deliveries { id.. }, their records in one piece,
 --   { header + body.. } and { info or false.. }, or false if none has any }
@@ -43,7 +44,7 @@ local function deliver(page, priority, lease_end)
       expired[#expired + 1] = id
       expired[#expired + 1] = q.expire(id, { born, attempt, used, allowed, priority, due }, now)
     else
-      local length = #raw - start + 1
+      local length = #raw - start + 1 + (q.informed > 0 and call('HSTRLEN', q.info, id) or 0)
       if given > 0 and given + length > room then
         looks = 0
         break

@@ -38,9 +38,19 @@ FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
 -- name: ready_jobs
--- description: What a consumer may get from one priority after (after_at, after_id), in order, without the bodies.
+-- description: What a consumer may get from one priority after (after_at, after_id), in order, without payloads.
 SELECT json_group_array(
-    json_array(id, born, due_at, expires_at, tries, used, attempt, error, attributes, length(body))
+    json_array(
+        id,
+        born,
+        due_at,
+        expires_at,
+        tries,
+        used,
+        attempt,
+        error,
+        length(body) + coalesce(length(CAST(attributes AS BLOB)), 0)
+    )
 )
 FROM (
     SELECT
@@ -65,9 +75,9 @@ FROM (
     LIMIT :limit
 );
 
--- name: get_bodies
--- description: The bodies of jobs by id, in hexadecimal.
-SELECT json_group_array(json_array(jobs.id, hex(jobs.body)))
+-- name: get_payloads
+-- description: The bodies of jobs by id, in hexadecimal, and their attributes.
+SELECT json_group_array(json_array(jobs.id, hex(jobs.body), jobs.attributes))
 FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
