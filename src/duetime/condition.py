@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from duetime.errors import InvalidCondition
-from duetime.loose import Value, items, order, truth
+from duetime.loose import Value, item, order, truth
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 50
@@ -242,5 +242,5 @@ def _lookup(value: Value, keys: tuple[str, ...]) -> Value:
     for key in keys:
         if not isinstance(value, dict | list):
             return None
-        value = items(value).get(key)  # pyright: ignore[reportUnknownArgumentType]
+        value = item(value, key)  # pyright: ignore[reportUnknownArgumentType]
     return value

@@ -14,6 +14,9 @@ Value = Any
 """None, bool, int, float, str, list or dict."""
 
 MAX_INT = 2**63 - 1
+MAX_DIGITS = len(str(MAX_INT))
+_MISSING = object()
+_PLACE = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _NUMERIC = re.compile(r"[ \t\n\r\v\f]*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)[ \t\n\r\v\f]*", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
@@ -24,8 +27,26 @@ def truth(value: Value) -> bool:
 
 
 def order(left: Value, right: Value) -> int | None:
-    """-1, 0 or 1 for less, equal, greater; None if the two cannot be compared."""
-    return _TABLE[_kind(left), _kind(right)](left, right)
+    """-1, 0 or 1 for less, equal, greater; None if the two cannot be compared.
+
+    Of two arrays the longer one is greater; then they are compared key by key, and a key that the right one has not
+    makes them uncomparable. A loop and not a recursion, because an answer decides how deep arrays are.
+    """
+    waiting = [(left, right)]
+    while waiting:
+        left, right = waiting.pop()
+        if right is _MISSING:
+            return None
+        kinds = _kind(left), _kind(right)
+        if kinds != ("array", "array"):
+            found = _TABLE[kinds](left, right)
+        else:
+            a, b = items(left), items(right)
+            found = (len(a) > len(b)) - (len(a) < len(b))
+            waiting += [(value, b.get(key, _MISSING)) for key, value in reversed(a.items())]
+        if found:
+            return found
+    return 0
 
 
 def equal(left: Value, right: Value) -> bool:
@@ -94,20 +115,6 @@ def _string_and_null(left: str, _: None) -> int:
     return _strings(left, "")
 
 
-def _arrays(left: Value, right: Value) -> int | None:
-    """The longer one is greater; then key by key, and a key that the other has not makes them uncomparable."""
-    a, b = items(left), items(right)
-    if len(a) != len(b):
-        return 1 if len(a) > len(b) else -1
-    for key, value in a.items():
-        if key not in b:
-            return None
-        found = order(value, b[key])
-        if found != 0:
-            return found
-    return 0
-
-
 def _array_is_greater(_: Value, __: Value) -> int:
     return 1
 
@@ -116,7 +123,7 @@ def _array_is_greater_right(_: Value, __: Value) -> int:
     return -1
 
 
-_TABLE: Mapping[tuple[str, str], Callable[[Any, Any], int | None]] = {
+_TABLE: Mapping[tuple[str, str], Callable[[Any, Any], int]] = {
     ("null", "null"): _by_truth,
     ("null", "bool"): _by_truth,
     ("null", "number"): _by_truth,
@@ -141,7 +148,6 @@ _TABLE: Mapping[tuple[str, str], Callable[[Any, Any], int | None]] = {
     ("array", "bool"): _by_truth,
     ("array", "number"): _array_is_greater,
     ("array", "string"): _array_is_greater,
-    ("array", "array"): _arrays,
 }
 
 
@@ -150,7 +156,10 @@ def number(text: str) -> int | float | None:
     found = _NUMERIC.fullmatch(text)
     if found is None:
         return None
-    return _machine(int(found[1])) if _INTEGER.fullmatch(found[1]) else float(found[1])
+    # Longer ones are beyond 64 bits, and Python refuses to read thousands of digits as an int.
+    if _INTEGER.fullmatch(found[1]) and len(found[1].lstrip("+-0")) <= MAX_DIGITS:
+        return _machine(int(found[1]))
+    return float(found[1])
 
 
 def _machine(value: float) -> int | float:
@@ -176,6 +185,14 @@ def text_of(value: float) -> str:
 def items(array: list[Value] | dict[str, Value]) -> dict[str, Value]:
     """An array by its keys; a list's are its places."""
     return {str(place): value for place, value in enumerate(array)} if _is_list(array) else dict(array)
+
+
+def item(array: list[Value] | dict[str, Value], key: str) -> Value:
+    """What `items` has under a key, None where there is nothing; a list is not copied for it."""
+    if isinstance(array, dict):
+        return array.get(key)
+    place = int(key) if _PLACE.fullmatch(key) else len(array)
+    return array[place] if place < len(array) else None
 
 
 def _is_list(array: object) -> TypeGuard[list[Value]]:

@@ -278,6 +278,102 @@ async def test_a_receiver_that_hangs_costs_the_topics_timeout(world: World, rece
     assert job.error == "retry 1: no answer within 50 ms"
 
 
+ODD_ANSWERS = [
+    b'{"code":"' + b"1" * 5000 + b'"}',
+    b'{"code":' + b"1" * 5000 + b"}",
+    b'{"code":1e999}',
+    b'{"code":' + b"[" * 800 + b"]" * 800 + b',"was":' + b"[" * 800 + b"]" * 800 + b"}",
+    b"[" * 30_000 + b"]" * 30_000,
+]
+
+
+@pytest.mark.parametrize("body", ODD_ANSWERS, ids=lambda body: body[:12].decode())
+@pytest.mark.parametrize("retry_if", ["{res.code} == {res.was}", "{res.code} < '5' || {res.code} == 'x'"])
+async def test_whatever_an_answer_is_its_job_is_settled(
+    world: World, receiver: Receiver, body: bytes, retry_if: str
+) -> None:
+    receiver.answer = lambda call: Says(body)
+    await world.topic(retry_if=retry_if)
+    await world.add("1")
+
+    async def settled() -> bool:
+        return (await world.counts()).leased == 0 and bool(receiver.calls)
+
+    await until(settled)
+
+    lane = world.lane("mail")
+    assert isinstance(lane, Lane)
+    await until(lambda: not lane.running)
+
+
+async def test_a_number_beyond_64_bits_is_large_and_not_a_success(world: World, receiver: Receiver) -> None:
+    receiver.answer = lambda call: Says(b'{"code":500,"trace":' + b"7" * 5000 + b"}")
+    await world.topic(retry_if="{res.code} != 200")
+
+    await world.add("1")
+
+    job = await world.waits("1")
+    assert "the retry condition holds" in job.error
+
+
+@pytest.mark.parametrize("step", ["letters.write", "judge", "retry_after_s", "describe"])
+async def test_a_fault_of_ours_is_a_failed_attempt(
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Whatever raises around a call: the job waits for its next attempt and the breakers let that one through."""
+    receiver.answer = lambda call: EMPTY
+    topic = await world.topic(schedule="50ms", cap=1000)
+    lane = world.lane("mail")
+    assert isinstance(lane, Lane)
+    for breaker in (lane._breaker, lane._host.breaker):
+        breaker.hold(0)  # half open: the next call is its probe
+
+    def broken(*_: object, **__: object) -> object:
+        raise ZeroDivisionError("planted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(f"duetime.engine.courier.lane.{step}", broken)
+        await world.add("1")
+        job = await world.waits("1", attempt=2)
+    assert "planted" in job.error
+
+    receiver.answer = lambda call: OK
+    await world.gone("1")
+    assert not lane.running
+
+    async def counted() -> bool:
+        return (await world.totals(topic))["failed"] >= 1
+
+    await until(counted)
+
+
+async def test_a_fault_in_one_round_of_acks_does_not_hold_the_next(
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What succeeds while a round of acks breaks is acked by the next round."""
+    await world.topic()
+    lane = world.lane("mail")
+    assert isinstance(lane, Lane)
+    finish, began, go = world.tally.finish, asyncio.Event(), asyncio.Event()
+
+    async def broken(*_: object) -> object:
+        monkeypatch.setattr(world.tally, "finish", finish)
+        began.set()
+        await go.wait()
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(world.tally, "finish", broken)
+    await world.add("1")
+    await began.wait()
+    await world.add("2")
+    await until(lambda: len(lane._done) == 1)
+    go.set()
+
+    await world.gone("2")
+    assert len(receiver.calls) == 2
+    await until(lambda: not lane.running)
+
+
 @pytest.mark.parametrize(
     "said",
     [

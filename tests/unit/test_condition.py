@@ -129,6 +129,12 @@ PHP_8 = [
     ({"0": 1}, [1], 0),
     ({}, [], 0),
     ({"a": {"b": "1"}}, {"a": {"b": 1}}, 0),
+    ({"a": [1, 2], "b": 1}, {"a": [1, 3], "c": 1}, -1),
+    ({"a": [1, 2], "b": 1}, {"a": [1, 2], "c": 1}, None),
+    ("0" * 30 + "9223372036854775807", 9223372036854775807, 0),
+    ("1" * 5000, "2" * 5000, -1),
+    ("-" + "1" * 5000, 1, -1),
+    ("1" * 5000, "x", -1),
 ]
 
 
@@ -152,6 +158,24 @@ def test_what_is_true(value: Any) -> None:
 @pytest.mark.parametrize(("value", "text"), [(1.0, "1"), (1e-7, "1.0E-7"), (1.5e30, "1.5E+30"), (-0.5, "-0.5")])
 def test_numbers_are_written_as_php_writes_them(value: float, text: str) -> None:
     assert loose.text_of(value) == text
+
+
+def nested(depth: int, innermost: Any) -> Any:
+    """Arrays inside each other; an answer may have as many as its bytes allow."""
+    value = innermost
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), [(1, 1, 0), (1, 2, -1), ({"a": 1}, {"b": 1}, None)])
+def test_arrays_are_compared_however_deep_they_are(left: Any, right: Any, expected: int | None) -> None:
+    assert loose.order(nested(20_000, left), nested(20_000, right)) == expected
+
+
+@pytest.mark.parametrize("key", ["-1", "00", "01", "2", "x", "9" * 1500, "\u00b2"])
+def test_a_place_that_a_list_has_not_is_null(key: str) -> None:
+    assert parse(f"{{res.{key}}} == 'x'").holds(["x", "x"]) is False
 
 
 # --- properties

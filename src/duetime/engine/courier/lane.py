@@ -8,6 +8,7 @@ fills its own limits and nobody else's. Jobs are acked only after their callback
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
@@ -196,42 +197,58 @@ class Lane:
     # --- one delivery
 
     async def _deliver(self, delivery: Delivery, topic: Topic, host: Host) -> None:
-        office = self._office
+        """Whatever happens, the lease does not stay with us, where it would be renewed for ever: it is acked, released,
+        or left to lapse. Only one that is cancelled stays; whoever cancels gives it back.
+        """
+        about = {"topic": self.place.key, "id": delivery.lease.id}
         try:
-            letter = letters.write(topic, delivery, office.zone)
-            now_ms = office.clock.now_ms()
-            headers = signed_headers(secrets_of(topic, now_ms), delivery.lease.id, letter.body, now_ms=now_ms)
-            answer = await office.caller.attempt(
-                letter, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers
-            )
-        except BaseException as error:
+            if await self._attempt(delivery, topic, host):
+                return
+        except LeaseLost:
+            log.info("lease_lost", extra=about)
+        except DuetimeError as error:
+            log.warning("not_settled", extra={**about, "error": error.message})
+        except Exception as error:
+            # A fault of ours is an attempt that failed, so that there is an end to it and somebody hears of it.
+            log.exception("delivery_broke", extra=about)
+            try:
+                await self._settle_fault(delivery, topic, f"the delivery broke: {type(error).__name__}: {error}")
+            except Exception:
+                log.exception("not_settled", extra=about)
+        self.running.pop(delivery.lease, None)
+
+    async def _attempt(self, delivery: Delivery, topic: Topic, host: Host) -> bool:
+        """Call and settle what failed. True: it succeeded, and its lease is among those to be acked."""
+        try:
+            letter = letters.write(topic, delivery, self._office.zone)
+            answer = await self._call(letter, delivery.lease, topic)
+        except BaseException:
             self._breaker.abandoned()
             host.breaker.abandoned()
-            if not isinstance(error, asyncio.CancelledError):
-                # One that is cancelled is given back by whoever cancels; a bug must not be renewed for ever.
-                self.running.pop(delivery.lease, None)
             raise
         finally:
             self._put_back(1, host)
+        self._tell_breakers(answer, host)
         verdict = judge(topic, self.condition, answer)
-        self._tell_breakers(answer, verdict, host)
         self._log(delivery, topic, answer, verdict)
         if verdict is Verdict.DONE:
             self.streak.worked()
             self._finish(delivery.lease)
-            return
+            return True
+        if patience := retry_after_s(answer, now_ms=self._office.clock.now_ms()):
+            self._breaker.hold(patience)
         self.streak.failed(describe(verdict, answer))
-        try:
-            await self._settle_failure(delivery, topic, letter, answer, verdict)
-        except LeaseLost:
-            log.info("lease_lost", extra={"topic": self.place.key, "id": delivery.lease.id})
-        except DuetimeError as error:
-            # Its lease lapses and it is delivered again.
-            log.warning("not_settled", extra={"topic": self.place.key, "id": delivery.lease.id, "error": error.message})
-        finally:
-            self.running.pop(delivery.lease, None)
+        await self._settle_failure(delivery, topic, letter, answer, verdict)
+        return False
 
-    def _tell_breakers(self, answer: Answer, verdict: Verdict, host: Host) -> None:
+    async def _call(self, letter: letters.Letter, lease: Lease, topic: Topic) -> Answer:
+        now_ms = self._office.clock.now_ms()
+        headers = signed_headers(secrets_of(topic, now_ms), lease.id, letter.body, now_ms=now_ms)
+        return await self._office.caller.attempt(
+            letter, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers
+        )
+
+    def _tell_breakers(self, answer: Answer, host: Host) -> None:
         """An answer of whatever kind shows that the receiver lives; only silence counts against it."""
         if not answer.error:
             host.breaker.succeeded()
@@ -242,9 +259,6 @@ class Lane:
         else:
             host.breaker.abandoned()
             self._breaker.failed()
-        patience = 0 if verdict is Verdict.DONE else retry_after_s(answer, now_ms=self._office.clock.now_ms())
-        if patience:
-            self._breaker.hold(patience)
 
     def _log(self, delivery: Delivery, topic: Topic, answer: Answer, verdict: Verdict) -> None:
         if notify_log.isEnabledFor(logging.INFO):
@@ -260,7 +274,8 @@ class Lane:
                     "verdict": str(verdict),
                 },
             )
-        self._office.engine(self.place.pool).note_notified(delivery.lease, status=answer.status, ms=answer.ms)
+        with suppress(StoreUnavailable):  # a pool that is closed now may be open again for the ack
+            self._office.engine(self.place.pool).note_notified(delivery.lease, status=answer.status, ms=answer.ms)
 
     # --- success
 
@@ -277,6 +292,9 @@ class Lane:
                 batch, self._done = self._done, []
                 try:
                     await self._ack(batch)
+                except Exception:
+                    # Their leases lapse; those that succeeded meanwhile must not wait for the next success.
+                    log.exception("not_acked", extra={"topic": self.place.key, "jobs": len(batch)})
                 finally:
                     for lease in batch:
                         self.running.pop(lease, None)
@@ -315,16 +333,32 @@ class Lane:
             title = f"the topic {topic.name or topic.key} is halted"
             await self._office.alert(f"halted/{self.place.key}", title, self._gone(), topic.alert)
             return
+        delay_ms = self._delay_ms(delivery, topic, answer, verdict)
+        await self._retry(delivery, topic, describe(verdict, answer), delay_ms, letter)
+
+    async def _settle_fault(self, delivery: Delivery, topic: Topic, why: str) -> None:
+        self.streak.failed(why)
+        delay_ms = self._delay_ms(delivery, topic, Answer(error=why), Verdict.EMPTY)
+        await self._retry(delivery, topic, why, delay_ms, None)
+
+    def _delay_ms(self, delivery: Delivery, topic: Topic, answer: Answer, verdict: Verdict) -> int | None:
         number = letters.retries_of(delivery)
-        why = describe(verdict, answer)
-        delay_ms = retry_delay_ms(topic, verdict, number, answer, now_ms=self._office.clock.now_ms())
+        return retry_delay_ms(topic, verdict, number, answer, now_ms=self._office.clock.now_ms())
+
+    async def _retry(
+        self, delivery: Delivery, topic: Topic, why: str, delay_ms: int | None, letter: letters.Letter | None
+    ) -> None:
+        """Release it for its next attempt, or kill it after the last (None)."""
+        engine = self._office.engine(self.place.pool)
+        number = letters.retries_of(delivery)
+        gave_up = f"gave up after {number + 1} attempts: {why}"
         if delay_ms is None:
-            moved = await engine.kill(delivery.lease, error=f"gave up after {number + 1} attempts: {why}")
+            moved = await engine.kill(delivery.lease, error=gave_up)
         else:
             moved = await engine.release(delivery.lease, delay_ms=delay_ms, error=letters.retry_error(number + 1, why))
         self._office.tally.count(topic.id, self.place, Count.FAILED)
         if moved.event is Event.DEAD:
-            await self._alert(delivery, topic, letter, f"gave up after {number + 1} attempts: {why}")
+            await self._alert(delivery, topic, letter, gave_up)
 
     def _gone(self) -> str:
         return (
@@ -332,12 +366,11 @@ class Lane:
             f"wait.\nGo on: duetime topic online {self.topic.key} --namespace {self.place.queue.namespace}\n"
         )
 
-    async def _alert(self, delivery: Delivery, topic: Topic, letter: letters.Letter, why: str) -> None:
+    async def _alert(self, delivery: Delivery, topic: Topic, letter: letters.Letter | None, why: str) -> None:
         log.warning("gave_up", extra={"topic": self.place.key, "id": delivery.lease.id, "why": why})
         title = topic.name or topic.key
-        text = (
-            f"topic: {title} ({self.place.queue})\njob: {delivery.lease.id}\n{why}\n\n{letters.curl_command(letter)}\n"
-        )
+        curl = letters.curl_command(letter) if letter else ""
+        text = f"topic: {title} ({self.place.queue})\njob: {delivery.lease.id}\n{why}\n\n{curl}\n"
         await self._office.alert(
             f"callback/{self.place.key}", f"a callback of {title} failed for good", text, topic.alert
         )

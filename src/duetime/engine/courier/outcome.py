@@ -5,10 +5,12 @@ for a retry. A topic may also demand a 2xx status; otherwise the status says not
 tried again after the schedule's wait, or after the receiver's Retry-After if that is longer, until the cap is passed.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -60,10 +62,17 @@ def _asks_for_retry(condition: Condition, body: bytes) -> bool:
     if body.lstrip()[:1] not in (b"{", b"["):
         return False
     try:
-        value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return condition.holds(_decode(body))
+    except (ValueError, RecursionError):
         return False
-    return condition.holds(value)
+
+
+def _decode(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.ValidationError:
+        # A number beyond 64 bits, or beyond what a float holds: PHP reads on, and so do we.
+        return json.loads(body, parse_int=float)
 
 
 def retry_delay_ms(topic: Topic, verdict: Verdict, number: int, answer: Answer, *, now_ms: int) -> int | None:
