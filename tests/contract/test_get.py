@@ -3,8 +3,9 @@
 import pytest
 
 from duetime.clock import ManualClock
-from duetime.job import MAX_ERROR, Counts, Job, Priority, State
+from duetime.job import MAX_ERROR, STEP_BYTES, STEP_JOBS, Counts, Job, Priority, State
 from duetime.stores.base import Store
+from duetime.stores.get_all import get_all
 from tests.contract.vocabulary import (
     HIGH,
     LOW,
@@ -148,3 +149,24 @@ async def test_a_paused_queue_can_be_looked_at(store: Store) -> None:
     await pause(store)
 
     assert (await found(store, "a")).state is State.READY
+
+
+async def test_an_answer_ends_at_a_number_of_ids(store: Store) -> None:
+    await push_one(store, "id-0")
+    ids = [f"id-{number}" for number in range(STEP_JOBS + 1)]
+
+    jobs = await store.get(QUEUE, ids)
+
+    assert [one and one.id for one in jobs] == ["id-0"] + [None] * (STEP_JOBS - 1)
+
+
+async def test_an_answer_ends_at_a_number_of_bytes_and_says_where_to_go_on(store: Store) -> None:
+    ids = [f"id-{number}" for number in range(8)]
+    body = b"x" * (STEP_BYTES // 4)
+    for job_id in ids:
+        await push_one(store, job_id, body)
+
+    first = await store.get(QUEUE, ids)
+
+    assert 1 <= len(first) < len(ids)
+    assert [one and (one.id, one.body) for one in await get_all(store, QUEUE, ids)] == [(one, body) for one in ids]

@@ -5,6 +5,7 @@ registry, the check, and what a reserve says besides its jobs.
 """
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -92,7 +93,10 @@ class ThroughHttp:
         return await self._behind.heads(queues)
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        return await self._send(calls.get(queue, ids))
+        """The door looks at each id once."""
+        distinct = list(dict.fromkeys(ids))
+        found = dict(zip(distinct, await self._send(calls.get(queue, distinct)), strict=False))
+        return [found[job_id] for job_id in itertools.takewhile(found.__contains__, ids)]
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         return await self._send(calls.list_jobs(queue, state, cursor, limit))

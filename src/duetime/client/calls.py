@@ -278,6 +278,8 @@ def lease_of(leased: Leased) -> Lease:
 
 
 def get(queue: Queue, ids: Sequence[str]) -> Call[list[Job | None]]:
+    """The first of distinct ids: an answer ends at a bound. `Lookup` asks for the rest."""
+
     async def run(engine: Engine) -> list[Job | None]:
         return list(await engine.store.get(queue, ids))
 

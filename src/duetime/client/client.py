@@ -12,6 +12,7 @@ from typing import TypeVar, Unpack
 from duetime.client import calls
 from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
 from duetime.client.job_building import Body, JobFields, as_job, delayed, new_job
+from duetime.client.lookup import Lookup
 from duetime.client.open_transport import Way, open_sync
 from duetime.client.transport import SyncTransport
 from duetime.clock import Duration, Instant
@@ -159,6 +160,13 @@ class QueueClient:
     def get(self, job_id: str) -> Job:
         """Look at a job in any state. Raises JobNotFound."""
         return self._send(calls.get_one(self.name, job_id))
+
+    def get_many(self, ids: Sequence[str]) -> list[Job | None]:
+        """Look at jobs in any state, in the order of the ids; None where there is none."""
+        lookup = Lookup(self.name, ids)
+        while call := lookup.next_call():
+            lookup.take(self._send(call))
+        return lookup.jobs()
 
     def list_jobs(self, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Page through the jobs in a state."""

@@ -277,7 +277,10 @@ class Store(Protocol):
         ...
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        """Look at jobs in any state; None where there is none. A snapshot; moves nothing. Cost O(1) per id."""
+        """Look at jobs in any state; None where there is none. A snapshot; moves nothing. Cost O(1) per id.
+
+        Answers for the first of the ids, at least one; fewer answers than ids say that the call ended at its bound.
+        """
         ...
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:

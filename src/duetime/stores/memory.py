@@ -14,7 +14,7 @@ import msgspec
 
 from duetime.clock import Clock, SystemClock
 from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import STEP_JOBS, Counts, Event, Job, Lease, Moved, Reason, State
+from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Event, Job, Lease, Moved, Reason, State, payload_bytes
 from duetime.names import Queue
 from duetime.stores import memory_line as lines
 from duetime.stores.base import (
@@ -175,8 +175,15 @@ class MemoryStore:
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
         line, now = self._line(queue), self._clock.now_ms()
-        found = [line.jobs.get(job_id) for job_id in ids]
-        return [None if job is None or job.expired(now) else lines.view(queue, job, now) for job in found]
+        jobs, room = list[Job | None](), STEP_BYTES
+        for job_id in ids[:STEP_JOBS]:
+            found = line.jobs.get(job_id)
+            job = None if found is None or found.expired(now) else lines.view(queue, found, now)
+            room -= payload_bytes(job) if job else 0
+            if jobs and room < 0:
+                break
+            jobs.append(job)
+        return jobs
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         line, now = self._line(queue), self._clock.now_ms()

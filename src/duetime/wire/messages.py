@@ -253,10 +253,14 @@ class JobOut(Struct, omit_defaults=True):
     attributes: dict[str, str] = {}
 
 
-class JobsOut(Struct):
-    """In the order of the ids asked for; null where there is none."""
+class JobsOut(Struct, omit_defaults=True):
+    """One entry per id, each once, in the order asked for; null where there is none.
+
+    `left_out` are ids that were not looked at, because the answer ends at 500 jobs or 4 MiB: ask for them again.
+    """
 
     jobs: list[JobOut | None]
+    left_out: list[str] = []
 
 
 class PageOut(Struct, omit_defaults=True):

@@ -1,10 +1,16 @@
 """Looking at jobs and queues."""
 
+import asyncio
+
 import httpx
 import pytest
 
+from duetime.client import AsyncClient, Client
 from duetime.clock import ManualClock
+from duetime.job import STEP_BYTES, NewJob
+from duetime.names import Queue
 from tests.contract.vocabulary import ODD_IDS
+from tests.doors.v1.server import Served
 from tests.doors.v1.vocabulary import MAIL, NOW, Json, lease, ok, post, problem, push
 
 NO_RULES = {"paused": False, "strict": False, "expired_to_dead": False, "max_jobs": 0, "max_body": 0}
@@ -16,7 +22,42 @@ async def test_get_answers_in_the_order_asked(http: httpx.AsyncClient) -> None:
 
     jobs = (await post(http, "get", {"ids": ["b", "absent", "a", "b"]}))["jobs"]
 
-    assert [job and job["id"] for job in jobs] == ["b", None, "a", "b"]
+    assert [job and job["id"] for job in jobs] == ["b", None, "a"], "a repeated id is looked at once"
+
+
+async def test_get_ends_at_its_bound_and_names_the_ids_that_it_left_out(http: httpx.AsyncClient) -> None:
+    body = "x" * 100_000
+    ids = [f"job-{number}" for number in range(60)]
+    for job_id in ids:
+        await push(http, job_id, body=body)
+
+    reply = await http.post(f"{MAIL}/get", json={"ids": (ids * 17)[:1000]})
+
+    answer = await ok(reply)
+    assert len(reply.content) < STEP_BYTES + 100_000
+    assert [job["id"] for job in answer["jobs"]] + answer["left_out"] == ids
+    rest = await post(http, "get", {"ids": answer["left_out"]})
+    assert [job["id"] for job in rest["jobs"]] == answer["left_out"]
+    assert "left_out" not in rest
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+async def test_the_sdk_asks_for_what_was_left_out(served: Served, kind: type[Client] | type[AsyncClient]) -> None:
+    ids = [f"job-{number}" for number in range(1, 11)]
+    jobs = [NewJob(job_id, b"x" * (STEP_BYTES // 5)) for job_id in ids]
+    for job in jobs:
+        await served.engine.push(Queue("shop", "mail"), [job])
+    wanted = [*ids, "absent", *ids]
+    if kind is AsyncClient:
+        async with AsyncClient(served.url, namespace="shop") as client:
+            found = await client.queue("mail").get_many(wanted)
+    else:
+        with Client(served.url, namespace="shop") as sync_client:
+            found = await asyncio.to_thread(sync_client.queue("mail").get_many, wanted)
+
+    assert [job and (job.id, len(job.body)) for job in found] == [
+        None if job_id == "absent" else (job_id, STEP_BYTES // 5) for job_id in wanted
+    ]
 
 
 async def test_a_list_is_walked_page_by_page(http: httpx.AsyncClient) -> None:

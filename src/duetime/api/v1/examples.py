@@ -141,7 +141,7 @@ EXAMPLES: Mapping[str, Example] = {
     "extend": Example({200: "the lease now ends then"}, m.ExtendedOut(NOW + 3 * MINUTE), m.ExtendIn(LEASE, ttr="2m")),
     "get_job": Example({200: "the job"}, JOB),
     "get_jobs": Example(
-        {200: "the jobs in the order of the ids; null where there is none"},
+        {200: "the jobs in the order of the ids; null where there is none; `left_out` are ids to ask for again"},
         m.JobsOut([JOB, None]),
         m.IdsIn(["welcome-17", "welcome-18"]),
     ),

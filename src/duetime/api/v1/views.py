@@ -33,9 +33,9 @@ async def get_job(request: Request[None, None]) -> Reply:
 
 
 async def get_jobs(request: Request[IdsIn, None]) -> Reply:
-    ids = [check_id(job_id) for job_id in request.message.ids]
+    ids = [check_id(job_id) for job_id in dict.fromkeys(request.message.ids)]
     jobs = await request.engine.store.get(request.queue, ids)
-    return Reply(200, JobsOut([job and convert.job_out(job) for job in jobs]))
+    return Reply(200, JobsOut([job and convert.job_out(job) for job in jobs], left_out=ids[len(jobs) :]))
 
 
 async def list_jobs(request: Request[None, ListQuery]) -> Reply:

@@ -15,6 +15,7 @@ from duetime.engine.topics.tally import AGAIN, BASE, KIND, Count, Counts, Pendin
 from duetime.errors import DuetimeError, VersionConflict
 from duetime.job import Job, State
 from duetime.names import Queue
+from duetime.stores.get_all import get_all
 from duetime.stores.registry import Record, Registry
 
 log = logging.getLogger("duetime.tally")
@@ -64,7 +65,7 @@ class Heirs:
 
     async def _settle(self, record: Record, counts: Counts) -> None:
         queue = Queue.parse(counts.queue)
-        jobs = await self._engine(counts.pool).store.get(queue, [one.id for one in counts.pending])
+        jobs = await get_all(self._engine(counts.pool).store, queue, [one.id for one in counts.pending])
         held = [one for one, job in zip(counts.pending, jobs, strict=True) if _is_held(one, job)]
         acked = sum(_was_acked(one, job) for one, job in zip(counts.pending, jobs, strict=True))
         if len(held) == len(counts.pending):

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from duetime.client import Client, calls
+from duetime.client.lookup import Lookup
 from duetime.client.transport import is_http
 from duetime.engine.journaling import Journaling, known
 from duetime.errors import DuetimeError
@@ -23,6 +24,7 @@ from duetime.spark.audit.transform import SCAN
 from duetime.spark.schemas import frame
 from duetime.spark.session import parallelism
 from duetime.stores.base import Page, Push, Pushed
+from duetime.stores.get_all import get_all
 from duetime.stores.open import open_store
 
 ORDER = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
@@ -82,7 +84,10 @@ class ServerView:
         return self._send(calls.list_jobs(queue, state, cursor, STEP_JOBS))
 
     def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
-        return self._send(calls.get(queue, ids))
+        lookup = Lookup(queue, ids)
+        while call := lookup.next_call():
+            lookup.take(self._send(call))
+        return lookup.jobs()
 
     @property
     def journals(self) -> bool:
@@ -116,7 +121,7 @@ class OpenedStore:
         return self._runner.run(self._store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS))
 
     def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
-        return list(self._runner.run(self._store.get(queue, ids)))
+        return self._runner.run(get_all(self._store, queue, ids))
 
     @property
     def journals(self) -> bool:

@@ -36,6 +36,7 @@ from duetime.stores.base import (
     StoreInfo,
     Wake,
 )
+from duetime.stores.get_all import get_all
 from duetime.stores.group import layout
 from duetime.stores.group.member import Member
 from duetime.stores.registry import Registry
@@ -47,6 +48,7 @@ log = logging.getLogger("duetime.stores")
 KIND = "group"
 """The registry record on each member that remembers the group's layouts."""
 LISTEN_AGAIN_S = 0.2
+_BEYOND = object()  # stands for a job that a member did not come to
 
 
 class GroupStore:
@@ -150,7 +152,7 @@ class GroupStore:
         for name, looked_for in moved.items():
             member = self._members[name]
             try:
-                jobs = await member.call(lambda store, ids=looked_for: store.get(queue, ids))
+                jobs = await member.call(lambda store, ids=looked_for: get_all(store, queue, ids))
             except StoreUnavailable:
                 jobs = [None] * len(looked_for)  # its jobs cannot be delivered either: a new one does not double one
             places.update({job_id: name for job_id, job in zip(looked_for, jobs, strict=True) if job})
@@ -260,13 +262,21 @@ class GroupStore:
         return [_earliest(heads) for heads in zip(*found.values(), strict=True)]
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        answers = await self._look_for(
-            queue, ids, lambda store, places: store.get(queue, [ids[place] for place in places])
-        )
-        for answer in answers:
+        """A member that ends at its bound ends the answer before the first job that it did not come to."""
+
+        async def look(store: Store, places: Sequence[int]) -> Sequence[Any]:
+            found = await store.get(queue, [ids[place] for place in places])
+            return [*found, *[_BEYOND] * (len(places) - len(found))]
+
+        jobs, room = list[Job | None](), STEP_BYTES
+        for answer in await self._look_for(queue, ids[:STEP_JOBS], look):
             if isinstance(answer, DuetimeError):
                 raise answer
-        return answers
+            room -= payload_bytes(answer) if isinstance(answer, Job) else 0
+            if answer is _BEYOND or (jobs and room < 0):
+                break
+            jobs.append(answer)
+        return jobs
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         """One member after the other."""

@@ -51,15 +51,13 @@ class RedisReads:
         return heads
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        jobs: list[Job | None] = []
-        while len(jobs) < len(ids):
-            wanted = ids[len(jobs) : len(jobs) + STEP_JOBS]
-            now, *entries = await self._scripts.run(
-                "get", keys.prefix(queue), self._now(), STEP_BYTES, *wanted, again=True
-            )
-            found = zip(wanted, entries, strict=False)
-            jobs += [None if entry is None else read_job(queue, name, Entry(*entry), now) for name, entry in found]
-        return jobs
+        if not ids:
+            return []
+        now, *entries = await self._scripts.run(
+            "get", keys.prefix(queue), self._now(), STEP_BYTES, *ids[:STEP_JOBS], again=True
+        )
+        found = zip(ids, entries, strict=False)
+        return [None if entry is None else read_job(queue, name, Entry(*entry), now) for name, entry in found]
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         place = cursor.split(":", 2) if cursor else ("", "", "")

@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from duetime.clock import MAX_INSTANT
-from duetime.job import STEP_BYTES, Counts, Job, State, payload_bytes
+from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, State, payload_bytes
 from duetime.names import Queue
 from duetime.stores.base import Page
 from duetime.stores.sql.rows import PRIORITIES, QueueRow, as_json, view
@@ -92,9 +92,15 @@ def list_jobs(step: Step, queue: Queue, state: State, cursor: str | None, limit:
 
 def get(step: Step, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
     line = load_queue(step, queue)
-    rows = fetch(step, "get_jobs", queue=line.id, ids=as_json(ids))
-    jobs = {row[0]: view(queue, row, step.now) for row in rows}
-    return [None if job is None or _expired(job, step.now) else job for job in map(jobs.get, ids)]
+    jobs, room = list[Job | None](), STEP_BYTES
+    for job_id in ids[:STEP_JOBS]:
+        found = [view(queue, row, step.now) for row in fetch(step, "get_jobs", queue=line.id, ids=as_json([job_id]))]
+        job = found[0] if found and not _expired(found[0], step.now) else None
+        room -= payload_bytes(job) if job else 0
+        if jobs and room < 0:
+            break
+        jobs.append(job)
+    return jobs
 
 
 def _expired(job: Job, now: int) -> bool:
