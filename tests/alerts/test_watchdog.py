@@ -1,17 +1,20 @@
 """The watchdog on real Redis servers that stop and start, with a real mail server behind it."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 import msgspec
 import pytest
 
-from duetime.engine.alerts import FIRING, KEY, SETTINGS, Alerts, AlertSettings, Problem
+from duetime.clock import ManualClock
+from duetime.engine.alerts import FIRING, KEY, QUIET_S, SETTINGS, Alerts, AlertSettings, Problem
 from duetime.engine.announcing import Announcer
 from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
-from duetime.engine.watchdog import SLOW_EVERY, STRIKES, Targets, Watchdog
-from duetime.job import NewJob
+from duetime.engine.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Targets, Watchdog
+from duetime.errors import DuetimeError
+from duetime.job import NewJob, State
 from duetime.names import Queue
 from duetime.stores.open import open_store
 from tests.alerts.conftest import Postbox
@@ -21,21 +24,27 @@ from tests.plugins.until import until
 pytestmark = pytest.mark.store_kind("redis")
 
 QUEUE = Queue("shop", "mail")
+QUIET = int(QUIET_S)
 StartRedis = Callable[..., RedisServer]
 
 
 class Post:
     """One process's watchdog, with rounds that the test makes."""
 
-    def __init__(self, pools: Pools, mirror: Mirror, alerts: Alerts, watchdog: Watchdog) -> None:
+    def __init__(self, pools: Pools, mirror: Mirror, alerts: Alerts, watchdog: Watchdog, clock: ManualClock) -> None:
         self.pools = pools
         self.mirror = mirror
         self.alerts = alerts
         self.watchdog = watchdog
+        self.clock = clock
 
     async def rounds(self, number: int) -> None:
+        """A second apart."""
         for _ in range(number):
+            self.clock.advance("1s")
             await self.watchdog.run_once()
+            with suppress(DuetimeError):
+                await self.mirror.refresh()
 
     async def knows(self, *keys: str) -> None:
         """The registry says that exactly this is wrong."""
@@ -51,9 +60,83 @@ async def post(urls: dict[str, str], registry: str, postbox: Postbox, **targets:
         settings = AlertSettings(("ops@example.com",), postbox.server)
         await pools.registry.put(SETTINGS, KEY, msgspec.json.encode(settings))
         await mirror.refresh()
-        alerts = Alerts(lambda: pools.registry, mirror, deployment=registry, announcer=Announcer())
+        clock = ManualClock()
+        alerts = Alerts(lambda: pools.registry, mirror, deployment=registry, announcer=Announcer(), clock=clock)
         await stack.enter_async_context(alerts)
-        yield Post(pools, mirror, alerts, Watchdog(pools, alerts, wanted, ping_s=0.3))
+        yield Post(pools, mirror, alerts, Watchdog(pools, alerts, wanted, ping_s=0.3, clock=clock), clock)
+
+
+async def together(*posts: Post, seconds: int) -> None:
+    for _ in range(seconds):
+        for each in posts:
+            await each.rounds(1)
+
+
+async def bury(post: Post, number: int) -> None:
+    """Add dead letters."""
+    engine = post.pools.engine("default")
+    await engine.push(QUEUE, [NewJob(f"dead-{one}", b"") for one in range(number)])
+    for delivery in await engine.reserve([QUEUE], limit=number):
+        await engine.kill(delivery.lease, error="no")
+
+
+async def test_dead_letters_are_told_once_also_when_a_process_is_replaced(redis_url: str, postbox: Postbox) -> None:
+    """One that begins after they came has not seen them grow, and says nothing about it."""
+    urls = {"default": redis_url}
+    async with AsyncExitStack() as stack:
+        start = partial(post, urls, redis_url, postbox, dead_growth=10)
+        first, second = [await stack.enter_async_context(start()) for _ in range(2)]
+        await first.rounds(5)  # so that the two look at different moments
+        await together(first, second, seconds=2)
+        await bury(first, 60)
+        await together(first, second, seconds=SLOW_EVERY)
+        await postbox.wait_for(1)
+
+        third = await stack.enter_async_context(start())
+        await together(first, third, seconds=45)
+        fourth = await stack.enter_async_context(start())
+        await together(third, fourth, seconds=45)  # of those who saw them come, nobody is left
+        assert postbox.subjects == ["Duetime: shop/mail gained 60 dead letters"]
+
+        await together(third, fourth, seconds=int(WINDOW_S) + 2 * SLOW_EVERY)
+        await postbox.wait_for(2)
+        await together(third, fourth, seconds=45)
+        assert postbox.subjects[1:] == ["Duetime: over: shop/mail gained 60 dead letters"]
+
+
+async def test_who_looks_at_another_moment_neither_ends_nor_repeats_a_problem(redis_url: str, postbox: Postbox) -> None:
+    async with (
+        post({"default": redis_url}, redis_url, postbox, lateness_s=60) as one,
+        post({"default": redis_url}, redis_url, postbox, lateness_s=60) as other,
+    ):
+        engine = one.pools.engine("default")
+        now = (await engine.store.ping()).now
+        await one.rounds(5)
+        await together(one, other, seconds=2)
+        await engine.push(QUEUE, [NewJob("a", b"", due_at=now - 90_000)])
+        await together(one, other, seconds=45)
+        await postbox.wait_for(1)
+        await engine.purge(QUEUE, [State.READY])
+        await together(one, other, seconds=45)
+        await postbox.wait_for(2)
+        await together(one, other, seconds=45)
+
+        assert [subject.partition("shop/mail")[0] for subject in postbox.subjects] == ["Duetime: ", "Duetime: over: "]
+
+
+async def test_a_pool_that_only_one_process_cannot_reach_is_down_for_as_long(
+    start_redis: StartRedis, redis_url: str, postbox: Postbox
+) -> None:
+    server, gone = start_redis(), start_redis()
+    async with (
+        post({"default": redis_url, "big": gone.url}, redis_url, postbox) as one,
+        post({"default": redis_url, "big": server.url}, redis_url, postbox) as other,
+    ):
+        gone.stop()
+        await together(one, other, seconds=45)
+        await postbox.wait_for(1)
+
+        assert postbox.subjects == ["Duetime: pool big is down"]
 
 
 async def test_a_pool_that_goes_down_and_comes_back_is_told_once_each(
@@ -83,8 +166,7 @@ async def test_a_pool_that_goes_down_and_comes_back_is_told_once_each(
             return True
 
         await until(is_up)
-        await one.rounds(2)
-        await other.rounds(2)
+        await together(one, other, seconds=QUIET + 2)
         await postbox.wait_for(2)
         assert postbox.subjects == ["Duetime: pool big is down", "Duetime: over: pool big is down"]
         await one.knows()
@@ -127,7 +209,7 @@ async def test_memory_near_its_limit(start_redis: StartRedis, redis_url: str, po
         assert "pool big has used 9" in postbox.subjects[0]
         await engine.purge(QUEUE, list(msgspec.convert(["delayed", "ready"], list)))
         await one.knows("big:memory")
-        await one.rounds(SLOW_EVERY)
+        await one.rounds(SLOW_EVERY + QUIET + 1)
         await postbox.wait_for(2)
         assert postbox.subjects[1].startswith("Duetime: over: pool big")
 

@@ -1,7 +1,9 @@
 """Alerts: what is wrong now is told once, by one process, and its end is told as well.
 
 A problem that lasts is a record in the registry while it lasts: who manages to write it sends the alert, who manages
-to remove it sends the recovery notice, so fifty processes that see the same thing send one mail. While the registry
+to remove it sends the recovery notice, so fifty processes that see the same thing send one mail. Processes look at
+different moments, began at different times and may reach different things, so whoever sees the problem renews its
+record, and it is over when somebody finds it gone and nobody has renewed it for a while. While the registry
 itself cannot be reached, one process per machine speaks (it holds a lock file): that is what people must hear of. An
 event that is over when it is seen, such as a callback that was given up, is told at once and then at most once in a
 while, with the number of those in between.
@@ -22,9 +24,10 @@ from typing import IO, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from duetime.clock import Clock, SystemClock
 from duetime.engine.announcing import Announcer, MailServer
 from duetime.engine.mirror import Mirror
-from duetime.errors import DuetimeError, InvalidSettings, StoreUnavailable, VersionConflict
+from duetime.errors import DuetimeError, InvalidSettings, VersionConflict
 from duetime.stores.registry import Registry
 
 log = logging.getLogger("duetime.alerts")
@@ -33,6 +36,10 @@ SETTINGS = "alerts"
 KEY = "settings"
 FIRING = "alert"
 EVENT_PAUSE_MS = 300_000
+RENEW_S = 5.0
+"""Age at which the record of a problem is written again by whoever still sees the problem."""
+QUIET_S = 30.0
+"""How long nobody has seen a problem before it is over: more than two looks at what grows slowly, and a renewal."""
 
 
 class AlertSettings(Struct, frozen=True, omit_defaults=True):
@@ -81,6 +88,7 @@ class Alerts:
         deployment: str,
         repeat_s: float = 3600,
         announcer: Announcer | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """`deployment` tells those who share a registry from others on the machine. After `repeat_s` a problem that
         still lasts is told again.
@@ -88,6 +96,8 @@ class Alerts:
         self._registry = registry
         self._mirror = mirror
         self._repeat_s = repeat_s
+        self._clock = clock or SystemClock()
+        self._renewed: dict[str, tuple[int, float]] = {}
         self._announcer = announcer or Announcer()
         self._speaker = Speaker(deployment)
         self._sending: set[asyncio.Task[None]] = set()
@@ -105,21 +115,39 @@ class Alerts:
 
     # --- problems that last
 
-    async def judge(self, problems: Mapping[str, Problem], judged: Callable[[str], bool]) -> None:
-        """What is wrong now. A problem that fired, that `judged` knows and that is not there any more has ended."""
-        firing = self._firing()
+    async def judge(
+        self, problems: Mapping[str, Problem], judged: Callable[[str], bool], ended: Collection[str] = ()
+    ) -> None:
+        """What is wrong now. A problem that fired, that `judged` knows and that is not there any more is over when no
+        other process has seen it for a while; those that `ended` are over at once.
+        """
+        before = self._renewed
+        firing, ages = self._firing(), self._ages()
         for key, problem in problems.items():
             if key not in firing:
-                await self._fire(key, problem)
+                # If it ended since the last round, its observer here has not heard of that yet.
+                if key not in before:
+                    await self._fire(key, problem)
             elif time.time() - firing[key].told_at >= self._repeat_s:
                 await self._remind(key, problem, firing[key])
-        for key in firing:
-            if judged(key) and key not in problems:
+            elif ages.get(key, 0.0) >= RENEW_S:
+                await self._replace(key, firing[key])
+        for key in firing.keys() - problems.keys():
+            if key in ended or (judged(key) and (key in self._local or ages[key] >= QUIET_S)):
                 await self._end(key, firing[key])
 
     def _firing(self) -> Mapping[str, Firing]:
         records = self._mirror.list_records(FIRING)
         return {one.key: msgspec.json.decode(one.value, type=Firing) for one in records} | self._local
+
+    def _ages(self) -> Mapping[str, float]:
+        """For how long each record has been as it is, as seen from here: clocks of other machines do not count."""
+        now = self._clock.monotonic()
+        self._renewed = {
+            one.key: seen if (seen := self._renewed.get(one.key)) and seen[0] == one.version else (one.version, now)
+            for one in self._mirror.list_records(FIRING)
+        }
+        return {key: now - since for key, (_, since) in self._renewed.items()}
 
     async def _fire(self, key: str, problem: Problem) -> None:
         firing = Firing(problem, time.time(), time.time())
@@ -155,14 +183,15 @@ class Alerts:
         return True
 
     async def _end(self, key: str, firing: Firing) -> None:
-        if key in self._local:
-            del self._local[key]
-            ours = self._speaker.speaks()
-        else:
-            try:
-                ours = await self._registry().delete(FIRING, key)
-            except StoreUnavailable:
+        record = self._mirror.get(FIRING, key)
+        try:
+            # Somebody who renewed it in this moment sees it still.
+            removed = record is not None and await self._registry().delete(FIRING, key, if_version=record.version)
+        except DuetimeError:
+            if key not in self._local:
                 return  # it is still recorded, and ended when the registry is back
+            removed = False
+        ours = self._speaker.speaks() if self._local.pop(key, None) else removed
         if ours:
             log.info("alert_ended", extra={"problem": key, "title": firing.problem.title})
             self._tell(firing.problem.addresses, f"over: {firing.problem.title}", _lasting(firing))

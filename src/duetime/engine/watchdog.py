@@ -7,13 +7,13 @@ process has one; `alerts.py` sees to it that only one of them speaks.
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from duetime.clock import Clock, SystemClock
 from duetime.engine.alerts import Alerts, Problem, Report
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError
@@ -50,6 +50,20 @@ class Seen(NamedTuple):
     dead: int
 
 
+class Window:
+    """The dead letters of a queue over the last WINDOW_S, and since when they were looked at."""
+
+    def __init__(self, first: Seen) -> None:
+        self.since = first.at
+        self.seen = deque([first])
+
+    def gained(self, now: Seen) -> int:
+        self.seen.append(now)
+        while self.seen[0].at < now.at - WINDOW_S:
+            self.seen.popleft()
+        return now.dead - min(one.dead for one in self.seen)
+
+
 class Watchdog:
     """An async context manager: inside it the rounds run."""
 
@@ -63,6 +77,7 @@ class Watchdog:
         *,
         more: Callable[[], Awaitable[Report]] = nothing_more,
         ping_s: float = PING_S,
+        clock: Clock | None = None,
     ) -> None:
         """A pool that takes longer than `ping_s` to answer counts as down. `more` adds what others know;
         only they can tell when that is over, and no key of theirs begins like those of a pool.
@@ -74,7 +89,11 @@ class Watchdog:
         self._ping_s = ping_s
         self._strikes: dict[str, int] = {}
         self._slow: dict[str, Mapping[str, Problem]] = {}
-        self._dead: dict[tuple[str, Queue], deque[Seen]] = {}
+        self._clock = clock or SystemClock()
+        self._dead: dict[tuple[str, Queue], Window] = {}
+        self._looked_at: dict[str, float] = {}
+        self._unsure: dict[str, set[str]] = {}
+        """Keys of problems, by pool, about which this process cannot tell yet."""
         self._rounds = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -108,8 +127,14 @@ class Watchdog:
         problems: dict[str, Problem] = dict(more.problems)
         for one in found:
             problems.update(one)
-        prefixes = tuple(f"{name}:" for name in names)
-        await self._alerts.judge(problems, lambda key: key in more.ended or key.startswith(prefixes))
+        await self._alerts.judge(problems, self._can_tell, more.ended)
+
+    def _can_tell(self, key: str) -> bool:
+        """Does this process know enough of a pool's problem to say that it is over?"""
+        name, _, what = key.partition(":")
+        if name not in self._pools.names or self._strikes.get(name, 0):
+            return False
+        return what == "down" or (name in self._looked_at and key not in self._unsure[name])
 
     async def _check(self, name: str, *, slow: bool) -> Mapping[str, Problem]:
         """What is wrong with a pool. One that is down keeps the slow problems that it had: nobody can tell."""
@@ -133,14 +158,16 @@ class Watchdog:
 
     async def _look(self, name: str, store: Store, info: StoreInfo) -> Mapping[str, Problem]:
         problems = dict(self._memory(name, info))
+        unsure: set[str] = set()
         queues = await store.queues()
         for chunk in _chunks(queues):
             if self._targets.dead_growth:
                 for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
-                    problems.update(self._growth(name, queue, counts.dead))
+                    problems.update(self._growth(name, queue, counts.dead, unsure))
             if self._targets.lateness_s:
                 for queue, head in zip(chunk, await store.heads(chunk), strict=True):
                     problems.update(self._late(name, queue, head, info.now))
+        self._looked_at[name], self._unsure[name] = self._clock.monotonic(), unsure
         return problems
 
     def _memory(self, name: str, info: StoreInfo) -> Iterator[tuple[str, Problem]]:
@@ -156,16 +183,20 @@ class Watchdog:
                 ),
             )
 
-    def _growth(self, name: str, queue: Queue, dead: int) -> Iterator[tuple[str, Problem]]:
-        key, now = (name, queue), time.monotonic()
+    def _growth(self, name: str, queue: Queue, dead: int, unsure: set[str]) -> Iterator[tuple[str, Problem]]:
+        key, now = (name, queue), self._clock.monotonic()
         if not dead:
             self._dead.pop(key, None)
             return
-        seen = self._dead.setdefault(key, deque())
-        seen.append(Seen(now, dead))
-        while seen[0].at < now - WINDOW_S:
-            seen.popleft()
-        grown = dead - min(one.dead for one in seen)
+        if key not in self._dead:
+            # At the last look it had none; before the first one nobody knows.
+            before = self._looked_at.get(name)
+            self._dead[key] = Window(Seen(now, dead) if before is None else Seen(before, 0))
+        window = self._dead[key]
+        grown = window.gained(Seen(now, dead))
+        if grown < self._targets.dead_growth <= dead and now - window.since < WINDOW_S:
+            # They may be new to the process that told of them, and were there when this one began.
+            unsure.add(f"{name}:dead:{queue}")
         if grown >= self._targets.dead_growth:
             yield (
                 f"{name}:dead:{queue}",
