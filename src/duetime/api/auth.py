@@ -11,10 +11,12 @@ outage of its store does not take down pools on other stores; after that every c
 """
 
 import hashlib
+import hmac
 import secrets
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -86,8 +88,39 @@ def split(text: str) -> tuple[str, str]:
     return (pool, secret) if colon else (DEFAULT_POOL, text)
 
 
+# A token is its bytes, and as text these are UTF-8, on every door; surrogates stand for bytes that are not.
+
+
+def token_text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
+
+
+def bearer(headers: Mapping[bytes, bytes]) -> str:
+    """The text behind `Authorization: Bearer`, empty if there is none."""
+    kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token_text(token.strip()) if kind.lower() == b"bearer" else ""
+
+
+def token_in_query(raw: bytes) -> str:
+    """The first `token=` of a query string, empty if there is none."""
+    for pair in raw.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if name == b"token":
+            return token_text(unquote_to_bytes(value.replace(b"+", b" ")))
+    return ""
+
+
+def same_secret(given: str, expected: str) -> bool:
+    """In a time that does not tell how much of it was right."""
+    return hmac.compare_digest(_bytes_of(given), _bytes_of(expected))
+
+
 def digest_of(secret: str) -> str:
-    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
+    return hashlib.sha256(_bytes_of(secret)).hexdigest()
+
+
+def _bytes_of(secret: str) -> bytes:
+    return secret.encode(errors="surrogateescape")
 
 
 def make_secret() -> str:

@@ -44,9 +44,10 @@ class SyncTransport(Protocol):
     def close(self) -> None: ...
 
 
-def _headers(token: str | None) -> dict[str, str]:
-    headers = {"content-type": "application/json", "accept": "application/json"}
-    return headers | {"authorization": f"Bearer {token}"} if token else headers
+def _headers(token: str | None) -> dict[bytes, bytes]:
+    headers = {b"content-type": b"application/json", b"accept": b"application/json"}
+    # In bytes, because a token may be any UTF-8 and the client takes text for ASCII.
+    return headers | {b"authorization": b"Bearer " + token.encode()} if token else headers
 
 
 def _timeout(call: Call[Any]) -> httpx.Timeout:

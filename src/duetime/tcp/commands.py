@@ -97,7 +97,7 @@ def _body(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             value = None
     if value == []:
         return {}
@@ -110,5 +110,5 @@ def _as_kept(body: bytes) -> Any:
     """Bodies of other doors may be anything; what is not JSON is shown as text."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body.decode(errors="replace")

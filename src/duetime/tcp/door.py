@@ -132,7 +132,7 @@ class TcpDoor:
 def _decode(text: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(f"not a JSON object: {error}") from None
 
 

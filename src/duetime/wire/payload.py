@@ -93,7 +93,7 @@ def describe(body: bytes) -> str | None:
     try:
         payload = read(body)
         arguments: Any = msgspec.json.decode(payload.data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if isinstance(arguments, dict):
         named = cast(dict[str, Any], arguments)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from duetime.api.access_log import POOL
-from duetime.api.auth import Access, Token, split
+from duetime.api.auth import Access, Token, split, token_in_query, token_text
 from duetime.api.exchange import ClientGone
 from duetime.api.limits import Side, Slot
 from duetime.api.lmstfy import consumers, inspection, producers
@@ -181,7 +181,7 @@ class LmstfyDoor:
             check_consumed_names(call.namespace, call.queues)
         else:
             check_names(call.namespace, call.queues)
-        text = header(call.scope, b"x-token").decode(errors="surrogateescape") or call.query.get("token", "")
+        text = token_text(header(call.scope, b"x-token")) or token_in_query(call.scope["query_string"])
         call.pool, call.secret = split(text)
         if call.pool not in self._pools:
             raise PoolNotFound

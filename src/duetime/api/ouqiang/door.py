@@ -4,21 +4,21 @@ Any method, a JSON body, and always status 200: what went wrong is in `code` and
 must carry it, as `Authorization: Bearer` or as `?token=`; the original knows none.
 """
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
+from duetime.api.auth import bearer, same_secret, token_in_query
 from duetime.api.exchange import ClientGone
 from duetime.api.ouqiang.jobs import OuqiangJobs
 from duetime.api.ouqiang.messages import Named, Pop, Push, answer, parse
 from duetime.api.parking import park
 from duetime.api.v1.request import read_body
 from duetime.engine import Engine
-from duetime.errors import DuetimeError, InvalidRequest, Unauthorized
+from duetime.errors import DuetimeError, InvalidId, InvalidRequest, Unauthorized
 from duetime.job import Delivery
+from duetime.names import check_id
 
 log = logging.getLogger("duetime.ouqiang")
 
@@ -80,9 +80,8 @@ class OuqiangDoor:
     def _check_token(self, scope: Scope) -> None:
         if not self._token:
             return
-        given = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
-        given = given or parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        given = bearer(dict(scope["headers"])) or token_in_query(scope["query_string"])
+        if not same_secret(given, self._token):
             raise Unauthorized
 
     async def _push(self, scope: Scope, receive: Receive, body: bytes) -> bytes:
@@ -103,15 +102,21 @@ class OuqiangDoor:
 
     async def _finish(self, scope: Scope, receive: Receive, body: bytes) -> bytes:
         named: Named = parse(body, Named)
-        await self._jobs.finish(_id(named))
+        if (job_id := _id(named)) is not None:
+            await self._jobs.finish(job_id)
         return answer(0, "done")
 
     async def _get(self, scope: Scope, receive: Receive, body: bytes) -> bytes:
         named: Named = parse(body, Named)
-        return answer(0, "found", await self._jobs.get(_id(named)))
+        job_id = _id(named)
+        return answer(0, "found", None if job_id is None else await self._jobs.get(job_id))
 
 
-def _id(named: Named) -> str:
+def _id(named: Named) -> str | None:
+    """None for an id that no job can have: it is an unknown one, and that is no error here."""
     if not (job_id := named.id.strip()):
         raise InvalidRequest("id must not be empty")
-    return job_id
+    try:
+        return check_id(job_id)
+    except InvalidId:
+        return None

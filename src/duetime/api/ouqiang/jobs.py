@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from duetime.api.ouqiang.messages import Found, Popped, Push
+from duetime.api.ouqiang.messages import MAX_TTR_S, Found, Popped, Push
 from duetime.engine import Engine
 from duetime.errors import DuetimeError, InvalidName, LeaseLost
 from duetime.job import Delivery, IfExists, Job, NewJob
@@ -130,9 +130,14 @@ class OuqiangJobs:
 
 
 def _ttr(job: Delivery | Job) -> int:
-    """Jobs that another door put into the namespace have none."""
+    """Jobs that another door put into the namespace have none, or any text that its sender liked."""
     text = job.attributes.get(TTR, "")
-    return int(text) if text.isascii() and text.isdigit() and text != "0" else DEFAULT_TTR_S
+    if not (text.isascii() and text.isdigit()):
+        return DEFAULT_TTR_S
+    digits = text.lstrip("0")
+    if not digits:
+        return DEFAULT_TTR_S
+    return MAX_TTR_S if len(digits) > len(str(MAX_TTR_S)) else min(int(digits), MAX_TTR_S)
 
 
 def _found(job: Job) -> Found:

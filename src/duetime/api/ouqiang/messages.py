@@ -66,7 +66,7 @@ def parse(body: bytes, kind: type[Struct]) -> Any:
     """Raises InvalidRequest that says where it does not fit."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the request is not what was expected: {error}") from None
 
 

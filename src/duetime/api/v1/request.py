@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 from starlette.types import Receive, Scope
 
+from duetime.api.auth import bearer, token_text
 from duetime.api.exchange import ClientGone
 from duetime.api.parking import park
 from duetime.engine import Engine
@@ -130,12 +131,7 @@ def _too_large(limit: int) -> BodyTooLarge:
 
 def token_of(headers: Mapping[bytes, bytes]) -> str:
     """The token's text from `Authorization: Bearer` or `X-Token`; empty if there is none."""
-    authorization = headers.get(b"authorization")
-    if authorization is not None:
-        kind, _, token = authorization.partition(b" ")
-        if kind.lower() == b"bearer":
-            return token.strip().decode("latin-1")
-    return headers.get(b"x-token", b"").decode("latin-1")
+    return bearer(headers) or token_text(headers.get(b"x-token", b""))
 
 
 def idempotency_key(headers: Mapping[bytes, bytes]) -> str:
