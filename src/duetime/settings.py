@@ -97,7 +97,8 @@ def _read_duration(given: object) -> timedelta:
     return timedelta(milliseconds=duration_ms(given))
 
 
-def _read_size(given: object) -> int:
+def read_size(given: object) -> int:
+    """Bytes, from a number or `64KiB`. Raises ValueError."""
     match = _SIZE.fullmatch(str(given).strip()) if isinstance(given, int | str) else None
     if match is None or isinstance(given, bool):
         raise ValueError
@@ -110,7 +111,7 @@ _READERS = {
     Kind.SWITCH: _read_switch,
     Kind.PORT: _read_port,
     Kind.DURATION: _read_duration,
-    Kind.SIZE: _read_size,
+    Kind.SIZE: read_size,
 }
 _HINTS = {
     Kind.PORT: " (0 to 65535)",

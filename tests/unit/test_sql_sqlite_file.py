@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from duetime.errors import InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.job import Event, NewJob
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.base import Ask, Push, Pushed, Store
+from duetime.stores.open import open_store
 from duetime.stores.sql.sqlite import SqliteStore
 from duetime.stores.sql.sqlite_thread import Step
 
@@ -49,7 +51,7 @@ def overwrite(path: Path, start: int, data: bytes) -> None:
         file.write(data)
 
 
-async def push(store: SqliteStore, *ids: str, body: bytes = b"hello") -> object:
+async def push(store: Store, *ids: str, body: bytes = b"hello") -> object:
     [answer] = await store.push(QUEUE, [Push([NewJob(job_id, body) for job_id in ids])])
     return answer
 
@@ -217,3 +219,41 @@ async def test_callers_in_one_transaction_with_one_that_has_no_room(store: Sqlit
     [counts] = await store.counts([QUEUE])
     assert counts.ready == 3
     assert await store.check() == []
+
+
+async def test_pushes_leave_the_reserve_free(path: Path) -> None:
+    disk = shutil.disk_usage(path.parent)
+    store = await open_store(f"sqlite://{path}?reserve=0")
+    assert isinstance(await push(store, "a"), Pushed)
+    await store.close()
+    assert not ballast(path).exists()
+
+    store = await open_store(f"sqlite://{path}?reserve={disk.total}")
+    refused = await push(store, "b")
+    assert isinstance(refused, StoreFull)
+    assert refused.fields["reserve"] == disk.total
+    [[delivery]] = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
+    assert [moved.event for moved in await store.ack(QUEUE, [delivery.lease]) if moved] == [Event.ACKED]
+    await store.close()
+
+
+async def test_the_ballast_is_as_large_as_the_log_and_comes_again(path: Path) -> None:
+    store = await SqliteStore.open(path, reserve=1_048_576)
+    assert isinstance(await push(store, "a"), Pushed)
+    assert ballast(path).stat().st_size == 131_072
+    for job_id in "bc":
+        assert isinstance(await push(store, job_id, body=b"x" * 400_000), Pushed)
+    assert ballast(path).stat().st_size == 262_144  # a quarter of the reserve
+    ballast(path).unlink()
+    assert isinstance(await push(store, "d"), Pushed)
+    assert ballast(path).stat().st_size == 262_144
+    await store.close()
+
+
+async def test_a_reserve_is_a_size(path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="reserve is a size"):
+        await open_store(f"sqlite://{path}?reserve=much")
+
+
+def ballast(path: Path) -> Path:
+    return path.with_name(path.name + "-ballast")

@@ -17,6 +17,7 @@ from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sql.sqlite import SqliteStore
 from duetime.stores.sql.sqlite_connection import Turnstile, connect, prepare_file
+from duetime.stores.sql.sqlite_disk import DiskReserve
 from duetime.stores.sql.sqlite_thread import Step, WriterThread
 
 QUEUE = Queue("shop", "mail")
@@ -129,7 +130,14 @@ async def test_a_commit_that_fails_is_everyones_error_and_its_outcome_unknown(
 
     turnstile = Turnstile(tmp_path / "turn")
     heard: list[object] = []
-    writer = WriterThread(connect_failing, SystemClock(), turnstile=turnstile, lock_timeout_s=1, announce=heard.append)
+    writer = WriterThread(
+        connect_failing,
+        SystemClock(),
+        turnstile=turnstile,
+        disk=DiskReserve(tmp_path / "jobs.db", 0),
+        lock_timeout_s=1,
+        announce=heard.append,
+    )
     await writer.start()
     made[0].broken = True
 

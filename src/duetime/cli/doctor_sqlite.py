@@ -124,7 +124,7 @@ def _synchronous(url: str) -> Finding:
 def _disk(path: Path) -> Finding:
     usage = shutil.disk_usage(path.parent)
     what = f"{size(usage.free)} of {size(usage.total)} are free on the disk of {path.parent}"
-    why = "a full disk refuses pushes; deliveries go on only as long as SQLite's log finds room"
+    why = "pushes are refused below 64 MiB (an eighth of a small disk, or `reserve=` in the URL); deliveries go on"
     fix = "make room, or move the file to a larger disk"
     if usage.free < NO_DISK:
         return fail("sqlite.disk", what, why=why, fix=fix)

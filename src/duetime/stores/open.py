@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from duetime.clock import Clock
 from duetime.errors import InvalidSettings
+from duetime.settings import read_size
 from duetime.stores.base import Store
 from duetime.stores.bulk import Bulk, PlainBulk
 
@@ -31,8 +32,8 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
         case "sqlite":
             from duetime.stores.sql.sqlite import SqliteStore
 
-            path, synchronous = _sqlite_path(url)
-            return await SqliteStore.open(path, clock=clock, synchronous=synchronous)
+            path, synchronous, reserve = _sqlite_parts(url)
+            return await SqliteStore.open(path, clock=clock, synchronous=synchronous, reserve=reserve)
         case "redis" | "rediss" | "redis+sentinel" | "redis+cluster":
             try:
                 from duetime.stores.redis.store import RedisStore
@@ -74,17 +75,23 @@ def cursor_at(url: str, due_at: int) -> str | None:
     return f"0:{due_at}:" if url.partition(":")[0] in SCHEMES and not url.startswith("group:") else None
 
 
-def _sqlite_path(url: str) -> tuple[str, str]:
-    """The path, absolute after three slashes, and `?synchronous=`, which is SQLite's own and FULL by default."""
+def _sqlite_parts(url: str) -> tuple[str, str, int | None]:
+    """The path, absolute after three slashes; `?synchronous=`, which is SQLite's own and FULL by default; `?reserve=`,
+    the bytes that pushes leave free on the disk.
+    """
     parts = urlsplit(url)
     if parts.netloc:
         raise InvalidSettings(f"a SQLite URL has three slashes before an absolute path: {url!r}")
     if not parts.path.strip("/"):
         raise InvalidSettings(f"a SQLite URL names a file: sqlite:///path/to/jobs.db, not {url!r}")
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    if unknown := set(options) - {"synchronous"}:
+    if unknown := set(options) - {"synchronous", "reserve"}:
         raise InvalidSettings(f"unknown options in {url!r}: {', '.join(sorted(unknown))}")
-    return unquote(parts.path), options.get("synchronous", "FULL")
+    try:
+        reserve = read_size(options["reserve"]) if "reserve" in options else None
+    except ValueError:
+        raise InvalidSettings(f"reserve is a size (0, '64MiB'), not {options['reserve']!r}") from None
+    return unquote(parts.path), options.get("synchronous", "FULL"), reserve
 
 
 def _group_parts(url: str) -> tuple[str, dict[str, str], list[str]]:

@@ -1,12 +1,13 @@
 """What consumers ask for: reserve, and then one verb per outcome."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from duetime.api.v1.request import Reply, Request
 from duetime.clock import duration_ms
 from duetime.engine import Engine
-from duetime.errors import InvalidTime, LeaseLost, StoreUnavailable
+from duetime.errors import DuetimeError, InvalidTime, LeaseLost
 from duetime.job import Delivery
 from duetime.names import Queue, check_queue
 from duetime.wire import convert
@@ -24,6 +25,8 @@ from duetime.wire.messages import (
     ReserveManyIn,
     ResultsOut,
 )
+
+log = logging.getLogger("duetime.api")
 
 
 async def reserve(request: Request[ReserveIn, None]) -> Reply:
@@ -56,8 +59,11 @@ def wait_of(wait: DurationIn) -> int:
 async def give_back_all(engine: Engine, deliveries: Sequence[Delivery]) -> None:
     """Undo deliveries that reached nobody, as far as that is still possible; otherwise their leases lapse."""
     backs = await asyncio.gather(*(engine.give_back(one.lease) for one in deliveries), return_exceptions=True)
-    for error in backs:
-        if isinstance(error, BaseException) and not isinstance(error, LeaseLost | StoreUnavailable):
+    for one, error in zip(deliveries, backs, strict=True):
+        if isinstance(error, DuetimeError):
+            if not isinstance(error, LeaseLost):
+                log.warning("give_back_failed", extra={"job": one.lease.id, "error": error.code})
+        elif isinstance(error, BaseException):
             raise error
 
 

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from duetime.clock import Clock, SystemClock
@@ -30,7 +31,8 @@ from duetime.stores.base import (
 )
 from duetime.stores.sql import sqlite_verbs as verbs
 from duetime.stores.sql import sqlite_views as views
-from duetime.stores.sql.sqlite_connection import Turnstile, check_synchronous, connect, prepare_file
+from duetime.stores.sql.sqlite_connection import Turnstile, check_synchronous, connect, lacks_room, prepare_file
+from duetime.stores.sql.sqlite_disk import DiskReserve
 from duetime.stores.sql.sqlite_registry import SqliteRegistry
 from duetime.stores.sql.sqlite_rows import fetch_one, load_queue
 from duetime.stores.sql.sqlite_thread import ReaderThread, Step, WriterThread
@@ -43,10 +45,15 @@ LOCK_TIMEOUT_S = 5.0
 class SqliteStore:
     """Keeps the contract of `stores.base.Store`. Belongs to the event loop that opened it; made by `open`."""
 
-    def __init__(self, path: Path, clock: Clock, synchronous: str, lock_timeout_s: float) -> None:
-        def connect_writer() -> sqlite3.Connection:
+    def __init__(
+        self, path: Path, clock: Clock, synchronous: str, lock_timeout_s: float, reserve: int | None = None
+    ) -> None:
+        self._path, self._disk = path, _disk_of(path, reserve)
+        open_file = partial(connect, path, synchronous=synchronous, checkpoint_pages=self._disk.checkpoint_pages)
+
+        def open_writer() -> sqlite3.Connection:
             deadline = time.monotonic() + lock_timeout_s
-            connection = connect(path, deadline, synchronous=synchronous)
+            connection = open_file(deadline)
             try:
                 prepare_file(connection, clock.now_ms(), deadline)
             except BaseException:
@@ -54,10 +61,17 @@ class SqliteStore:
                 raise
             return connection
 
-        def connect_reader() -> sqlite3.Connection:
-            return connect(path, time.monotonic() + lock_timeout_s, synchronous=synchronous, read_only=True)
+        def connect_writer() -> sqlite3.Connection:
+            try:
+                return open_writer()
+            except sqlite3.OperationalError as error:
+                if not lacks_room(error) or not self._disk.release():
+                    raise
+            return open_writer()
 
-        self._path = path
+        def connect_reader() -> sqlite3.Connection:
+            return open_file(time.monotonic() + lock_timeout_s, read_only=True)
+
         self._data_version = 0
         self._turnstile, self._mailboxes = _beside(path)
         self._hub = WakeHub(self._mailboxes, self._look)
@@ -65,6 +79,7 @@ class SqliteStore:
             connect_writer,
             clock,
             turnstile=self._turnstile,
+            disk=self._disk,
             lock_timeout_s=lock_timeout_s,
             announce=self._hub.announce,
         )
@@ -79,13 +94,15 @@ class SqliteStore:
         clock: Clock | None = None,
         synchronous: str = "FULL",
         lock_timeout_s: float = LOCK_TIMEOUT_S,
+        reserve: int | None = None,
     ) -> "SqliteStore":
         """Open or create the file, and upgrade it at need. Its folder must exist.
 
         `synchronous` is SQLite's: FULL keeps every accepted job through a loss of power, NORMAL only through the end of
-        the process. Raises StoreUnavailable, StoreDamaged, InvalidSettings.
+        the process. `reserve`: pushes are refused while less than that is free on the disk; see `DiskReserve`.
+        Raises StoreUnavailable, StoreDamaged, InvalidSettings.
         """
-        store = cls(_real_path(path), clock or SystemClock(), check_synchronous(synchronous), lock_timeout_s)
+        store = cls(_real_path(path), clock or SystemClock(), check_synchronous(synchronous), lock_timeout_s, reserve)
         try:
             await store._writer.start()
             await store._reader.start()
@@ -108,12 +125,17 @@ class SqliteStore:
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         try:
-            return await self._writer.run(lambda step: verbs.push(step, queue, requests))
+            return await self._writer.run(lambda step: self._push(step, queue, requests), adds=True)
         except StoreFull as full:
             if len(requests) == 1:
                 return [full]
         # A request that has no room must not fail its neighbours.
         return [answer for request in requests for answer in await self.push(queue, [request])]
+
+    def _push(self, step: Step, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        if refusal := self._disk.refusal():
+            return [refusal for _ in requests]
+        return verbs.push(step, queue, requests)
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         return await self._writer.run(lambda step: verbs.reserve(step, queue, asks))
@@ -201,6 +223,7 @@ class SqliteStore:
         self._hub.close()
         await self._writer.close()
         await self._reader.close()
+        self._disk.keep_what_is_left()
         self._mailboxes.close()
         self._turnstile.close()
 
@@ -208,6 +231,13 @@ class SqliteStore:
 def _real_path(path: str | Path) -> Path:
     """The same for every process, however it was named there."""
     return Path(path).resolve()
+
+
+def _disk_of(path: Path, reserve: int | None) -> DiskReserve:
+    try:
+        return DiskReserve(path, reserve)
+    except OSError as error:
+        raise StoreUnavailable(f"cannot use the folder of the SQLite file: {error}") from error
 
 
 def _beside(path: Path) -> tuple[Turnstile, Mailboxes]:

@@ -14,11 +14,10 @@ from typing import TypeVar
 from duetime.backoff import chance
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.sql.queries import load_migrations, load_queries, statements
+from duetime.stores.sql.sqlite_disk import CHECKPOINT_PAGES
 
 QUERIES = load_queries("sqlite")
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
-CHECKPOINT_PAGES = 4000
-"""About 16 MiB of log before it goes into the file: large enough to gather many writes of the same pages."""
 
 _RETRY_MS = (1, 5)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -37,19 +36,21 @@ _UNAVAILABLE = (
 T = TypeVar("T")
 
 
-def connect(path: Path, deadline: float, *, synchronous: str, read_only: bool = False) -> sqlite3.Connection:
+def connect(
+    path: Path, deadline: float, *, synchronous: str, checkpoint_pages: int = CHECKPOINT_PAGES, read_only: bool = False
+) -> sqlite3.Connection:
     """A connection that never begins a transaction by itself and never waits for a lock inside SQLite.
 
     To open it waits until the deadline: whoever is the first or the last at a file holds all of it for a moment.
     """
-    return retry_while_busy(lambda: _connect(path, synchronous, read_only), deadline)
+    return retry_while_busy(lambda: _connect(path, synchronous, checkpoint_pages, read_only), deadline)
 
 
-def _connect(path: Path, synchronous: str, read_only: bool) -> sqlite3.Connection:
+def _connect(path: Path, synchronous: str, checkpoint_pages: int, read_only: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
         connection.execute(f"PRAGMA synchronous = {synchronous}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         connection.execute("PRAGMA cache_size = -32768")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -73,10 +74,25 @@ def primary_code(error: sqlite3.Error) -> int:
     return -1 if code is None else code & 0xFF
 
 
+def lacks_room(error: sqlite3.Error) -> bool:
+    """Also where SQLite could not extend the memory that its connections share, which is a file beside the log."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return primary_code(error) == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+def checkpoint(connection: sqlite3.Connection) -> bool:
+    """Move the log into the file, so that it begins anew in the room that it has; False if that is not possible now."""
+    try:
+        busy, log, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.OperationalError:
+        return False
+    return not busy and log == moved
+
+
 def translate(error: sqlite3.Error, *, committing: bool = False) -> DuetimeError:
     """The contract's word for a driver error. While committing, an error of the disk leaves the outcome open."""
     code = primary_code(error)
-    if code == sqlite3.SQLITE_FULL:
+    if lacks_room(error):
         return StoreFull(f"the SQLite file cannot grow: {error}")
     if code in _BUSY:
         return StoreUnavailable(f"the SQLite file is locked: {error}")

@@ -6,6 +6,7 @@ operation on a fresh snapshot, so that a caller sees what it has written.
 """
 
 import asyncio
+import logging
 import sqlite3
 import threading
 import time
@@ -20,8 +21,11 @@ import msgspec
 from duetime.clock import Clock
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.base import Wake
-from duetime.stores.sql.sqlite_connection import QUERIES, Turnstile, retry_while_busy, translate
+from duetime.stores.sql.sqlite_connection import QUERIES, Turnstile, checkpoint, retry_while_busy, translate
+from duetime.stores.sql.sqlite_disk import DiskReserve
 from duetime.stores.sql.wake import News, news_of
+
+log = logging.getLogger("duetime.sqlite")
 
 MAX_OPERATIONS = 256
 """Per transaction ..."""
@@ -46,10 +50,10 @@ class Step:
 class Call:
     """An operation on its way through a thread."""
 
-    __slots__ = ("error", "future", "operation", "result", "step")
+    __slots__ = ("adds", "error", "future", "operation", "result", "step")
 
-    def __init__(self, operation: Callable[[Step], Any], future: "asyncio.Future[Any]") -> None:
-        self.operation, self.future = operation, future
+    def __init__(self, operation: Callable[[Step], Any], future: "asyncio.Future[Any]", adds: bool) -> None:
+        self.operation, self.future, self.adds = operation, future, adds
         self.result: Any = None
         self.error: BaseException | None = None
         self.step: Step | None = None
@@ -85,11 +89,12 @@ class DatabaseThread:
         self._thread.start()
         await asyncio.shield(self._opened)
 
-    async def run(self, operation: Callable[[Step], T]) -> T:
+    async def run(self, operation: Callable[[Step], T], *, adds: bool = False) -> T:
+        """An operation that `adds` jobs gets none of the room that is kept back for the others."""
         if self._closing:
             raise StoreUnavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._inbox.put(Call(operation, future))
+        self._inbox.put(Call(operation, future, adds))
         return await future
 
     async def close(self) -> None:
@@ -141,7 +146,11 @@ class DatabaseThread:
     def _after_commit(self, steps: Sequence[Step]) -> None:
         """The transaction holds and its callers know."""
 
-    def _transact(self, connection: sqlite3.Connection, calls: Iterator[Call]) -> None:
+    def _make_room(self, connection: sqlite3.Connection, attempt: int) -> bool:
+        """Outside a transaction, after `attempt` failed ones: whether there may be room for a step now."""
+        return False
+
+    def _transact(self, connection: sqlite3.Connection, calls: Iterator[Call], attempt: int = 0) -> None:
         self._running = done = list[Call]()
         try:
             self._begin(connection)
@@ -154,14 +163,16 @@ class DatabaseThread:
                 if not call.future.cancelled():
                     done.append(call)
                     self._operate(connection, call)
+                    if isinstance(call.error, StoreFull):
+                        return self._start_over(connection, done, call.error, attempt)
             steps = [call.step for call in done if call.step is not None]
             self._before_commit(connection, steps)
         except sqlite3.Error as error:
-            return self._start_over(connection, done, translate(error))
+            return self._start_over(connection, done, translate(error), attempt)
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            return self._start_over(connection, done, translate(error, committing=True))
+            return self._start_over(connection, done, translate(error, committing=True), attempt)
         self._resolve(done)
         return self._after_commit(steps)
 
@@ -178,14 +189,19 @@ class DatabaseThread:
             connection.execute("ROLLBACK TO operation")
         connection.execute("RELEASE operation")
 
-    def _start_over(self, connection: sqlite3.Connection, calls: list[Call], error: DuetimeError) -> None:
-        """A transaction came to nothing. Where only room is missing, those that need none shall not suffer."""
+    def _start_over(self, connection: sqlite3.Connection, calls: list[Call], error: DuetimeError, attempt: int) -> None:
+        """A transaction came to nothing. Where only room is missing, those that need little of it shall not suffer."""
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        if not isinstance(error, StoreFull) or len(calls) == 1:
+        if not isinstance(error, StoreFull):
             return self._fail(error, calls)
-        for call in calls:
-            self._transact(connection, iter((call,)))
+        if len(calls) > 1:
+            for call in calls:
+                self._transact(connection, iter((call,)))
+        elif not calls[0].adds and self._make_room(connection, attempt):
+            self._transact(connection, iter(calls), attempt + 1)
+        else:
+            self._fail(error, calls)
         return None
 
     def _waiting(self) -> Iterator[Call]:
@@ -224,11 +240,13 @@ class WriterThread(DatabaseThread):
         clock: Clock,
         *,
         turnstile: Turnstile,
+        disk: DiskReserve,
         lock_timeout_s: float,
         announce: Callable[[News], None],
     ) -> None:
         super().__init__("duetime-sqlite-writer", connect, clock)
         self._turnstile, self._lock_timeout_s, self._announce = turnstile, lock_timeout_s, announce
+        self._disk = disk
         self._news: News | None = None
 
     def _serve(self, connection: sqlite3.Connection, first: Call) -> None:
@@ -244,6 +262,16 @@ class WriterThread(DatabaseThread):
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         self._turnstile.begin(connection, time.monotonic() + self._lock_timeout_s)
+
+    def _make_room(self, connection: sqlite3.Connection, attempt: int) -> bool:
+        """First the log begins anew in the room it has, then the ballast goes."""
+        if attempt == 0 and checkpoint(connection):
+            return True
+        if attempt > 1 or not self._disk.release():
+            return False
+        log.warning("sqlite_ballast_released")
+        checkpoint(connection)
+        return True
 
     def _before_commit(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
         wakes = [wake for step in steps for wake in step.wakes]
