@@ -17,6 +17,7 @@ MAX_ATTRIBUTE_KEY = 128
 MAX_ATTRIBUTE_VALUE = 4096
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}", re.ASCII)
+_MAIL = re.compile(r"[^\s@/:?&%,;<>()\[\]\"\\]+@[^\s@/:?&%,;<>()\[\]\"\\]+")
 
 
 class Queue(NamedTuple):
@@ -41,6 +42,20 @@ def check_namespace(name: str) -> str:
 
 def check_queue(namespace: str, name: str) -> Queue:
     return Queue(_check_name(namespace, "namespace"), _check_name(name, "queue"))
+
+
+def check_channel(name: str) -> str:
+    """The name of a way to tell people, which topics may use."""
+    return _check_name(name, "channel")
+
+
+def is_channel(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def is_mail(address: str) -> bool:
+    """A plain mail address, without anything that means something in a URL or a mail's header."""
+    return _MAIL.fullmatch(address) is not None
 
 
 def _check_name(name: str, what: str) -> str:

@@ -4,6 +4,7 @@ Frozen data and its checks, no I/O; php-delayqueue's fields with its defaults, a
 has the topic's key for its name. Who keeps topics is `engine/topics`, who delivers is `engine/courier`.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ from duetime.clock import MAX_DURATION
 from duetime.condition import parse
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.job import Priority
+from duetime.names import is_channel, is_mail
+from duetime.settings import mask
 
 MAX_URL = 2048
 MAX_TEXT = 255
@@ -129,9 +132,23 @@ def check_topic(topic: Topic) -> Topic:
     _check_range(topic.cap, "cap", 0, MAX_CAP)
     _check_range(topic.in_flight, "in_flight", 1, MAX_IN_FLIGHT)
     _check_range(topic.rate, "rate", 0, MAX_RATE)
-    if len(topic.alert) > MAX_ALERTS or any(not 1 <= len(address) <= MAX_TEXT for address in topic.alert):
-        raise InvalidRequest(f"a topic has at most {MAX_ALERTS} alert addresses, none empty", path="$.alert")
+    _check_alert(topic.alert)
     return topic
+
+
+def _check_alert(addresses: Sequence[str]) -> None:
+    """URLs are for operators only: the server calls them, and not everybody may choose what it calls."""
+    if len(addresses) > MAX_ALERTS or any(len(address) > MAX_TEXT for address in addresses):
+        raise InvalidRequest(
+            f"a topic has at most {MAX_ALERTS} alert addresses of at most {MAX_TEXT} characters", path="$.alert"
+        )
+    for address in addresses:
+        if not is_mail(address) and not is_channel(address):
+            raise InvalidRequest(
+                f"an alert address of a topic is a mail address or the name of a channel: {mask(address)!r}; "
+                "operators add channels: duetime alert add URL --channel NAME",
+                path="$.alert",
+            )
 
 
 def _check_range(value: int, name: str, least: int, most: int) -> None:

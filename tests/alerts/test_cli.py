@@ -34,6 +34,21 @@ async def test_the_story_of_an_address(postbox: Postbox, tmp_path: Path) -> None
     assert (await run("remove", "ops@example.com", "--json")).error["code"] == "address_not_found"
 
 
+def test_a_channel_has_a_name_that_topics_use(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
+    topic = ("topic", "add", "pay", "https://shop.example.com/pay", "--alert", "chat", "--json")
+    assert shell.run(*topic).error["code"] == "invalid_request"
+    added = shell.run("alert", "add", "json://user:secret@127.0.0.1:9/", "--channel", "chat", "--json")
+    assert added.document["addresses"] == []
+    assert list(added.document["channels"]) == ["chat"]
+    assert "secret" not in added.out
+    assert shell.run(*topic).document["alert"] == ["chat"]
+    assert "chat" in shell.run("alert", "list").out
+    assert shell.run("alert", "test", "--json").code != 0  # nobody listens there
+    assert shell.run("alert", "remove", "chat", "--json").document["channels"] == {}
+    assert shell.run("alert", "add", "a@b.c", "--channel", "no/name", "--json").error["code"] == "invalid_name"
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
     assert shell.run("alert", "add", "not-an-address", "--json").error["code"] == "invalid_request"

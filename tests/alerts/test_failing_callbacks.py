@@ -9,6 +9,7 @@ from datetime import UTC
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from duetime.engine.alerts import FIRING, KEY, SETTINGS, Alerts, AlertSettings
 from duetime.engine.courier.courier import Courier
@@ -19,10 +20,11 @@ from duetime.engine.topics.book import Place, Topics
 from duetime.engine.topics.desk import TopicDesk
 from duetime.engine.topics.tally import Tally
 from duetime.engine.watchdog import Targets, Watchdog
+from duetime.errors import InvalidRequest
 from duetime.job import State
 from duetime.names import Queue
 from duetime.stores.open import open_store
-from duetime.topic import Method, Topic
+from duetime.topic import Method, Topic, TopicChange
 from tests.alerts.conftest import Postbox
 from tests.courier.conftest import OPTIONS
 from tests.courier.receiver import EMPTY, OK, Receiver
@@ -225,6 +227,41 @@ async def test_the_mail_about_a_job_that_was_given_up_has_a_command_that_repeats
         again = receiver.calls[calls]
         assert (again.method, again.fields) == ("POST", receiver.calls[calls - 1].fields)
         assert again.fields["to"] == "ann's & <bob>"
+
+
+async def test_a_topic_reaches_mail_addresses_and_named_channels_and_nothing_else(
+    one: Node, pools: Pools, receiver: Receiver, postbox: Postbox
+) -> None:
+    """Whoever edits topics must not make the server call where callbacks may not go."""
+    async with Receiver() as channel, Receiver() as secret:
+        settings = AlertSettings((), postbox.server, {"chat": f"json://127.0.0.1:{channel.port}/"})
+        await pools.registry.put(SETTINGS, KEY, msgspec.json.encode(settings))
+        forbidden = f"json://127.0.0.1:{secret.port}/admin?method=DELETE&+x-token=1"
+        topic = Topic(key="mail", callback=receiver.url, schedule="1ms", cap=0)
+        for alert in ((forbidden,), ("unknown",), ("chat", "a@b.example/x"), ("a@b.example,c@d.example",)):
+            with pytest.raises(InvalidRequest) as refused:
+                await one.topics.add(PLACE, structs.replace(topic, alert=alert))
+            assert refused.value.fields["path"] == "$.alert"
+        await one.topics.add(PLACE, structs.replace(topic, alert=("chat", "a@b.example")))
+        with pytest.raises(InvalidRequest):
+            await one.topics.edit(PLACE, TopicChange(alert=(forbidden,)))
+        with pytest.raises(InvalidRequest):
+            await one.topics.edit(PLACE, TopicChange(alert=("unknown",)))
+        # One that an earlier version let in, and one whose channel was removed.
+        record = await pools.registry.get("topic", PLACE.key)
+        assert record
+        stored = msgspec.json.decode(record.value, type=Topic)
+        old = structs.replace(stored, alert=(forbidden, "unknown", *stored.alert))
+        await pools.registry.put("topic", PLACE.key, msgspec.json.encode(old))
+        await until(lambda: PLACE in one.courier.streaks() and one.courier.streaks()[PLACE][0].alert == old.alert)
+        receiver.answer = lambda call: EMPTY
+
+        await one.add("1")
+
+        await postbox.wait_for(1)
+        await channel.got(1)
+        assert {to for mail, _ in postbox.mails for to in mail} == {"a@b.example"}
+        assert secret.open == 0
 
 
 async def test_a_short_fall_is_no_news() -> None:

@@ -55,6 +55,10 @@ def test_the_defaults_are_php_delayqueues() -> None:
         {"rate": -1},
         {"delay_ms": -1},
         {"alert": ("",)},
+        {"alert": ("json://127.0.0.1/",)},
+        {"alert": ("a@b.example?smtp=x",)},
+        {"alert": ("a@b.example%0aBcc",)},
+        {"alert": ("a@b.example\n",)},
         {"name": "x" * 300},
     ],
 )

@@ -17,8 +17,9 @@ from duetime.cli.output import Answer, moment, note, safe
 from duetime.client.transport import is_http
 from duetime.clock import SystemClock
 from duetime.engine.alerts import FIRING, KEY, SETTINGS, AlertSettings, Firing
-from duetime.engine.announcing import Announcer, MailServer, check_address, is_mail, mail_url
+from duetime.engine.announcing import Announcer, MailServer, check_address, mail_url
 from duetime.errors import DuetimeError, InvalidRequest, NotFound
+from duetime.names import check_channel, is_mail
 from duetime.settings import MASK, mask
 from duetime.stores.open import open_store
 from duetime.stores.registry import Registry
@@ -44,26 +45,39 @@ class NotSent(DuetimeError):
 
 
 @takes_options
-def add(address: Address, target: Target) -> None:
-    """Tell this address of everything that is wrong."""
+def add(
+    address: Address,
+    target: Target,
+    channel: Annotated[
+        str, typer.Option(metavar="NAME", help="Only for topics whose --alert has this name, not for everything.")
+    ] = "",
+) -> None:
+    """Tell this address of everything that is wrong, or give it a name for topics."""
     check_address(address)
-    settings = _change(
-        target, lambda old: msgspec.structs.replace(old, addresses=tuple(dict.fromkeys([*old.addresses, address])))
-    )
-    Answer(as_json=target.json).tell(_document(settings), f"{mask(address)} hears of alerts from now on")
+    name = check_channel(channel) if channel else ""
+
+    def with_it(old: AlertSettings) -> AlertSettings:
+        if name:
+            return msgspec.structs.replace(old, channels={**old.channels, name: address})
+        return msgspec.structs.replace(old, addresses=tuple(dict.fromkeys([*old.addresses, address])))
+
+    settings = _change(target, with_it)
+    done = f"topics may tell {mask(address)} as {name}" if name else f"{mask(address)} hears of alerts from now on"
+    Answer(as_json=target.json).tell(_document(settings), done)
     if is_mail(address) and settings.mail_server is None and not target.json:
         note("no mail server is set yet: duetime alert mail-server --help")
 
 
 @takes_options
 def remove(address: Address, target: Target) -> None:
-    """Tell this address no more."""
+    """Tell this address, or the channel of this name, no more."""
 
     def without(old: AlertSettings) -> AlertSettings:
         left = tuple(one for one in old.addresses if address not in (one, mask(one)))
-        if left == old.addresses:
-            raise AddressNotFound(f"{mask(address)} is not among the addresses")
-        return msgspec.structs.replace(old, addresses=left)
+        channels = {name: one for name, one in old.channels.items() if name != address}
+        if left == old.addresses and channels == old.channels:
+            raise AddressNotFound(f"{mask(address)} is not among the addresses and channels")
+        return msgspec.structs.replace(old, addresses=left, channels=channels)
 
     Answer(as_json=target.json).tell(_document(_change(target, without)), f"{mask(address)} is told no more")
 
@@ -109,6 +123,8 @@ def list_alerts(target: Target) -> None:
     now = SystemClock().now_ms()
     for address in settings.addresses or ("nobody: duetime alert add ADDRESS",):
         answer.console.print(f"told      {mask(address)}")
+    for name, address in settings.channels.items():
+        answer.console.print(f"channel   {name}: {mask(address)}")
     if settings.mail_server:
         answer.console.print(f"mails     through {settings.mail_server.host} from {settings.mail_server.sender}")
     for _, one in firing:
@@ -124,26 +140,35 @@ def test(target: Target) -> None:
     async def send(registry: Registry) -> tuple[AlertSettings, list[str]]:
         settings, _ = await _read(registry)
         text = "This is a test. Nothing is wrong."
-        unreached = await Announcer().send(settings.addresses, "Duetime: test alert", text, server=settings.mail_server)
+        unreached = await Announcer().send(_all(settings), "Duetime: test alert", text, server=settings.mail_server)
         return settings, unreached
 
     settings, unreached = _run(target, send)
-    if not settings.addresses:
+    addresses = _all(settings)
+    if not addresses:
         raise AddressNotFound("nobody would be told: duetime alert add ADDRESS")
-    reached = [mask(one) for one in settings.addresses if one not in unreached]
+    reached = [mask(one) for one in addresses if one not in unreached]
     Answer(as_json=target.json).tell(
         {"reached": reached, "not_reached": [mask(one) for one in unreached]},
         "\n".join([f"reached      {one}" for one in reached] + [f"not reached  {mask(one)}" for one in unreached]),
     )
     if unreached:
-        raise NotSent(f"{len(unreached)} of {len(settings.addresses)} addresses were not reached")
+        raise NotSent(f"{len(unreached)} of {len(addresses)} addresses were not reached")
+
+
+def _all(settings: AlertSettings) -> list[str]:
+    return list(dict.fromkeys([*settings.addresses, *settings.channels.values()]))
 
 
 def _document(settings: AlertSettings) -> dict[str, Any]:
     """Without secrets."""
     server = settings.mail_server
     shown = msgspec.structs.asdict(server) | {"password": MASK if server.password else ""} if server else None
-    return {"addresses": [mask(address) for address in settings.addresses], "mail_server": shown}
+    return {
+        "addresses": [mask(address) for address in settings.addresses],
+        "channels": {name: mask(address) for name, address in settings.channels.items()},
+        "mail_server": shown,
+    }
 
 
 async def _read(registry: Registry) -> tuple[AlertSettings, int]:

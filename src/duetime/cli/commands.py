@@ -186,6 +186,7 @@ ALERT = (
         (
             "duetime alert add ops@example.com --url redis://localhost",
             "duetime alert add slack://token@channel --url redis://localhost",
+            "duetime alert add slack://token@payments --channel payments --url redis://localhost",
         ),
     ),
     Command("remove", alert.remove, ("duetime alert remove ops@example.com --url redis://localhost",)),

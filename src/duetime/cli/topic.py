@@ -40,7 +40,10 @@ class TopicOptions:
     ] = None
     priority: Annotated[str | None, typer.Option(metavar="WORD", help="high, normal or low.")] = None
     alert: Annotated[
-        list[str], typer.Option(metavar="ADDRESS", help="Who hears of a job that failed for good; repeatable.")
+        list[str],
+        typer.Option(
+            metavar="ADDRESS", help="Who hears of a job that failed for good: mail address or channel; repeatable."
+        ),
     ] = field(default_factory=list[str])
     more: Annotated[
         list[str],

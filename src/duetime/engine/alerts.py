@@ -17,7 +17,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -28,7 +28,9 @@ from duetime.clock import Clock, SystemClock
 from duetime.engine.announcing import Announcer, MailServer
 from duetime.engine.mirror import Mirror
 from duetime.errors import DuetimeError, InvalidSettings, VersionConflict
-from duetime.stores.registry import Registry
+from duetime.names import is_mail
+from duetime.settings import mask
+from duetime.stores.registry import Record, Registry
 
 log = logging.getLogger("duetime.alerts")
 
@@ -43,14 +45,17 @@ QUIET_S = 30.0
 
 
 class AlertSettings(Struct, frozen=True, omit_defaults=True):
-    """Who hears of everything, and the mail server for plain addresses. A record of the registry."""
+    """Who hears of everything, the mail server for plain addresses, and the addresses that topics use by a name. A
+    record of the registry.
+    """
 
     addresses: tuple[str, ...] = ()
     mail_server: MailServer | None = None
+    channels: dict[str, str] = {}
 
 
 class Problem(Struct, frozen=True):
-    """`title` fits a subject line; `text` says what to do; `addresses` hear of it too."""
+    """`title` fits a subject line; `text` says what to do; `addresses`, as topics have them, hear of it too."""
 
     title: str
     text: str
@@ -72,8 +77,7 @@ class Firing(Struct, frozen=True):
     told_at: float
 
 
-def read_settings(mirror: Mirror) -> AlertSettings:
-    record = mirror.get(SETTINGS, KEY)
+def read_settings(record: Record | None) -> AlertSettings:
     return msgspec.json.decode(record.value, type=AlertSettings) if record else AlertSettings()
 
 
@@ -220,14 +224,14 @@ class Alerts:
     def settings(self) -> AlertSettings:
         """As last known: an outage of the registry is when they are needed most."""
         try:
-            self._known = read_settings(self._mirror)
+            self._known = read_settings(self._mirror.get(SETTINGS, KEY))
         except msgspec.DecodeError as error:
             log.warning("alert_settings_unreadable", extra={"error": str(error)})
         return self._known
 
     def _tell(self, addresses: Collection[str], title: str, text: str) -> None:
         settings = self.settings()
-        everybody = list(dict.fromkeys([*settings.addresses, *addresses]))
+        everybody = list(dict.fromkeys([*settings.addresses, *_of_topic(addresses, settings.channels)]))
         if not everybody:
             return
         task = asyncio.create_task(self._send(everybody, f"Duetime: {title}", text, settings.mail_server))
@@ -239,6 +243,17 @@ class Alerts:
             await self._announcer.send(addresses, title, text, server=server)
         except InvalidSettings as error:
             log.warning("alert_not_sent", extra={"error": error.message, "title": title})
+
+
+def _of_topic(addresses: Collection[str], channels: Mapping[str, str]) -> Iterator[str]:
+    """Only mail addresses and channels: a URL that a topic brings along is not called, whoever let it in."""
+    for address in addresses:
+        if is_mail(address):
+            yield address
+        elif address in channels:
+            yield channels[address]
+        else:
+            log.warning("alert_not_sent", extra={"address": mask(address), "error": "there is no such channel"})
 
 
 class Speaker:

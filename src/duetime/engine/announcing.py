@@ -7,7 +7,6 @@ own and a deadline; threads that hang do not keep the process from ending.
 
 import asyncio
 import logging
-import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct
 
 from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.names import is_mail
 from duetime.settings import mask
 
 log = logging.getLogger("duetime.alerts")
@@ -23,8 +23,6 @@ log = logging.getLogger("duetime.alerts")
 DEADLINE_S = 15.0
 MAX_THREADS = 8
 """Sends under way, hanging ones included."""
-
-_MAIL = re.compile(r"[^@\s/:?&]+@[^@\s/:?&]+")
 
 
 class MailServer(Struct, frozen=True, omit_defaults=True):
@@ -39,10 +37,6 @@ class MailServer(Struct, frozen=True, omit_defaults=True):
 
 
 SECURITIES = {"starttls": ("mailtos", "starttls"), "ssl": ("mailtos", "ssl"), "none": ("mailto", "insecure")}
-
-
-def is_mail(address: str) -> bool:
-    return _MAIL.fullmatch(address) is not None
 
 
 def check_address(address: str) -> str:

@@ -15,9 +15,11 @@ import msgspec
 from msgspec import UNSET, structs
 
 from duetime.clock import Clock, SystemClock
+from duetime.engine.alerts import KEY, SETTINGS, read_settings
 from duetime.engine.mirror import Mirror
 from duetime.errors import InvalidRequest, TopicExists, TopicNotFound, VersionConflict
-from duetime.names import Queue
+from duetime.names import Queue, is_mail
+from duetime.settings import mask
 from duetime.stores.registry import Record, Registry
 from duetime.topic import NEW_SECRET, Status, Topic, TopicChange, changed, check_topic
 
@@ -114,6 +116,7 @@ class Topics:
         registry = self._registry()
         if await registry.get(KIND, place.key):
             raise _exists(place)
+        await self._check_channels(topic.alert)
         number = (await registry.increment(ID_COUNTER)).value
         topic = structs.replace(topic, id=number)
         try:
@@ -131,7 +134,20 @@ class Topics:
             edited = check_topic(changed(topic, change))
             return edited if change.secret is UNSET else self._with_secret(edited, _secret(change.secret))
 
+        if change.alert is not UNSET:
+            await self._check_channels(change.alert)
         return await self._write(place, apply)
+
+    async def _check_channels(self, addresses: Sequence[str]) -> None:
+        """A wrong name would be noticed when something else is wrong."""
+        if names := [address for address in addresses if not is_mail(address)]:
+            known = read_settings(await self._registry().get(SETTINGS, KEY)).channels
+            for name in names:
+                if name not in known:
+                    raise InvalidRequest(
+                        f"there is no channel {mask(name)!r}; operators add one: duetime alert add URL --channel NAME",
+                        path="$.alert",
+                    )
 
     def _with_secret(self, topic: Topic, secret: str) -> Topic:
         if not secret:
