@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import duetime
-from duetime.worker.shared_counters import RESTARTS, count, progress_name
+from duetime.wire.payload import RESTARTS
+from duetime.worker.shared_counters import count, progress_name
 from tests.e2e.shell import Shell
 
 

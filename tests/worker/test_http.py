@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.worker.shared_counters import RESTARTS, count
+from duetime.wire.payload import RESTARTS
+from duetime.worker.shared_counters import count
 from tests.e2e.shell import program
 from tests.plugins.processes import guard, release
 from tests.plugins.until import until

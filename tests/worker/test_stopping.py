@@ -9,7 +9,8 @@ import pytest
 
 from duetime.errors import InvalidSettings
 from duetime.job import State
-from duetime.worker.shared_counters import RESTARTS, count
+from duetime.wire.payload import RESTARTS
+from duetime.worker.shared_counters import count
 from duetime.worker.start import load_app
 from tests.plugins.until import until
 from tests.worker.conftest import Start

@@ -17,10 +17,11 @@ from duetime.clock import duration_ms
 from duetime.errors import DuetimeError
 from duetime.logs import set_up_logging
 from duetime.names import check_queue
+from duetime.wire.payload import RESTARTS
 from duetime.worker.app import App
 from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of
 from duetime.worker.report_lines import report
-from duetime.worker.shared_counters import RESTARTS, count, progress_name
+from duetime.worker.shared_counters import count, progress_name
 from duetime.worker.start import load_app
 from duetime.worker.start import work as run_worker
 

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 PREVIEW = 80
+RESTARTS = "restarts"
+"""The counter whose change has every worker of a namespace exit."""
 
 
 class Payload(Struct, rename={"name": "job"}, omit_defaults=False):

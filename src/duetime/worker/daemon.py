@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from duetime.client import connect_async
 from duetime.engine.loops import OUTAGE
 from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.wire.payload import RESTARTS
 from duetime.worker.events import TaskEvent
 from duetime.worker.fetcher import Fetcher
 from duetime.worker.held_jobs import HeldJobs
@@ -25,7 +26,7 @@ from duetime.worker.memory import resident_mb
 from duetime.worker.options import WorkerOptions
 from duetime.worker.pool import PoolHost, WorkerPool
 from duetime.worker.settler import LeaseKeeper
-from duetime.worker.shared_counters import RESTARTS, count
+from duetime.worker.shared_counters import count
 
 if TYPE_CHECKING:
     from duetime.worker.app import App

@@ -14,7 +14,6 @@ from duetime.wire.messages import CounterOut, CountIn
 from duetime.wire.payload import counter_name
 
 DAY_MS = 86_400_000
-RESTARTS = "restarts"
 
 
 def count(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[int]:

@@ -8,7 +8,7 @@ import pytest
 
 from duetime.api.auth import Access, Tokens
 from duetime.api.limits import Limit, Limits
-from duetime.api.v1 import NativeDoor
+from duetime.api.v1 import NativeDoor, administration
 from duetime.api.v1.gate import TokenGate
 from duetime.api.v1.routes import ROUTES, Route
 from duetime.engine.mirror import Mirror
@@ -148,3 +148,46 @@ async def test_a_refused_request_does_not_count(server: Server) -> None:
         assert problem(await server.http.post(f"{MAIL}/jobs", json={"id": ""}, headers=headers), 400, "invalid_id")
     await ok(await server.http.post(f"{MAIL}/jobs", json={}, headers=headers), 201)
     assert problem(await server.http.post(f"{MAIL}/jobs", json={}, headers=headers), 429, "too_many_requests")
+
+
+COUNTERS = "/v1/namespaces/shop/counters"
+
+
+async def test_a_reader_adds_only_to_counters_that_pass(server: Server) -> None:
+    reader, admin = bearer(await server.token(Access.READ)), bearer(await server.token(*Access))
+    passing = {"name": "progress/mail/1", "by": 40, "life": "1d"}
+
+    async def count(headers: dict[str, str], **fields: object) -> httpx.Response:
+        return await server.http.post(COUNTERS, json=fields, headers=headers)
+
+    assert await ok(await count(reader, **passing)) == {"value": 40}
+    assert await ok(await count(reader, name="progress/mail/1")) == {"value": 40}
+    problem(await count(reader, name="x", by=1), 403, "forbidden")
+    problem(await count(reader, name="x", by=1, life="25h"), 403, "forbidden")
+    problem(await count(reader, name="restarts", by=1, life="1d"), 403, "forbidden")
+    assert await ok(await count(reader, name="x")) == {"value": 0}
+    assert await ok(await count(admin, name="restarts", by=1)) == {"value": 1}
+
+
+async def test_readers_start_a_bounded_number_of_counters(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(administration, "MAX_STARTED", 3)
+    reader, admin = bearer(await server.token(Access.READ)), bearer(await server.token(*Access))
+    replies = [
+        await server.http.post(COUNTERS, json={"name": f"{number}", "by": 1, "life": "1h"}, headers=reader)
+        for number in (1, 1, 2, 2, 3, 3)
+    ]
+
+    refused = await server.http.post(COUNTERS, json={"name": "4", "by": 1, "life": "1h"}, headers=reader)
+
+    assert [reply.status_code for reply in replies] == [200] * 6
+    problem(refused, 429, "too_many_requests")
+    assert 0 < int(refused.headers["retry-after"]) <= 86_400
+    assert await ok(await server.http.post(COUNTERS, json={"name": "4", "by": 1}, headers=admin)) == {"value": 1}
+
+
+async def test_a_counter_never_leaves_the_numbers_that_json_keeps(server: Server) -> None:
+    headers = bearer(await server.token())
+    for sign in (1, -1):
+        most = {"name": f"n{sign}", "by": sign * (2**53 - 1)}
+        await ok(await server.http.post(COUNTERS, json=most, headers=headers))
+        problem(await server.http.post(COUNTERS, json=most, headers=headers), 400, "invalid_request")

@@ -111,7 +111,9 @@ class NativeDoor:
         route = endpoint.route
         request: AnyRequest = Request(scope, receive, place, self._make_id)
         token = token_of(request.headers)
-        pool, slot = await self._gate.admit(token, place.queue.namespace or None, route.needs, route.spends)
+        pool, slot, request.scopes = await self._gate.admit(
+            token, place.queue.namespace or None, route.needs, route.spends
+        )
         scope[POOL] = pool
         if slot is None:
             return await self._serve(endpoint, pool, request)

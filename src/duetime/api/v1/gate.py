@@ -6,7 +6,7 @@ The server gives it pools and a TokenGate; a test gives it one engine and an ope
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from duetime.api.auth import Access, Tokens, split
+from duetime.api.auth import EVERYTHING, Access, Tokens, split
 from duetime.api.limits import Limits, Side, Slot
 from duetime.engine import Engine
 from duetime.engine.pools import DEFAULT_POOL
@@ -20,10 +20,13 @@ class Engines(Protocol):
 
 
 class Admitted(NamedTuple):
-    """The pool that the request goes to, and the slot it took of the token's limit, if there is one."""
+    """The pool that the request goes to, the slot it took of the token's limit, if there is one, and all that the token
+    allows.
+    """
 
     pool: str
     slot: Slot | None = None
+    scopes: frozenset[Access] = EVERYTHING
 
 
 class Gate(Protocol):
@@ -55,7 +58,7 @@ class TokenGate:
         known = await self._tokens.check(pool, namespace, secret)
         for access in needs:
             known.require(access)
-        return Admitted(pool, await self._limits.spend(known, side) if side else None)
+        return Admitted(pool, await self._limits.spend(known, side) if side else None, known.scopes)
 
     async def _admit_to_all(self, token: str, secret: str) -> str:
         try:

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 from starlette.types import Receive, Scope
 
-from duetime.api.auth import bearer, token_text
+from duetime.api.auth import Access, bearer, token_text
 from duetime.api.exchange import ClientGone
 from duetime.api.parking import park
 from duetime.engine import Engine
@@ -50,8 +50,8 @@ class Place(NamedTuple):
 
 
 class Request(Generic[In, Query]):
-    """`message` is the decoded body, `raw` the body as it came. The door sets engine, pool, topics, query and message
-    when it has let the request in.
+    """`message` is the decoded body, `raw` the body as it came. The door sets engine, pool, scopes, topics, query and
+    message when it has let the request in.
     """
 
     __slots__ = (
@@ -66,11 +66,13 @@ class Request(Generic[In, Query]):
         "query",
         "queue",
         "raw",
+        "scopes",
         "topics",
     )
 
     engine: Engine
     pool: str
+    scopes: frozenset[Access]
     topics: TopicService
     query: Query
     message: In
