@@ -8,7 +8,7 @@ make bench ARGS="core rates memory"       only these parts
 import argparse
 from collections.abc import Callable
 
-from bench.core_parts import lateness, rates, scale
+from bench.core_parts import flood, lateness, rates, scale
 
 
 def parts(factor: float) -> dict[str, Callable[[], str]]:
@@ -21,6 +21,7 @@ def parts(factor: float) -> dict[str, Callable[[], str]]:
             count=scaled(10_000), over_ms=10_000, behind=scaled(1_000_000), behind_sqlite=scaled(1_000_000)
         ),
         "burst": lambda: scale.burst(scaled(300_000)),
+        "flood": lambda: flood.report(scaled(100_000)),
         "cancel": lambda: scale.cancels(scaled(1_000_000), scaled(10_000)),
         "memory": lambda: scale.memory(scaled(1_000_000), (64, 100, 200, 1000)),
         "growth": lambda: scale.growth(scaled(10_000), scaled(5_000_000), scaled(50_000)),

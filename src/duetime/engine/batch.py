@@ -6,13 +6,15 @@ the first, so that this process prepares one while the store works on the other.
 is on record, the next call does not wait for that either.
 
 Each request keeps its own answer: an error value from the store reaches only its caller, a failed call reaches all who
-were in it.
+were in it. Callers that shared a call are answered some at a time: each of them has something to do then, and hundreds
+in one turn of the event loop would hold up everybody else.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from copy import copy
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from duetime.engine.meters import Spread
@@ -21,8 +23,10 @@ from duetime.names import Queue
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 MAX_CALLS = 2
+ANSWERS_PER_TURN = 16
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task that somebody keeps an eye on."""
@@ -155,23 +159,59 @@ class Batch(Generic[Request, Answer]):
             return
         promised = self._promise() if self._promise else None
         if promised is None:
-            self._answer(pairs)
+            self._answer_all(pairs)
         else:
-            promised.add_done_callback(lambda done: self._answer(pairs, done.exception()))
+            promised.add_done_callback(lambda done: self._answer_all(pairs, done.exception()))
 
-    def _answer(
+    def _answer_all(
         self, pairs: Sequence[tuple[Entry[Request, Answer], Answer | DuetimeError]], broken: BaseException | None = None
     ) -> None:
         """`broken`: why what was promised is not so."""
-        for entry, answer in pairs:
-            if isinstance(broken, Exception) and not isinstance(answer, DuetimeError):
-                _fail(entry.answer, own_copy(broken))
-            elif isinstance(answer, DuetimeError):
-                _fail(entry.answer, answer)
-            elif not entry.answer.done():
-                entry.answer.set_result(answer)
-            elif self._orphan:
-                self._orphan(answer)
+        in_turns(pairs, lambda pair: self._answer(*pair, broken), self._spawn)
+
+    def _answer(
+        self, entry: Entry[Request, Answer], answer: Answer | DuetimeError, broken: BaseException | None
+    ) -> None:
+        if isinstance(broken, Exception) and not isinstance(answer, DuetimeError):
+            _fail(entry.answer, own_copy(broken))
+        elif isinstance(answer, DuetimeError):
+            _fail(entry.answer, answer)
+        elif not entry.answer.done():
+            entry.answer.set_result(answer)
+        elif self._orphan:
+            self._orphan(answer)
+
+
+def in_turns(items: Sequence[T], give: Callable[[T], None], spawn: Spawn) -> None:
+    """Give the first items now and some more in each turn of the event loop. All are given, whatever happens."""
+    left = iter(items)
+    _give_some(left, give)
+    if len(items) <= ANSWERS_PER_TURN:
+        return
+
+    def give_the_rest(_: object = None) -> None:
+        for item in left:
+            give(item)
+
+    try:
+        spawn(_give_in_turns(left, give)).add_done_callback(give_the_rest)
+    except StoreUnavailable:  # the engine has stopped
+        give_the_rest()
+
+
+async def _give_in_turns(left: Iterator[T], give: Callable[[T], None]) -> None:
+    some = True
+    while some:
+        await asyncio.sleep(0)
+        some = _give_some(left, give)
+
+
+def _give_some(left: Iterator[T], give: Callable[[T], None]) -> bool:
+    """False if nothing was left."""
+    some = list(islice(left, ANSWERS_PER_TURN))
+    for item in some:
+        give(item)
+    return bool(some)
 
 
 def _fail(answer: asyncio.Future[Any], error: Exception) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from duetime.engine.batch import Spawn, own_copy
+from duetime.engine.batch import Spawn, in_turns, own_copy
 from duetime.errors import StoreUnavailable
 from duetime.job import STEP_JOBS, Delivery
 from duetime.names import Queue
@@ -197,13 +197,16 @@ class Desk:
             self._asked = None
         filled = sum(map(len, shares)) == sum(waiter.wants[0] for waiter in waiters)
         self._reach = min(2 * self._reach, STEP_JOBS) if filled else FIRST_REACH
-        for waiter, share in zip(waiters, shares, strict=True):
-            if waiter.answer.done():
-                self._room.give_back(share)
-            elif share:
-                waiter.answer.set_result(share)
-            else:
-                waiter.free()
+        in_turns(list(zip(waiters, shares, strict=True)), self._hand_over, self._room.spawn)
+
+    def _hand_over(self, pair: tuple[Waiter, list[Delivery]]) -> None:
+        waiter, share = pair
+        if waiter.answer.done():
+            self._room.give_back(share)
+        elif share:
+            waiter.answer.set_result(share)
+        else:
+            waiter.free()
 
     def _next_waiters(self) -> list[Waiter]:
         """Those who stand first: few at first, and twice as many after each call that had something for all of them.

@@ -1,0 +1,102 @@
+"""One queue's flood does not hold up the others of the same process.
+
+What counts here is work and not time: how many consumers of the flood run in one turn of the event loop, that is while
+anybody else waits for a turn. A job of another queue needs about a dozen turns from its push to its receipt.
+"""
+
+import asyncio
+
+import pytest
+
+from duetime.engine import Engine
+from duetime.engine.batch import ANSWERS_PER_TURN
+from duetime.job import NewJob
+from tests.faults.store_faults import FaultyStore
+from tests.simulation.engine_room import LONG_MS, QUEUE, given_store, ids
+from tests.simulation.virtual_loop import virtual_time
+
+CONSUMERS = 400
+CALLS = 5
+"""Store calls of one queue that are answered at the same time: two reserves, two acks, one of the waiting room."""
+
+
+class Flood:
+    """How many consumers had something to do, in all and in the busiest turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.busiest = 0
+        self._in_this_turn = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if not self._in_this_turn:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._in_this_turn += 1
+
+    def _end_turn(self) -> None:
+        """All that was ready when the first consumer ran has run."""
+        self.busiest = max(self.busiest, self._in_this_turn)
+        self._in_this_turn = 0
+
+
+async def fill(engine: Engine, jobs: int) -> None:
+    for start in range(0, jobs, 100):
+        await engine.push(QUEUE, [NewJob(f"j{start + at}", b"") for at in range(100)])
+
+
+def slow_store() -> FaultyStore:
+    store = given_store()
+    store.slow(request=0.002)
+    return store
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1000], ids=["look", "wait"])
+@virtual_time
+async def test_callers_that_shared_a_store_call_go_on_in_turns(wait_ms: int) -> None:
+    async with Engine(slow_store()) as engine:
+        await fill(engine, 5 * CONSUMERS)
+        flood = Flood()
+
+        async def consume() -> None:
+            for _ in range(5):
+                deliveries = await engine.reserve([QUEUE], wait_ms=wait_ms)
+                flood.step()
+                await engine.ack([delivery.lease for delivery in deliveries])
+                flood.step()
+
+        await asyncio.gather(*(consume() for _ in range(CONSUMERS)))
+        assert flood.steps == 2 * 5 * CONSUMERS
+        assert flood.busiest <= CALLS * ANSWERS_PER_TURN
+
+
+@virtual_time
+async def test_consumers_that_were_parked_go_on_in_turns_first_come_first_served() -> None:
+    async with Engine(slow_store()) as engine:
+        flood = Flood()
+
+        async def consume() -> list[str]:
+            deliveries = await engine.reserve([QUEUE], wait_ms=LONG_MS)
+            flood.step()
+            return ids(deliveries)
+
+        waiting = [asyncio.create_task(consume()) for _ in range(CONSUMERS)]
+        await asyncio.sleep(1)
+        names = [f"j{at:03}" for at in range(CONSUMERS)]
+        await engine.push(QUEUE, [NewJob(name, b"") for name in names])
+        assert await asyncio.gather(*waiting) == [[name] for name in names]
+        assert flood.busiest <= 2 * ANSWERS_PER_TURN
+
+
+@virtual_time
+async def test_answers_whose_turn_has_not_come_when_the_engine_stops_are_given_all_the_same() -> None:
+    store = slow_store()
+    async with Engine(store) as engine:
+        await fill(engine, CONSUMERS)
+        tasks = [asyncio.create_task(engine.reserve([QUEUE], ttr_ms=LONG_MS)) for _ in range(CONSUMERS)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert not all(task.done() for task in tasks)
+    await asyncio.sleep(0)
+    found = [ids(task.result()) for task in tasks if task.done()]
+    assert sum(map(len, found)) == CONSUMERS
+    assert len(found) == CONSUMERS
