@@ -165,7 +165,9 @@ class Moved(Struct, frozen=True, gc=False):
 
 
 class Counts(Struct, frozen=True):
-    """Exact at the instant `now`. `expired` is a running total."""
+    """Exact at the instant `now`. `expired` is a running total; `damaged` is how many entries could not be read as jobs
+    and were set aside.
+    """
 
     delayed: int = 0
     ready: int = 0
@@ -173,6 +175,7 @@ class Counts(Struct, frozen=True):
     dead: int = 0
     expired: int = 0
     now: int = 0
+    damaged: int = 0
 
     @property
     def total(self) -> int:

@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 import pytest
+import redis
 
 from duetime.clock import ManualClock
 from duetime.engine.alerts import FIRING, KEY, QUIET_S, SETTINGS, Alerts, AlertSettings, Problem
@@ -17,6 +18,7 @@ from duetime.errors import DuetimeError
 from duetime.job import NewJob, State
 from duetime.names import Queue
 from duetime.stores.open import open_store
+from duetime.stores.redis import keys
 from tests.alerts.conftest import Postbox
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
@@ -282,3 +284,17 @@ async def test_events_do_not_pile_up_while_the_registry_is_down(start_redis: Sta
             await one.alerts.event("given_up", "topic order failed", "curl ...")
         await postbox.wait_for(1)
     assert postbox.subjects == ["Duetime: topic order failed"]
+
+
+async def test_entries_that_were_set_aside_are_told(redis_url: str, postbox: Postbox) -> None:
+    async with post({"default": redis_url}, redis_url, postbox) as watching:
+        engine = watching.pools.engine("default")
+        await engine.push(QUEUE, [NewJob("a", b"")])
+        with redis.Redis.from_url(redis_url) as client:
+            client.hset(f"{keys.prefix(QUEUE)}:jobs", "a", "foreign")
+        assert await engine.reserve([QUEUE]) == []
+
+        await watching.rounds(SLOW_EVERY)
+
+        await watching.knows(f"default:damaged:{QUEUE}")
+        await postbox.wait_for(1)

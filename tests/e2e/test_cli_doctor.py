@@ -39,6 +39,7 @@ def test_a_sound_sqlite_store(shell: Shell) -> None:
         "sqlite.quick_check",
         "store.answers",
         "store.clock",
+        "store.damaged",
         "store.check",
     }
     assert "fail" not in grades(ran).values()
@@ -107,6 +108,20 @@ def test_a_redis_user_without_channels(tmp_path: Path, start_redis: Callable[...
         client.execute_command("ACL", "SETUSER", "worker", *wanted)
     ran = Shell(url, tmp_path).run("doctor", "--json")
     assert find(ran, "redis.channels")["grade"] == "ok"
+
+
+def test_entries_that_were_set_aside(tmp_path: Path, start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    shell = Shell(server.url, tmp_path)
+    shell.ok("push", "mail", "x", "--id", "a")
+    with redis.Redis.from_url(server.url) as client:
+        [key] = client.keys("*:jobs")
+        client.hset(key, "a", "foreign")
+    assert find(shell.run("doctor", "--json"), "store.damaged")["grade"] == "ok"
+    shell.run("reserve", "mail")
+    ran = shell.run("doctor", "--json")
+    assert (ran.code, find(ran, "store.damaged")["grade"]) == (1, "fail")
+    assert "mail (1)" in find(ran, "store.damaged")["what"]
 
 
 SAFE_INFO: dict[str, Any] = {

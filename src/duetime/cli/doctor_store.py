@@ -65,7 +65,7 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
 async def _ask_store(url: str, *, deep: bool) -> list[Finding]:
     store = await open_store(url)
     try:
-        findings = await _timed_pings(store)
+        findings = [*await _timed_pings(store), await _damage(store)]
         return findings + (await _walk(store) if deep else [])
     finally:
         await store.close()
@@ -82,6 +82,20 @@ async def _timed_pings(store: Store) -> list[Finding]:
         skews.append(info.now - (before_ms + trips[-1] / 2))
     answers = f"the store answers: {info.kind} {info.version}"
     return [_speed("store.answers", answers, median(trips)), judge_skew("store.clock", median(skews))]
+
+
+async def _damage(store: Store) -> Finding:
+    queues = await store.queues()
+    counted = zip(queues, await store.counts(queues), strict=True)
+    damaged = [f"{queue} ({counts.damaged})" for queue, counts in counted if counts.damaged]
+    if not damaged:
+        return ok("store.damaged", "no entry had to be set aside")
+    return fail(
+        "store.damaged",
+        f"entries that cannot be read as jobs were set aside: {', '.join(damaged)}",
+        why="somebody else wrote to the store, or it is damaged; these jobs are not delivered",
+        fix="see where they are with --deep; find out who wrote them; push their jobs again (`pipeline reconcile`)",
+    )
 
 
 async def _walk(store: Store) -> list[Finding]:

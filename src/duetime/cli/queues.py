@@ -89,7 +89,7 @@ def counts(
 
 def sum_counts(counts: Sequence[Counts]) -> Counts:
     """`now` is the latest of them."""
-    names = ("delayed", "ready", "leased", "dead", "expired")
+    names = ("delayed", "ready", "leased", "dead", "expired", "damaged")
     sums = {name: sum(getattr(one, name) for one in counts) for name in names}
     return Counts(**sums, now=max((one.now for one in counts), default=0))
 

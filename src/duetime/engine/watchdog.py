@@ -161,9 +161,11 @@ class Watchdog:
         unsure: set[str] = set()
         queues = await store.queues()
         for chunk in _chunks(queues):
-            if self._targets.dead_growth:
-                for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
+            for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
+                if self._targets.dead_growth:
                     problems.update(self._growth(name, queue, counts.dead, unsure))
+                if counts.damaged:
+                    problems[f"{name}:damaged:{queue}"] = _damaged(name, queue, counts.damaged)
             if self._targets.lateness_s:
                 for queue, head in zip(chunk, await store.heads(chunk), strict=True):
                     problems.update(self._late(name, queue, head, info.now))
@@ -217,6 +219,14 @@ class Watchdog:
                     f"{self._targets.lateness_s:g} s): consumers are missing, slow or paused.",
                 ),
             )
+
+
+def _damaged(name: str, queue: Queue, count: int) -> Problem:
+    return Problem(
+        f"{queue} holds {count} entries that cannot be read as jobs",
+        f"They were set aside, and the rest is served (pool {name}). Somebody else wrote to the store, or it is "
+        "damaged. See where they are: duetime doctor --deep",
+    )
 
 
 def _down(name: str, why: str) -> Problem:

@@ -142,7 +142,7 @@ def job_out(job: Job) -> JobOut:
 
 
 def counts_out(counts: Counts) -> CountsOut:
-    return CountsOut(counts.delayed, counts.ready, counts.leased, counts.dead, counts.expired, counts.now)
+    return CountsOut(**msgspec.structs.asdict(counts))
 
 
 def page_out(page: Page) -> PageOut:

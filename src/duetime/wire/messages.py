@@ -268,13 +268,14 @@ class PageOut(Struct, omit_defaults=True):
     cursor: str | None = None
 
 
-class CountsOut(Struct):
+class CountsOut(Struct, omit_defaults=True):
     delayed: int
     ready: int
     leased: int
     dead: int
     expired: int
     now: int
+    damaged: int = 0
 
 
 class QueueOut(Struct, omit_defaults=True):

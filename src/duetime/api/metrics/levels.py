@@ -102,6 +102,8 @@ class StoreLevels:
         for level in levels:
             for state in ("delayed", "ready", "leased", "dead"):
                 self._jobs.of(*level.shown, state).value += getattr(level.counts, state)
+            if level.counts.damaged:
+                self._jobs.of(*level.shown, "damaged").value += level.counts.damaged
             oldest = self._oldest.of(*level.shown)
             oldest.value = max(oldest.value, level.oldest_s)
         for follower in self._followers:

@@ -501,4 +501,5 @@ def _add(parts: Sequence[Counts]) -> Counts:
         dead=sum(one.dead for one in parts),
         expired=sum(one.expired for one in parts),
         now=max(one.now for one in parts),
+        damaged=sum(one.damaged for one in parts),
     )

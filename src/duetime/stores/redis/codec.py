@@ -7,6 +7,7 @@ and the attributes.
 
 from collections.abc import Iterator, Mapping
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +27,8 @@ EVENTS: tuple[Event, ...] = tuple(Event)
 REASONS: tuple[str, ...] = ("", *Reason, "waiting", "leased", "dead", "running")
 PRIORITIES: tuple[Priority, ...] = (Priority.NORMAL, *Priority)
 """By number."""
+
+UNREADABLE_INFO = "the attributes of this job are damaged and left out"
 
 WAITING, LEASED = 0, 1
 DEAD_REASONS = {2: Reason.TRIES, 3: Reason.KILLED, 4: Reason.EXPIRED}
@@ -70,6 +73,11 @@ class Header(NamedTuple):
     priority: Priority
 
 
+def is_value(raw: bytes) -> bool:
+    """True for a header and a body, as far as one can see."""
+    return len(raw) > 0 and raw[0] & 3 > 0 and len(raw) >= HEADER_BYTES[raw[0]]
+
+
 def read_header(raw: bytes) -> Header:
     flags = raw[0]
     at = 9 if flags & 128 else 6
@@ -95,11 +103,6 @@ def read_moved(job_id: str, packed: bytes) -> Moved:
     return Moved(EVENTS[event], job_id, born, attempt, due_at, REASONS[reason], was)
 
 
-def read_moves(pairs: list[bytes]) -> list[Moved]:
-    """From id, moved, id, moved ..."""
-    return [read_moved(pairs[i].decode(), pairs[i + 1]) for i in range(0, len(pairs), 2)]
-
-
 def read_marked(packed: bytes) -> Iterator[Moved]:
     """From what a marked push left: id length, id, moved for each job."""
     at = 0
@@ -111,11 +114,14 @@ def read_marked(packed: bytes) -> Iterator[Moved]:
 
 
 def read_info(packed: bytes | None) -> tuple[str, Mapping[str, str]]:
-    """The last error and the attributes."""
+    """The last error and the attributes. A job whose attributes cannot be read is shown without them, and says so."""
     if not packed:
         return "", {}
-    end = 2 + U16.unpack_from(packed)[0]
-    return packed[2:end].decode(), _attributes.decode(packed[end:]) if len(packed) > end else {}
+    try:
+        end = 2 + U16.unpack_from(packed)[0]
+        return packed[2:end].decode(), _attributes.decode(packed[end:]) if len(packed) > end else {}
+    except (ValueError, StructError):  # msgspec's and Unicode's errors are ValueErrors
+        return UNREADABLE_INFO, {}
 
 
 class Entry(NamedTuple):

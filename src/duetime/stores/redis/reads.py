@@ -13,7 +13,8 @@ from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Moved, State
 from duetime.names import Queue
 from duetime.stores.base import Page, Purged, QueueRules, RulesChange, StoreInfo
 from duetime.stores.redis import keys, walk
-from duetime.stores.redis.codec import Entry, read_job, read_moves
+from duetime.stores.redis.codec import Entry, read_job
+from duetime.stores.redis.damage import read_happened
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.pipe import Argument
 from duetime.stores.redis.registry import RedisRegistry
@@ -80,8 +81,8 @@ class RedisReads:
                 if len(answer) == 1:
                     behind.append(index)
                 else:
-                    now, delayed, ready, leased, dead, expired = answer
-                    counted[index] = Counts(delayed, ready, leased, dead, expired, now)
+                    now, delayed, ready, leased, dead, expired, damaged = answer
+                    counted[index] = Counts(delayed, ready, leased, dead, expired, now, damaged)
             left = behind
             if not left:
                 break
@@ -110,7 +111,8 @@ class RedisReads:
             return []
         chosen = ids[:STEP_JOBS] if ids is not None else ()
         arguments = (ttl_ms, "" if tries is None else tries, count, *chosen)
-        return read_moves(await self._scripts.run("respawn", keys.prefix(queue), self._now(), *arguments))
+        answer = await self._scripts.run("respawn", keys.prefix(queue), self._now(), *arguments)
+        return read_happened(queue, answer)
 
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
         everything = limit is None and set(states) == set(State)

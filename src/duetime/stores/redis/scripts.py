@@ -5,6 +5,7 @@ them (after a restart, a failover or SCRIPT FLUSH).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
@@ -17,6 +18,8 @@ from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailab
 from duetime.stores.redis.keys import companion
 from duetime.stores.redis.link import Fate, Link
 from duetime.stores.redis.pipe import Argument, first_word, pack
+
+log = logging.getLogger("duetime.stores")
 
 Run = tuple[Sequence[str], Sequence[Argument]]
 """The prefixes (KEYS but the last) and the arguments of one run of a script."""
@@ -122,7 +125,14 @@ def _refused(error: ResponseError, fate: Fate) -> DuetimeError:
 
 
 def translate(error: ResponseError) -> DuetimeError:
-    """What Redis says, in our words."""
+    """What Redis says, in our words. Damage is logged here, because callers only pass it on."""
+    found = _translate(error)
+    if isinstance(found, StoreDamaged):
+        log.error("store_damaged", extra={"error": found.message})
+    return found
+
+
+def _translate(error: ResponseError) -> DuetimeError:
     word = first_word(error)
     if isinstance(error, OutOfMemoryError) or word == "OOM":
         return StoreFull()

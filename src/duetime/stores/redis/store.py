@@ -40,9 +40,9 @@ from duetime.stores.redis.codec import (
     read_info,
     read_marked,
     read_moved,
-    read_moves,
 )
 from duetime.stores.redis.connect import connect
+from duetime.stores.redis.damage import read_happened
 from duetime.stores.redis.pipe import Argument, pack
 from duetime.stores.redis.reads import RedisReads
 from duetime.stores.redis.scripts import checked
@@ -119,7 +119,7 @@ class RedisStore(RedisReads):
             deliveries.append(_read_deliveries(queue, islice(found, count), now + ask.ttr_ms))
         if infos:
             deliveries = _with_infos(deliveries, infos)
-        return Reserved(deliveries, next_at, now, read_moves(expired))
+        return Reserved(deliveries, next_at, now, read_happened(queue, expired))
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         answers: list[Moved | LeaseLost | StoreUnavailable | None] = []
@@ -239,7 +239,7 @@ class RedisStore(RedisReads):
         for queue, answer in zip(queues, await self._scripts.run_many("reap", runs, again=False), strict=True):
             if isinstance(answer, DuetimeError):
                 problems.append(answer)
-            elif happened := read_moves(answer[2:]):
+            elif happened := read_happened(queue, answer[2:]):
                 moved.setdefault(queue, []).extend(happened)
                 total += len(happened)
         return total

@@ -7,7 +7,7 @@ from typing import Any
 from duetime.job import Counts
 from duetime.names import Queue
 from duetime.stores.redis import keys
-from duetime.stores.redis.codec import LEASED, RECORD, STATE, WAITING, QueueState, read_header
+from duetime.stores.redis.codec import LEASED, RECORD, STATE, WAITING, QueueState, is_value, read_header
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.pipe import Argument
 from duetime.stores.redis.scripts import checked
@@ -35,6 +35,7 @@ class Picture:
     queue: Queue
     jobs: dict[bytes, Found] = field(default_factory=dict[bytes, Found])
     state: QueueState = field(default_factory=QueueState)
+    unreadable: list[str] = field(default_factory=list[str])
     sweeping: bool = False
     agenda: float = float("inf")
 
@@ -47,7 +48,12 @@ async def check_queue(link: Link, queue: Queue, counts: Counts) -> list[str]:
     picture = await _look(link, queue)
     return [
         f"{queue}: {problem}"
-        for problem in (*_check_jobs(picture), *_check_sweep(picture, counts.now), *_check_counts(picture, counts))
+        for problem in (
+            *_check_damage(picture, counts),
+            *_check_jobs(picture),
+            *_check_sweep(picture, counts.now),
+            *_check_counts(picture, counts),
+        )
     ]
 
 
@@ -59,10 +65,16 @@ async def _look(link: Link, queue: Queue) -> Picture:
     async for job_id, score in _members(link, f"{prefix}:ttl"):
         picture.at(job_id).in_ttl = score
     async for job_id, value in _fields(link, f"{prefix}:jobs"):
+        if not is_value(value):
+            picture.unreadable.append(f"the value of {job_id.decode(errors='replace')!r}")
+            continue
         header = read_header(value)
         picture.at(job_id).header = (header.born, header.expires_at, header.priority)
         picture.at(job_id).expires_at = header.expires_at
     async for job_id, value in _fields(link, f"{prefix}:tries"):
+        if len(value) != RECORD.size:
+            picture.unreadable.append(f"the record of {job_id.decode(errors='replace')!r}")
+            continue
         picture.at(job_id).record = RECORD.unpack(value)
         picture.at(job_id).expires_at = RECORD.unpack(value)[7]
     async for job_id, _ in _fields(link, f"{prefix}:info"):
@@ -73,6 +85,13 @@ async def _look(link: Link, queue: Queue) -> Picture:
     agenda = await _call(link, prefix, "ZSCORE", f"{prefix[:7]}:queues", str(queue))
     picture.agenda = float(agenda or "nan")
     return picture
+
+
+def _check_damage(picture: Picture, counts: Counts) -> Iterator[str]:
+    for what in picture.unreadable:
+        yield f"{what} cannot be read"
+    if counts.damaged:
+        yield f"{counts.damaged} damaged entries were set aside in {keys.prefix(picture.queue)}:damaged"
 
 
 def _check_jobs(picture: Picture) -> Iterator[str]:

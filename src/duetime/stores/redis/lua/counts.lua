@@ -1,8 +1,8 @@
 -- Count the jobs of a queue, each in its state.
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to sweep at most · 3 bytes of values to read at most
--- Returns: { now, delayed, ready, leased, dead, expired } at one instant; { now } when the sweep has not caught up and
---   expired jobs are not all known: call again
+-- Returns: { now, delayed, ready, leased, dead, expired, damaged } at one instant; { now } when the sweep has not
+--   caught up and expired jobs are not all known: call again
 -- Touches: ttl meta
 
 local now = q.clock(ARGV[1])
@@ -19,4 +19,4 @@ for priority = 1, 3 do
 end
 local gone, total = call('ZCOUNT', q.ttl, '-inf', '(' .. text), tonumber(call('HGET', q.meta, 'expired') or 0)
 local buried = call('ZCARD', q.dead) + (q.expired_to_dead and gone or 0)
-return { now, waiting - due, due - gone, call('ZCARD', q.leases), buried, total + gone }
+return { now, waiting - due, due - gone, call('ZCARD', q.leases), buried, total + gone, q.aside }

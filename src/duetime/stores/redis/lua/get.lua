@@ -2,7 +2,7 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3.. ids
 -- Returns: { now, entry.. }, an entry per id: { header + body, record or false, due_at or lease end or time of death,
---   info or false }, or false where there is none; fewer entries than ids when the bytes were read
+--   info or false }, or false where there is none that can be read; fewer entries than ids when the bytes were read
 -- Touches: nothing
 
 local now, room = q.clock(ARGV[1]), tonumber(ARGV[2])
@@ -15,13 +15,16 @@ for i = 3, #ARGV do
   if raw then
     local state = WAITING
     local _, expires, _, priority = q.read_header(raw)
-    if record then
+    if priority and q.is_record(record) then
       state, _, _, _, _, priority, _, expires = unpack_struct(RECORD, record)
+    elseif record then
+      priority = nil
     end
-    if state ~= WAITING or expires == 0 or expires >= now then
-      local place = state == WAITING and q.wait[priority] or state == LEASED and q.leases or q.dead
+    local place = state == WAITING and q.wait[priority] or state == LEASED and q.leases or q.dead
+    local at = priority and call('ZSCORE', place, id)
+    if at and (state ~= WAITING or expires == 0 or expires >= now) then
       local note = q.informed > 0 and call('HGET', q.info, id)
-      answers[i - 1] = { raw, record, call('ZSCORE', place, id), note }
+      answers[i - 1] = { raw, record, at, note }
       room = room - #raw - (note and #note or 0)
       if room <= 0 then
         break

@@ -57,11 +57,13 @@ for i = 1, #places do
     break
   end
   local raw, record = call('HGET', q.jobs, id), call('HGET', q.tries, id)
-  local _, expires = q.read_header(raw)
-  if record then
+  local _, expires = q.read_header(raw or '')
+  if expires and q.is_record(record) then
     expires = unpack_struct('>I8', record, #record - 7)
+  elseif record then
+    expires = nil
   end
-  if state ~= 'ready' or expires == 0 or expires >= now then
+  if expires and (state ~= 'ready' or expires == 0 or expires >= now) then
     if shown == limit then
       answer[2] = 1
       break

@@ -11,6 +11,7 @@
 --   P:info      hash  id -> last error (with its length before it) and attributes, for jobs that have either
 --   P:meta      hash  rules, state (see RULES and STATE), expired (a total), sweeping (where an unfinished sweep is)
 --   P:mark:*    string  what a marked push answered
+--   P:damaged   hash  id -> what was found of a job that cannot be read, set aside for people to look at
 --   KEYS[2]     zset  `dt:{NN}:queues`: queue by a lower bound of its next lease end or expiry; the registry of
 --                     queues and the reaper's agenda in one
 --
@@ -32,6 +33,7 @@ local byte, sub, huge = string.byte, string.sub, math.huge
 
 -- A delivery record: state, born, attempt, used, tries, priority, due_at, expires_at. Its first 13 bytes are the fence.
 local RECORD = '>BI8I4I4I2BI8I8'
+local RECORD_LENGTH = 36
 local WAITING, LEASED, DEAD_TRIES, DEAD_KILLED, DEAD_EXPIRED = 0, 1, 2, 3, 4
 
 -- What happened: event, reason, born, attempt, due_at, was. Codes are positions in codec.py's EVENTS and REASONS.
@@ -67,6 +69,7 @@ local q = {
   leases = prefix .. ':leases',
   dead = prefix .. ':dead',
   ttl = prefix .. ':ttl',
+  damaged = prefix .. ':damaged',
   wait = { prefix .. ':wait:1', prefix .. ':wait:2', prefix .. ':wait:3' },
   agenda = KEYS[2],
   name = sub(prefix, 9),
@@ -88,7 +91,8 @@ function q.text(instant)
   return string.format('%.0f', instant)
 end
 
--- How a header with these flags is read: form for struct, what born counts from, unit of the ttl, tries, priority.
+-- How a header with these flags is read: form for struct, what born counts from, unit of the ttl, tries, priority, and
+-- its length.
 function q.shape_of(flags)
   local form, code = math.floor(flags / 4) % 4, math.floor(flags / 16) % 8
   local shape = { '>' .. (flags < 128 and 'I5' or 'I8'), flags < 128 and EPOCH or 0, 0, TRIES_BY_CODE[code], flags % 4 }
@@ -100,14 +104,18 @@ function q.shape_of(flags)
   if code == TRIES_FOLLOW then
     shape[1] = shape[1] .. 'I2'
   end
+  shape[6] = shape[5] > 0 and 1 + struct.size(shape[1]) or huge
   q.shapes[flags] = shape
   return shape
 end
 
--- Reads a header: born, expires_at, tries, priority, and where the body begins.
+-- Reads a header: born, expires_at, tries, priority, and where the body begins. Nothing if it is none of ours.
 function q.read_header(raw)
-  local flags = byte(raw)
+  local flags = byte(raw) or 0
   local shape = q.shapes[flags] or q.shape_of(flags)
+  if #raw < shape[6] then
+    return nil
+  end
   local unit, allowed = shape[3], shape[4]
   local born, one, two, three = unpack_struct(shape[1], raw, 2)
   born = born + shape[2]
@@ -143,7 +151,7 @@ function q.begin()
   end
   q.old_state, q.sweeping = meta[2] or pack(STATE, 0, 0, 0, NO_SLACK, 0), meta[3]
   q.held, q.recorded, q.informed = call('HLEN', q.jobs), call('HLEN', q.tries), call('HLEN', q.info)
-  q.expiring = call('ZCARD', q.ttl)
+  q.expiring, q.aside = call('ZCARD', q.ttl), call('HLEN', q.damaged)
   call('ZCARD', q.leases)
   call('ZCARD', q.dead)
   call('ZCARD', q.agenda)
@@ -251,6 +259,23 @@ function q.forget(id, born)
   q.floor = math.max(q.floor, born)
 end
 
+-- True for a delivery record of ours.
+function q.is_record(record)
+  return record and #record == RECORD_LENGTH and byte(record) <= DEAD_EXPIRED
+end
+
+-- Plans that a job that cannot be read is out of everybody's way; it must be out of its place. `answer` gets its id
+-- and '' where others have a Moved.
+function q.set_aside(id, raw, record, answer)
+  q.hset(q.damaged, id, (raw or '') .. (record or ''))
+  q.zrem(q.ttl, id)
+  q.hdel(q.jobs, id)
+  q.hdel(q.tries, id)
+  q.hdel(q.info, id)
+  answer[#answer + 1] = id
+  answer[#answer + 1] = ''
+end
+
 -- Plans a death; the job must be out of its place. `job` is { born, attempt, used, tries, priority, due_at }.
 function q.die(id, job, now, state)
   q.zadd(q.dead, now, id)
@@ -322,7 +347,7 @@ end
 -- A lease that is held: its job as settle() wants it, and expires_at. Nothing if the fence does not fit.
 function q.leased(id, fence)
   local record = call('HGET', q.tries, id)
-  if not record or sub(record, 1, #fence) ~= fence then
+  if not q.is_record(record) or sub(record, 1, #fence) ~= fence then
     return nil
   end
   local _, born, attempt, used, allowed, priority, due, expires = unpack_struct(RECORD, record)
@@ -358,13 +383,13 @@ function q.heads_of(ids, budget)
   return heads
 end
 
--- Jobs by id: { state, born, attempt, used, tries, priority, due_at, expires_at }, false where there is none or it
--- expired. While a job waits its due_at is not here but in the wait set. Bounded as heads_of.
+-- Jobs by id: { state, born, attempt, used, tries, priority, due_at, expires_at }, false where there is none, it
+-- expired or cannot be read. While a job waits its due_at is not here but in the wait set. Bounded as heads_of.
 function q.find(ids, now, budget)
   local records, found, bare, at = q.fetch(q.tries, ids), {}, {}, {}
   for i = 1, #ids do
     if records[i] then
-      found[i] = { unpack_struct(RECORD, records[i]) }
+      found[i] = q.is_record(records[i]) and { unpack_struct(RECORD, records[i]) }
     else
       bare[#bare + 1] = ids[i]
       at[#at + 1] = i
@@ -380,7 +405,7 @@ function q.find(ids, now, budget)
     found[at[i]] = false
     if head then
       local born, expires, allowed, priority = q.read_header(head)
-      found[at[i]] = { WAITING, born, 0, 0, allowed, priority, nil, expires }
+      found[at[i]] = born and { WAITING, born, 0, 0, allowed, priority, nil, expires } or false
     end
   end
   for i = 1, reached do

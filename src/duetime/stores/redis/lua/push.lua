@@ -13,7 +13,7 @@
 --                           a brief mark stands for jobs that were all accepted with one born
 --   text                    refused: 'm' mark_mismatch · 'f max_jobs' queue_full · 'b index max_body' body_too_large ·
 --                           'l index' expires_before_due · 'x index' job_exists
--- Touches: jobs wait tries info leases dead ttl meta agenda mark
+-- Touches: jobs wait tries info leases dead ttl meta agenda damaged mark
 
 local args = ARGV
 local now, budget, distinct = q.clock(args[1]), tonumber(args[2]), args[3] == '1'
@@ -174,6 +174,15 @@ local function meet(id, kind)
     flush()
   end
   local job = q.find({ id }, 0, budget)[1]
+  if not job then -- the new job takes the place of one that cannot be read
+    q.set_aside(id, call('HGET', q.jobs, id), call('HGET', q.tries, id), {})
+    for _, place in ipairs({ q.wait[1], q.wait[2], q.wait[3], q.leases, q.dead }) do
+      q.zrem(place, id)
+    end
+    q.hdels[q.jobs] = nil
+    q.held = q.held - 1
+    return nil
+  end
   local state, born, attempt, priority, expires = job[1], job[2], job[3], job[6], job[8]
   local expired = state == WAITING and expires > 0 and expires < now
   if kind ~= 'r' and not expired then

@@ -1,9 +1,9 @@
 -- Take back leases that ran out and end expired jobs of one queue, and put it on the agenda anew.
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to move · 3 bytes of values to read
--- Returns: { now, when to come again or false, id, packed Moved (lease_expired, dead, expired).. }
---   Error DAMAGED: a lease has no record
--- Touches: leases wait tries jobs info dead ttl meta agenda
+-- Returns: { now, when to come again or false, id, packed Moved (lease_expired, dead, expired).. }; '' for a Moved: the
+--   job cannot be read and was set aside
+-- Touches: leases wait tries jobs info dead ttl meta agenda damaged
 
 local now, limit, budget = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
@@ -16,13 +16,16 @@ q.commit()
 local lapsed = call('ZRANGEBYSCORE', q.leases, '-inf', now, 'LIMIT', 0, limit)
 local records = q.fetch(q.tries, lapsed)
 for i = 1, #lapsed do
-  if not records[i] then
-    error('DAMAGED ' .. q.name .. ': the leased job ' .. lapsed[i] .. ' has no record', 0)
+  local id, record = lapsed[i], records[i]
+  if q.is_record(record) then
+    local _, born, attempt, used, allowed, priority, due, expires = unpack_struct(RECORD, record)
+    local job = { born, attempt, used, allowed, priority, due }
+    answer[#answer + 1] = id
+    answer[#answer + 1] = q.settle(id, job, expires, now, now, LEASE_EXPIRED)
+  else
+    q.zrem(q.leases, id)
+    q.set_aside(id, call('HGET', q.jobs, id), record, answer)
   end
-  local _, born, attempt, used, allowed, priority, due, expires = unpack_struct(RECORD, records[i])
-  local job = { born, attempt, used, allowed, priority, due }
-  answer[#answer + 1] = lapsed[i]
-  answer[#answer + 1] = q.settle(lapsed[i], job, expires, now, now, LEASE_EXPIRED)
 end
 
 local stale = call('ZRANGEBYSCORE', q.ttl, '-inf', '(' .. q.text(now), 'LIMIT', 0, limit - #lapsed)
@@ -31,7 +34,7 @@ for i = 1, reached do
   local id, job = stale[i], found[i]
   q.zrem(q.ttl, id)
   if job then
-    local due = tonumber(call('ZSCORE', q.wait[job[6]], id))
+    local due = tonumber(call('ZSCORE', q.wait[job[6]], id) or 0)
     q.zrem(q.wait[job[6]], id)
     answer[#answer + 1] = id
     answer[#answer + 1] = q.expire(id, { job[2], job[3], job[4], job[5], job[6], due }, now)

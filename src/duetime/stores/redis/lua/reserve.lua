@@ -3,10 +3,10 @@
 -- ARGV: 1 now or '' · 2 jobs to look at · 3 bytes of bodies and attributes to give · 4.. the asks: limit,
 --   ttr_ms, high, normal, low
 -- Returns: { now, next_at or false, 1 if paused else 0, { number of deliveries per ask.. },
---   { id, moved.. } of jobs that had expired, and of the deliveries { id.. }, their records in one piece,
---   { header + body.. } and { info or false.. }, or false if none has any }
---   Error DAMAGED: a waiting job has no body
--- Touches: wait leases tries jobs info dead ttl meta agenda
+--   { id, moved.. } of jobs that had expired ('' for moved: the job cannot be read and was set aside), and of the
+--   deliveries { id.. }, their records in one piece, { header + body.. } and { info or false.. }, or false if none
+--   has any }
+-- Touches: wait leases tries jobs info dead ttl meta agenda damaged
 
 local now, looks, room = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
@@ -31,15 +31,17 @@ local function deliver(page, priority, lease_end)
     if not bodies then
       raw = call('HGET', q.jobs, id)
     end
-    if not raw then
-      error('DAMAGED ' .. q.name .. ': the waiting job ' .. id .. ' has no body', 0)
+    local record, attempt, used, due = known and known[i], 0, 0, tonumber(page[2 * i])
+    local born, expires, allowed, _, start = read_header(raw or '')
+    if born and q.is_record(record) then
+      _, born, attempt, used, allowed, _, _, expires = unpack_struct(RECORD, record)
+    elseif record then
+      born = nil
     end
-    local born, expires, allowed, _, start = read_header(raw)
-    local attempt, used, due = 0, 0, tonumber(page[2 * i])
-    if known and known[i] then
-      _, born, attempt, used, allowed, _, _, expires = unpack_struct(RECORD, known[i])
-    end
-    if expires > 0 and expires < now then
+    if not born then
+      q.set_aside(id, raw, record, expired)
+      expires, wasted = 0, wasted + (raw and #raw or 0)
+    elseif expires > 0 and expires < now then
       wasted = wasted + #raw
       expired[#expired + 1] = id
       expired[#expired + 1] = q.expire(id, { born, attempt, used, allowed, priority, due }, now)
@@ -51,7 +53,7 @@ local function deliver(page, priority, lease_end)
       end
       given, size = given + length, size + 1
       local n = 2 * size
-      local record = pack(RECORD, LEASED, born, attempt + 1, used + 1, allowed, priority, due, expires)
+      record = pack(RECORD, LEASED, born, attempt + 1, used + 1, allowed, priority, due, expires)
       names[size], raws[size], records[size] = id, raw, record
       values[n - 1], values[n], ends[n - 1], ends[n] = id, record, lease_end, id
     end

@@ -2,8 +2,8 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 ttl_ms · 3 tries ('' keeps each job's own) · 4 how many of the longest dead ('' for the ids
 --   that follow) · 5.. ids
--- Returns: { id, packed Moved (respawned).. }
--- Touches: dead wait tries info ttl meta agenda
+-- Returns: { id, packed Moved (respawned).. }; '' for a Moved: the job cannot be read and was set aside
+-- Touches: dead wait jobs tries info ttl meta agenda damaged
 
 local now, age, allowed = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
@@ -12,7 +12,10 @@ local ids = ARGV[4] == '' and { unpack(ARGV, 5) } or call('ZRANGE', q.dead, 0, A
 local records, answer, done = q.fetch(q.tries, ids), {}, {}
 for i = 1, #ids do
   local id, record = ids[i], records[i]
-  if record and byte(record) > LEASED and not done[id] then
+  if ARGV[4] ~= '' and not q.is_record(record) then
+    q.zrem(q.dead, id)
+    q.set_aside(id, call('HGET', q.jobs, id), record, answer)
+  elseif q.is_record(record) and byte(record) > LEASED and not done[id] then
     local _, born, attempt, _, old_allowed, priority = unpack_struct(RECORD, record)
     local expires = age > 0 and now + age or 0
     done[id] = true

@@ -1,0 +1,22 @@
+"""What is told of jobs that cannot be read. The scripts that meet one set it aside and go on; counts show how many."""
+
+import logging
+
+from duetime.job import Moved
+from duetime.names import Queue
+from duetime.stores.redis.codec import read_moved
+
+log = logging.getLogger("duetime.stores")
+
+
+def read_happened(queue: Queue, pairs: list[bytes]) -> list[Moved]:
+    """From id, moved, id, moved ... Where a moved is empty, the job was set aside, which is logged."""
+    happened: list[Moved] = []
+    for i in range(0, len(pairs), 2):
+        job_id, moved = pairs[i], pairs[i + 1]
+        if moved:
+            happened.append(read_moved(job_id.decode(), moved))
+        else:
+            shown = job_id.decode(errors="backslashreplace")
+            log.error("damaged_job_set_aside", extra={"queue": str(queue), "job": shown})
+    return happened
