@@ -19,6 +19,9 @@ class LosingProxy:
         self._port = port
         self._serving: set[asyncio.Task[None] | None] = set()
         self.loses_next = False
+        self.loses_every = 0
+        """How many answers get through between two that are lost; 0: all."""
+        self._answers = 0
         self.on_loss: Callable[[], None] | None = None
         """Called once, with the next answer that is lost, before its connection ends."""
         self.lost = 0
@@ -67,6 +70,9 @@ class LosingProxy:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         while data := await reader.read(65536):
+            self._answers += answers
+            if answers and self.loses_every and self._answers % self.loses_every == 0:
+                self.loses_next = True
             if answers and self.loses_next:
                 self.loses_next, self.lost = False, self.lost + 1
                 on_loss, self.on_loss = self.on_loss, None

@@ -169,6 +169,34 @@ def test_a_scan_is_weighed_on_full_keys(spark: SparkSession) -> None:
     assert findings == {("lost", "reborn", 10), ("unanswered", "reborn", 60)}
 
 
+def test_what_is_said_again_is_no_fault_and_no_job_that_was_finished_is_lost(spark: SparkSession) -> None:
+    begun = {"event": "accepted", "born": 10, "ts": 10, "due_at": 10}
+    delivered = {"event": "delivered", "born": 10, "ts": 20, "due_at": 10, "attempt": 1}
+    acked = {"event": "acked", "born": 10, "ts": 30, "attempt": 1}
+    again = {"reason": "repeated", "ts": 40}
+    by_id = {"event": "acked", "born": 0, "reason": "repeated"}
+    stories: dict[str, list[dict[str, Any]]] = {
+        "all said twice": [begun, delivered, acked, begun | again, acked | again, acked | again],
+        "push said again": [begun | again],
+        "ack said again": [begun, delivered, acked | again],
+        "cancelled meanwhile": [begun, delivered, {**acked, "event": "cancelled"}, acked | again],
+        "acked by id": [begun, delivered, by_id | {"ts": 20}],
+        "acked by id and put back": [begun, delivered, by_id | {"ts": 40}, {**begun, "attempt": 2, "ts": 60}],
+        "acked by id, then pushed": [by_id | {"ts": 5}, begun],
+        "nobody's": [by_id | {"ts": 40}, acked | again | {"born": 11}],
+    }
+    rows = [{"id": name, **one} for name, told in stories.items() for one in told]
+    jobs = lifecycle(events(spark, *rows))
+    scanned = Scanned(frame(spark, [], audit.SCAN), began_at=100, ended_at=110, pool="default")
+    lost = {("lost", name) for name in ("push said again", "acked by id and put back", "acked by id, then pushed")}
+    assert {(row["kind"], row["id"]) for row in audit.findings(jobs, scanned).collect()} == lost
+    [law] = audit.law(jobs, scanned).collect()
+    assert (law["accepted"], law["acked"], law["cancelled"], law["lost"]) == (7, 3, 1, 3)
+    assert audit.findings(jobs).isEmpty()
+    [alone] = audit.law(jobs).collect()
+    assert (alone["accepted"], alone["acked"], alone["waiting"], alone["cancelled"]) == (7, 3, 3, 1)
+
+
 def test_a_silent_node_is_no_proof(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
     day = a_day(tmp_path / "journal", yesterday, rounds=1)
     alive = Node(day.journal, "node-d")

@@ -67,6 +67,70 @@ def test_an_end_without_a_begin_closes_nothing(spark: SparkSession) -> None:
     assert [(row["outcome"], row["acked_at"], row["ends"]) for row in jobs.collect()] == [("", 9, 1)]
 
 
+AGAIN: list[dict[str, Any]] = [
+    {"event": "accepted", "ts": 150, "due_at": 150, "tries": 5, "ttl": 900, "priority": 2, "reason": "repeated"},
+    {"event": "accepted", "ts": 270, "attempt": 3, "due_at": 260, "tries": 5, "priority": 2, "reason": "repeated"},
+    {"event": "acked", "ts": 300, "attempt": 3, "reason": "repeated"},
+    {"event": "acked", "ts": 400, "attempt": 1, "reason": "repeated"},
+]
+"""What the job's producer and its consumers said again, whenever they did."""
+
+
+def test_what_is_said_again_changes_nothing(spark: SparkSession) -> None:
+    """Before, between and after what was said first, and merged into an earlier run's row."""
+    whole = [{**one, "born": 100} for one in (*AGAIN, *RETRIED)]
+    counted = {**RETRIED_ROW, "history": 10}
+    for cut in (3, 9):
+        late, early = events(spark, *whole[:cut]), events(spark, *whole[cut:])
+        first = lifecycle.lifecycle(early)
+        states = lifecycle.event_states(late).unionByName(lifecycle.job_states(first))
+        jobs = lifecycle.finish(
+            lifecycle.merge(states), lifecycle.batch_names(late, first), lifecycle.purges_by_queue(late.union(early))
+        )
+        told(spark, jobs, counted)
+        [row] = jobs.select("accepts", "acks", "ends").collect()
+        assert tuple(row) == (1, 1, 1)
+
+
+def test_what_only_a_repetition_told(spark: SparkSession) -> None:
+    begun = {"event": "accepted", "born": 100, "ts": 500, "due_at": 150, "tries": 5, "ttl": 900, "reason": "repeated"}
+    delivered = {"event": "delivered", "born": 100, "ts": 153, "attempt": 1, "due_at": 150}
+    acked = {"event": "acked", "born": 100, "ts": 200, "attempt": 1, "reason": "repeated"}
+    fates: dict[str, list[dict[str, Any]]] = {
+        "waiting": [begun],
+        "leased": [begun, delivered],
+        "acked": [begun, delivered, acked],
+        "acked, delivery untold": [begun, acked],
+        "released": [begun, delivered, {**delivered, "event": "released", "ts": 160}],
+        "taken by another": [begun, delivered, acked, {**delivered, "attempt": 2}],
+        "put back": [begun, acked, {**begun, "reason": "", "attempt": 2, "ts": 300}],
+        "cancelled": [begun, delivered, acked, {**delivered, "event": "cancelled", "reason": "running"}],
+        "purged": [begun, {"event": "purged", "id": "", "ts": 160, "reason": "ready"}],
+        "not begun": [acked],
+    }
+    outcomes = {"released": "waiting", "taken by another": "leased", "put back": "waiting", "not begun": ""}
+    whole = [[{"queue": name, "id": name, **row} for row in rows] for name, rows in fates.items()]
+    late, early = (
+        events(spark, *(rows[0] for rows in whole)),
+        events(spark, *(row for rows in whole for row in rows[1:])),
+    )
+    first = lifecycle.lifecycle(early)
+    merged = lifecycle.merge(lifecycle.event_states(late).unionByName(lifecycle.job_states(first)))
+    purges = lifecycle.purges_by_queue(early)
+    for jobs in (
+        lifecycle.lifecycle(late.unionByName(early)),
+        lifecycle.finish(merged, lifecycle.batch_names(late, first), purges),
+    ):
+        found = {row["id"]: row for row in jobs.collect()}
+        assert {name: row["outcome"] for name, row in found.items()} == {
+            name: outcomes.get(name, name.partition(",")[0]) for name in fates
+        }
+        acked_at = {name: row["acked_at"] for name, row in found.items() if row["acked_at"]}
+        assert acked_at == dict.fromkeys(("acked", "acked, delivery untold", "not begun"), 200)
+        begun_at = {(row["accepted_at"], row["expires_at"]) for name, row in found.items() if row["outcome"]}
+        assert begun_at == {(100, 1000), (100, 1200)}, "1200: put back, which counts its ttl anew"
+
+
 def test_where_jobs_are(spark: SparkSession) -> None:
     begun = {"event": "accepted", "born": 10, "ts": 10, "due_at": 50, "tries": 2}
     fates: dict[str, list[dict[str, Any]]] = {

@@ -35,6 +35,7 @@ def test_arrivals_of_the_window_in_their_order(spark: SparkSession) -> None:
         accepted("before", -1),
         accepted("after", 3000),
         accepted("put back", 2500, attempt=1),
+        accepted("said again", 2600, reason="repeated"),
     )
     known = jobs(spark, job("first", START, run_ms=40), job("first", START + 7, run_ms=99))
     assertDataFrameEqual(

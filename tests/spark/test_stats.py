@@ -41,6 +41,8 @@ def test_a_row_per_queue_and_minute(spark: SparkSession) -> None:
         event("notified", START + 60_003),
         event("heartbeat", START + 5, namespace="", queue=""),
         event("accepted", START + 70_000, attempt=3),
+        event("accepted", START + 80_000, reason="repeated"),
+        event("acked", START + 80_000, reason="repeated"),
         event("accepted", START + 20, queue="other"),
     )
     known = jobs(

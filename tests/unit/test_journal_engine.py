@@ -22,6 +22,7 @@ from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
 from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.reader import read_journal
+from duetime.stores.base import Push
 from duetime.stores.memory import MemoryStore
 from duetime.stores.open import open_store
 from tests.faults.store_faults import FaultyStore
@@ -111,6 +112,21 @@ async def test_what_cannot_be_written_is_answered_with_an_unknown_outcome(
         written = len(events(tmp_path))
         disk.broken = False
         await until(lambda: len(events(tmp_path)) == written + 1)
+
+
+async def test_a_kept_push_that_cannot_be_written_again_is_not_answered_as_accepted(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    await store.push(QUEUE, [Push([NewJob("kept", b"hello")])])
+    async with journaled(tmp_path, store) as engine:
+        store.down("get")
+        with pytest.raises(StoreUnavailable) as caught:
+            await push(engine, "kept", "new")
+        assert caught.value.outcome_unknown
+        await push(engine, "other")
+        store.heal()
+        await push(engine, "kept", "new")
+    written = events(tmp_path)
+    assert sorted(name for event, name in written if event == "accepted") == ["kept", "new", "new", "other"]
 
 
 @pytest.mark.parametrize("mode", [Fsync.INTERVAL, Fsync.OFF])

@@ -11,13 +11,14 @@ import redis
 from duetime.clock import ManualClock
 from duetime.engine import Engine
 from duetime.engine.journaled import Journaled, join_journal
+from duetime.engine.repeated_pushes import READ_AT_ONCE
 from duetime.errors import JobExists, LeaseLost
 from duetime.job import Event, IfExists, Lease, NewJob, Priority, State
 from duetime.journal.events import Draft, Entry
 from duetime.journal.journal import Journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
-from duetime.stores.base import Mark, RulesChange, Store
+from duetime.stores.base import Mark, Push, RulesChange, Store
 from duetime.stores.open import open_store
 from tests.simulation.engine_room import QUEUE
 
@@ -135,21 +136,105 @@ async def test_push(scene: Scene) -> None:
     ]
 
 
-async def test_what_was_repeated_or_refused_is_not_written_again(scene: Scene) -> None:
-    mark = Mark("once", b"1", 60_000)
-    for _ in range(2):
-        await scene.engine.push(QUEUE, [NewJob("a", b"hello")], mark=mark)
-    with pytest.raises(JobExists):
-        await scene.engine.push(QUEUE, [NewJob("a", b"hello")], if_exists=IfExists.ERROR)
-    assert await scene.written() == [accepted("a", batch="once")]
-
-
-async def test_a_kept_job(scene: Scene) -> None:
+async def test_what_was_refused_is_not_written(scene: Scene) -> None:
     await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
     await scene.written()
-    scene.clock.advance(1)
-    await scene.engine.push(QUEUE, [NewJob("a", b"another")])
-    assert await scene.written() == [said(Event.KEPT, "a", ts=T0 + 1000, due_at=T0, reason="waiting")]
+    with pytest.raises(JobExists):
+        await scene.engine.push(QUEUE, [NewJob("a", b"hello")], if_exists=IfExists.ERROR)
+    assert await scene.written() == []
+
+
+RICH = NewJob("rich", b"\xff", delay_ms=5000, ttl_ms=9000, tries=3, priority=Priority.HIGH, attributes={"trace": "x"})
+
+
+def rich(**fields: object) -> Draft:
+    told = {"due_at": T0 + 5000, "ttl": 9000, "tries": 3, "priority": 1, "attributes": {"trace": "x"}}
+    return said(Event.ACCEPTED, "rich", **{**told, "body_b64": "/w==", "reason": "repeated", **fields})
+
+
+async def test_a_push_that_a_dead_process_stored_is_written_when_it_is_repeated(scene: Scene, store: Store) -> None:
+    # Given a process that died between the store and the journal
+    mark = Mark("spring/7/0", b"1", 60_000)
+    push = Push([NewJob("a", b"hello"), RICH], mark=mark)
+    await store.push(QUEUE, [push])
+    scene.clock.advance("1s")
+
+    # Then the answer to the repetition is on record with all that it promises, once
+    for _ in range(2):
+        assert (await scene.engine.push(QUEUE, push.jobs, mark=mark)).repeated
+    assert await scene.written() == [
+        accepted("a", ts=T0 + 1000, reason="repeated", batch="spring"),
+        rich(ts=T0 + 1000, batch="spring"),
+    ]
+
+
+@pytest.mark.parametrize("made_ids", [False, True])
+async def test_a_mark_is_repeated_after_its_jobs_are_gone(scene: Scene, store: Store, made_ids: bool) -> None:
+    mark = Mark("spring", b"1", 60_000)
+    await store.push(QUEUE, [Push([NewJob("a", b"hello")], mark=mark)])
+    [delivery] = await scene.engine.reserve([QUEUE])
+    await scene.engine.ack([delivery.lease])
+    await scene.written()
+    # A push whose ids are made on its way has others when it is repeated; else another id is another job
+    await scene.engine.push(QUEUE, [NewJob("other", b"hello")], mark=mark, made_ids=made_ids)
+    again = accepted("a", reason="repeated", batch="spring")
+    assert await scene.written() == ([again] if made_ids else [])
+    if not made_ids:
+        await scene.engine.push(QUEUE, [NewJob("a", b"hello")], mark=mark)
+        assert await scene.written() == [again]
+
+
+async def test_a_replacement_that_is_repeated_still_ends_the_other(scene: Scene, store: Store) -> None:
+    await scene.engine.push(QUEUE, [NewJob("a", b"old")])
+    await scene.written()
+    scene.clock.advance("1s")
+    push, now = Push([NewJob("a", b"hello")], IfExists.REPLACE, Mark("spring", b"1", 60_000)), T0 + 1000
+    await store.push(QUEUE, [push])
+    await scene.engine.push(QUEUE, push.jobs, if_exists=IfExists.REPLACE, mark=push.mark)
+    told = accepted("a", event=Event.REPLACED, ts=now, born=now, due_at=now, was=T0, reason="repeated", batch="spring")
+    assert await scene.written() == [told]
+
+
+async def test_a_kept_job_is_written_as_the_store_has_it(scene: Scene, store: Store) -> None:
+    await store.push(QUEUE, [Push([RICH])])
+    scene.clock.advance("1s")
+    kept = said(Event.KEPT, "rich", ts=T0 + 1000, due_at=T0 + 5000, reason="waiting")
+    await scene.engine.push(QUEUE, [NewJob("rich", b"another")])
+    assert await scene.written() == [kept, rich(ts=T0 + 1000)]
+    # From now on this process knows that it is on record
+    await scene.engine.push(QUEUE, [NewJob("rich", b"another")])
+    assert await scene.written() == [kept]
+    # But not another job under the same id
+    await store.cancel(QUEUE, ["rich"])
+    await store.push(QUEUE, [Push([NewJob("rich", b"hello")])])
+    await scene.engine.push(QUEUE, [NewJob("rich", b"another")])
+    assert [(draft.event, draft.born, draft.reason) for draft in await scene.written()] == [
+        (Event.KEPT, T0 + 1000, "waiting"),
+        (Event.ACCEPTED, T0 + 1000, "repeated"),
+    ]
+
+
+@pytest.mark.parametrize("state", ["leased", "dead"])
+async def test_a_kept_job_that_is_not_waiting(scene: Scene, store: Store, state: str) -> None:
+    await store.push(QUEUE, [Push([NewJob("a", b"hello")])])
+    [delivery] = await scene.engine.reserve([QUEUE])
+    if state == "dead":
+        await scene.engine.kill(delivery.lease)
+    await scene.written()
+    await scene.engine.push(QUEUE, [NewJob("a", b"hello")])
+    [kept, again] = await scene.written()
+    assert (kept.event, kept.reason) == (Event.KEPT, state)
+    assert (again.event, again.reason, again.attempt, again.body) == (Event.ACCEPTED, "repeated", 1, "hello")
+
+
+async def test_many_kept_jobs_beside_a_new_one(scene: Scene, store: Store) -> None:
+    jobs = [NewJob(f"j{number}", b"hello") for number in range(2 * READ_AT_ONCE + 1)]
+    await store.push(QUEUE, [Push(jobs)])
+    await scene.engine.push(QUEUE, [*jobs, NewJob("new", b"hello"), jobs[0]])
+    written = await scene.written()
+    again = [draft for draft in written if draft.reason == "repeated"]
+    assert again == [accepted(job.id, reason="repeated") for job in jobs]
+    assert accepted("new") in written
 
 
 async def test_a_replaced_job(scene: Scene) -> None:
@@ -219,7 +304,25 @@ async def test_ack(scene: Scene) -> None:
     assert sure_of_time(await scene.written(), T0) == [
         said(Event.ACKED, "a", attempt=1),
         said(Event.ACKED, "b", attempt=1),
+        said(Event.ACKED, "a", attempt=1, reason="repeated"),
+        said(Event.ACKED, "b", born=1, attempt=1, reason="repeated"),
     ]
+
+
+async def test_an_ack_that_a_dead_process_made_is_written_when_it_is_repeated(scene: Scene, store: Store) -> None:
+    [a] = await scene.leased("a")
+    await store.ack(QUEUE, [a])
+    assert await scene.engine.ack([a]) == [None]
+    assert sure_of_time(await scene.written(), T0) == [said(Event.ACKED, "a", attempt=1, reason="repeated")]
+
+
+async def test_an_ack_of_a_lost_lease_is_not_written(scene: Scene) -> None:
+    [a] = await scene.leased("a")
+    await scene.engine.release(a)
+    await scene.written()
+    [answer] = await scene.engine.ack([a])
+    assert isinstance(answer, LeaseLost)
+    assert await scene.written() == []
 
 
 async def test_ack_by_id(scene: Scene) -> None:
@@ -231,6 +334,7 @@ async def test_ack_by_id(scene: Scene) -> None:
     assert sure_of_time(await scene.written(), T0) == [
         said(Event.ACKED, "a", attempt=1, reason="unfenced"),
         said(Event.ACKED, "b", reason="unfenced"),
+        said(Event.ACKED, "none", born=0, reason="repeated"),
         said(Event.DELETED, "dead", attempt=1),
     ]
 

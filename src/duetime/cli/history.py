@@ -18,7 +18,7 @@ from duetime.client.transport import is_http
 from duetime.clock import rfc3339
 from duetime.errors import InvalidSettings, JobNotFound
 from duetime.job import Event, Priority
-from duetime.journal.events import ENDS, Entry, as_fields, body_of
+from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
 from duetime.journal.reader import Damage, read_job
 from duetime.journal.settings import options_of
 
@@ -93,10 +93,11 @@ def _is_wanted(entry: Entry, queue: str | None, namespace: str | None) -> bool:
 
 def _lives(entries: Sequence[Entry]) -> list[list[Entry]]:
     """One list per incarnation, oldest first, with the purges that may have ended it."""
-    purges = [entry for entry in entries if entry.event is Event.PURGED]
+    # Entries without a born hold for whatever was there: they are shown where nothing else ended a job.
+    purges = [entry for entry in entries if not entry.born]
     lives: dict[tuple[str, str, str, int], list[Entry]] = {}
     for entry in entries:
-        if entry.event is not Event.PURGED:
+        if entry.born:
             lives.setdefault((entry.pool, entry.namespace, entry.queue, entry.born), []).append(entry)
         if entry.event is Event.REPLACED and entry.was:
             lives.setdefault((entry.pool, entry.namespace, entry.queue, entry.was), []).append(entry)
@@ -164,6 +165,8 @@ def _new(entry: Entry) -> Iterable[str]:
         yield f"{Priority(entry.priority).name.lower()} priority"
     if entry.ttl:
         yield f"for {span(entry.ttl)}"
+    if entry.reason == REPEATED:
+        yield REPEATED
     if entry.batch:
         yield f"batch {safe(entry.batch)}"
     body = body_of(entry)

@@ -62,7 +62,9 @@ class Call(Generic[Answer]):
 
 
 def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None = None) -> Call[Pushed]:
-    """All or none. Repeatable because the ids come along; a repeated keep finds its own jobs."""
+    """All or none. Repeatable because the ids come along: a repeated keep finds its own jobs while they live. A job
+    that was finished before its push came again is pushed, and done, twice; a mark prevents that.
+    """
 
     def parse(reply: bytes) -> Pushed:
         message = _decode(reply, messages.PushedOut)

@@ -151,13 +151,14 @@ class Engine:
         *,
         if_exists: IfExists = IfExists.KEEP,
         mark: Mark | None = None,
+        made_ids: bool = False,
     ) -> Pushed:
-        """Add jobs, all or none. Raises what the store answers for this request."""
+        """Add jobs, all or none. Raises what the store answers for this request. `made_ids`: see `Push`."""
         check_jobs(jobs, max_body=self._max_body)
         if mark:
             check_text(mark.name)
             check_times(ttl_ms=mark.life_ms)
-        return await self._pushes.submit(queue, Push(jobs, if_exists, mark), _weight(jobs))
+        return await self._pushes.submit(queue, Push(jobs, if_exists, mark, made_ids), _weight(jobs))
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
         """Remove jobs by id, wherever they are, in bounded steps; None where there is none."""

@@ -11,12 +11,13 @@ A step that has begun is recorded, also if its caller goes away.
 import asyncio
 from asyncio import Future
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from duetime.engine import journaling
 from duetime.engine.metered import ack_by_id
 from duetime.engine.pushed_lines import pushed_lines
+from duetime.engine.repeated_pushes import RepeatedPushes, has_repeated
 from duetime.engine.waiters import StoreTime
 from duetime.errors import DuetimeError, JobDead, JobRunning, JournalFull, LeaseLost, StoreUnavailable
 from duetime.job import Counts, Event, Job, Lease, Moved, State
@@ -53,6 +54,7 @@ class Journaled:
         self._pool = pool
         self._time = StoreTime()
         self._known: journaling.Journaling | None = None
+        self._repeated = RepeatedPushes(store, journal, pool)
         self._calls: dict[int, int] = {}
         self._calls_begun = 0
         self._steps: set[asyncio.Task[Any]] = set()
@@ -120,6 +122,8 @@ class Journaled:
                 if isinstance(answer, Pushed):
                     self._learn(answer.now)
             self._journal.record_lines(pushed_lines(self._pool, queue, requests, answers))
+            if has_repeated(answers):
+                answers = await self._repeated.record(queue, requests, answers)
         return answers
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
@@ -135,7 +139,7 @@ class Journaled:
         self._journal.ready()
         with self._call():
             answers = await self.inner.ack(queue, leases)
-            self._record(journaling.moved(self._pool, queue, answers, self._time.now_ms()))
+            self._record(journaling.acked(self._pool, queue, leases, answers, self._time.now_ms()))
         return answers
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
@@ -150,7 +154,11 @@ class Journaled:
         self._journal.ready()
         with self._call():
             answers = await ack_by_id(self.inner, queue, ids)
-            self._record(journaling.acked_by_id(self._pool, queue, answers, self._time.now_ms()))
+            if any(answer is None for answer in answers):
+                # An ack without a born holds up to its time, which must not be before the job's delivery.
+                with suppress(DuetimeError):
+                    await self.ping()
+            self._record(journaling.acked_by_id(self._pool, queue, ids, answers, self._time.now_ms()))
         return answers
 
     def _record(self, drafts: Sequence[Draft]) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from duetime.clock import rfc3339
 from duetime.errors import InvalidSettings, VersionConflict
 from duetime.job import Event, Lease, Moved, State
-from duetime.journal.events import Draft
+from duetime.journal.events import REPEATED, Draft
 from duetime.names import Queue
 from duetime.stores.base import Reserved, Store
 
@@ -108,12 +108,27 @@ def moved(pool: str, queue: Queue, answers: Sequence[object], ts: int) -> list[D
     return [_draft(pool, queue, answer, ts) for answer in answers if isinstance(answer, Moved)]
 
 
-def acked_by_id(pool: str, queue: Queue, answers: Sequence[object], ts: int) -> list[Draft]:
-    """Cancelled in the store's words, but it was an ack; from the dead letters it is deleted all the same."""
-    drafts = moved(pool, queue, answers, ts)
+def acked(pool: str, queue: Queue, leases: Sequence[Lease], answers: Sequence[object], ts: int) -> list[Draft]:
+    """Also what was gone already: the holder says that it is done, and whoever removed it may not have told."""
+    again = [
+        Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason=REPEATED) if answer is None else answer
+        for lease, answer in zip(leases, answers, strict=True)
+    ]
+    return moved(pool, queue, again, ts)
+
+
+def acked_by_id(pool: str, queue: Queue, ids: Sequence[str], answers: Sequence[object], ts: int) -> list[Draft]:
+    """Cancelled in the store's words, but it was an ack; from the dead letters it is deleted all the same.
+
+    As for `acked`, what was gone already is told, too; only its born is not known.
+    """
+    again = [
+        Moved(Event.ACKED, job_id, born=0, reason=REPEATED) if answer is None else answer
+        for job_id, answer in zip(ids, answers, strict=True)
+    ]
     return [
         msgspec.structs.replace(draft, event=Event.ACKED, reason=UNFENCED) if draft.event is Event.CANCELLED else draft
-        for draft in drafts
+        for draft in moved(pool, queue, again, ts)
     ]
 
 

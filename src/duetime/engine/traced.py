@@ -25,9 +25,10 @@ class TracedEngine(Engine):
         *,
         if_exists: IfExists = IfExists.KEEP,
         mark: Mark | None = None,
+        made_ids: bool = False,
     ) -> Pushed:
         with self._tracing.pushing(queue, jobs) as carried:
-            return await super().push(queue, carried, if_exists=if_exists, mark=mark)
+            return await super().push(queue, carried, if_exists=if_exists, mark=mark, made_ids=made_ids)
 
     async def reserve(
         self, queues: Sequence[Queue], *, limit: int = 1, ttr_ms: int = DEFAULT_TTR_MS, wait_ms: int = 0

@@ -17,6 +17,9 @@ ENDS = frozenset(
 )
 """What ends a job. Replaced ends the incarnation `was`; purged (one entry per call) ends whatever it removed."""
 
+REPEATED = "repeated"
+"""The reason of an entry that another entry may have said before: see `Draft`."""
+
 
 class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What happened, before a node writes it down. Times are epoch milliseconds, `ttl` and `ms` are milliseconds, zero
@@ -28,6 +31,11 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     else `body_b64`. `status` and `ms` belong to notified: what the callback answered, and how long it took. `reason` is
     the store's (see `job.Moved`); "unfenced" for an ack by id alone; for purged, the states that were purged, joined by
     commas; for closed, "successor" if the node did not write it itself. `batch` is the name of the push's mark.
+
+    The reason "repeated" marks what is said again because whoever did it may have died before telling (decision 020).
+    Accepted or replaced, repeated: the job as the store had it at `ts`; it began at `born`, and its `ttl` counts from
+    there. Acked, repeated: there was no such job any more; that is its end if no entry has another end or a higher
+    attempt. Without a `born` it stands for whatever had the id until `ts`.
     """
 
     ts: int

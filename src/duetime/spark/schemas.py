@@ -121,8 +121,9 @@ JOBS = _table(
     # What a later run needs to go on from here (see lifecycle.py); readers pass over it.
     accepts=_INT,  # times that it began anew; putting a lost job back does not count
     acks=_INT,
-    ends=_INT,  # bit per end seen
+    ends=_INT,  # bit per end seen; or one that says: acked, as far as an ack tells that found it gone
     end_attempt=_INT,  # the attempt at which it was acked, cancelled or deleted
+    acked_again=_LONG,  # null, or attempt and time of the last ack that found it gone
     dead_order=_LONG,
     revived_order=_LONG,
     given_backs=_INT,

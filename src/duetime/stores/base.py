@@ -54,11 +54,14 @@ class Mark(Struct, frozen=True):
 
 
 class Push(Struct, frozen=True):
-    """One producer's request: all of its jobs or none."""
+    """One producer's request: all of its jobs or none. `made_ids`: the ids were made for this attempt, and another one
+    of the same request has others; stores pass over it.
+    """
 
     jobs: Sequence[NewJob]
     if_exists: IfExists = IfExists.KEEP
     mark: Mark | None = None
+    made_ids: bool = False
 
 
 class Pushed(Struct, frozen=True):

@@ -40,7 +40,7 @@ async def push(request: Request[PushIn, None]) -> Reply:
     message = request.message
     job = convert.new_job(message, request.make_id)
     mark = _key_mark(request.headers, request.raw)
-    pushed = await request.engine.push(request.queue, [job], if_exists=message.if_exists, mark=mark)
+    pushed = await request.engine.push(request.queue, [job], if_exists=message.if_exists, mark=mark, made_ids=True)
     [moved] = pushed.jobs
     status = 200 if moved.event is Event.KEPT else 201
     return Reply(status, convert.result_out(moved), REPLAYED if pushed.repeated else ())
@@ -57,7 +57,7 @@ async def push_batch(request: Request[BatchIn, None]) -> Reply:
             raise InvalidRequest("the name of a mark is made of printable characters")
     if message.atomic:
         jobs = [convert.new_job(job, request.make_id) for job in message.jobs]
-        pushed = await request.engine.push(request.queue, jobs, if_exists=message.if_exists, mark=mark)
+        pushed = await request.engine.push(request.queue, jobs, if_exists=message.if_exists, mark=mark, made_ids=True)
         answer = convert.pushed_out(pushed)
     else:
         answer = await _push_each(request, mark)

@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duetime.job import State
 from duetime.spark.lifecycle.states import BITS
+from duetime.spark.lifecycle.transform import acked_again_at
 from duetime.spark.schemas import KEY
 
 STORE_KEY = ("namespace", "queue", "id", "born")
@@ -54,14 +55,19 @@ def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
 
     `outcome` is where it is: in the store's words if that has it, lost if it should and has not.
     """
-    living = jobs.where("ends = 0 and accepted_at is not null")
+    living = jobs.where("ends = 0 and accepted_at is not null").join(
+        F.broadcast(_acked_by_id(jobs)), on=[*KEY[:-1]], how="left"
+    )
+    acked = F.col("acked_until") >= F.col("last_at")
     if scanned is None:
-        return living.select(*KEY, "batch", _adopts().alias("adopts"), "outcome")
+        outcome = F.when(acked, "acked").otherwise(F.col("outcome"))
+        return living.select(*KEY, "batch", _adopts().alias("adopts"), outcome.alias("outcome"))
     in_scope = F.lit(True) if scanned.pool is None else F.col("pool") == scanned.pool
     settled = F.col("last_at") < scanned.began_at - scanned.grace_ms
     expired = (F.col("expires_at") > 0) & (F.col("expires_at") < scanned.began_at) & (F.col("outcome") == "waiting")
     outcome = (
         F.when(F.col("state").isNotNull(), _store_place())
+        .when(acked, "acked")
         .when(F.col("outcome") == "purged", "purged")
         .when(expired, "expired")
         .when(in_scope & settled, LOST)
@@ -71,6 +77,12 @@ def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
     return living.join(held.hint("shuffle_hash"), on=list(STORE_KEY), how="left").select(
         *KEY, "batch", _adopts().alias("adopts"), outcome.alias("outcome")
     )
+
+
+def _acked_by_id(jobs: DataFrame) -> DataFrame:
+    """Ids that were acked without a lease when they were gone: done, whatever had the id up to then."""
+    gone = jobs.where("born = 0 and acked_again is not null")
+    return gone.select(*KEY[:-1], acked_again_at().alias("acked_until"))
 
 
 def law(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
@@ -120,7 +132,11 @@ def _faults(jobs: DataFrame, since: int) -> DataFrame:
         (doubled, DUPLICATED, F.lit("one attempt was delivered twice")),
         (F.bit_count("ends") > 1, DUPLICATED, F.lit("ended in more than one way")),
         (F.col("attempt") > F.col("end_attempt"), DUPLICATED, F.lit("delivered again after its end")),
-        (~begun & (F.col("born") >= since), UNANSWERED, F.lit("has entries, but none that accepted it")),
+        (
+            ~begun & (F.col("born") >= since) & (F.col("history") > 0),
+            UNANSWERED,
+            F.lit("has entries, but none that accepted it"),
+        ),
     )
     named = (
         F.when(condition, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duetime.job import Event, Reason
+from duetime.journal.events import REPEATED
 from duetime.spark.schemas import KEY
 
 BEGINS = (Event.ACCEPTED, Event.ADOPTED, Event.REPLACED)
@@ -45,10 +46,16 @@ KINDS: Mapping[Event, int] = {
     )
 }
 """The bit of each event in a step's `kind`, the most frequent first: words are compared once per event."""
-UNFENCED_CODE = 7
+REPEATED_CODE, UNFENCED_CODE = 6, 7
 ADOPTED_BIT = 32
 """Beside the bits of ENDS."""
-REASON_CODES: Mapping[str, int] = {str(reason): code for code, reason in enumerate(REASONS)} | {UNFENCED: UNFENCED_CODE}
+ACKED_AGAIN_BIT = 64
+"""In `ends` of a job's row: nothing ended it but an ack that found it gone."""
+REASON_CODES: Mapping[str, int] = {
+    **{str(reason): code for code, reason in enumerate(REASONS)},
+    REPEATED: REPEATED_CODE,
+    UNFENCED: UNFENCED_CODE,
+}
 OTHER_REASON = len(REASONS) - 1
 WAS_REPLACED, WAS_EXPIRED = 1 << len(KINDS), 2 << len(KINDS)
 """What an entry says about the incarnation that it took the place of."""
@@ -102,32 +109,36 @@ def _states(steps: DataFrame) -> DataFrame:
     revives, waits_again = _is(*BEGINS, Event.RESPAWNED), _is(*WAITS_AGAIN)
     due = _is(*BEGINS, *WAITS_AGAIN, Event.RESPAWNED, Event.RESCHEDULED) & (F.col("due_at") > 0)
     first_due = due & (F.col("attempt") == 0)
-    promised = _is(Event.ACCEPTED, Event.REPLACED) & (F.col("attempt") == 0)
+    promised = _is(Event.ACCEPTED, Event.REPLACED) & (F.col("attempt") == 0) & (F.col("reason_code") != REPEATED_CODE)
     tries = begins | (_is(Event.RESPAWNED) & (F.col("tries") > 0))
-    ts, order, rank = F.col("ts"), F.col("order"), F.col("rank")
+    # What is said again is about what was before: it never wins over an entry that said it at its time.
+    again = F.col("reason_code") == REPEATED_CODE
+    acked_again = acked & again
+    ts, order, rank = F.when(again, F.col("born")).otherwise(F.col("ts")), F.col("order"), F.col("rank")
     states: dict[str, Column] = {
         "accepted_at": F.when(begins, ts),
         "priority": F.when(begins, F.col("priority")).otherwise(0),
         "batch_hash": F.col("batch_hash"),
         "first_due_at": F.when(first_due, F.col("due_at")),
-        "first_due_order": F.when(first_due, ts),
+        "first_due_order": F.when(first_due, F.when(again, 0).otherwise(ts)),
         "due_at": F.when(due, F.col("due_at")),
         "due_order": F.when(due, order),
         "expires_at": F.when(revives & (F.col("ttl") > 0), ts + F.col("ttl")).otherwise(0),
         "expires_order": F.when(revives | dead, order),
         "first_delivered_at": F.when(delivered, ts),
         "last_delivered_at": F.when(delivered, ts),
-        "acked_at": F.when(acked, ts),
+        "acked_at": F.when(acked & ~again, ts),
         "ended_at": F.when(F.col("flags").bitwiseAND(ADOPTED_BIT - 1) != 0, ts),
         "attempt": F.col("attempt"),
         "last_at": ts,
         "flags": F.col("flags"),
-        "seen": F.when(delivered, 1 + (1 << ATTEMPTS_BITS)).otherwise(F.lit(1).cast("long")),
+        "seen": F.when(delivered, 1 + (1 << ATTEMPTS_BITS)).otherwise(F.when(acked_again, 0).otherwise(1).cast("long")),
         "counted": F.when(promised, F.lit(1).cast("long"))
-        .when(acked & (F.col("reason_code") != UNFENCED_CODE), 1 << ACKS_BITS)
+        .when(acked & (F.col("reason_code") < REPEATED_CODE), 1 << ACKS_BITS)
         .when(_is(Event.GIVEN_BACK), 1 << GIVEN_BACKS_BITS)
         .otherwise(0),
-        "end_attempt": F.when(_is(Event.ACKED, Event.CANCELLED, Event.DELETED), F.col("attempt")),
+        "end_attempt": F.when(_is(Event.ACKED, Event.CANCELLED, Event.DELETED) & ~again, F.col("attempt")),
+        "acked_again": F.when(acked_again, F.shiftleft("rank", ATTEMPT_BITS) + F.col("ts")),
         "dead_order": F.when(dead, order),
         "revived_order": F.when(revives, order),
         "place": F.when(begins, rank * 16 + 1)
@@ -140,8 +151,11 @@ def _states(steps: DataFrame) -> DataFrame:
         "early_ms": F.when(delivered & (F.col("due_at") > 0), F.col("due_at") - ts),
     }
     ranked = steps.withColumns(
-        {"rank": F.least("attempt", F.lit(MAX_ATTEMPT)).cast("long"), "flags": _chosen("kind", FLAGS, 0)}
-    ).withColumn("order", F.shiftleft("rank", ATTEMPT_BITS) + ts)
+        {
+            "rank": F.least("attempt", F.lit(MAX_ATTEMPT)).cast("long"),
+            "flags": F.when(acked_again, 0).otherwise(_chosen("kind", FLAGS, 0)),
+        }
+    ).withColumn("order", F.when(again, 0).otherwise(F.shiftleft("rank", ATTEMPT_BITS) + F.col("ts")))
     return ranked.select(*KEY, *(column.alias(name) for name, column in states.items()))
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from duetime.job import Event, State
 from duetime.spark.lifecycle.states import (
+    ACKED_AGAIN_BIT,
     ACKS_BITS,
     ADOPTED_BIT,
     ATTEMPT_BITS,
@@ -21,6 +22,7 @@ from duetime.spark.lifecycle.states import (
     ENDS,
     GIVEN_BACKS_BITS,
     LEASED_RANK,
+    MAX_ATTEMPT,
     REASONS,
     TRIES_BITS,
     event_states,
@@ -49,6 +51,7 @@ MERGED: Mapping[str, str] = {
     "seen": "sum(seen)",  # history, and attempts from bit 32 up
     "counted": "sum(counted)",  # accepts, acks from bit 16 up, given_backs from bit 32 up
     "end_attempt": "max(end_attempt)",
+    "acked_again": "max(acked_again)",  # an order
     "dead_order": "max(dead_order)",
     "revived_order": "max(revived_order)",
     "place": "max(place)",
@@ -65,9 +68,10 @@ def job_states(jobs: DataFrame) -> DataFrame:
     return jobs.withColumns(
         {
             "batch_hash": F.when(F.col("batch") != "", F.xxhash64("batch")),
-            "ended_at": F.when(F.col("ends") != 0, F.col("ended_at")),
+            "acked_at": F.when(F.col("ends") != ACKED_AGAIN_BIT, F.col("acked_at")),
+            "ended_at": F.when(F.col("ends").bitwiseAND(ADOPTED_BIT - 1) != 0, F.col("ended_at")),
             "expires_order": F.greatest("dead_order", "revived_order"),
-            "flags": F.col("ends") + F.col("adopted") * ADOPTED_BIT,
+            "flags": F.col("ends").bitwiseAND(ADOPTED_BIT - 1) + F.col("adopted") * ADOPTED_BIT,
             "seen": F.expr(f"history + shiftleft(cast(attempts as long), {ATTEMPTS_BITS})"),
             "counted": F.expr(
                 f"accepts + shiftleft(acks, {ACKS_BITS}) + shiftleft(cast(given_backs as long), {GIVEN_BACKS_BITS})"
@@ -103,10 +107,11 @@ def purges_by_queue(events: DataFrame) -> DataFrame:
 
 def finish(states: DataFrame, batches: DataFrame, purges: DataFrame) -> DataFrame:
     """Merged states -> JOBS. `batches` is from `batch_names`, `purges` from `purges_by_queue`."""
-    joined = states.withColumns(_unpacked()).join(F.broadcast(batches), on="batch_hash", how="left")
+    unpacked = states.withColumns(_unpacked()).transform(_acked_again)
+    joined = unpacked.join(F.broadcast(batches), on="batch_hash", how="left")
     joined = joined.join(F.broadcast(purges), on=["pool", "namespace", "queue"], how="left")
     begun, ended = F.col("accepted_at").isNotNull(), F.col("ends") != 0
-    end = F.lit(None).cast("string")
+    end = F.when(F.col("ends") == ACKED_AGAIN_BIT, Event.ACKED.value)
     for event, bit in reversed(list(ENDS.items())):
         end = F.when(F.col("ends").bitwiseAND(bit) != 0, event.value).otherwise(end)
     reset_attempt = F.coalesce(F.shiftright("revived_order", ATTEMPT_BITS).cast("int"), F.lit(0))
@@ -135,6 +140,25 @@ def finish(states: DataFrame, batches: DataFrame, purges: DataFrame) -> DataFram
         )
         .select(*JOBS.names)
     )
+
+
+def _acked_again(states: DataFrame) -> DataFrame:
+    """An ack that found the job gone is its end if there is no other, and nothing happened at a later attempt."""
+    attempt = F.least("attempt", F.lit(MAX_ATTEMPT))
+    ends = (F.col("ends") == 0) & (F.shiftright("acked_again", ATTEMPT_BITS) >= attempt)
+    at = F.when(ends, acked_again_at())
+    return states.withColumns(
+        {
+            "ends": F.when(ends, ACKED_AGAIN_BIT).otherwise(F.col("ends")),
+            "acked_at": F.coalesce("acked_at", at),
+            "ended_at": F.coalesce("ended_at", at),
+        }
+    )
+
+
+def acked_again_at() -> Column:
+    """When an ack last found the job gone."""
+    return F.col("acked_again").bitwiseAND((1 << ATTEMPT_BITS) - 1)
 
 
 def _unpacked() -> dict[str, Column]:

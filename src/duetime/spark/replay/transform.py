@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duetime.job import Event
+from duetime.journal.events import REPEATED
 from duetime.spark.schemas import KEY
 
 BEGINS = (Event.ACCEPTED.value, Event.ADOPTED.value, Event.REPLACED.value)
@@ -18,8 +19,9 @@ def arrivals(events: DataFrame, jobs: DataFrame, *, start_at: int, end_at: int) 
 
     In the order of arrival; the body itself is the last column, so that whoever does not ask for it never reads it.
     """
-    # What reconcile put back has an attempt; it arrived before.
+    # What reconcile put back has an attempt, and what is said again has a reason; both arrived before.
     came = F.col("event").isin(*BEGINS) & ((F.col("attempt") == 0) | (F.col("event") == Event.ADOPTED.value))
+    came = came & (F.col("reason") != REPEATED)
     begun = events.where(came & (F.col("ts") >= start_at) & (F.col("ts") < end_at))
     run_times = jobs.select(*KEY, "run_ms")
     return (

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duetime.job import Event
+from duetime.journal.events import REPEATED
 from duetime.spark.schemas import STATS
 
 MINUTE_MS = 60_000
@@ -61,7 +62,9 @@ def _happenings(events: DataFrame) -> DataFrame:
     of_jobs = ~F.col("event").isin([event.value for event in OF_NODES])
     # Reconcile puts a job back past the attempts that it had: the promise was made, and counted, before.
     put_back = F.col("event").isin(Event.ACCEPTED.value, Event.REPLACED.value) & (F.col("attempt") > 0)
-    return events.where(of_jobs & ~put_back).select(*QUEUE, F.col("ts").alias("at"), "event", "status", *unmeasured)
+    # What is said again was counted, except after a crash in between.
+    happened = of_jobs & ~put_back & (F.col("reason") != REPEATED)
+    return events.where(happened).select(*QUEUE, F.col("ts").alias("at"), "event", "status", *unmeasured)
 
 
 def _lateness(jobs: DataFrame) -> DataFrame:

@@ -1,0 +1,120 @@
+"""The journal's entries of pushes that are answered as accepted and did nothing: kept jobs and replayed marks.
+
+Somebody else stored such a job before, and may have died between the store and the journal; then the answer would
+promise what no journal knows. So the first such answer of this process about a job writes the job down again, from
+the store, as "repeated": readers take any number of these, beside the first entry or without it, for one.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.job import Event, Job, Moved, NewJob
+from duetime.journal.events import REPEATED, Draft, body_fields
+from duetime.journal.journal import Journal
+from duetime.names import Queue
+from duetime.stores.base import Push, Pushed, Store
+
+MAX_KNOWN = 20_000
+READ_AT_ONCE = 50
+
+Answers = Sequence[Pushed | DuetimeError]
+
+
+class Doubtful(NamedTuple):
+    """A job that was answered as accepted, and that this process did not see into the journal. `job` is what the
+    request says about it, None if that may be another job; `ts` is the store's time of the answer.
+    """
+
+    job: NewJob | None
+    moved: Moved
+    batch: str
+    ts: int
+
+
+class RepeatedPushes:
+    """Of one pool. Remembers the jobs that it has written down last."""
+
+    def __init__(self, store: Store, journal: Journal, pool: str) -> None:
+        self._store, self._journal, self._pool = store, journal, pool
+        self._known: dict[tuple[Queue, str, int], None] = {}
+
+    async def record(self, queue: Queue, requests: Sequence[Push], answers: Answers) -> Answers:
+        """Write down what is doubtful, with a promise. A request about whose jobs the store cannot be asked is answered
+        as unknown.
+        """
+        doubtful = {(one.moved.id, one.moved.born): one for one in self._doubtful(queue, requests, answers)}
+        while doubtful:
+            some = {key: doubtful.pop(key) for key in list(doubtful)[:READ_AT_ONCE]}
+            try:
+                found = await self._store.get(queue, [one.moved.id for one in some.values()])
+            except DuetimeError as error:
+                return _unsure(answers, error)
+            drafts = [self._draft(queue, one, job) for one, job in zip(some.values(), found, strict=True)]
+            written = [draft for draft in drafts if draft]
+            self._journal.record(written, promise=True)
+            self._known |= {(queue, draft.id, draft.born): None for draft in written}
+        while len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        return answers
+
+    def _doubtful(self, queue: Queue, requests: Sequence[Push], answers: Answers) -> Iterator[Doubtful]:
+        for request, answer in zip(requests, answers, strict=True):
+            if not isinstance(answer, Pushed):
+                continue
+            for job, moved in zip(request.jobs, answer.jobs, strict=True):
+                if _is_repeated(answer, moved) and (queue, moved.id, moved.born) not in self._known:
+                    batch = request.mark.name.partition("/")[0] if request.mark and answer.repeated else ""
+                    is_same = moved.event is not Event.KEPT and (request.made_ids or job.id == moved.id)
+                    yield Doubtful(job if is_same else None, moved, batch, answer.now)
+
+    def _draft(self, queue: Queue, doubtful: Doubtful, found: Job | None) -> Draft | None:
+        """None for a job that has gone since: whoever ended it has written that down."""
+        job, moved, batch, ts = doubtful
+        if found is not None and found.born == moved.born:
+            body, attempt, due_at = found.body, found.attempt, found.due_at
+            ttl_ms = max(found.expires_at - found.born, 1) if found.expires_at else 0
+            tries, priority, attributes = found.tries, found.priority, found.attributes
+        elif job is not None:
+            # A mark outlives its jobs, and the request that repeats it brings them along.
+            body, attempt, due_at, ttl_ms = job.body, moved.attempt, moved.due_at, job.ttl_ms
+            tries, priority, attributes = job.tries, job.priority, job.attributes
+        else:
+            return None
+        text: dict[str, Any] = body_fields(body)
+        return Draft(
+            ts=ts,
+            event=Event.ACCEPTED if moved.event is Event.KEPT else moved.event,
+            pool=self._pool,
+            namespace=queue.namespace,
+            queue=queue.name,
+            id=moved.id,
+            born=moved.born,
+            attempt=attempt,
+            due_at=due_at,
+            priority=priority,
+            ttl=ttl_ms,
+            tries=tries,
+            reason=REPEATED,
+            attributes=attributes,
+            batch=batch,
+            was=moved.was,
+            **text,
+        )
+
+
+def has_repeated(answers: Answers) -> bool:
+    return any(
+        isinstance(answer, Pushed) and (answer.repeated or any([moved.event is Event.KEPT for moved in answer.jobs]))
+        for answer in answers
+    )
+
+
+def _is_repeated(answer: Pushed, moved: Moved) -> bool:
+    return answer.repeated or moved.event is Event.KEPT
+
+
+def _unsure(answers: Answers, error: DuetimeError) -> Answers:
+    """Nobody is told that a job is kept which may be in no journal."""
+    unsure = StoreUnavailable(f"the push is in the store, perhaps not in the journal: {error.message}", unknown=True)
+    return [unsure if has_repeated([answer]) else answer for answer in answers]

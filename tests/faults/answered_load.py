@@ -1,0 +1,127 @@
+"""Clients that repeat each request until it is answered, and remember what they were told.
+
+A producer pushes with an id, with an Idempotency-Key, or with both; a consumer finishes by lease or, as clients of
+lmstfy do, by id. `wrong` are answers that said that nothing had happened although it had.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from duetime.job import Event
+from duetime.journal.events import Entry, body_of
+from duetime.journal.reader import read_journal
+from duetime.names import Queue
+from duetime.stores.base import Store
+
+QUEUE = Queue("ns", "q")
+PAUSE_S = 0.02
+
+Happened = Callable[[], Awaitable[bool]]
+
+
+class AnsweredLoad:
+    """`store` is a way to the same store that nothing disturbs."""
+
+    def __init__(self, api: str, store: Store) -> None:
+        self._api, self._store = api, store
+        self.pushed: dict[str, bytes] = {}
+        self.acked: set[str] = set()
+        self.wrong: list[str] = []
+        self.repeats = 0
+
+    async def run(self, *, producers: int, consumers: int, jobs: int) -> None:
+        """Ends when every push is answered and no delivery is under way."""
+        done = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            consuming = [tasks.create_task(self._consume(number, done)) for number in range(consumers)]
+            async with asyncio.TaskGroup() as pushing:
+                for number in range(producers):
+                    pushing.create_task(self._produce(number, jobs // producers))
+            done.set()
+        assert all(task.done() for task in consuming)
+
+    async def _produce(self, name: int, count: int) -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            for number in range(count):
+                body, job_id = f"body of {name}-{number}", f"{name}-{number}"
+                job = {"body": body, "delay": "1h" if number % 4 == 3 else 0} | ({"id": job_id} if number % 3 else {})
+                headers = {} if number % 3 == 1 else {"Idempotency-Key": job_id}
+                known = job_id if number % 3 else None
+                reply = await self._ask(
+                    client, "POST", f"/v1/queues/{QUEUE}/jobs", self._is_there(known), json=job, headers=headers
+                )
+                self.pushed[reply.json()["moved"]["id"]] = body.encode()
+
+    async def _consume(self, number: int, done: asyncio.Event) -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            for turn in itertools.count(number):
+                path, ask = f"/v1/queues/{QUEUE}/reserve", {"limit": 5, "ttr": "1h"}
+                found = (await self._ask(client, "POST", path, None, json=ask)).json()["deliveries"]
+                if turn % 3:
+                    leases = [one["lease"] for one in found[1:]]
+                    if leases:
+                        await self._finish(client, leases)
+                else:
+                    for one in found[1:]:
+                        await self._finish_by_id(client, one["lease"]["id"])
+                if not found:
+                    if done.is_set():
+                        return
+                    await asyncio.sleep(PAUSE_S)
+
+    async def _finish(self, client: httpx.AsyncClient, leases: list[dict[str, Any]]) -> None:
+        ids = [lease["id"] for lease in leases]
+        reply = await self._ask(client, "POST", f"/v1/queues/{QUEUE}/ack", self._is_gone(ids), json={"leases": leases})
+        assert not any("error" in result for result in reply.json()["results"]), reply.text
+        self.acked.update(ids)
+
+    async def _finish_by_id(self, client: httpx.AsyncClient, job_id: str) -> None:
+        await self._ask(client, "DELETE", f"/api/{QUEUE}/job/{job_id}", None)
+        self.acked.add(job_id)
+
+    async def _ask(
+        self, client: httpx.AsyncClient, method: str, path: str, happened: Happened | None, **request: Any
+    ) -> httpx.Response:
+        """Until it succeeds. `happened` looks whether the request has taken effect."""
+        maybe = False
+        while True:
+            try:
+                reply = await client.request(method, self._api + path, **request)
+            except httpx.TransportError:
+                maybe = True
+            else:
+                if reply.status_code < 300:
+                    return reply
+                assert reply.status_code == (500 if path.startswith("/api/") else 503), reply.text
+                unknown = b'"unknown":true' in reply.content
+                if happened and not maybe and not unknown and await happened():
+                    self.wrong.append(f"{method} {path} {reply.text}")
+                maybe = maybe or unknown
+            self.repeats += 1
+            await asyncio.sleep(PAUSE_S)
+
+    def _is_there(self, job_id: str | None) -> Happened | None:
+        async def look() -> bool:
+            assert job_id is not None
+            return (await self._store.get(QUEUE, [job_id]))[0] is not None
+
+        return look if job_id else None
+
+    def _is_gone(self, ids: list[str]) -> Happened:
+        async def look() -> bool:
+            return None in await self._store.get(QUEUE, ids)
+
+        return look
+
+    def untold(self, journal: Path) -> tuple[set[str], set[str]]:
+        """Pushes and acks that were answered, and that the journal does not know."""
+        entries = [item for item in read_journal(journal) if isinstance(item, Entry)]
+        begins = (Event.ACCEPTED, Event.REPLACED)
+        told = {(entry.id, body_of(entry)) for entry in entries if entry.event in begins}
+        finished = {entry.id for entry in entries if entry.event is Event.ACKED}
+        return {job_id for job_id, body in self.pushed.items() if (job_id, body) not in told}, self.acked - finished
