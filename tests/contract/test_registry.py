@@ -9,7 +9,7 @@ from duetime.clock import ManualClock
 from duetime.errors import VersionConflict
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
-from duetime.stores.registry import Changes, Counter, Record, Registry
+from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record, Registry
 from tests.contract.conftest import SHARED_KINDS
 from tests.contract.vocabulary import DEADLINE_S, QUEUE, as_lists, push_one
 
@@ -27,7 +27,7 @@ async def changes(registry: Registry, since: int = 0) -> Changes:
     """With records and deletions in an order of our own: the contract gives none."""
     found = as_lists(await registry.changes(since))
     records = sorted(found.records, key=lambda record: (record.kind, record.key))
-    return Changes(found.version, records, sorted(map(tuple, found.deleted)))
+    return Changes(found.version, records, sorted(map(tuple, found.deleted)), found.whole)
 
 
 # --- records
@@ -208,6 +208,41 @@ async def test_following_changes_gives_the_whole(registry: Registry) -> None:
             since = change.version
             held = {(record.kind, record.key): record.value for record in await registry.list_records("kind")}
             assert copy == held
+
+
+async def test_who_was_away_for_too_many_deletions_is_told_to_start_anew(registry: Registry) -> None:
+    # Given a copy of all there was at some version
+    kept = await registry.put("kind", "kept", b"1")
+    await registry.put("kind", "doomed", b"2")
+    before = (await registry.changes()).version
+
+    # When more is deleted than the registry remembers
+    await registry.delete("kind", "doomed")
+    for n in range(MAX_TOMBSTONES):
+        await registry.put("kind", f"short-lived {n}", b"")
+        await registry.delete("kind", f"short-lived {n}")
+    last = await registry.put("kind", "last", b"3")
+
+    # Then that copy is to be dropped: the answer has all records there are
+    answer = await registry.changes(before)
+    assert (answer.version, answer.whole, list(answer.deleted)) == (last.version, True, [])
+    assert [record for record in answer.records if record.kind == "kind"] == [kept, last]
+    afresh = await registry.changes()
+    assert (afresh.whole, [record for record in afresh.records if record.kind == "kind"]) == (True, [kept, last])
+
+    # ... and a copy that knows of the first deletion only needs the others
+    followed = await changes(registry, before + 1)
+    assert (followed.whole, followed.records, len(followed.deleted)) == (False, [last], MAX_TOMBSTONES)
+
+
+async def test_a_record_that_comes_again_is_not_among_the_deleted(registry: Registry) -> None:
+    for n in range(MAX_TOMBSTONES + 10):
+        await registry.put("kind", "same", str(n).encode())
+        await registry.delete("kind", "same")
+    deleted = await changes(registry, 1)
+    assert (deleted.records, deleted.deleted, deleted.whole) == ([], [("kind", "same")], False)
+    again = await registry.put("kind", "same", b"again")
+    assert await changes(registry, 1) == Changes(again.version, [again], [])
 
 
 # --- watch

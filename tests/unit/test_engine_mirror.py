@@ -10,7 +10,7 @@ from duetime.clock import SystemClock
 from duetime.engine.mirror import Mirror
 from duetime.errors import StoreUnavailable
 from duetime.stores.memory_registry import MemoryRegistry
-from duetime.stores.registry import Changes
+from duetime.stores.registry import MAX_TOMBSTONES, Changes
 from tests.plugins.until import until
 
 
@@ -84,6 +84,21 @@ async def test_it_outlives_an_outage_and_tells_its_age(monkeypatch: pytest.Monke
         registry.down = False
         await until(lambda: mirror.get("token", "a"))
         assert mirror.age_s() < 10
+
+
+async def test_a_copy_that_missed_too_many_deletions_starts_anew() -> None:
+    registry = Flaky()
+    await registry.put("token", "kept", b"1")
+    await registry.put("token", "doomed", b"2")
+    async with Mirror(lambda: registry) as mirror:
+        registry.down = True
+        await registry.delete("token", "doomed")
+        for n in range(MAX_TOMBSTONES):
+            await registry.put("token", str(n), b"")
+            await registry.delete("token", str(n))
+        registry.down = False
+        await mirror.refresh()
+        assert [record.key for record in mirror.list_records("token")] == ["kept"]
 
 
 async def test_a_wiped_registry_leaves_nothing_behind() -> None:

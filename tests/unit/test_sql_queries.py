@@ -15,8 +15,9 @@ QUERIES = load_queries("sqlite")
 PLANNED = {name: query for name, query in QUERIES.items() if not query.startswith("PRAGMA")}
 WALKS = {name for name in QUERIES if name.startswith("check_")}
 """Full walks by intention; they are not on any consumer's or producer's way."""
-LISTS_ALL = {"list_queues", "some_discarded"}
-"""Whoever asks for all queues reads all queues, but in order; the discarded are read one by one."""
+LISTS_ALL = {"list_queues", "some_discarded", "delete_old_tombstones"}
+"""Whoever asks for all queues reads all queues, but in order; the discarded are read one by one.
+Tombstones are few, because each one beyond that is removed with the next."""
 
 
 # --- the loader

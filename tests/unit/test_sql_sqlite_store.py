@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from duetime.clock import ManualClock
-from duetime.errors import StoreDamaged
+from duetime.errors import LeaseLost, StoreDamaged
 from duetime.job import STEP_BYTES, STEP_JOBS, Counts, NewJob, State
 from duetime.names import Queue
-from duetime.stores.base import Ask, Mark, Push, Pushed
+from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange
 from duetime.stores.sql.sqlite import SqliteStore
-from duetime.stores.sql.sqlite_verbs import CLOCK_ERROR_MS
+from duetime.stores.sql.sqlite_verbs import CLOCK_ERROR_MS, PURGED_MS
 
 QUEUE = Queue("shop", "mail")
 
@@ -121,3 +121,60 @@ async def test_check_names_what_is_wrong(store: SqliteStore, change: str, proble
     assert await store.check() == []
     await store._writer.run(lambda step: step.connection.execute(change))
     assert any(problem in found for found in await store.check())
+
+
+@pytest.mark.parametrize("use", ["a purge of an unknown queue", "a temporary queue", "a refused push"])
+async def test_rows_of_queues_that_were_purged_go_after_a_while(
+    store: SqliteStore, clock: ManualClock, use: str
+) -> None:
+    await push(store, "stays")
+    for n in range(STEP_JOBS + 100):
+        queue = Queue("shop", f"temporary-{n}")
+        match use:
+            case "a temporary queue":
+                await store.push(queue, [Push([NewJob("a", b"")])])
+                await store.purge(queue, list(State))
+            case "a refused push":
+                [refused] = await store.push(queue, [Push([NewJob("a", b"", delay_ms=2, ttl_ms=1)])])
+                assert not isinstance(refused, Pushed)
+            case _:
+                await store.purge(queue, list(State))
+
+    for _ in range(2):
+        clock.advance(PURGED_MS // 1000)
+        await store.reap()
+
+    assert await rows(store, "queues") == 1
+    assert await store.check() == []
+
+
+async def test_a_queue_that_is_forgotten_and_comes_again_repeats_no_born(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    # Given a lease of a queue that was purged and whose row is gone
+    start = clock.now_ms()
+    await push(store, "a")
+    [[old]] = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
+    await store.ack(QUEUE, [old.lease])
+    await store.purge(QUEUE, list(State))
+    clock.advance(PURGED_MS // 1000)
+    await store.reap()
+    assert await rows(store, "queues") == 0
+
+    # When the clock steps back to where that job was born, and the id comes again
+    clock.set(start)
+    await push(store, "a")
+
+    [[new]] = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
+    assert new.lease.born > old.lease.born
+    with pytest.raises(LeaseLost):
+        await store.release(old.lease, 0)
+
+
+async def test_a_queue_with_rules_is_not_forgotten(store: SqliteStore, clock: ManualClock) -> None:
+    await store.configure(QUEUE, RulesChange(paused=True))
+    await store.purge(QUEUE, list(State))
+    clock.advance(PURGED_MS // 1000)
+    await store.reap()
+    assert (await store.configure(QUEUE)).paused
+    assert await store.queues() == [QUEUE]

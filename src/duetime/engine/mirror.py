@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+import msgspec
+
 from duetime.errors import DuetimeError
 from duetime.stores.registry import Record, Registry
 
@@ -92,11 +94,12 @@ class Mirror:
             changes = await registry.changes(self._version)
             if changes.version < self._version:
                 # Not the registry that was followed so far: it was wiped. Nothing known holds any more.
-                changes = await registry.changes(0)
-                self._records.clear()
+                changes = msgspec.structs.replace(await registry.changes(0), whole=True)
         except DuetimeError as error:
             self._error = error
         else:
+            if changes.whole:
+                self._records.clear()
             self._records.update({(record.kind, record.key): record for record in changes.records})
             for name in changes.deleted:
                 self._records.pop(name, None)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from duetime.clock import Clock
 from duetime.errors import VersionConflict
-from duetime.stores.registry import Changes, Counter, Record
+from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record
 
 
 class MemoryRegistry:
@@ -14,6 +14,7 @@ class MemoryRegistry:
         self._version = 0
         self._records: dict[tuple[str, str], Record] = {}
         self._deleted: dict[tuple[str, str], int] = {}
+        self._forgotten = 0
         self._counters: dict[str, tuple[int, int]] = {}
         self._changed = asyncio.Event()
 
@@ -32,6 +33,8 @@ class MemoryRegistry:
         if self._records.pop((kind, key), None) is None:
             return False
         self._deleted[kind, key] = self._bump()
+        if len(self._deleted) > MAX_TOMBSTONES:
+            self._forgotten = self._deleted.pop(next(iter(self._deleted)))
         return True
 
     def _require(self, kind: str, key: str, if_version: int | None) -> None:
@@ -50,6 +53,8 @@ class MemoryRegistry:
         return [record for (found, _), record in sorted(self._records.items()) if found == kind]
 
     async def changes(self, since: int = 0) -> Changes:
+        if since < self._forgotten:
+            return Changes(self._version, sorted(self._records.values(), key=lambda r: r.version), [], whole=True)
         records = sorted((r for r in self._records.values() if r.version > since), key=lambda r: r.version)
         deleted = sorted((version, name) for name, version in self._deleted.items() if version > since)
         return Changes(self._version, records, [name for _, name in deleted])

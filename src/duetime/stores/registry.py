@@ -18,12 +18,21 @@ class Record(Struct, frozen=True):
     version: int
 
 
+MAX_TOMBSTONES = 500
+"""Deletions that a registry remembers: the last ones, each key once."""
+
+
 class Changes(Struct, frozen=True):
-    """Everything written after `since`: the records as they are now, and the (kind, key) of those that are gone."""
+    """Everything written after `since`: the records as they are now, and the (kind, key) of those that are gone.
+
+    `whole`: more was deleted since then than the registry remembers. The records are all there are, and whatever else
+    the caller knows is gone.
+    """
 
     version: int
     records: Sequence[Record]
     deleted: Sequence[tuple[str, str]]
+    whole: bool = False
 
 
 class Counter(Struct, frozen=True):
@@ -56,7 +65,10 @@ class Registry(Protocol):
         ...
 
     async def changes(self, since: int = 0) -> Changes:
-        """What changed after version `since`, and the version to ask from next time. Each key once."""
+        """What changed after version `since`, and the version to ask from next time. Each key once.
+
+        Of deletions the last MAX_TOMBSTONES are remembered; who asks from before them gets everything, `whole`.
+        """
         ...
 
     def watch(self) -> AsyncIterator[int]:

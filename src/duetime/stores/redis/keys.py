@@ -19,7 +19,8 @@ EPOCH = "dt:epoch"
 """String: drawn once per data set."""
 REGISTRY = "dt:{registry}"
 """Prefix: `:version` string, `:records:<kind>` hash key -> version + value, `:changes` zset kind NUL key by version,
-`:counters` hash name -> value, `:lives` zset name by the end of its life.
+`:deleted` the same for those that are gone, `:forgotten` version of the last one that left it, `:counters` hash name ->
+value, `:lives` zset name by the end of its life.
 """
 
 

@@ -9,7 +9,7 @@ from duetime.errors import StoreUnavailable, VersionConflict
 from duetime.stores.redis import keys
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.scripts import Scripts, checked
-from duetime.stores.registry import Changes, Counter, Record
+from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record
 
 PAGE = 500
 SWEEP = 20
@@ -37,7 +37,7 @@ class RedisRegistry:
 
     async def delete(self, kind: str, key: str, *, if_version: int | None = None) -> bool:
         expected = "" if if_version is None else if_version
-        done, version = await self._scripts.run("registry_delete", keys.REGISTRY, kind, key, expected)
+        done, version = await self._scripts.run("registry_delete", keys.REGISTRY, kind, key, expected, MAX_TOMBSTONES)
         if not done:
             raise _conflict(kind, key, version, if_version)
         return version > 0
@@ -50,8 +50,16 @@ class RedisRegistry:
     async def changes(self, since: int = 0) -> Changes:
         records: dict[tuple[str, str], Record] = {}
         deleted: dict[tuple[str, str], int] = {}
+        known_forgotten = 0
         while True:
-            version, *flat = await self._scripts.run("registry_changes", keys.REGISTRY, since, PAGE, again=True)
+            answer = await self._scripts.run("registry_changes", keys.REGISTRY, since, PAGE, again=True)
+            version, forgotten, *flat = answer
+            if since < forgotten and forgotten != known_forgotten:
+                # Deletions after `since` are forgotten, perhaps between two pages: only all records tell what is gone.
+                since, known_forgotten = 0, forgotten
+                records.clear()
+                deleted.clear()
+                continue
             for i in range(0, len(flat), 3):
                 kind, _, key = flat[i].decode().partition("\0")
                 since, value = flat[i + 1], flat[i + 2]
@@ -62,7 +70,8 @@ class RedisRegistry:
                 else:
                     records[kind, key] = _record(kind, key, value)
             if len(flat) < 3 * PAGE:
-                return Changes(version, list(records.values()), list(deleted))
+                whole = known_forgotten > 0
+                return Changes(version, list(records.values()), [] if whole else list(deleted), whole)
 
     async def watch(self) -> AsyncIterator[int]:
         async for message in self._link.subscribe(keys.REGISTRY_CHANGED):

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from duetime.errors import VersionConflict
-from duetime.stores.registry import Changes, Counter, Record
+from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record
 from duetime.stores.sql.sqlite_connection import QUERIES
 from duetime.stores.sql.sqlite_rows import execute, fetch, fetch_one
 from duetime.stores.sql.sqlite_thread import ReaderThread, Step, WriterThread
@@ -11,7 +11,9 @@ from duetime.stores.sql.wake import WakeHub
 
 
 class SqliteRegistry:
-    """Keeps the contract of `stores.registry.Registry`. A deleted record leaves a tombstone with its last version."""
+    """Keeps the contract of `stores.registry.Registry`. A deleted record leaves a tombstone with its last version,
+    until there are too many of them.
+    """
 
     def __init__(self, writer: WriterThread, reader: ReaderThread, hub: WakeHub) -> None:
         self._writer, self._reader, self._hub = writer, reader, hub
@@ -57,6 +59,8 @@ def _delete(step: Step, kind: str, key: str, if_version: int | None) -> bool:
     _require(record, kind, key, if_version)
     if record is not None:
         _write(step, kind, key, None)
+        for (version,) in fetch(step, "delete_old_tombstones", keep=MAX_TOMBSTONES):
+            execute(step, "forget_version", version=version)
     return record is not None
 
 
@@ -75,6 +79,10 @@ def _write(step: Step, kind: str, key: str, value: bytes | None) -> int:
 
 def _changes(step: Step, since: int) -> Changes:
     _, _, version = fetch_one(step, "get_meta")
+    (forgotten,) = fetch_one(step, "forgotten_version")
+    if since < forgotten:
+        rows = fetch(step, "records_since", since=0)
+        return Changes(version, [Record(*row) for row in rows if row[2] is not None], [], whole=True)
     rows = fetch(step, "records_since", since=since)
     records = [Record(*row) for row in rows if row[2] is not None]
     return Changes(version, records, [(kind, key) for kind, key, value, _ in rows if value is None])

@@ -41,7 +41,7 @@ def changing(step: Step, queue: Queue, *, create: bool = False) -> Generator[Que
     line = load_queue(step, queue)
     before = msgspec.structs.astuple(line)
     if create and not line.id:
-        (line.id,) = fetch_one(step, "new_queue_id")
+        line.id, line.floor = fetch_one(step, "new_queue")
         execute(step, "insert_queue", id=line.id, namespace=queue.namespace, name=queue.name)
     yield line
     after = msgspec.structs.astuple(line)

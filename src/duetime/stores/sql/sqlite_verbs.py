@@ -45,6 +45,9 @@ from duetime.stores.sql.sqlite_views import list_keys
 CLOCK_ERROR_MS = 3_600_000
 """How far ahead a clock may have been for a while: what is swept was over for longer than that."""
 
+PURGED_MS = 60_000
+"""How long the row of a purged queue stays, so that its floor raises no other queue's borns."""
+
 T = TypeVar("T")
 
 _encode_answer = msgspec.msgpack.Encoder().encode
@@ -280,7 +283,7 @@ def _forget(step: Step, line: QueueRow) -> Purged:
     if removed <= STEP_JOBS:
         execute(step, "delete_queue_jobs", queue=line.id)
     else:
-        (new,) = fetch_one(step, "new_queue_id")
+        new, _ = fetch_one(step, "new_queue")
         execute(step, "discard", queue=line.id)
         execute(step, "change_queue_id", old=line.id, new=new)
         line.id = new
@@ -331,10 +334,18 @@ def _reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
     return moved
 
 
+def _forget_queues(step: Step) -> None:
+    """Remove rows of purged queues. Their floors live on in one for the whole file."""
+    if removable := fetch(step, "removable_queues", before=step.now - PURGED_MS, limit=STEP_JOBS):
+        execute(step, "remove_queues", ids=as_json([queue_id for queue_id, _ in removable]))
+        execute(step, "forget_floor", floor=max(floor for _, floor in removable))
+
+
 def _sweep(step: Step) -> bool:
     """Remove some of what nobody will ask for again; True if there are more jobs of purged queues."""
     execute(step, "delete_old_marks", now=step.now - CLOCK_ERROR_MS, limit=STEP_JOBS)
     execute(step, "delete_old_counters", now=step.now, limit=STEP_JOBS)
+    _forget_queues(step)
     discarded = fetch_one(step, "some_discarded")
     if discarded is None:
         return False

@@ -1,12 +1,13 @@
 -- What was written to the registry after a version, a page at a time.
 -- KEYS: 1 the registry's prefix · 2 its version
 -- ARGV: 1 version · 2 how many changes
--- Returns: { present version, then kind .. NUL .. key, version, record or false for each change by version }
+-- Returns: { present version, version of the last deletion that is no longer remembered, then kind .. NUL .. key,
+--   version, record or false for each change by version }
 -- Touches: nothing
 
 local changed = redis.call('ZRANGEBYSCORE', KEYS[1] .. ':changes', '(' .. ARGV[1], '+inf', 'WITHSCORES',
   'LIMIT', 0, ARGV[2])
-local answer = { tonumber(redis.call('GET', KEYS[2]) or 0) }
+local answer = { tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(redis.call('GET', KEYS[1] .. ':forgotten') or 0) }
 for i = 1, #changed, 2 do
   local kind, key = string.match(changed[i], '^(%Z*)%z(.*)$')
   local n = #answer

@@ -20,12 +20,16 @@ SELECT
 FROM queues
 WHERE namespace = :namespace AND name = :name;
 
--- name: new_queue_id
--- description: An id that no queue has or had while any job may still be kept under it.
-SELECT 1 + max(
-    coalesce((SELECT max(id) FROM queues), 0),
-    coalesce((SELECT max(queue) FROM discarded), 0)
-);
+-- name: new_queue
+-- description: An id that no queue has or had while any job may still be kept under it, and the floor to begin with.
+SELECT
+    1 + max(
+        coalesce((SELECT max(id) FROM queues), 0),
+        coalesce((SELECT max(queue) FROM discarded), 0)
+    ),
+    floor
+FROM forgotten
+WHERE one = 1;
 
 -- name: insert_queue
 -- description: A queue that was not there; its fields follow by update_queue.
@@ -82,6 +86,25 @@ SELECT queue FROM discarded LIMIT 1;
 -- name: forget_discarded
 -- description: All of its jobs are gone.
 DELETE FROM discarded WHERE queue = :queue;
+
+-- name: removable_queues
+-- description: Purged queues that nobody used for a while; they have no jobs and no rules.
+SELECT
+    id,
+    floor
+FROM queues
+WHERE known = 0 AND floor <= :before
+ORDER BY floor
+LIMIT :limit;
+
+-- name: remove_queues
+-- description: The end of rows of queues.
+DELETE FROM queues
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: forget_floor
+-- description: What new queues must begin with.
+UPDATE forgotten SET floor = max(floor, :floor) WHERE one = 1;
 
 -- name: list_queues
 -- description: Every known queue, in order.

@@ -21,6 +21,28 @@ INSERT OR REPLACE INTO registry (
     version
 ) VALUES (:kind, :key, :value, :version);
 
+-- name: delete_old_tombstones
+-- description: All but the last ones; answers their versions, which are few, because each deletion does this.
+DELETE FROM registry
+WHERE
+    value IS NULL
+    AND version <= (
+        SELECT version
+        FROM registry
+        WHERE value IS NULL
+        ORDER BY version DESC
+        LIMIT 1 OFFSET :keep
+    )
+RETURNING version;
+
+-- name: forget_version
+-- description: Whoever knows less than this version can no longer be told what was deleted.
+UPDATE forgotten SET registry_version = max(registry_version, :version) WHERE one = 1;
+
+-- name: forgotten_version
+-- description: The last deletion whose tombstone is gone.
+SELECT registry_version FROM forgotten WHERE one = 1;
+
 -- name: list_records
 -- description: All of a kind, in order.
 SELECT

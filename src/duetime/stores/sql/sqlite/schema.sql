@@ -15,7 +15,15 @@ CREATE TABLE migrations (
     applied_at INTEGER NOT NULL
 );
 
--- A queue's rules and what its verbs must know in the same step. The row outlives a purge for the sake of its floor.
+-- One row: what must be known of rows that were removed.
+CREATE TABLE forgotten (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    registry_version INTEGER NOT NULL,  -- the highest version of a removed tombstone
+    floor INTEGER NOT NULL              -- the highest floor of a removed queue; new queues begin with it
+);
+
+-- A queue's rules and what its verbs must know in the same step. For the sake of its floor the row outlives a purge by a
+-- minute; then the floor goes into `forgotten`.
 CREATE TABLE queues (
     id INTEGER PRIMARY KEY,             -- under which its jobs are kept; a purge gives the queue a new one
     namespace TEXT NOT NULL,
@@ -40,6 +48,9 @@ CREATE UNIQUE INDEX queues_name ON queues (namespace, name);
 
 -- serves queues_to_reap, next_reap
 CREATE INDEX queues_reap ON queues (reap_at) WHERE reap_at > 0;
+
+-- serves removable_queues
+CREATE INDEX queues_unknown ON queues (floor) WHERE known = 0;
 
 -- Ids that purged queues had: their jobs no longer count, and the reaper removes them bit by bit.
 CREATE TABLE discarded (
@@ -105,6 +116,9 @@ CREATE TABLE registry (
 
 -- serves records_since
 CREATE UNIQUE INDEX registry_versions ON registry (version);
+
+-- serves delete_old_tombstones
+CREATE INDEX registry_tombstones ON registry (version) WHERE value IS NULL;
 
 CREATE TABLE counters (
     name TEXT PRIMARY KEY,
