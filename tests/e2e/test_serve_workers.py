@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -219,3 +220,46 @@ async def test_usr1_reaches_every_process(start_server: StartServer, tmp_path: P
     await until(file.exists)
     server.stop()
     assert all(json.loads(line) for line in (tmp_path / "old.log").read_text().splitlines())
+
+
+@contextlib.contextmanager
+def no_more_files(pid: int) -> Iterator[None]:
+    """The process cannot open another file or socket in the block."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_worker_that_cannot_be_launched_is_tried_again(start_server: StartServer) -> None:
+    server = start_server("--workers", "2")
+    before = server.workers()
+    with no_more_files(server.process.pid):
+        os.kill(before[0], signal.SIGKILL)
+        await until(lambda: "worker_not_started" in server.log)
+        assert push(server).status_code == 201
+    await until(lambda: len(server.workers()) == 2, deadline_s=ROLL_S)
+    assert server.stop()[0] == 0
+
+
+async def test_a_stop_ends_while_a_worker_cannot_be_launched(start_server: StartServer) -> None:
+    server = start_server("--workers", "2")
+    with no_more_files(server.process.pid):
+        os.kill(server.workers()[0], signal.SIGKILL)
+        await until(lambda: "worker_not_started" in server.log)
+        assert server.stop()[0] == 0
+
+
+async def test_with_no_worker_left_the_last_one_is_restarted_at_once(start_server: StartServer) -> None:
+    server = start_server("--workers", "2", DUETIME_LOG_FORMAT="json")
+    for rounds in range(1, 5):
+        for pid in server.workers():
+            os.kill(pid, signal.SIGKILL)
+        async with httpx.AsyncClient(timeout=ROLL_S) as client:  # it waits in the socket's queue for the next worker
+            assert (await client.post(server.api + JOBS, json={"body": "x"})).status_code == 201
+        waits = [json.loads(line)["wait_ms"] for line in server.log.splitlines() if "worker_ended" in line]
+        assert waits.count(0) >= rounds
+    assert server.stop()[0] == 0

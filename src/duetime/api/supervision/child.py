@@ -27,13 +27,16 @@ KILL_S = 5.0
 
 
 class Child:
-    """`settled`: it serves, or it will not. `refusal` is why it cannot serve with its settings, empty if it can."""
+    """`settled`: it serves, or it will not. `served`: it was ready once. `refusal` is why it cannot serve with its
+    settings, empty if it can.
+    """
 
     def __init__(self, start: Start) -> None:
         self.start = start
         self.state = "starting"
         self.settled = asyncio.Event()
         self.ended = asyncio.Event()
+        self.served = False
         self.refusal = ""
         self.problems: Mapping[str, str] = {}
         self.pid = 0
@@ -49,13 +52,23 @@ class Child:
         return time.monotonic() - self._began
 
     async def launch(self, command: Sequence[str], handlers: Mapping[str, Handler]) -> None:
+        """Raises OSError when there is no file, process or program for it; then it has ended."""
+        try:
+            await self._launch(command, handlers)
+        except BaseException:
+            await self._end()
+            raise
+        if self.state == "draining":  # it was told so before it could hear it
+            self.tell("drain")
+
+    async def _launch(self, command: Sequence[str], handlers: Mapping[str, Handler]) -> None:
         ours, theirs = socket.socketpair()
-        self._channel = channel = Channel(ours)
-        own = {"start": self._start, "ready": self._ready, "refused": self._refused}
-        for name, handler in {**handlers, **own}.items():
-            channel.handle(name, handler)
-        await channel.open()
         with theirs:
+            self._channel = channel = Channel(ours)
+            own = {"start": self._start, "ready": self._ready, "refused": self._refused}
+            for name, handler in {**handlers, **own}.items():
+                channel.handle(name, handler)
+            await channel.open()
             self._process = await asyncio.create_subprocess_exec(
                 *command,
                 str(theirs.fileno()),
@@ -106,12 +119,15 @@ class Child:
 
     async def _wait(self, process: asyncio.subprocess.Process) -> None:
         self.code = await process.wait()
+        await self._end()
+        self._tasks[1].cancel()
+
+    async def _end(self) -> None:
         self.state = "ended"
         self.settled.set()
         self.ended.set()
         if self._channel is not None:
             await self._channel.close()
-        self._tasks[1].cancel()
 
     async def _watch(self, channel: Channel) -> None:
         """See that its event loop turns."""
@@ -132,6 +148,7 @@ class Child:
 
     async def _ready(self, body: bytes) -> bytes:
         self.problems = msgspec.msgpack.decode(body, type=dict[str, str])
+        self.served = True
         if self.state == "starting":
             self.state = "ready"
         self.settled.set()

@@ -67,6 +67,8 @@ class Channel:
         self._end()
         if self._writer is not None:
             self._writer.close()
+        else:
+            self._socket.close()
 
     def handle(self, name: str, handler: Handler) -> None:
         """From now on answer requests of this name; an exception is logged here and is a ControlLost there."""

@@ -1,6 +1,7 @@
 """A worker's place: there is always a process in it, or one on its way.
 
-One that ends without being told to is followed by the next, at once the first time and more slowly if they keep ending.
+One that ends without being told to is followed by the next, more and more slowly if they keep ending; but at once if
+no other place has one that serves. One that cannot even be launched (no file, no memory, no program) is tried again.
 A replacement serves before its predecessor is drained, so that a place is never empty for a change of settings.
 """
 
@@ -24,6 +25,8 @@ log = logging.getLogger("duetime.supervision")
 RESTART = Exponential(base_ms=100, cap_ms=30_000, jitter=0.3)
 STABLE_S = 30.0
 """A worker that lived so long was not ended by what ended the one before it."""
+UNSERVED_MS = 1_000
+"""While nobody serves, a worker that did not become ready is followed by the next after no more than this."""
 READY_S = 60.0
 """What a replacement has to become ready; until then its predecessor serves."""
 
@@ -38,6 +41,7 @@ class Place:
         handlers: Mapping[str, Handler],
         *,
         ended: Callable[[Child], None],
+        others_serve: Callable[[], bool],
         restart: Backoff = RESTART,
     ) -> None:
         self.start = start
@@ -49,6 +53,7 @@ class Place:
         self._handlers = handlers
         self._restart = restart
         self._ended = ended
+        self._others_serve = others_serve
         self._leaving = asyncio.Event()
         self._generation = 0
         self._outgoing: set[Child] = set()
@@ -68,7 +73,8 @@ class Place:
         """Until it is left, or its first worker refuses its settings."""
         failures = 0
         while not self._leaving.is_set():
-            child = await self._launch(self.start)
+            child = self.child = self._child(self.start)
+            error = await self._launch(child)
             await child.settled.wait()
             if child.refusal and not self.up.is_set():
                 self.refusal = child.refusal
@@ -76,19 +82,28 @@ class Place:
                 return
             if child.state == "ready":
                 self.up.set()
-            child = await self._last_end(child)
+            launched, child = child, await self._last_end(child)
             if self._leaving.is_set():
                 return
             self.child = None
             self._ended(child)
             self.restarts += 1
             failures = 1 if child.lived_s >= STABLE_S else failures + 1
-            await self._pause(child, self._restart.delay_ms(failures))
+            await self._pause(child, error if child is launched else "", self._wait_ms(child, failures))
 
-    async def _launch(self, start: Start) -> Child:
-        child = self.child = self._child(start)
-        await child.launch(self._command, self._handlers)
-        return child
+    async def _launch(self, child: Child) -> str:
+        """Why it could not be launched; empty if it was."""
+        try:
+            await child.launch(self._command, self._handlers)
+        except OSError as error:
+            return f"cannot start a worker process: {error.strerror or error}"
+        return ""
+
+    def _wait_ms(self, child: Child, failures: int) -> int:
+        wait_ms = self._restart.delay_ms(failures)
+        if self._others_serve():
+            return wait_ms
+        return 0 if child.served else min(wait_ms, UNSERVED_MS)
 
     def _child(self, start: Start) -> Child:
         """With a slot of its own beside its predecessor's, which may still be draining."""
@@ -103,14 +118,20 @@ class Place:
                 return child
             child = self.child
 
-    async def _pause(self, child: Child, wait_ms: int) -> None:
+    async def _pause(self, child: Child, error: str, wait_ms: int) -> None:
+        if error:
+            log.error("worker_not_started", extra={"worker": self.start.name, "error": error, "wait_ms": wait_ms})
+        else:
+            self._tell_end(child, wait_ms)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._leaving.wait()
+
+    def _tell_end(self, child: Child, wait_ms: int) -> None:
         code = child.code or 0
         how = {"signal": signal.Signals(-code).name} if code < 0 else {"code": code}
         about = {"worker": self.start.name, "pid": child.pid, **how, "reason": child.refusal, "wait_ms": wait_ms}
         log.error("worker_ended", extra={name: value for name, value in about.items() if value != ""})
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_ms / 1000):
-                await self._leaving.wait()
 
     async def replace(self, start: Start, *, hurry: asyncio.Event) -> None:
         """Let a worker with this start take over. Raises InvalidSettings, and all is as before, if it cannot serve."""
@@ -119,7 +140,8 @@ class Place:
             self.start = start
             return
         child = self._child(start)
-        await child.launch(self._command, self._handlers)
+        if error := await self._launch(child):
+            raise InvalidSettings(error)
         try:
             async with asyncio.timeout(READY_S):
                 await child.settled.wait()

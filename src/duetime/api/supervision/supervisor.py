@@ -48,7 +48,14 @@ class Supervisor:
     def _place(self, number: int) -> Place:
         handlers = {"ask_all": self._ask_all, "workers": self._workers, "farewell": self._farewell}
         start = self._start(str(number), self._settings, self._sockets)
-        return Place(start, self._program.worker_command, handlers, ended=self._vacate)
+        return Place(
+            start,
+            self._program.worker_command,
+            handlers,
+            ended=self._vacate,
+            # A place that asks has no worker of its own at that moment.
+            others_serve=lambda: any(place.child and place.child.state == "ready" for place in self._places),
+        )
 
     def _vacate(self, child: Child) -> None:
         """Nobody waits any more for a worker that has ended."""
@@ -137,13 +144,21 @@ class Supervisor:
                 log.info("worker_replaced", extra={"worker": before.name})
         except InvalidSettings:
             for place, before in rolled:
-                await place.replace(before, hurry=self._signals.hurry)
+                await self._put_back(place, before)
             close_all({name: sock for name, sock in sockets.items() if self._sockets.get(name) is not sock})
             raise
         close_all({name: sock for name, sock in self._sockets.items() if sockets.get(name) is not sock})
         self._settings, self._sockets = settings, sockets
         self._program.set_up_logging(settings)
         await self._resize(count_workers(settings))
+
+    async def _put_back(self, place: Place, start: Start) -> None:
+        """A worker that cannot be replaced serves with the new settings until it ends; its successor has the old."""
+        try:
+            await place.replace(start, hurry=self._signals.hurry)
+        except InvalidSettings as error:
+            log.error("worker_not_replaced", extra={"worker": start.name, "error": error.message})
+            place.start = start
 
     async def _resize(self, count: int) -> None:
         more = [self._place(number) for number in range(len(self._places) + 1, count + 1)]

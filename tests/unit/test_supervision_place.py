@@ -1,0 +1,48 @@
+"""A worker's place when no process can be started in it."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from duetime.api.supervision.child import Child
+from duetime.api.supervision.place import Place
+from duetime.api.supervision.program import Start
+from duetime.backoff import Fixed
+from duetime.errors import InvalidSettings
+from duetime.settings import Settings
+
+START = Start("1", Settings(), {})
+
+
+def make_place(command: Sequence[str]) -> Place:
+    return Place(START, command, {}, ended=lambda child: None, others_serve=lambda: False, restart=Fixed(1))
+
+
+async def test_a_missing_interpreter_is_logged_and_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    interpreter = tmp_path / "python"
+    place = make_place([str(interpreter)])
+    keeping = asyncio.create_task(place.keep())
+    async with asyncio.timeout(20):
+        while sum(record.message == "worker_not_started" for record in caplog.records) < 2:
+            await asyncio.sleep(0.001)
+        interpreter.write_text("#!/bin/sh\nexec sleep 600\n")
+        interpreter.chmod(0o755)
+        while not place.pids or not place.pids[0]:
+            await asyncio.sleep(0.001)
+        hurry = asyncio.Event()
+        hurry.set()
+        child = place.child
+        assert child is not None
+        child.kill()
+        await place.leave(hurry)
+        await keeping
+
+
+async def test_new_settings_whose_worker_cannot_be_started_are_refused() -> None:
+    place = make_place(["/nowhere/python"])
+    place.child = before = Child(START)
+    with pytest.raises(InvalidSettings, match="cannot start a worker"):
+        await place.replace(START, hurry=asyncio.Event())
+    assert place.child is before
