@@ -36,9 +36,9 @@ PUBLISHERS = 64
 DEADLINE_S = 120.0
 PAGE = os.sysconf("SC_PAGESIZE")
 
-POLL = b"GET /api/bench/jobs?timeout=600 HTTP/1.1\r\nHost: x\r\n\r\n"
-PUBLISH = b"PUT /api/bench/jobs?ttl=0 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + b"x" * 100
-SIGNAL = b"POST /fan-out HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+POLL = b"GET /api/bench/jobs?timeout=600 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PUBLISH = b"PUT /api/bench/jobs?ttl=0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n" + b"x" * 100
+SIGNAL = b"POST /fan-out HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
 CREATED = b"HTTP/1.1 201 Created\r\ncontent-length: 60\r\n\r\n" + b"x" * 60
 JOB = b"HTTP/1.1 200 OK\r\ncontent-length: 350\r\n\r\n" + b"x" * 350
 

@@ -27,6 +27,7 @@
     ├── QueueFull               429
     ├── TooManyRequests         429
     ├── StoreUnavailable        503  nothing was changed, or the outcome is the error's `unknown`
+    ├── Overloaded              503  nothing was changed; a call's job may be there already
     ├── NoAnswer                504  the job stays and may be answered later
     ├── StoreFull               507
     │   └── JournalFull
@@ -238,6 +239,13 @@ class StoreUnavailable(DuetimeError):
     @property
     def outcome_unknown(self) -> bool:
         return bool(self.fields.get("unknown"))
+
+
+class Overloaded(DuetimeError):
+    """The server has too much to do; try again in a moment."""
+
+    code = "overloaded"
+    status = 503
 
 
 class NoAnswer(DuetimeError):

@@ -116,3 +116,51 @@ def test_ouqiangs_paths_are_on_a_port_of_their_own(start_server: StartServer) ->
 def test_both_are_off_by_default(start_server: StartServer) -> None:
     server = start_server()
     assert not [line for line in server.message if "TCP" in line or "ouqiang" in line]
+
+
+FOREIGN: list[dict[str, str]] = [
+    {"Host": "evil.example"},
+    {"Host": "evil.example:7777"},
+    {"Host": "192.168.1.5"},
+    {"Host": "localhost.evil.example"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "cross-site"},
+]
+LOCAL: list[dict[str, str]] = [
+    {},
+    {"Host": "localhost"},
+    {"Host": "[::1]:7777"},
+    {"Origin": "http://127.0.0.1:7777"},
+    {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-origin"},
+    {"Sec-Fetch-Site": "none"},
+]
+
+
+def test_ports_without_a_password_refuse_web_pages(start_server: StartServer) -> None:
+    server = start_server(DUETIME_OUQIANG_DOOR="true", DUETIME_OUQIANG_PORT="0")
+    asks: list[tuple[str, str, str]] = [
+        ("GET", server.api + "/api/ns/q/size", ""),
+        ("POST", server.api + "/v1/queues/ns/q/jobs", '{"body": "x"}'),
+        ("POST", server.admin + "/token/ns?description=x", ""),
+        ("POST", server.address("ouqiang") + "/push", '{"topic": "t", "id": "1", "delay": 1, "ttr": 1, "body": "x"}'),
+    ]
+    for method, url, body in asks:
+        for headers in FOREIGN:
+            refused = httpx.request(method, url, content=body, headers=headers)
+            assert refused.status_code == 403, (url, headers, refused.text)
+        for headers in LOCAL:
+            assert httpx.request(method, url, content=body, headers=headers).status_code in (200, 201), (url, headers)
+    assert refused_type(server.api + "/v1/queues/ns/q") == "application/problem+json"
+
+
+def refused_type(url: str) -> str:
+    return httpx.get(url, headers=FOREIGN[0]).headers["content-type"]
+
+
+def test_ports_with_a_password_serve_any_host(start_server: StartServer, tmp_path: Path) -> None:
+    (tmp_path / "duetime.toml").write_text('[accounts]\nadmin = "secret"\n')
+    server = start_server(DUETIME_OUQIANG_DOOR="true", DUETIME_OUQIANG_PORT="0", DUETIME_OUQIANG_TOKEN="t0ken")
+    for headers in FOREIGN:
+        assert httpx.get(server.admin + "/info", headers=headers).status_code == 200
+        assert httpx.get(server.address("ouqiang") + "/get?token=t0ken", headers=headers).status_code == 200

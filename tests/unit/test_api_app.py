@@ -19,7 +19,7 @@ from duetime.stores.open import open_store
 
 
 async def get(app: ASGIApp, path: str, method: str = "GET") -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         return await client.request(method, path)
 
 

@@ -1,6 +1,7 @@
 """The HTTP/1.1 server when clients are too many or too greedy: what is refused, what is closed, what goes on."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,9 +10,10 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from duetime.api.budget import SMALL, Budget
-from duetime.api.exchange import ClientGone
+from duetime.api.exchange import ClientGone, Exchange
 from duetime.api.listener import Listener
 from duetime.api.service import SPARE, Limits
+from duetime.errors import Overloaded
 from tests.plugins.http_peer import App, Server, answer, echo, read_all
 from tests.plugins.until import until
 
@@ -167,51 +169,105 @@ async def test_a_client_that_does_not_read_gets_no_further_answers() -> None:
 async def test_a_full_listener_closes_who_is_idle_longest() -> None:
     budget = Budget(MIB)
     async with serving(echo, budget, Limits(connections=4)) as server:
-        oldest = await server.connect()
-        others = [await server.connect() for _ in range(3)]
-        for peer in others:
-            server.listener._service.now += 1  # pyright: ignore
+        oldest, *others = [await server.connect() for _ in range(4)]
+        for peer in (oldest, *others):
             assert (await peer.ask(GET))[0] == 200
+        silent = [await server.connect() for _ in range(SPARE)]
         newcomer = await server.connect()
         assert (await newcomer.ask(GET))[0] == 200
         assert await oldest.closed()
-        for peer in others:
+        for peer in (*others, silent[-1]):
             assert (await peer.ask(GET))[0] == 200
 
 
-async def test_a_listener_full_of_busy_clients_says_so() -> None:
+async def test_beyond_the_limit_a_client_gets_its_answer_and_is_closed() -> None:
     gate, budget = Gate(), Budget(MIB)
     async with serving(gate, budget, Limits(connections=2)) as server:
         busy = [await server.connect() for _ in range(2)]
         for peer in busy:
             peer.say(put(1))
         await until(lambda: gate.read == 2)
-        told = [await server.connect() for _ in range(3)]
-        for peer in told:
-            assert (await peer.reply())[0] == 503
+        for _ in range(3):
+            status, headers, _ = await (await server.connect()).ask(GET)
+            assert (status, headers["connection"]) == (200, "close")
+        early = await server.connect()
         gate.open.set()
         for peer in busy:
             assert (await peer.reply())[0] == 200
+            peer.writer.transport.abort()
+        await until(lambda: len(server.listener.service.connections) == 1)
+        status, headers, _ = await early.ask(GET)
+        assert (status, "connection" in headers) == (200, False)
 
 
-async def test_nobody_is_even_told_when_all_spare_connections_are_taken() -> None:
+async def test_a_fresh_connection_is_not_closed_for_the_next_one() -> None:
     gate, budget = Gate(), Budget(MIB)
-    async with serving(gate, budget, Limits(connections=1, linger_s=20)) as server:
-        busy = await server.connect()
-        busy.say(put(1))
-        await until(lambda: gate.read == 1)
-        told = [await server.connect() for _ in range(SPARE)]
-        for peer in told:
-            assert (await peer.reply())[0] == 503
+    async with serving(gate, budget, Limits(connections=2)) as server:
+        busy = [await server.connect() for _ in range(2)]
+        for peer in busy:
+            peer.say(put(1))
+        await until(lambda: gate.read == 2)
+        fresh = [await server.connect() for _ in range(8)]
+        for peer in fresh:
+            assert (await peer.ask(GET))[0] == 200
+        gate.open.set()
+
+
+async def test_polls_leave_room_for_requests_that_end() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/poll":
+            exchange: Exchange = scope["extensions"]["duetime.exchange"]
+            try:
+                await exchange.park(asyncio.Event().wait(), False)
+            except Overloaded:
+                await answer(send, 503)
+        else:
+            await answer(send, 201)
+
+    poll = GET.replace(b" / ", b" /poll ")
+    async with serving(app, Budget(MIB), Limits(connections=8)) as server:
+        producer = await server.connect()
+        assert (await producer.ask(GET))[0] == 201
+        polls = [await server.connect() for _ in range(7)]
+        for peer in polls:
+            peer.say(poll)
+        await until(lambda: server.listener.service.parked == 7)
+        for _ in range(2 * SPARE):
+            late = await server.connect()
+            assert (await late.ask(poll))[0] == 503
+            assert (await producer.ask(GET))[0] == 201
+        assert (await (await server.connect()).ask(GET))[0] == 201
+        polls[0].writer.transport.abort()
+        await until(lambda: server.listener.service.parked == 6)
+        producer.say(poll)
+        await until(lambda: server.listener.service.parked == 7)
+
+
+async def test_clients_wait_in_the_queue_when_all_spare_connections_are_busy() -> None:
+    gate, budget = Gate(), Budget(MIB)
+    async with serving(gate, budget, Limits(connections=1)) as server:
+        busy = [await server.connect() for _ in range(SPARE + 1)]
+        for peer in busy:
+            peer.say(put(1))
+        await until(lambda: gate.read == SPARE + 1)
         waiting = await server.connect()
         waiting.say(GET)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(waiting.reply(), 0.05)
         gate.open.set()
-        assert (await busy.reply())[0] == 200
-        for peer in (*told, busy):
-            peer.writer.transport.abort()
+        for peer in busy:
+            assert (await peer.reply())[0] == 200
         assert (await waiting.reply())[0] == 200
+
+
+async def test_an_overload_has_the_form_of_its_door() -> None:
+    async with serving(echo, Budget(MIB)) as server:
+        for path, kind in ((b"/v1/queues/a/b/jobs", "application/problem+json"), (b"/api/a/b", "application/json")):
+            status, headers, body = await (await server.connect()).ask(put(2 * MIB).replace(b" / ", b" %b " % path, 1))
+            assert (status, headers["content-type"], headers["retry-after"]) == (503, kind, "1")
+            told = json.loads(body)
+            assert told.get("code", "overloaded") == "overloaded"
+            assert ("error" in told) is (kind == "application/json")
 
 
 async def test_what_is_in_the_queue_of_a_closing_socket_is_answered() -> None:

@@ -12,6 +12,7 @@ from duetime.api.supervision.program import Start
 from duetime.backoff import Fixed
 from duetime.errors import InvalidSettings
 from duetime.settings import Settings
+from tests.plugins.until import until
 
 START = Start("1", Settings(), {})
 
@@ -25,12 +26,10 @@ async def test_a_missing_interpreter_is_logged_and_waited_for(tmp_path: Path, ca
     place = make_place([str(interpreter)])
     keeping = asyncio.create_task(place.keep())
     async with asyncio.timeout(20):
-        while sum(record.message == "worker_not_started" for record in caplog.records) < 2:
-            await asyncio.sleep(0.001)
+        await until(lambda: sum(record.message == "worker_not_started" for record in caplog.records) >= 2)
         interpreter.write_text("#!/bin/sh\nexec sleep 600\n")
         interpreter.chmod(0o755)
-        while not place.pids or not place.pids[0]:
-            await asyncio.sleep(0.001)
+        await until(lambda: any(place.pids))
         hurry = asyncio.Event()
         hurry.set()
         child = place.child

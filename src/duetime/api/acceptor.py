@@ -1,7 +1,7 @@
 """Accepting connections from a listening socket that other processes may share.
 
 A few are taken at a time, so that processes that listen side by side share a rush of clients; a server that is full
-makes room by closing who has been idle longest, refuses when nobody is, and leaves the rest in the kernel's queue. At
+makes room by closing who has been idle longest, and leaves the rest in the kernel's queue while nobody is. At
 the end the queue is emptied before the socket is closed: whoever got a connection gets an answer.
 """
 
@@ -31,18 +31,14 @@ class Host(Protocol):
     """Who serves the connections."""
 
     def is_packed(self) -> bool:
-        """There is not even room to refuse one more client."""
+        """There is no room for one more client, and none could be made."""
         ...
 
     def is_ahead(self) -> bool:
         """Another process that listens here has clearly fewer clients."""
         ...
 
-    def make_room(self) -> bool:
-        """For the connection that has just been accepted; False if it must be refused."""
-        ...
-
-    def connection(self, *, is_refused: bool) -> asyncio.Protocol: ...
+    def connection(self) -> asyncio.Protocol: ...
 
 
 class Acceptor:
@@ -96,13 +92,13 @@ class Acceptor:
                 self._pause()
                 return
             client.setblocking(False)
-            task = self._loop.create_task(self._connect(client, is_refused=not self._host.make_room()))
+            task = self._loop.create_task(self._connect(client))
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
 
-    async def _connect(self, client: socket.socket, *, is_refused: bool) -> None:
+    async def _connect(self, client: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: self._host.connection(is_refused=is_refused), client)
+            await self._loop.connect_accepted_socket(self._host.connection, client)
         except OSError:  # the client has gone already
             client.close()
 

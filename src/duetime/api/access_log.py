@@ -26,6 +26,8 @@ KEY = "lmstfy/access_log"
 ON, OFF = b"enabled", b"disabled"
 POOL = "duetime.pool"
 """Where in the scope a door leaves the pool that a request was let in to."""
+FOREIGN = "duetime.foreign"
+"""Marks the scope of a request that was refused before any door looked at its path."""
 GONE = 499
 """The status of a request whose client went away."""
 UNKNOWN = 404
@@ -121,7 +123,8 @@ class Line(NamedTuple):
 def _write_http(scope: Scope, status: int, elapsed_s: float) -> None:
     client: tuple[str, int] | None = scope.get("client")
     ip, request_id = client[0] if client else "", scope.get("state", {}).get("request_id", "")
-    path = _mask_unknown(scope["path"]) if status == UNKNOWN and POOL not in scope else _mask_known(scope["path"])
+    is_unknown = FOREIGN in scope or (status == UNKNOWN and POOL not in scope)
+    path = _mask_unknown(scope["path"]) if is_unknown else _mask_known(scope["path"])
     line = Line(elapsed_s, ip, scope["method"], status, request_id)
     _write(scope.get(POOL, ""), path, mask_query(scope["query_string"]), line)
 

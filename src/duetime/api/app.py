@@ -21,6 +21,7 @@ from duetime.api.callbacks import Callbacks, make_callbacks
 from duetime.api.health import health_routes
 from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Parts
 from duetime.api.lmstfy.plug import make_parts
+from duetime.api.local_guard import local_only
 from duetime.api.metrics.scraper import Scraper
 from duetime.api.supervision.crew import Alone, Crew
 from duetime.api.v1 import NativeDoor
@@ -113,14 +114,19 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
 
 
 def api_app(runtime: Runtime) -> ASGIApp:
-    return _listener_app(runtime, api_doors(runtime), no_such_api, detailed=False)
+    return _listener_app(runtime, api_doors(runtime), no_such_api, detailed=False, is_open=runtime.settings.dev)
 
 
 def admin_app(runtime: Runtime) -> ASGIApp:
-    return _listener_app(runtime, admin_doors(runtime), no_such_page, detailed=True)
+    is_open = not runtime.settings.accounts
+    return _listener_app(runtime, admin_doors(runtime), no_such_page, detailed=True, is_open=is_open)
 
 
-def _listener_app(runtime: Runtime, doors: Sequence[Door], otherwise: Response, *, detailed: bool) -> ASGIApp:
+def _listener_app(
+    runtime: Runtime, doors: Sequence[Door], otherwise: Response, *, detailed: bool, is_open: bool
+) -> ASGIApp:
+    """`is_open`: it asks for no password."""
+
     def not_found(request: Request, error: Exception) -> Response:
         return otherwise
 
@@ -134,6 +140,8 @@ def _listener_app(runtime: Runtime, doors: Sequence[Door], otherwise: Response, 
     app = compose([*named, Door("/healthz", health), Door("/readyz", health)], last[0] if last else otherwise)
     if runtime.tracing is not None:
         app = runtime.tracing.around(app)
+    if is_open:
+        app = local_only(app)
     return runtime.lmstfy.access_log.around(app)
 
 

@@ -6,7 +6,7 @@ and `park` waits for jobs in the request's own task, without a second one that w
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from starlette.types import Message
 from duetime.api.budget import SMALL
 from duetime.api.request_head import expects_continue
 from duetime.api.service import STATUS_LINES, Headers, Service
+from duetime.errors import Overloaded
 from duetime.logs import REQUEST_ID
 
 log = logging.getLogger("duetime.http")
@@ -74,7 +75,9 @@ class Body(Enum):
 
 
 class Exchange:
-    """`keep`: the connection lives on after the answer. `gone`: there is nobody to answer any more."""
+    """`keep`: the connection lives on after the answer. `gone`: there is nobody to answer any more. `is_spare`: its
+    connection is one of those beyond the limit, which get one answer at once and no waiting.
+    """
 
     task: asyncio.Task[None]
     more_body = True
@@ -84,6 +87,7 @@ class Exchange:
     started_at = 0.0
     gone = False
     finished = False
+    is_spare = False
     head_sent = False
     _given = False
     _news: asyncio.Event | None = None
@@ -198,8 +202,13 @@ class Exchange:
 
     async def park(self, waiting: Awaitable[T], otherwise: T) -> T:
         """Wait for `waiting` in this task: the client's going cancels it, a draining server ends it with
-        `otherwise`.
+        `otherwise`. Raises Overloaded while so many wait that the rest is kept for requests that end.
         """
+        if self.is_spare or self._service.parked >= self._service.limits.parked:
+            if isinstance(waiting, Coroutine):
+                waiting.close()  # pyright: ignore[reportUnknownMemberType]
+            raise Overloaded
+        self._service.parked += 1
         self._timer = timer = asyncio.timeout(0 if self._service.draining else None)
         try:
             async with timer:
@@ -210,6 +219,7 @@ class Exchange:
             return otherwise
         finally:
             self._timer = None
+            self._service.parked -= 1
 
     async def receive(self) -> Message:
         while not (self.gone or self.finished):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp
 
 from duetime.api.app import Runtime
+from duetime.api.local_guard import local_only
 from duetime.api.ouqiang import OuqiangDoor
 from duetime.errors import InvalidSettings
 from duetime.settings import Settings
@@ -38,7 +39,7 @@ def ouqiang_app(runtime: Runtime) -> ASGIApp:
         tries=settings.ouqiang_tries,
         max_body=settings.max_body,
     )
-    return runtime.lmstfy.access_log.around(door)
+    return runtime.lmstfy.access_log.around(door if settings.ouqiang_token else local_only(door))
 
 
 def read_certificate(certificate: str) -> ssl.SSLContext | None:

@@ -15,7 +15,7 @@ import httptools
 
 from duetime.api.exchange import Exchange
 from duetime.api.request_head import RequestRefused, absolute_target, check_head
-from duetime.api.service import Service
+from duetime.api.service import FRESH_S, Service
 
 SLICE = 16_384
 """Bytes parsed at a time: bounds how many pipelined requests one read can create."""
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, service: Service, *, is_refused: bool = False) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
@@ -82,14 +82,14 @@ class Connection(asyncio.Protocol):
         self._in_head = self._upgrade = self._replayed = False
         self._overhead = 0
         self._charged = self._unsent = 0
-        self._lingering = is_refused
+        self._lingering = False
         self._linger_left = 0
         self._read_paused = False
         self._writable: asyncio.Event | None = None
         self._taken: asyncio.Future[bool] | None = None
         self._stalled_at = 0.0
         self._stalled_size = 0
-        self._idle_from = service.now
+        self._idle_from = service.clock() + FRESH_S
         self._deadline = service.after(service.limits.head_s)
 
     # --- the transport's side
@@ -99,8 +99,6 @@ class Connection(asyncio.Protocol):
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
         self._service.welcome(self)
-        if self._lingering:
-            self._refuse(503, FULL)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._written()
@@ -180,8 +178,11 @@ class Connection(asyncio.Protocol):
         scope = self._scope(version)
         self._headers = []  # trailers go nowhere
         self._upgrade = self._parser.should_upgrade()
-        keep = version == "1.1" and self._parser.should_keep_alive() and not self._service.draining
-        exchange = Exchange(self, self._service, scope, keep=keep)
+        service = self._service
+        is_spare = bool(service.spares) and not service.settle_in(self)
+        keep = version == "1.1" and self._parser.should_keep_alive() and not service.draining and not is_spare
+        exchange = Exchange(self, service, scope, keep=keep)
+        exchange.is_spare = is_spare
         scope["extensions"] = {"duetime.exchange": exchange}
         if self._exchange is None:
             self._exchange = exchange
@@ -338,12 +339,14 @@ class Connection(asyncio.Protocol):
         if exchange.keep:
             self._go_on()
         else:
+            if not exchange.more_body:
+                self._idle_from = 0.0  # nothing of it is unread, so closing before the client does costs nothing
             self._linger()
 
     def _go_on(self) -> None:
         if self._writable is not None:  # no further answers for a client that does not read those it has
             return
-        self._idle_from = self._service.now
+        self._idle_from = self._service.clock()
         if self._queued:
             self._exchange = self._queued.pop(0)
             self._exchange.start()
@@ -369,7 +372,7 @@ class Connection(asyncio.Protocol):
             self._lingering, self._linger_left = True, LINGER_BYTES
             return
         if exchange is None or not exchange.head_sent:
-            self._transport.write(self._service.error(status, reason))
+            self._transport.write(self._service.error(status, reason, self._url))
         if exchange is not None:
             exchange.lose()
         self._exchange = None
@@ -379,7 +382,7 @@ class Connection(asyncio.Protocol):
         if self._exchange is None or self._exchange.head_sent:
             self._transport.abort()
             return
-        self._transport.write(self._service.error(503, FULL))
+        self._transport.write(self._service.error(503, FULL, self._exchange.scope["raw_path"]))
         self._exchange = None
         self._linger()
 
@@ -429,8 +432,10 @@ class Connection(asyncio.Protocol):
             exchange.drain()
 
     def idle_since(self) -> float | None:
-        busy = self._exchange is not None or self._writable is not None or self._lingering
-        return None if busy or self._transport.is_closing() else self._idle_from
+        busy = self._exchange is not None or self._writable is not None or (self._lingering and self._idle_from)
+        if busy or self._transport.is_closing() or self._idle_from > self._service.clock():
+            return None
+        return self._idle_from
 
     def close_if_idle(self) -> None:
         if self._exchange is None:

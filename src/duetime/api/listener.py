@@ -71,11 +71,8 @@ class Listener:
     def is_ahead(self) -> bool:
         return self._service.balance is not None and self._service.balance.is_ahead()
 
-    def make_room(self) -> bool:
-        return self._service.make_room()
-
-    def connection(self, *, is_refused: bool) -> Connection:
-        return Connection(self._service, is_refused=is_refused)
+    def connection(self) -> Connection:
+        return Connection(self._service)
 
     # --- the end
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from duetime.api.balance import Balance
 from duetime.api.budget import Budget
+from duetime.api.refusals import refusal_body
 from duetime.ids import ALPHABET, encode
 from duetime.settings import Settings
 
@@ -29,6 +30,8 @@ log = logging.getLogger("duetime.http")
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 SPARE = 64
+FRESH_S = 0.25
+"""What a new connection has to ask for something before it counts as idle."""
 FILES_FOR_OTHERS = 256
 """Files that are not connections: stores, the journal, logs, those who are told that it is full."""
 RETRY_AFTER_S = 1
@@ -61,7 +64,12 @@ class Limits(msgspec.Struct, frozen=True):
     linger_s: float = 2
     """For a refused client to read its answer."""
     connections: int = 16_384
-    """Of one listener; and SPARE more that are only told that it is full."""
+    """Of one listener; and SPARE more that get one answer each."""
+
+    @property
+    def parked(self) -> int:
+        """Requests that may wait for jobs at a time; an eighth of the connections is left to requests that end."""
+        return max(1, self.connections - max(1, self.connections // 8))
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -93,7 +101,7 @@ class Client(Protocol):
     def close_if_idle(self) -> None: ...
 
     def idle_since(self) -> float | None:
-        """When it last asked for something or came, None while it is being answered."""
+        """When it last asked for something, None while it is answered or has just come; 0 after its last answer."""
         ...
 
     def abort(self) -> None: ...
@@ -114,6 +122,8 @@ class Service:
         self.budget = budget
         self.balance = balance
         self.connections: set[Client] = set()
+        self.spares: set[Client] = set()
+        self.parked = 0
         self.requests: set[Request] = set()
         self.answers: defaultdict[int, int] = defaultdict(int)
         self.draining = False
@@ -121,6 +131,7 @@ class Service:
         shortest = min(limits.head_s, limits.body_s, limits.idle_s, limits.write_s, limits.linger_s)
         self.tick_s = max(LEAST_TICK_S, min(TICK_S, shortest / 2))
         self.request_id = RequestIds().make
+        self.clock = asyncio.get_running_loop().time
         self._blocks: dict[Headers, bytes] = {}
         self._loop = asyncio.get_running_loop()
         self.move_clock()
@@ -144,7 +155,15 @@ class Service:
 
     def welcome(self, client: Client) -> None:
         self.connections.add(client)
+        if len(self.connections) - len(self.spares) > self.limits.connections:
+            self.spares.add(client)
         self.tell_count()
+
+    def settle_in(self, client: Client) -> bool:
+        """Whether a connection that asks for something may stay after its answer: if there is room by now."""
+        if client in self.spares and len(self.connections) - len(self.spares) < self.limits.connections:
+            self.spares.discard(client)
+        return client not in self.spares
 
     def tell_count(self) -> None:
         """Let the other processes know how many clients this one has."""
@@ -157,16 +176,14 @@ class Service:
 
     def forget(self, client: Client) -> None:
         self.connections.discard(client)
+        self.spares.discard(client)
         self.tell_count()
         self._tell_empty()
 
     def is_packed(self) -> bool:
-        return len(self.connections) >= self.limits.connections + SPARE
-
-    def make_room(self) -> bool:
-        """For one more connection; a full listener closes the sixteenth of its clients that is idle longest."""
+        """Not even a spare connection is left, and nobody is idle: a sixteenth of the clients would be closed then."""
         limit = self.limits.connections
-        return len(self.connections) < limit or self._shed(limit // 16 + 1)
+        return len(self.connections) >= limit + SPARE and not self._shed(limit // 16 + 1)
 
     def _shed(self, count: int) -> bool:
         idle = [
@@ -174,7 +191,7 @@ class Service:
         ]
         for _, _, client in heapq.nsmallest(count, idle):
             self.forget(client)
-            client.abort()
+            client.close_if_idle()
         if idle:
             log.warning("connections_shed", extra={"count": min(count, len(idle)), "open": len(self.connections)})
         return bool(idle)
@@ -203,15 +220,16 @@ class Service:
                 self._blocks[headers] = block
         return block
 
-    def error(self, status: int, reason: str) -> bytes:
+    def error(self, status: int, reason: str, path: bytes = b"") -> bytes:
         """A whole answer of the protocol's own, before any application is asked."""
         self.answers[status] += 1
-        body = msgspec.json.encode({"error": reason})
-        return b"%b%bX-Request-ID: %b\r\nconnection: close\r\n%bcontent-type: application/json\r\n" % (
+        kind, body = refusal_body(path, status, reason)
+        return b"%b%bX-Request-ID: %b\r\nconnection: close\r\n%bcontent-type: %b\r\n" % (
             STATUS_LINES[status],
             self.date_line,
             self.request_id().encode(),
             b"retry-after: %d\r\n" % RETRY_AFTER_S if status == 503 else b"",
+            kind,
         ) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
 
 

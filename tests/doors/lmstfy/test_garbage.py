@@ -125,7 +125,7 @@ class Garbage:
     def _request(self, method: str, path: str, *, token: str | None) -> bytes:
         pick = self._chance.choice
         query = "&".join(f"{pick(PARAMETERS)}={pick(NUMBERS)}" for _ in range(self._chance.randrange(4)))
-        lines = [f"{method} {path}{'?' + query if query else ''} HTTP/1.1", "Host: x"]
+        lines = [f"{method} {path}{'?' + query if query else ''} HTTP/1.1", "Host: localhost"]
         if token is not None:
             lines.append(f"X-Token: {token}")
         lines += [f"{pick(HEADERS[1 if token else 0 :])}: {pick(VALUES)}" for _ in range(self._chance.randrange(4))]

@@ -60,7 +60,7 @@ def request_bytes(
     text = query if isinstance(query, str) else urlencode(query)
     target = f"{path}?{text}" if text else path
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    lines = [f"{method} {target} HTTP/1.1", "Host: test", *(f"{name}: {value}" for name, value in pairs)]
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in pairs)]
     if body or method in ("PUT", "POST"):
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -40,6 +40,7 @@ from duetime.errors import (
     Forbidden,
     InvalidRequest,
     LeaseLost,
+    Overloaded,
     PoolNotFound,
     QueueFull,
     TooManyRequests,
@@ -288,6 +289,7 @@ REFUSALS: Mapping[type[DuetimeError], Answer] = {
     PoolNotFound: error(404, "pool not found"),
     Forbidden: error(403, "the token does not allow this"),
     BodyTooLarge: error(413, "body too large"),
+    Overloaded: Answer(503, to_json({"error": Overloaded().message}), (JSON, (b"retry-after", b"1"))),
     QueueFull: Answer(429, to_json({"msg": "the queue is full"})),
 }
 

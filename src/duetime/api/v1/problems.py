@@ -9,6 +9,7 @@ from duetime.errors import (
     DuetimeError,
     InvalidRequest,
     MethodNotAllowed,
+    Overloaded,
     StoreUnavailable,
     TooManyRequests,
     Unauthorized,
@@ -36,7 +37,7 @@ def _headers(error: DuetimeError) -> list[tuple[bytes, bytes]]:
             return [(b"allow", ", ".join(error.fields["allow"]).encode())]
         case Unauthorized():
             return [(b"www-authenticate", b'Bearer realm="duetime"')]
-        case StoreUnavailable() | TooManyRequests():
+        case StoreUnavailable() | TooManyRequests() | Overloaded():
             wait = error.fields.get("retry_after_s", RETRY_AFTER_S)
             return [(b"retry-after", str(wait).encode())]
         case _:
