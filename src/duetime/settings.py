@@ -158,6 +158,12 @@ class Settings:
     port: int = _row(7777, Kind.PORT, "port of the API; 0 picks a free one", flag="--port")
     admin_host: str = _row("127.0.0.1", Kind.TEXT, "address of the admin API; loopback only without [accounts]")
     admin_port: int = _row(7778, Kind.PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
+    unix_socket: str = _row("", Kind.TEXT, "path of a Unix socket that serves the API too; none if empty")
+    admin_unix_socket: str = _row("", Kind.TEXT, "path of a Unix socket that serves the admin API too; none if empty")
+    unix_socket_mode: str = _row("0660", Kind.TEXT, "permissions of both Unix sockets, in octal")
+    trusted_proxies: str = _row(
+        "", Kind.TEXT, "whose X-Forwarded-For is believed: 127.0.0.1, 10.0.0.0/8, `unix` for the Unix sockets"
+    )
     instance: str = _row("", Kind.TEXT, "name of this server in the journal; the host's name if empty")
     journal: str = _row(
         "",

@@ -152,3 +152,13 @@ async def test_labels_of_queues_are_bounded(parts: Parts, monkeypatch: pytest.Mo
     text = (await parts.scraper.text()).decode()
     samples = [line for line in text.splitlines() if line.startswith("infra_lmstfy_redis_publish_queue_jobs{")]
     assert sorted(line.partition("queue=")[2] for line in samples) == ['"a"} 2', '"b"} 1', '"other"} 2']
+
+
+async def test_labels_of_namespaces_are_bounded(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.scraper.meters.names, "_limit", 2)
+    for namespace in ("a", "b", "c", "d", "a"):
+        await ask(parts, "PUT", f"/api/{namespace}/q", b"", b"x")
+    text = (await parts.scraper.text()).decode()
+    samples = [line for line in text.splitlines() if line.startswith("infra_lmstfy_http_http_codes{")]
+    counts = {line.partition('namespace="')[2].partition('"')[0]: line.rpartition(" ")[2] for line in samples}
+    assert counts == {"a": "2", "b": "1", "other": "2"}

@@ -7,16 +7,21 @@ error of the start, and a port outlives the processes that accept from it. The r
 
 import errno
 import os
+import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from duetime.api.app import Runtime
+from duetime.api.unix_socket import listen_at
 from duetime.errors import InvalidSettings
 from duetime.settings import FILE, Settings, row, variable
 
 BACKLOG = 2048
+MODE = "unix_socket_mode"
+
+_MODE = re.compile("0?[0-7]{3}")
 
 Sockets = Mapping[str, socket.socket]
 """Listening sockets by the name of their entrance."""
@@ -41,7 +46,9 @@ def always(settings: Settings) -> bool:
 
 @dataclass(frozen=True)
 class Entrance:
-    """`name` is what the start-up message calls it. `last`: it answers until all others are drained."""
+    """`name` is what the start-up message calls it. `last`: it answers until all others are drained. Without a
+    `port_setting` the `host_setting` is the path of a Unix socket.
+    """
 
     name: str
     host_setting: str
@@ -58,7 +65,7 @@ def bind_all(entrances: Iterable[Entrance], settings: Settings) -> dict[str, soc
     try:
         for entrance in entrances:
             if entrance.is_on(settings):
-                sockets[entrance.name] = bind(settings, entrance.host_setting, entrance.port_setting)
+                sockets[entrance.name] = _bind(entrance, settings)
     except BaseException:
         close_all(sockets)
         raise
@@ -77,8 +84,14 @@ def rebind(
     return kept | bind_all([one for one in entrances if one.name not in kept], after)
 
 
-def _address(entrance: Entrance, settings: Settings) -> tuple[str, int]:
-    return getattr(settings, entrance.host_setting), getattr(settings, entrance.port_setting)
+def _address(entrance: Entrance, settings: Settings) -> tuple[str, int | str]:
+    return getattr(settings, entrance.host_setting), getattr(settings, entrance.port_setting or MODE)
+
+
+def _bind(entrance: Entrance, settings: Settings) -> socket.socket:
+    if entrance.port_setting:
+        return bind(settings, entrance.host_setting, entrance.port_setting)
+    return bind_path(settings, entrance.host_setting)
 
 
 def close_all(sockets: Sockets) -> None:
@@ -107,6 +120,21 @@ def bind(settings: Settings, host_setting: str, port_setting: str) -> socket.soc
     return sock
 
 
+def bind_path(settings: Settings, path_setting: str) -> socket.socket:
+    """A listening Unix socket."""
+    path: str = getattr(settings, path_setting)
+    if not _MODE.fullmatch(settings.unix_socket_mode):
+        raise InvalidSettings(f"{MODE}: {settings.unix_socket_mode!r} is not a mode like 0660")
+    try:
+        return listen_at(path, int(settings.unix_socket_mode, 8), BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            reason = "somebody listens there, or it is no socket"
+        else:
+            reason = error.strerror or str(error)
+        raise InvalidSettings(f"cannot listen on {path} ({reason}): set {_ways_to_set(path_setting)}") from None
+
+
 def _cannot_listen(error: OSError, host_setting: str, port_setting: str, address: str) -> InvalidSettings:
     if error.errno == errno.EADDRINUSE:
         return InvalidSettings(f"{address} is taken: choose another port with {_ways_to_set(port_setting)}")
@@ -124,5 +152,7 @@ def _ways_to_set(name: str) -> str:
 
 
 def _url(scheme: str, sock: socket.socket) -> str:
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from duetime.api.app import Runtime, admin_app, api_app, companions
 from duetime.api.entrances import Entrance, Listening, Make, Sockets, close_all
+from duetime.api.forwarded import read_proxies
 from duetime.api.further_doors import has_ouqiang, has_tcp, ouqiang_app, tcp_door
 from duetime.api.listener import Listener
 from duetime.api.metrics.listeners import watch_budget, watch_listener
@@ -52,18 +53,32 @@ def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool
     def make(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
         balance = runtime.crew.balance if is_balanced else None
         limits = limits_of(runtime.settings)
+        proxies = read_proxies(runtime.settings.trusted_proxies)
         listener = Listener(make_app(runtime), sockets, limits=limits, budget=runtime.budget, balance=balance)
+        listener.service.proxies = proxies
         watch_listener(runtime.pools.meters, name, listener.service)
         return listener
 
     return make
 
 
+def has_socket(settings: Settings) -> bool:
+    return bool(settings.unix_socket)
+
+
+def has_admin_socket(settings: Settings) -> bool:
+    return bool(settings.admin_unix_socket)
+
+
 ENTRANCES: Sequence[Entrance] = (
     Entrance("API", "host", "port", http("api", api_app, is_balanced=True)),
+    Entrance("socket", "unix_socket", "", http("api_socket", api_app), is_on=has_socket),
     Entrance("TCP", "tcp_host", "tcp_port", tcp_door, is_on=has_tcp, scheme="tcp"),
     Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), is_on=has_ouqiang),
     Entrance("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),
+    Entrance(
+        "admin-socket", "admin_unix_socket", "", http("admin_socket", admin_app), is_on=has_admin_socket, last=True
+    ),
 )
 """Everything that a server can listen on. A further door is a further row, with its settings."""
 

@@ -54,6 +54,7 @@ class Connection(asyncio.Protocol):
         "_lingering",
         "_overhead",
         "_parser",
+        "_proxies",
         "_queued",
         "_read_paused",
         "_replayed",
@@ -98,6 +99,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]  # a stream's transport, not its base
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
+        proxies = self._service.proxies
+        self._proxies = proxies if proxies is not None and proxies.trusts(self._client) else None
         self._service.welcome(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -220,7 +223,7 @@ class Connection(asyncio.Protocol):
             "query_string": query,
             "root_path": "",
             "headers": self._headers,
-            "client": self._client,
+            "client": self._client if self._proxies is None else self._proxies.client_of(self._headers, self._client),
             "server": self._server,
             "state": {"request_id": self._service.request_id()},
         }

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from duetime.api.balance import Balance
 from duetime.api.budget import Budget
+from duetime.api.forwarded import TrustedProxies
 from duetime.api.refusals import refusal_body
 from duetime.ids import ALPHABET, encode
 from duetime.settings import Settings
@@ -122,6 +123,7 @@ class Service:
         self.budget = budget
         self.balance = balance
         self.connections: set[Client] = set()
+        self.proxies: TrustedProxies | None = None
         self.spares: set[Client] = set()
         self.parked = 0
         self.requests: set[Request] = set()

@@ -95,7 +95,7 @@ def announce(started: "Started") -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(Text.assemble(("Duetime ", "bold"), (__version__, "bold"), " is ready"))
     for label, value in _facts(started):
-        console.print(Text.assemble((f"  {label:<8}", "dim"), value))
+        console.print(Text.assemble((f"  {label + ' ':<8}", "dim"), value))
     for warning in _warnings(started.settings, started.problems):
         console.print(Text.assemble(("  warning ", "yellow"), warning))
 

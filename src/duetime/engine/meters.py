@@ -115,11 +115,12 @@ class Family(Generic[Meter]):
 
 
 class Names:
-    """Which queues are shown by name: the first `limit` that anybody told of, for ever."""
+    """Which queues and namespaces are shown by name: the first `limit` that anybody told of, for ever."""
 
     def __init__(self, limit: int = MAX_QUEUES) -> None:
         self._limit = limit
         self._known: set[Labels] = set()
+        self._namespaces: set[str] = set()
 
     def shown(self, pool: str, namespace: str, queue: str) -> tuple[str, str, str]:
         """The values of PER_QUEUE for this queue: its own, or those of all others."""
@@ -129,6 +130,14 @@ class Names:
                 return pool, OTHER, OTHER
             self._known.add(labels)
         return labels
+
+    def shown_namespace(self, namespace: str) -> str:
+        """For metrics that have no queue: the first `limit` namespaces by name, the others as one."""
+        if namespace and namespace not in self._namespaces:
+            if len(self._namespaces) >= self._limit:
+                return OTHER
+            self._namespaces.add(namespace)
+        return namespace
 
 
 class Meters:

@@ -61,12 +61,18 @@ def fold(snapshot: Snapshot, names: Names) -> Snapshot:
 
 def _fold(reading: Reading, names: Names) -> Reading:
     labels = reading.description.labels
-    if labels[:3] != PER_QUEUE:
+    if labels[:2] != PER_QUEUE[:2]:
         return reading
     folded: dict[Labels, list[float]] = {}
     for values, value in reading.series.items():
-        pool, namespace, queue, *rest = values
-        shown = (*names.shown(pool, namespace, queue), *rest)
+        shown = _shown(values, names, has_queue=labels[:3] == PER_QUEUE)
         before = folded.get(shown)
         folded[shown] = value if before is None else [one + other for one, other in zip(before, value, strict=True)]
     return Reading(reading.description, folded)
+
+
+def _shown(values: Labels, names: Names, *, has_queue: bool) -> Labels:
+    pool, namespace, *rest = values
+    if not has_queue:
+        return (pool, names.shown_namespace(namespace), *rest)
+    return (*names.shown(pool, namespace, rest[0]), *rest[1:])

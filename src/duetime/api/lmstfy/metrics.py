@@ -1,7 +1,7 @@
 """lmstfy's metric names, so that its public dashboard works: what this door can count by itself.
 
 Labels cost memory for ever, so they come from what is known to be real: a namespace is named once its token was
-accepted, a token by its label, and queues beyond the first thousand are counted together as "other".
+accepted, a token by its label, and queues and namespaces beyond the first thousand are counted together as "other".
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,11 @@ class Metrics:
         """`route` is pool, namespace, api and method."""
         series = self._routes.get((route, status))
         if series is None:
-            series = self._routes[route, status] = self._codes.of(*route, str(status)), self._latency.of(*route)
+            pool, namespace, *rest = route
+            shown = (pool, self._names.shown_namespace(namespace), *rest)
+            series = self._codes.of(*shown, str(status)), self._latency.of(*shown)
+            if shown == route:
+                self._routes[route, status] = series
         series[0].value += 1
         if status < 300:
             series[1].observe(elapsed_s * 1000)

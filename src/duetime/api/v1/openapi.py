@@ -20,6 +20,7 @@ from duetime.errors import (
     Forbidden,
     InvalidName,
     InvalidRequest,
+    Overloaded,
     PoolNotFound,
     StoreDamaged,
     StoreUnavailable,
@@ -42,6 +43,7 @@ ANY_ERRORS: Errors = (
     TooManyRequests,
     DuetimeError,
     StoreDamaged,
+    Overloaded,
     StoreUnavailable,
 )
 """What any request may be refused with."""
