@@ -241,6 +241,13 @@ class StoreUnavailable(DuetimeError):
         return bool(self.fields.get("unknown"))
 
 
+def done_in_part(problem: StoreUnavailable, done: int, what: str) -> StoreUnavailable:
+    """The error of a call in several steps or on several stores, some of which took effect."""
+    if not done:
+        return problem
+    return StoreUnavailable(f"{done} jobs were {what}; {problem.message}", unknown=True, done=done)
+
+
 class Overloaded(DuetimeError):
     """The server has too much to do; try again in a moment."""
 

@@ -2,6 +2,7 @@
 
     store = FaultyStore(MemoryStore())
     store.down()                          # every verb raises StoreUnavailable at once
+    store.fail("reap", error=error)       # a reap raises that error at once
     store.slow("push", request=0.5)       # a push reaches the store half a second later
     store.slow("reserve", answer=gate)    # a reserve takes effect; its answer waits for the event
     store.lose_answers("ack")             # an ack takes effect; its caller gets StoreUnavailable(unknown=True)
@@ -35,6 +36,7 @@ class Call(NamedTuple):
 @dataclass
 class Fault:
     down: bool = False
+    error: DuetimeError | None = None
     lost: bool = False
     silent: bool = False
     request: Pause = 0.0
@@ -63,6 +65,10 @@ class FaultyStore:
     def down_after(self, calls: int, *verbs: str) -> None:
         for fault in self._chosen(verbs):
             fault.left = calls
+
+    def fail(self, *verbs: str, error: DuetimeError) -> None:
+        for fault in self._chosen(verbs):
+            fault.error = error
 
     def slow(self, *verbs: str, request: Pause = 0.0, answer: Pause = 0.0) -> None:
         for fault in self._chosen(verbs):
@@ -112,6 +118,8 @@ class FaultyStore:
             fault.down, fault.left = not fault.left, max(fault.left - 1, 0)
         if fault.down:
             raise StoreUnavailable("the store is down")
+        if error := self._faults[verb].error:
+            raise error
 
     async def wakeups(self) -> AsyncIterator[Wake]:
         self._require_up("wakeups")

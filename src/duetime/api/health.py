@@ -82,7 +82,11 @@ async def _ping(pools: Pools, name: str) -> dict[str, Any]:
     if engine.stuck:
         return {"status": "stuck", "loops": engine.stuck}
     latency_ms = round((time.perf_counter() - began) * 1000, 3)
-    return {"status": "ok", "store": info.kind, "version": info.version, "latency_ms": latency_ms}
+    report: dict[str, Any] = {"status": "ok", "store": info.kind, "version": info.version, "latency_ms": latency_ms}
+    if info.problems:
+        # The pool serves what the other stores have: a process that is taken out of service would serve nothing.
+        report["problems"] = {member: error.code for member, error in info.problems.items()}
+    return report
 
 
 def _json(status: int, value: object) -> Response:

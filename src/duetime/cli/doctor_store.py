@@ -81,7 +81,16 @@ async def _timed_pings(store: Store) -> list[Finding]:
         trips.append((time.perf_counter() - started) * 1000)
         skews.append(info.now - (before_ms + trips[-1] / 2))
     answers = f"the store answers: {info.kind} {info.version}"
-    return [_speed("store.answers", answers, median(trips)), judge_skew("store.clock", median(skews))]
+    missing = [
+        fail(
+            f"store.member.{name}",
+            error.message,
+            why="pushes of its share are refused and its jobs wait; the other members work on",
+            fix="bring it back; it is used again without a restart",
+        )
+        for name, error in info.problems.items()
+    ]
+    return [_speed("store.answers", answers, median(trips)), judge_skew("store.clock", median(skews)), *missing]
 
 
 async def _damage(store: Store) -> Finding:

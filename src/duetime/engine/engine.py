@@ -31,7 +31,7 @@ from duetime.engine.meters import Spread
 from duetime.engine.reaper import Reaper
 from duetime.engine.waiters import Waiter, WaitingRoom
 from duetime.engine.wheel import Wheel
-from duetime.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable
+from duetime.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part
 from duetime.job import (
     DEFAULT_TTR_MS,
     MAX_BODY,
@@ -292,15 +292,20 @@ class Engine:
         check_times(ttl_ms=ttl_ms)
         check_tries(tries or 0)
         moved: list[Moved] = []
+        problem: StoreUnavailable | None = None
         steps = _chunks(ids) if ids is not None else repeat(None, -(-limit // STEP_JOBS))
         for chunk in steps:
             want = min(limit - len(moved), STEP_JOBS) if chunk is None else len(chunk)
             with _partly_done(moved):
-                step = await self.store.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
+                answers = await self.store.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
+            step = [answer for answer in answers if isinstance(answer, Moved)]
+            problem = next((answer for answer in answers if isinstance(answer, StoreUnavailable)), problem)
             self._moved(queue, step)
             moved += step
             if chunk is None and len(step) < want:
                 break
+        if problem:
+            raise done_in_part(problem, len(moved), "respawned")
         return moved
 
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> int:
@@ -311,6 +316,8 @@ class Engine:
             with _partly_done(range(removed)):
                 step = await self.store.purge(queue, states, limit=None if limit is None else limit - removed)
             removed += step.removed
+        for problem in step.problems:
+            raise done_in_part(problem, removed, "removed")
         return removed
 
     async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:

@@ -247,8 +247,8 @@ class Journaled:
         limit: int = 1,
         ttl_ms: int = 0,
         tries: int | None = None,
-    ) -> Sequence[Moved]:
-        def step() -> Awaitable[Sequence[Moved]]:
+    ) -> Sequence[Moved | StoreUnavailable]:
+        def step() -> Awaitable[Sequence[Moved | StoreUnavailable]]:
             return self.inner.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries)
 
         return await self._whole(self._several(queue, step))

@@ -170,7 +170,7 @@ class Metered:
         limit: int = 1,
         ttl_ms: int = 0,
         tries: int | None = None,
-    ) -> Sequence[Moved]:
+    ) -> Sequence[Moved | StoreUnavailable]:
         call = self.inner.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries)
         return self._moved(queue, await self._timed("respawn", call))
 

@@ -154,7 +154,17 @@ class Watchdog:
                     self._slow[name] = await self._look(name, store, info)
             except (DuetimeError, TimeoutError) as error:
                 log.info("watchdog_look_failed", extra={"pool": name, "error": str(error)})
-        return self._slow.get(name, {})
+        return {**self._slow.get(name, {}), **dict(self._parts_down(name, info))}
+
+    def _parts_down(self, name: str, info: StoreInfo) -> Iterator[tuple[str, Problem]]:
+        """The stores of a pool that do not answer while its others serve."""
+        keys = {f"{name}:down:{part}": error for part, error in info.problems.items()}
+        for key in [key for key in self._strikes if key.startswith(f"{name}:down:") and key not in keys]:
+            del self._strikes[key]
+        for key, error in keys.items():
+            self._strikes[key] = self._strikes.get(key, 0) + 1
+            if self._strikes[key] >= STRIKES:
+                yield key, _part_down(name, error.message)
 
     async def _look(self, name: str, store: Store, info: StoreInfo) -> Mapping[str, Problem]:
         problems = dict(self._memory(name, info))
@@ -233,6 +243,14 @@ def _down(name: str, why: str) -> Problem:
     return Problem(
         f"pool {name} is down",
         f"{why}. Pushes to it are refused and its jobs wait; nothing that was accepted is lost. Other pools work on.",
+    )
+
+
+def _part_down(name: str, why: str) -> Problem:
+    return Problem(
+        f"pool {name} misses one of its stores",
+        f"{why}. Pushes of its share are refused and its jobs wait; nothing that was accepted is lost. "
+        "The pool's other stores work on.",
     )
 
 

@@ -32,7 +32,7 @@ Said once for all verbs:
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, State
@@ -116,11 +116,12 @@ class Page(Struct, frozen=True):
 
 
 class Purged(Struct, frozen=True):
-    """`more`: the call ended at its bound; call again."""
+    """`more`: the call ended at its bound; call again. `problems`: the parts of the store that could not be asked."""
 
     removed: int
     now: int
     more: bool = False
+    problems: Sequence[StoreUnavailable] = ()
 
 
 class QueueRules(Struct, frozen=True):
@@ -152,6 +153,7 @@ class StoreInfo(Struct, frozen=True):
 
     `used_bytes` of `max_bytes`: how full the place is that it lives in (a server's memory, a disk), whoever filled it.
     `max_bytes` is 0 where there is no limit or none is known.
+    `problems`, by name: the parts of the store that do not answer while the others serve.
     """
 
     kind: str
@@ -160,6 +162,7 @@ class StoreInfo(Struct, frozen=True):
     now: int
     used_bytes: int = 0
     max_bytes: int = 0
+    problems: Mapping[str, DuetimeError] = field(default_factory=dict[str, DuetimeError])
 
 
 class Wake(Struct, frozen=True):
@@ -321,11 +324,12 @@ class Store(Protocol):
         limit: int = 1,
         ttl_ms: int = 0,
         tries: int | None = None,
-    ) -> Sequence[Moved]:
+    ) -> Sequence[Moved | StoreUnavailable]:
         """Bring dead jobs back: ready now, used 0, attempt kept, a new ttl, new tries if given.
 
         By ids, or the `limit` longest dead (at most STEP_JOBS a call). Ids that are not dead are passed over. Atomic
-        per call. The reason and last error go, the attributes stay. Cost O(log n) per job.
+        per call. StoreUnavailable as a value, after the jobs: one per part of the store that could not be asked. The
+        reason and last error go, the attributes stay. Cost O(log n) per job.
         """
         ...
 

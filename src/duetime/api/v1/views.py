@@ -85,6 +85,8 @@ async def list_namespaces(request: Request[None, None]) -> Reply:
 
 async def get_namespace(request: Request[None, None]) -> Reply:
     info = await request.engine.store.ping()
+    for problem in info.problems.values():
+        raise problem  # whoever compares epochs must not take a part that is down for one that was wiped
     return Reply(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
 
 

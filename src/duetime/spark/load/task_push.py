@@ -75,9 +75,12 @@ async def ask_store(options: LoadOptions) -> StoreInfo:
     """Prove that the destination answers; its time and its epoch."""
     destination = await open_destination(options)
     try:
-        return await destination.ping()
+        info = await destination.ping()
     finally:
         await destination.close()
+    for problem in info.problems.values():
+        raise problem  # its epoch may not be known: that must not look like a store that was wiped
+    return info
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:

@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from duetime.errors import StoreDamaged
 from duetime.names import Queue
 
 Layout = tuple[str, ...]
@@ -42,10 +43,6 @@ class Layouts(msgspec.Struct, frozen=True):
                 found.append(place)
         return found
 
-    @property
-    def names(self) -> set[str]:
-        return {name for layout in (self.current, *self.earlier) for name in layout}
-
 
 def merge(current: Layout, known: Iterable[Layout]) -> Layouts:
     """The current layout with all others that anyone remembers."""
@@ -63,4 +60,8 @@ def write(layouts: Layouts) -> bytes:
 
 
 def read(value: bytes) -> Sequence[Layout]:
-    return msgspec.json.decode(value, type=list[Layout])
+    """Raises StoreDamaged."""
+    try:
+        return msgspec.json.decode(value, type=list[Layout])
+    except msgspec.DecodeError as error:
+        raise StoreDamaged(f"the record of the group's layouts cannot be read: {error}") from None

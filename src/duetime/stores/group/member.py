@@ -1,36 +1,49 @@
 """One store of a group: opened when it can be reached, watched after a call that failed.
 
 A member that is down refuses at once, so that its callers do not wait and the other members' callers do not wait with
-them; one look at a time, with pauses that grow, brings it back.
+them; one look at a time, with pauses that grow, brings it back. A member that is damaged or full goes on being asked:
+other queues and other verbs of it work.
 """
 
 import asyncio
+import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
 from duetime.backoff import Exponential
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.stores.base import Store
+from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.stores.base import Store, StoreInfo
 
 T = TypeVar("T")
 
+MemberProblem = StoreUnavailable | StoreFull | StoreDamaged
+"""What concerns one member only. Every other error is an answer, or a bug."""
+PROBLEMS = (StoreUnavailable, StoreFull, StoreDamaged)
+"""The same, for `except`."""
+
 REOPEN = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
+TELL_EVERY_S = 10.0
+
+log = logging.getLogger("duetime.stores")
 
 
 class Member:
-    """`ready` is called with the open store each time before it serves; StoreUnavailable from it means not yet."""
+    """`ready` is called with the open store each time before it serves; an error of it means not yet."""
 
     def __init__(
         self, name: str, open_it: Callable[[], Awaitable[Store]], ready: Callable[["Member", Store], Awaitable[None]]
     ) -> None:
         self.name = name
+        self.epoch = "unknown"
         self._open = open_it
         self._ready = ready
         self._store: Store | None = None
-        self._down: StoreUnavailable | None = StoreUnavailable("not open yet")
+        self._down: DuetimeError | None = StoreUnavailable("not open yet")
         self._opener: asyncio.Task[None] | None = None
         self._closed = False
+        self._told: dict[str, float] = {}
 
     @property
     def is_up(self) -> bool:
@@ -40,24 +53,33 @@ class Member:
     def store(self) -> Store:
         """Raises StoreUnavailable while it is down."""
         if self._store is None or self._down:
-            raise self._named(self._down, unknown=False)
+            raise StoreUnavailable(f"member {self.name}: {self._down.message if self._down else 'closed'}")
         return self._store
 
     async def start(self) -> None:
-        """Try once; if that fails, go on in the background. Raises what no waiting would cure."""
+        """Try once; if that fails, go on in the background. Raises InvalidSettings, which no waiting would cure."""
         try:
             await self._try()
-        except StoreUnavailable as error:
+        except InvalidSettings:
+            raise
+        except DuetimeError as error:
             self._lost(error)
 
     async def call(self, verb: Callable[[Store], Awaitable[T]]) -> T:
-        """Raises StoreUnavailable with the member's name, at once while it is known to be down."""
+        """Raises a MemberProblem with the member's name; StoreUnavailable at once while it is known to be down."""
         store = self.store
         try:
             return await verb(store)
-        except StoreUnavailable as error:
-            self._lost(error)
-            raise self._named(error, unknown=error.outcome_unknown) from error
+        except PROBLEMS as error:
+            self._tell(error)
+            if isinstance(error, StoreUnavailable):
+                self._lost(error)
+            raise type(error)(f"member {self.name}: {error.message}", **error.fields) from error
+
+    async def ping(self) -> StoreInfo:
+        info = await self.call(lambda store: store.ping())
+        self.epoch = info.epoch
+        return info
 
     async def close(self) -> None:
         self._closed = True
@@ -68,10 +90,7 @@ class Member:
         if self._store:
             await self._store.close()
 
-    def _named(self, error: StoreUnavailable | None, *, unknown: bool) -> StoreUnavailable:
-        return StoreUnavailable(f"member {self.name}: {error.message if error else 'closed'}", unknown=unknown)
-
-    def _lost(self, error: StoreUnavailable) -> None:
+    def _lost(self, error: DuetimeError) -> None:
         self._down = error
         if not self._closed and (self._opener is None or self._opener.done()):
             self._opener = asyncio.create_task(self._keep_trying())
@@ -83,15 +102,22 @@ class Member:
             await asyncio.sleep(REOPEN.delay_ms(failures) / 1000)
             try:
                 await self._try()
-            except StoreUnavailable as error:
-                self._down = error
             except DuetimeError as error:
                 # Wrong settings show at the start; what comes later may be mended without a restart.
-                self._down = StoreUnavailable(error.message)
+                self._down = error
+                self._tell(error)
+        log.info("group_member_works", extra={"member": self.name, "failures": failures})
 
     async def _try(self) -> None:
         if self._store is None:
             self._store = await self._open()
-        await self._store.ping()
+        self.epoch = (await self._store.ping()).epoch
         await self._ready(self, self._store)
         self._down = None
+
+    def _tell(self, error: DuetimeError) -> None:
+        """Callers that get what the other members have do not hear of it: the log does, now and then."""
+        now = time.monotonic()
+        if now - self._told.get(error.code, float("-inf")) >= TELL_EVERY_S:
+            self._told[error.code] = now
+            log.warning("group_member_fails", extra={"member": self.name, "code": error.code, "error": error.message})

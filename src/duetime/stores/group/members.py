@@ -1,0 +1,201 @@
+"""The members of a group together: how they are asked, and what they remember of the group's layouts.
+
+Each member's registry holds a record of the layouts under which jobs were pushed. Processes of one deployment may have
+different settings while they are restarted one after the other, so a process reads the records again every second
+and never forgets a layout that it has seen. It writes down its own layout wherever that is missing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from duetime.errors import InvalidSettings, StoreFull, StoreUnavailable, VersionConflict
+from duetime.names import Queue
+from duetime.stores.base import Store
+from duetime.stores.group import layout
+from duetime.stores.group.layout import Layout
+from duetime.stores.group.member import Member, MemberProblem
+
+T = TypeVar("T")
+
+KIND = "group"
+"""The registry record on each member that remembers the group's layouts."""
+READ_AGAIN_S = 1.0
+SETTLE_S = 2.5
+"""A process with a new layout waits that long, so that all others have read of it before a job is pushed by it."""
+WRITES_TRIED = 5
+
+log = logging.getLogger("duetime.stores")
+
+
+class Answers(Struct, Generic[T], frozen=True):
+    """By member: what those that could answered, and why the others could not."""
+
+    found: Mapping[str, T]
+    problems: Mapping[str, MemberProblem]
+
+    def require_one(self) -> "Answers[T]":
+        """Raises the first problem if there is no answer at all."""
+        if not self.found:
+            raise next(iter(self.problems.values()))
+        return self
+
+    def require_all(self) -> Mapping[str, T]:
+        """Raises the first problem."""
+        for problem in self.problems.values():
+            raise problem
+        return self.found
+
+
+class Members:
+    """`openers` open the stores by name; those in `drain` take nothing new."""
+
+    def __init__(self, group: str, openers: Mapping[str, Callable[[], Awaitable[Store]]], drain: Sequence[str]) -> None:
+        current = tuple(sorted(set(openers) - set(drain)))
+        if not current:
+            raise InvalidSettings(f"group {group}: at least one member must take new jobs")
+        self._group = group
+        self._members = {name: Member(name, openers[name], self._ready) for name in sorted(openers)}
+        self._drain = frozenset(drain)
+        # A process that does not drain yet pushes to all that are named, whatever the records say.
+        self._layouts = layout.merge(current, [tuple(self._members)])
+        self._recorded: set[Layout] = set()
+        self._emptied: set[str] = set()
+        self._is_open = False
+        self._readers: list[asyncio.Task[None]] = []
+
+    # --- opening
+
+    async def open(self) -> None:
+        """Raises InvalidSettings when a member that may have jobs is not named, StoreUnavailable when all are down."""
+        # All come to their end before one fails: a store that opens after the close would stay open.
+        starts = await asyncio.gather(*(member.start() for member in self), return_exceptions=True)
+        for error in filter(None, starts):
+            raise error
+        if not any(member.is_up for member in self):
+            raise StoreUnavailable(f"no member of group {self._group} can be reached")
+        is_new = bool(self._recorded) and self._layouts.current not in self._recorded
+        # Whoever was asked first does not know yet what the others remember.
+        (await self.ask(self._write)).require_one()
+        self._is_open = True
+        self._readers = [asyncio.create_task(self._keep_reading(member)) for member in self]
+        if is_new:
+            await asyncio.sleep(SETTLE_S)
+
+    async def close(self) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        await asyncio.gather(*(member.close() for member in self), return_exceptions=True)
+
+    # --- asking
+
+    def __iter__(self):
+        return iter(self._members.values())
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    @property
+    def first(self) -> Member:
+        return next(iter(self))
+
+    @property
+    def current(self) -> Layout:
+        return self._layouts.current
+
+    def homes(self, queue: Queue, job_id: str) -> list[str]:
+        """The members where the job can be: its home first, each once. Some may not be named in the settings."""
+        return self._layouts.homes(queue, job_id)
+
+    async def call(self, name: str, verb: Callable[[Store], Awaitable[T]]) -> T:
+        """Raises a MemberProblem."""
+        if (member := self._members.get(name)) is None:
+            raise StoreUnavailable(f"member {name} of group {self._group} is not in this process's settings: reload it")
+        return await member.call(verb)
+
+    async def ask(self, verb: Callable[[Store], Awaitable[T]], names: Sequence[str] | None = None) -> Answers[T]:
+        """Ask all, or those named, at the same time."""
+        return await self.ask_each({name: verb for name in (self.names if names is None else names)})
+
+    async def ask_each(self, verbs: Mapping[str, Callable[[Store], Awaitable[T]]]) -> Answers[T]:
+        """Ask each its own, at the same time. All come to their end before another error than a problem is raised."""
+        answers = await asyncio.gather(*(self.call(name, verbs[name]) for name in verbs), return_exceptions=True)
+        found: dict[str, T] = {}
+        problems: dict[str, MemberProblem] = {}
+        for name, answer in zip(verbs, answers, strict=True):
+            if isinstance(answer, MemberProblem):
+                problems[name] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found[name] = answer
+        return Answers(found, problems)
+
+    # --- the records
+
+    async def read_again(self) -> None:
+        """Learn what other processes have written down since."""
+        await self.ask(self._read, [member.name for member in self if member.is_up])
+
+    async def _ready(self, member: Member, store: Store) -> None:
+        known = await self._read(store)
+        if not self._is_open:
+            if lost := sorted({name for one in known for name in one} - self._members.keys()):
+                raise InvalidSettings(
+                    f"group {self._group}: member {lost[0]} may still have jobs; "
+                    "name it, and in drain, until it is empty"
+                )
+            # The process that drains first is not the one that forgets: others may push to the member until they drain.
+            if member.name in self._drain and self._layouts.current in known and await _is_empty(store):
+                self._emptied.add(member.name)
+                log.info("group_member_empty", extra={"group": self._group, "member": member.name})
+            return
+        try:
+            await self._write(store)
+        except StoreFull as full:
+            log.warning("group_record_not_written", extra={"member": member.name, "error": full.message})
+
+    async def _keep_reading(self, member: Member) -> None:
+        async def read(store: Store) -> None:
+            if self._layouts.current not in await self._read(store):
+                await self._write(store)
+
+        while True:
+            await asyncio.sleep(READ_AGAIN_S)
+            if member.is_up:
+                await self.ask(read, [member.name])
+
+    async def _read(self, store: Store) -> Sequence[Layout]:
+        record = await store.registry.get(KIND, self._group)
+        known = layout.read(record.value) if record else ()
+        self._recorded.update(known)
+        if not {*known} <= {self._layouts.current, *self._layouts.earlier}:
+            self._layouts = layout.merge(self._layouts.current, [*self._layouts.earlier, *known])
+        return known
+
+    async def _write(self, store: Store) -> None:
+        """Add this process's layout to the record, and take out the members that it found empty.
+
+        A member without a record gets what the others remember.
+        """
+        for _ in range(WRITES_TRIED):
+            record = await store.registry.get(KIND, self._group)
+            known = layout.read(record.value) if record else sorted(self._recorded)
+            value = layout.write(layout.without(layout.merge(self._layouts.current, known), self._emptied))
+            if record and record.value == value:
+                return
+            try:
+                await store.registry.put(KIND, self._group, value, if_version=record.version if record else 0)
+            except VersionConflict:
+                continue
+            return
+
+
+async def _is_empty(store: Store) -> bool:
+    queues = await store.queues()
+    return not any(counts.total for counts in await store.counts(queues)) if queues else True
