@@ -6,6 +6,7 @@ returns its argument or raises the error that says what is wrong with it.
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from duetime.errors import InvalidId, InvalidName, InvalidRequest
@@ -17,6 +18,8 @@ MAX_ATTRIBUTE_KEY = 128
 MAX_ATTRIBUTE_VALUE = 4096
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}", re.ASCII)
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
 _MAIL = re.compile(r"[^\s@/:?&%,;<>()\[\]\"\\]+@[^\s@/:?&%,;<>()\[\]\"\\]+")
 
 
@@ -56,6 +59,17 @@ def is_channel(name: str) -> bool:
 def is_mail(address: str) -> bool:
     """A plain mail address, without anything that means something in a URL or a mail's header."""
     return _MAIL.fullmatch(address) is not None
+
+
+def is_host(text: str) -> bool:
+    """An address in its usual form or a name. Resolvers take `127.1`, `0x7f.1` and `2130706433` for addresses, too,
+    and those who check addresses do not see what they lead to; no name ends in a number.
+    """
+    try:
+        ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return _HOST.fullmatch(text) is not None and _NUMBER.fullmatch(text.rstrip(".").rpartition(".")[2]) is None
+    return True
 
 
 def _check_name(name: str, what: str) -> str:

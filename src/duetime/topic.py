@@ -16,7 +16,7 @@ from duetime.clock import MAX_DURATION
 from duetime.condition import parse
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.job import Priority
-from duetime.names import is_channel, is_mail
+from duetime.names import is_channel, is_host, is_mail
 from duetime.settings import mask
 
 MAX_URL = 2048
@@ -164,6 +164,11 @@ def _check_url(url: str) -> None:
         raise InvalidRequest(f"the callback is not a URL: {error}", path="$.callback") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise InvalidRequest(f"the callback is an http or https URL with a host: {url[:100]!r}", path="$.callback")
+    if not is_host(parts.hostname):
+        raise InvalidRequest(
+            f"the host of the callback is neither a name nor an address in its usual form: {parts.hostname[:100]!r}",
+            path="$.callback",
+        )
     if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidRequest(
             f"the callback has at most {MAX_URL} ASCII characters and no blanks; encode others as %XX",

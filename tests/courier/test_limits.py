@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from duetime.engine.courier.breaker import Breaker
-from duetime.engine.courier.courier import Courier, Options
+from duetime.engine.courier.courier import RENEWED_AT_ONCE, Courier, Options
+from duetime.engine.courier.lane import Lane
 from duetime.engine.courier.slots import Slots
-from duetime.job import NewJob, Priority, State
+from duetime.job import Lease, NewJob, Priority, State
 from duetime.topic import Success
 from tests.courier.conftest import LOOPBACK, World
 from tests.courier.receiver import OK, Receiver, Says
@@ -236,6 +237,45 @@ class TestShortLease:
         assert len(receiver.calls) == 1
 
 
+class TestManyLongCalls:
+    @pytest.fixture
+    def options(self) -> Options:
+        return Options(allowed=LOOPBACK, lease_ms=3000, grace_s=2)
+
+    async def test_leases_are_renewed_side_by_side_within_a_bound(
+        self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A store that takes its time to renew one lease must not let the others lapse."""
+        go, extend, under_way, most = asyncio.Event(), world.engine.extend, 0, 0
+        all_at_once = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=go)
+
+        async def slow(lease: Lease, ttr_ms: int) -> int:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            if under_way == RENEWED_AT_ONCE:
+                all_at_once.set()
+            await all_at_once.wait()
+            under_way -= 1
+            return await extend(lease, ttr_ms)
+
+        monkeypatch.setattr(world.engine, "extend", slow)
+        count = RENEWED_AT_ONCE + 10
+        await world.topic(timeout_ms=60_000, in_flight=count)
+        for number in range(count):
+            await world.add(str(number))
+        await receiver.got(count)
+
+        await all_at_once.wait()
+
+        go.set()
+        for number in range(count):
+            await world.gone(str(number))
+        assert most == RENEWED_AT_ONCE
+        assert len(receiver.calls) == count
+
+
 class TestShortLeaseAndFewSlots:
     @pytest.fixture
     def options(self) -> Options:
@@ -263,6 +303,30 @@ class TestShortLeaseAndFewSlots:
         assert job.attempt == 1
         go.set()
         await world.gone("2", key="second")
+
+    async def test_a_job_that_is_deleted_while_it_waits_for_room_is_not_called_for(
+        self, world: World, receiver: Receiver
+    ) -> None:
+        go = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=go)
+        await world.topic("first", timeout_ms=60_000)
+        await world.add("1", key="first")
+        await receiver.got(1)
+        await world.topic("second", timeout_ms=60_000)
+        await world.add("2", key="second")
+        lane = world.lane("second")
+        assert isinstance(lane, Lane)
+        await until(lambda: bool(lane.running))
+
+        await world.service.desk.delete(world.place("second"), "2")
+        await until(lambda: not lane.running)  # the renewal noticed
+        go.set()
+        await world.gone("1", key="first")
+        await world.add("3", key="second")
+        await world.gone("3", key="second")
+
+        assert [call.path for call in receiver.calls] == ["/first", "/second"]
+        assert world.courier.in_flight == 0
 
 
 async def test_a_job_that_is_deleted_during_its_call_is_not_counted(world: World, receiver: Receiver) -> None:

@@ -1,6 +1,7 @@
 """php-delayqueue's rules for callbacks: what is sent, what counts as success, what is tried again and when."""
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from time import time
@@ -8,12 +9,14 @@ from time import time
 import msgspec
 import pytest
 
+from duetime.engine.courier.caller import MAX_ANSWER, Caller
 from duetime.engine.courier.lane import Lane, RemovedLane
-from duetime.engine.courier.letter import retries_of
+from duetime.engine.courier.letter import Letter, retries_of
+from duetime.engine.courier.targets import Targets
 from duetime.errors import JobNotFound, TopicNotFound, TopicOffline
-from duetime.job import Event, NewJob, Priority, State
+from duetime.job import Event, Lease, Moved, NewJob, Priority, State
 from duetime.topic import Method, Status, Success, TopicChange
-from tests.courier.conftest import World
+from tests.courier.conftest import LOOPBACK, World
 from tests.courier.receiver import EMPTY, OK, Call, Receiver, Says
 from tests.plugins.until import until
 
@@ -392,12 +395,32 @@ async def test_garbage_is_an_empty_answer(world: World, receiver: Receiver, said
     assert job.error.startswith("retry 1: the call broke")
 
 
-async def test_an_answer_is_read_up_to_a_bound(world: World, receiver: Receiver) -> None:
-    receiver.answer = lambda call: Says(b"x" * 1_000_000)
-    await world.topic()
+async def test_an_answer_is_read_up_to_a_bound(world: World) -> None:
+    """What follows is not waited for: this receiver would never end, and is hung up on."""
+    hung_up = asyncio.Event()
 
-    await world.add("1")
-    await world.gone("1")
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10000000\r\n\r\n" + b"x" * (MAX_ANSWER + 1))
+        with suppress(ConnectionError):
+            await reader.read()
+        hung_up.set()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        await world.topic(callback=url, timeout_ms=60_000)
+        await world.add("1")
+        await world.gone("1")
+        await hung_up.wait()
+
+
+async def test_no_more_than_the_bound_is_kept(receiver: Receiver) -> None:
+    receiver.answer = lambda call: Says(b"x" * 1_000_000)
+    async with Caller(Targets(LOOPBACK)) as caller:
+        answer = await caller.call(Letter("GET", receiver.url, {}), timeout_ms=20_000, verify=True)
+
+    assert len(answer.body) == MAX_ANSWER
 
 
 async def test_retry_after_is_honoured_where_it_is_longer(world: World, receiver: Receiver) -> None:
@@ -448,6 +471,42 @@ async def test_jobs_of_a_removed_topic_go_to_the_dead_letters(world: World, rece
     await until(lambda: isinstance(world.lane("mail"), Lane))
     await world.engine.reschedule(world.place("mail").queue, ["later"])
     await world.gone("later")
+
+
+async def test_who_has_not_heard_that_a_topic_is_back_leaves_its_jobs_alone(world: World, receiver: Receiver) -> None:
+    """Another process knows of a topic that was added again only a moment later."""
+    topic = await world.topic()
+    place = world.place("mail")
+    await world.courier._stop_taking()
+    stale = RemovedLane(place, topic, world.courier._office, world.topics)
+    await world.add("1")
+
+    await stale.run()
+
+    job = await world.job("1")
+    assert job
+    assert (job.state, job.used) == (State.READY, 0)
+
+
+async def test_a_removed_topic_ends_also_if_a_job_is_deleted_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await world.topic()
+    await world.courier._stop_taking()
+    for number in range(3):
+        await world.add(str(number))
+    await world.topics.remove(world.place("mail"))
+    lane, kill = RemovedLane(world.place("mail"), topic, world.courier._office, world.topics), world.engine.kill
+
+    async def delete_first(lease: Lease, *, error: str = "") -> Moved:
+        if lease.id == "0":
+            await world.engine.cancel(lease.queue, ["0"])
+        return await kill(lease, error=error)
+
+    monkeypatch.setattr(world.engine, "kill", delete_first)
+    assert await lane._round() is False
+
+    assert (await world.counts()).dead == 2
 
 
 async def test_a_change_is_known_without_a_restart(world: World, receiver: Receiver) -> None:

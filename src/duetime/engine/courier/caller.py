@@ -84,7 +84,7 @@ class Caller:
 
         try:
             url = URL(letter.url, encoded=True)
-            self._targets.check(url.host or "")
+            self._targets.check(url.raw_host or "")
             async with self._session.request(
                 letter.method,
                 url,

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from operator import itemgetter
 from typing import Any
 
 from duetime.clock import Clock, SystemClock
@@ -35,6 +36,8 @@ log = logging.getLogger("duetime.courier")
 FOLLOW_EVERY_S = 0.1
 """The registry may change more often than it is worth looking through all topics."""
 INHERIT_EVERY_S = 2.0
+RENEWED_AT_ONCE = 50
+"""Leases: enough that thousands are renewed in time, and few enough that the store serves others meanwhile."""
 WRITES = frozenset({Event.ACCEPTED, Event.REPLACED})
 DELETES = frozenset({Event.CANCELLED, Event.DELETED})
 
@@ -180,7 +183,7 @@ class Courier:
             self._open(place, topic)
         for place, topic in removed.items():
             if place not in self._lanes and place.pool in self._pools:
-                self._run(RemovedLane(place, topic, self._office, self._topics.forget))
+                self._run(RemovedLane(place, topic, self._office, self._topics))
 
     def _open(self, place: Place, topic: Topic) -> None:
         if place.pool not in self._pools:
@@ -238,10 +241,16 @@ class Courier:
         while True:
             await asyncio.sleep(pause_s)
             now = self._clock.monotonic()
-            for lane in self._all_lanes():
-                for lease, since in list(lane.running.items()):
-                    if now - since >= pause_s / 2:
-                        await self._extend(lane, lease)
+            due = [
+                (since, lane, lease)
+                for lane in self._all_lanes()
+                for lease, since in lane.running.items()
+                if now - since >= pause_s / 2
+            ]
+            due.sort(key=itemgetter(0))
+            for batch in (due[at : at + RENEWED_AT_ONCE] for at in range(0, len(due), RENEWED_AT_ONCE)):
+                # What ended while others were renewed is not asked about.
+                await asyncio.gather(*(self._extend(lane, lease) for _, lane, lease in batch if lease in lane.running))
 
     async def _extend(self, lane: Lane | RemovedLane, lease: Any) -> None:
         try:
@@ -250,6 +259,9 @@ class Courier:
             lane.running.pop(lease, None)
         except DuetimeError as error:
             log.warning("lease_not_renewed", extra={"topic": lane.place.key, "error": error.message})
+        except Exception:
+            # The other leases are still to be renewed.
+            log.exception("lease_not_renewed", extra={"topic": lane.place.key})
         else:
             if lease in lane.running:
                 lane.running[lease] = self._clock.monotonic()

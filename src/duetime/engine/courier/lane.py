@@ -24,7 +24,7 @@ from duetime.engine.courier.signing import signed_headers
 from duetime.engine.courier.slots import Slots
 from duetime.engine.engine import Engine
 from duetime.engine.loops import OUTAGE
-from duetime.engine.topics.book import Place, secrets_of
+from duetime.engine.topics.book import Place, Topics, secrets_of
 from duetime.engine.topics.tally import Acked, Count, Tally
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, Event, Lease
@@ -123,7 +123,11 @@ class Lane:
             self.running.pop(first.lease, None)
             self._office.spawn(_give_back(engine, found))
             raise
-        self._start(found, host)
+        if first.lease in self.running:
+            self._start(found, host)
+        else:
+            # It was removed while it waited, or is somebody else's by now.
+            self._put_back(1, host)
         while await self._fill(engine):
             pass
 
@@ -379,12 +383,12 @@ class Lane:
 class RemovedLane:
     """What is left of a removed topic: its jobs go to the dead letters as they fall due."""
 
-    def __init__(self, place: Place, topic: Topic, office: Office, forget: Callable[[Place], Awaitable[None]]) -> None:
+    def __init__(self, place: Place, topic: Topic, office: Office, topics: Topics) -> None:
         self.place = place
         self.topic = topic
         self.running: dict[Lease, float] = {}
         self._office = office
-        self._forget = forget
+        self._topics = topics
 
     async def run(self) -> None:
         failures = 0
@@ -403,13 +407,18 @@ class RemovedLane:
         engine = self._office.engine(self.place.pool)
         [counts] = await engine.store.counts([self.place.queue])
         if counts.delayed + counts.ready + counts.leased == 0:
-            await self._forget(self.place)
+            await self._topics.forget(self.place)
             return True
         found = await engine.reserve(
             [self.place.queue], limit=AT_ONCE, ttr_ms=self._office.lease_ms, wait_ms=min(PARK_MS, 60_000)
         )
+        if found and await self._topics.exists(self.place):
+            # It was added again a moment ago, which this process will hear of; its jobs are to be delivered.
+            await _give_back(engine, found)
+            return True
         for delivery in found:
-            await engine.kill(delivery.lease, error="the topic was removed")
+            with suppress(LeaseLost):  # somebody else removed the job
+                await engine.kill(delivery.lease, error="the topic was removed")
         return False
 
 

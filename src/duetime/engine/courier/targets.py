@@ -10,6 +10,7 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from duetime.errors import InvalidSettings
+from duetime.names import is_host
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -43,6 +44,8 @@ class Targets:
         """Refuse a host that is an address; a name is checked when it is resolved. Raises ForbiddenTarget."""
         if host in self._fine:
             return
+        if not is_host(host):
+            raise ForbiddenTarget(f"the callback leads to {host!r}, which is neither a name nor an address")
         with suppress(ValueError):  # a name, which is checked when it is resolved
             self.check_address(ip_address(host.strip("[]").partition("%")[0]))
         if len(self._fine) >= MAX_REMEMBERED:

@@ -104,6 +104,10 @@ class Topics:
         """As it is now. Raises TopicNotFound."""
         return _decode((await self._record(place)).value)
 
+    async def exists(self, place: Place) -> bool:
+        """As it is now."""
+        return await self._registry().get(KIND, place.key) is not None
+
     async def list_topics(self, pool: str, namespace: str) -> list[Topic]:
         """Sorted by key."""
         prefix = f"{pool}/{namespace}/"
