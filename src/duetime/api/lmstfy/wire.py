@@ -71,7 +71,7 @@ def parse_query(raw: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     if not raw:
         return found
-    for pair in raw.decode("latin-1").split("&"):
+    for pair in raw.decode(errors="replace").split("&"):
         name, _, value = pair.partition("=")
         if "%" in pair or "+" in pair:
             name, value = unquote_plus(name), unquote_plus(value)
