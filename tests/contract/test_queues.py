@@ -1,10 +1,26 @@
-"""queues: every queue that was pushed to or configured and not purged since."""
+"""queues: every queue that was pushed to or configured, until it is purged or nobody has used it for a while."""
 
+import pytest
+
+from duetime.clock import ManualClock
 from duetime.errors import DuetimeError
-from duetime.job import State
+from duetime.job import Counts, State
 from duetime.names import Queue
-from duetime.stores.base import Push, RulesChange, Store
-from tests.contract.vocabulary import OTHER, QUEUE, ack_one, cancel_one, given_leased, job, push_one
+from duetime.stores.base import IDLE_MS, Push, QueueRules, RulesChange, Store
+from tests.contract.vocabulary import (
+    NOW,
+    OTHER,
+    QUEUE,
+    ack_one,
+    cancel_one,
+    counts,
+    given_dead,
+    given_leased,
+    job,
+    push_one,
+    reap,
+    reserve_one,
+)
 
 
 async def test_an_empty_store_has_none(store: Store) -> None:
@@ -65,3 +81,101 @@ async def test_many_queues(store: Store) -> None:
 
     assert list(await store.queues()) == sorted(queues)
     assert list(await store.queues("ns1")) == sorted(queue for queue in queues if queue.namespace == "ns1")
+
+
+# --- forgetting
+
+
+async def empty(store: Store, clock: ManualClock, end: str) -> None:
+    """A queue whose one job, born now, has ended."""
+    match end:
+        case "ack":
+            await ack_one(store, await given_leased(store, "a"))
+        case "cancel":
+            await push_one(store, "a", delay="1h")
+            await cancel_one(store, "a")
+        case "delete":
+            await given_dead(store, "a")
+            await cancel_one(store, "a")
+        case "purge":
+            await push_one(store, "a")
+            await store.purge(QUEUE, [State.READY])
+        case "expiry":
+            await push_one(store, "a", ttl="1s")
+            clock.advance("1001ms")
+            await reap(store)
+        case _:
+            await push_one(store, "a", ttl=f"{IDLE_MS - 1}ms")
+
+
+@pytest.mark.parametrize("end", ["ack", "cancel", "delete", "purge", "expiry", "expiry at last"])
+async def test_an_empty_queue_that_nobody_pushes_to_is_forgotten(store: Store, clock: ManualClock, end: str) -> None:
+    await empty(store, clock, end)
+
+    clock.set(NOW + IDLE_MS - 1)
+    assert await reap(store) == []
+    assert list(await store.queues()) == [QUEUE]
+
+    clock.set(NOW + IDLE_MS)
+    await store.reap()
+    assert list(await store.queues()) == []
+    assert await counts(store) == Counts()
+    assert (await store.reap()).next_at is None
+
+
+async def test_a_push_keeps_an_empty_queue(store: Store, clock: ManualClock) -> None:
+    await ack_one(store, await given_leased(store, "a"))
+    clock.advance("5m")
+    await ack_one(store, await given_leased(store, "b"))
+
+    clock.set(NOW + IDLE_MS)
+    await store.reap()
+    assert list(await store.queues()) == [QUEUE]
+
+    clock.advance("5m")
+    await store.reap()
+    assert list(await store.queues()) == []
+
+
+@pytest.mark.parametrize("what", ["delayed", "leased", "dead", "rules"])
+async def test_a_queue_that_holds_something_is_never_forgotten(store: Store, clock: ManualClock, what: str) -> None:
+    match what:
+        case "delayed":
+            await push_one(store, "a", delay="30d")
+        case "leased":
+            await given_leased(store, "a", ttr="30d")
+        case "dead":
+            await given_dead(store, "a")
+        case _:
+            await ack_one(store, await given_leased(store, "a"))
+            await store.configure(QUEUE, RulesChange(max_jobs=7, paused=True))
+
+    for _ in range(3):
+        clock.advance("1d")
+        assert await reap(store) == []
+
+    assert list(await store.queues()) == [QUEUE]
+    if what == "rules":
+        assert await store.configure(QUEUE) == QueueRules(max_jobs=7, paused=True)
+        await store.configure(QUEUE, RulesChange(max_jobs=0, paused=False))
+        await store.reap()
+        assert list(await store.queues()) == []
+
+
+async def test_borns_rise_over_the_forgetting_of_a_queue(store: Store, clock: ManualClock) -> None:
+    # Given a lease of a job that ended, in a queue that was forgotten since
+    lease = await given_leased(store, "a")
+    await ack_one(store, lease)
+    clock.advance(f"{IDLE_MS}ms")
+    await store.reap()
+    assert list(await store.queues()) == []
+
+    # When the clock steps back, and the id comes again
+    clock.set(NOW)
+    await push_one(store, "a")
+
+    # Then the old lease does not fit
+    assert (await reserve_one(store)).lease.born > lease.born
+    [answer] = await store.ack(QUEUE, [lease])
+    assert isinstance(answer, DuetimeError)
+    assert list(await store.queues()) == [QUEUE]

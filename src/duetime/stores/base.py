@@ -15,7 +15,7 @@ Said once for all verbs:
 - *born* is the store's now at a push, raised above the queue's floor: born = max(now, floor + 1). The floor rises to
   the born of every incarnation that ends, to a born that was set above now, and to now at a purge. So no two
   incarnations of an id ever share a born, also within one millisecond and after the clock stepped back. A replacement
-  is born above what it replaces. A queue that was purged and is forgotten leaves its floor to the store: it may raise
+  is born above what it replaces. A queue that is forgotten leaves its floor to the store: it may raise
   the first borns of other new queues.
 - *Ends.* When several ends fit, "tries" wins over "expired": a job out of tries is never dropped silently.
 - *Order.* Within a priority: due_at, then id (by code point).
@@ -38,6 +38,9 @@ from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUn
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, State
 from duetime.names import Queue
 from duetime.stores.registry import Registry
+
+IDLE_MS = 600_000
+"""A queue that has no jobs and no rules and was not pushed to for this long is forgotten."""
 
 
 class Mark(Struct, frozen=True):
@@ -306,7 +309,11 @@ class Store(Protocol):
         ...
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
-        """Every queue that was pushed to or configured and not purged since, sorted."""
+        """Every queue that was pushed to or configured, sorted, until it is purged or forgotten.
+
+        The reaper forgets a queue, and its running totals, when it has no jobs and no rules and the last push to it is
+        IDLE_MS ago.
+        """
         ...
 
     async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:

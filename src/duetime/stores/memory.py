@@ -153,6 +153,8 @@ class MemoryStore:
                 moved[queue] = happened
                 left -= len(happened)
                 self._announce(queue, line, before)
+            if line.known and line.is_idle(now):
+                line.known, line.expired = False, 0
         ends = [line.leases[0][0] for line in self._lines.values() if line.leases]
         expiries = [line.ttl[0][0] + 1 for line in self._lines.values() if line.ttl]
         return Reaped(moved, min(ends + expiries, default=None), now)

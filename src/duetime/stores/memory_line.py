@@ -36,7 +36,7 @@ from duetime.job import (
     State,
 )
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, QueueRules, RulesChange
+from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, QueueRules, RulesChange
 
 WAITING, LEASED, DEAD = "waiting", "leased", "dead"
 
@@ -82,8 +82,13 @@ class Line:
     marks: dict[str, tuple[bytes, int, Pushed]] = field(default_factory=dict[str, tuple[bytes, int, Pushed]])
     rules: QueueRules = field(default_factory=QueueRules)
     floor: int = 0
+    latest: int = 0
     expired: int = 0
     known: bool = False
+
+    def is_idle(self, now: int) -> bool:
+        """Nothing keeps it from being forgotten."""
+        return not self.jobs and self.rules == QueueRules() and self.latest + IDLE_MS <= now
 
     def earliest(self) -> int | None:
         return min((index[0][0] for index in self.waiting.values() if index), default=None)
@@ -283,6 +288,7 @@ def _add(line: Line, new: NewJob, if_exists: IfExists, now: int) -> Moved:
         attributes=new.attributes,
         attempt=new.attempt,
     )
+    line.latest = max(line.latest, born)
     line.wait(job, _due(new, now))
     event = Event.REPLACED if old and not expired else Event.ACCEPTED
     return Moved(event, job.id, born, job.attempt, job.due_at, reason="expired" if expired else "", was=was)

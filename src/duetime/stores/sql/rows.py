@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from duetime.job import Job, NewJob, Priority, State
 from duetime.names import Queue
-from duetime.stores.base import QueueRules
+from duetime.stores.base import IDLE_MS, QueueRules
 
 WAITING, LEASED, DEAD, GONE = 0, 1, 2, -1
 """Places in the column `place`; GONE is never stored, it tells the writer to delete the row."""
 PLACE_NAMES = ("waiting", "leased", "dead")
+NO_RULES = QueueRules()
 PRIORITIES: tuple[Priority, ...] = tuple(Priority)
 
 _decode_attributes = msgspec.json.Decoder(dict[str, str]).decode
@@ -49,6 +50,12 @@ class QueueRow(Struct):
             max_jobs=self.max_jobs,
             max_body=self.max_body,
         )
+
+    def idle_from(self) -> int:
+        """When the queue is forgotten if nothing comes; 0 while it has jobs or rules, or is not known."""
+        if self.jobs or not self.known or self.rules() != NO_RULES:
+            return 0
+        return self.last_born + IDLE_MS
 
     def reap_by(self, at: int) -> None:
         """The reaper is needed at `at`, if not before."""

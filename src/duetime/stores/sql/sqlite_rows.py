@@ -44,6 +44,8 @@ def changing(step: Step, queue: Queue, *, create: bool = False) -> Generator[Que
         line.id, line.floor = fetch_one(step, "new_queue")
         execute(step, "insert_queue", id=line.id, namespace=queue.namespace, name=queue.name)
     yield line
+    if not line.jobs and (idle_from := line.idle_from()):
+        line.reap_by(idle_from)
     after = msgspec.structs.astuple(line)
     if after != before:
         step.connection.execute(QUERIES["update_queue"], (*after[1:], line.id))

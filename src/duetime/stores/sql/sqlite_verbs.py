@@ -288,7 +288,7 @@ def _forget(step: Step, line: QueueRow) -> Purged:
         execute(step, "change_queue_id", old=line.id, new=new)
         line.id = new
     line.known = int(line.rules() != QueueRules())
-    line.expired = line.jobs = line.leased = line.dead = line.reap_at = 0
+    line.expired = line.jobs = line.leased = line.dead = line.reap_at = line.last_born = 0
     return Purged(removed, step.now)
 
 
@@ -331,6 +331,8 @@ def _reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
         _settle(step, queue, line, [*lapsed.values(), *expired.values()], head)
         (next_lapse,), (next_expiry,) = (fetch_one(step, name, queue=line.id) for name in ("next_lapse", "next_expiry"))
         line.reap_at = rules.next_visit(next_lapse, next_expiry)
+        if 0 < line.idle_from() <= step.now:
+            line.known = line.expired = 0
     return moved
 
 

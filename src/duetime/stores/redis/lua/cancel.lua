@@ -2,7 +2,7 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3.. ids
 -- Returns: packed Moved (cancelled, deleted) or false per id; fewer answers than ids when the bytes were read
--- Touches: wait leases dead jobs tries info ttl meta
+-- Touches: wait leases dead jobs tries info ttl meta agenda
 
 local now, budget = q.clock(ARGV[1]), tonumber(ARGV[2])
 q.begin()

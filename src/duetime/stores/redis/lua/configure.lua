@@ -14,7 +14,8 @@ if ARGV[1] == '1' then
   end
   q.begin_with_removal()
   call('HSET', q.meta, 'rules', pack(RULES, rules[1] + 2 * rules[2] + 4 * rules[3], rules[4], rules[5]))
-  call('ZADD', q.agenda, 'LT', '+inf', q.name)
+  q.read_rules(call('HGET', q.meta, 'rules'))
+  call('ZADD', q.agenda, 'LT', q.is_idle() and q.text(q.latest + IDLE) or '+inf', q.name)
   call('PERSIST', q.meta)
 end
 if was_paused and rules[1] == 0 then

@@ -14,6 +14,7 @@
 --   P:damaged   hash  id -> what was found of a job that cannot be read, set aside for people to look at
 --   KEYS[2]     zset  `dt:{NN}:queues`: queue by a lower bound of its next lease end or expiry; the registry of
 --                     queues and the reaper's agenda in one
+--   dt:{NN}:floor  string  the highest floor of a queue of this partition that was forgotten; new ones begin with it
 --
 -- The sweep keeps delayed jobs out of P:ttl. Every waiting job with a ttl and due_at <= swept stands in P:ttl
 -- (once `sweeping` is absent); each later one has expires_at - due_at >= slack, so none of them can have expired
@@ -54,6 +55,8 @@ local LONGEST_HEADER = 17
 local RULES, STATE = '>BI8I8', '>I8I8I8I8I8'
 local NO_SLACK = 2 ^ 52
 
+local IDLE = 600000 -- IDLE_MS of stores/base.py: an empty queue is forgotten when its last push is this long ago
+
 local CHUNK = 4000 -- arguments that one unpack() can take; even, so that pairs stay together
 
 -- A small key is a list that Redis searches from end to end, which makes many additions slow. A member of this length
@@ -72,6 +75,7 @@ local q = {
   damaged = prefix .. ':damaged',
   wait = { prefix .. ':wait:1', prefix .. ':wait:2', prefix .. ':wait:3' },
   agenda = KEYS[2],
+  floors = sub(KEYS[2], 1, 7) .. ':floor',
   name = sub(prefix, 9),
   shapes = {},
   first_due = huge, -- the earliest due_at that the script planned
@@ -141,15 +145,37 @@ function q.read_rules(rules)
   q.paused, q.strict, q.expired_to_dead = flags % 2 >= 1, flags % 4 >= 2, flags % 8 >= 4
 end
 
+-- Above this every born of a new queue is.
+function q.forgotten_floor()
+  return tonumber(call('GET', q.floors) or 0) or 0
+end
+
+-- True for a queue without jobs, damaged entries and rules, which only its last push keeps from being forgotten.
+function q.is_idle()
+  local has_rules = q.paused or q.strict or q.expired_to_dead or q.max_jobs > 0 or q.max_body > 0
+  return not has_rules and call('HLEN', q.jobs) == 0 and call('HLEN', q.damaged) == 0
+end
+
+-- Removes the last keys of a queue. No born of its jobs may come again, so its floor lives on in the partition's.
+function q.forget_queue()
+  call('UNLINK', q.meta)
+  call('ZREM', q.agenda, q.name)
+  if q.floor > q.forgotten_floor() then
+    call('SET', q.floors, q.text(q.floor))
+  end
+  q.old_state = pack(STATE, q.floor, q.latest, q.swept, q.slack, q.largest) -- there is nothing to write any more
+end
+
 -- The first step: reads the queue's rules and state, and errors if any of its keys holds a foreign type.
 function q.begin()
   local meta = call('HMGET', q.meta, 'rules', 'state', 'sweeping')
   q.read_rules(meta[1])
-  q.floor, q.latest, q.swept, q.slack, q.largest = 0, 0, 0, NO_SLACK, 0
   if meta[2] then
     q.floor, q.latest, q.swept, q.slack, q.largest = unpack_struct(STATE, meta[2])
+  else
+    q.floor, q.latest, q.swept, q.slack, q.largest = q.forgotten_floor(), 0, 0, NO_SLACK, 0
   end
-  q.old_state, q.sweeping = meta[2] or pack(STATE, 0, 0, 0, NO_SLACK, 0), meta[3]
+  q.old_state, q.sweeping = meta[2] or pack(STATE, q.floor, 0, 0, NO_SLACK, 0), meta[3]
   q.held, q.recorded, q.informed = call('HLEN', q.jobs), call('HLEN', q.tries), call('HLEN', q.info)
   q.expiring, q.aside = call('ZCARD', q.ttl), call('HLEN', q.damaged)
   call('ZCARD', q.leases)
@@ -318,6 +344,9 @@ function q.commit()
   for key, ids in pairs(q.hdels) do q.variadic('HDEL', key, ids) end
   for key, values in pairs(q.hsets) do q.variadic('HSET', key, values) end
   for key, scores in pairs(q.zadds) do q.variadic('ZADD', key, scores) end
+  if q.hdels[q.jobs] and q.is_idle() then
+    q.next_end = math.min(q.next_end, q.latest + IDLE)
+  end
   local state = pack(STATE, q.floor, q.latest, q.swept, q.slack, q.largest)
   if state ~= q.old_state then
     call('HSET', q.meta, 'state', state)

@@ -3,10 +3,11 @@
 -- ARGV: 1 now or '' · 2 jobs to remove ('' for everything) · 3 as many as are wanted in all ('' for all there are) ·
 --   4 jobs to look at one by one · 5.. states
 -- Returns: { now, number removed, 1 if more are wanted and there else 0 }
--- Touches: jobs wait tries info leases dead ttl meta agenda damaged
+-- Touches: jobs wait tries info leases dead ttl meta agenda damaged floors
 
 local now = q.clock(ARGV[1])
 q.begin()
+q.forgotten_floor()
 q.floor = math.max(q.floor, now)
 
 -- No born of a removed job may come again. Only a clock that was set back makes it worth a look.
@@ -25,16 +26,13 @@ if ARGV[2] == '' then
     q.floor = math.max(q.floor, q.latest)
   end
   call('UNLINK', q.damaged, q.jobs, q.tries, q.info, q.leases, q.dead, q.ttl, q.wait[1], q.wait[2], q.wait[3])
-  call('HDEL', q.meta, 'expired', 'sweeping')
-  q.latest, q.swept, q.slack, q.largest = 0, 0, NO_SLACK, 0
-  q.commit()
-  if q.paused or q.strict or q.expired_to_dead or q.max_jobs > 0 or q.max_body > 0 then
-    call('ZADD', q.agenda, '+inf', q.name)
+  if q.is_idle() then
+    q.forget_queue()
   else
-    call('HDEL', q.meta, 'rules')
-    call('ZREM', q.agenda, q.name)
-    -- Only the floor is left, and only until the clock has passed it.
-    call('PEXPIRE', q.meta, math.max(q.floor - now, 0) + 3600000)
+    call('HDEL', q.meta, 'expired', 'sweeping')
+    q.latest, q.swept, q.slack, q.largest = 0, 0, NO_SLACK, 0
+    q.commit()
+    call('ZADD', q.agenda, '+inf', q.name)
   end
   return { now, q.held, 0 }
 end
@@ -95,6 +93,9 @@ for i = 5, #ARGV do
       remove_delayed()
     end
   end
+end
+if q.held == 0 and q.is_idle() and not call('ZSCORE', q.agenda, q.name) then
+  q.forget_queue() -- there is no such queue, and asking for it makes none
 end
 q.begin_with_removal()
 q.commit()

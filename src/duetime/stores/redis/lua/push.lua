@@ -311,7 +311,7 @@ end
 if any then
   flush()
   if not known then
-    call('ZADD', q.agenda, 'LT', '+inf', q.name)
+    call('ZADD', q.agenda, 'LT', q.is_idle() and q.text(q.latest + IDLE) or '+inf', q.name)
     call('PERSIST', q.meta)
   end
   for mark, made in pairs(made_now) do

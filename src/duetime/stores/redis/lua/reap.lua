@@ -1,12 +1,14 @@
--- Take back leases that ran out and end expired jobs of one queue, and put it on the agenda anew.
+-- Take back leases that ran out and end expired jobs of one queue, and put it on the agenda anew; or forget the queue,
+-- if it is empty and nobody has pushed to it for a while.
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 jobs to move · 3 bytes of values to read
 -- Returns: { now, when to come again or false, id, packed Moved (lease_expired, dead, expired).. }; '' for a Moved: the
 --   job cannot be read and was set aside
--- Touches: leases wait tries jobs info dead ttl meta agenda damaged
+-- Touches: leases wait tries jobs info dead ttl meta agenda damaged floors
 
 local now, limit, budget = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
+q.forgotten_floor()
 local before = q.earliest()
 local answer = { now, false }
 
@@ -60,6 +62,13 @@ if q.slack < NO_SLACK then
     q.commit()
   end
 end
-call('ZADD', q.agenda, again == huge and '+inf' or again, q.name)
+if q.is_idle() then
+  if q.latest + IDLE <= now then
+    q.forget_queue()
+    return answer
+  end
+  again = math.min(again, q.latest + IDLE)
+end
+call('ZADD', q.agenda, 'XX', again == huge and '+inf' or again, q.name)
 answer[2] = again < huge and again
 return answer
