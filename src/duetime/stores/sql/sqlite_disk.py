@@ -26,8 +26,8 @@ class DiskReserve:
     """
 
     def __init__(self, path: Path, reserve: int | None) -> None:
-        self._folder, self._log = path.parent, path.with_name(path.name + "-wal")
-        self._ballast = path.with_name(path.name + "-ballast")
+        # Plain text, because each push asks for all three.
+        self._folder, self._log, self._ballast = str(path.parent), f"{path}-wal", f"{path}-ballast"
         if reserve is None:
             disk = os.statvfs(self._folder)
             reserve = min(MOST_RESERVE, disk.f_blocks * disk.f_frsize // 8)
@@ -52,7 +52,7 @@ class DiskReserve:
     def release(self) -> bool:
         """Give the ballast's room to whoever needs it; False if there is none."""
         with suppress(FileNotFoundError):
-            self._ballast.unlink()
+            os.unlink(self._ballast)
             return True
         return False
 
@@ -69,7 +69,7 @@ class DiskReserve:
 
     def _keep(self, missing: int) -> bool:
         try:
-            with self._ballast.open("ab", buffering=0) as file:
+            with open(self._ballast, "ab", buffering=0) as file:
                 while missing > 0:
                     # Noise, because some file systems compress.
                     missing -= file.write(os.urandom(min(missing, LEAST_BALLAST)))
@@ -78,8 +78,8 @@ class DiskReserve:
         return True
 
 
-def _size(path: Path) -> int:
+def _size(path: str) -> int:
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size
     except OSError:
         return 0
