@@ -17,6 +17,7 @@ from duetime.engine.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Targets, Watc
 from duetime.errors import DuetimeError
 from duetime.job import NewJob, State
 from duetime.names import Queue
+from duetime.settings_file import group_url
 from duetime.stores.open import open_store
 from duetime.stores.redis import keys
 from tests.alerts.conftest import Postbox
@@ -124,6 +125,28 @@ async def test_who_looks_at_another_moment_neither_ends_nor_repeats_a_problem(re
         await together(one, other, seconds=45)
 
         assert [subject.partition("shop/mail")[0] for subject in postbox.subjects] == ["Duetime: ", "Duetime: over: "]
+
+
+async def test_one_store_of_a_pool_that_is_down_is_told_once_and_over_when_it_is_back(
+    start_redis: StartRedis, redis_url: str, postbox: Postbox
+) -> None:
+    members = {name: start_redis() for name in "ab"}
+    wide = group_url("wide", {name: server.url for name, server in members.items()}, [])
+    urls = {"default": redis_url, "wide": wide}
+    async with post(urls, redis_url, postbox) as one, post(urls, redis_url, postbox) as other:
+        members["b"].stop()
+        await together(one, other, seconds=45)
+        await postbox.wait_for(1)
+        members["b"].start()
+
+        async def is_back() -> bool:
+            return not any([(await each.pools.engine("wide").store.ping()).problems for each in (one, other)])
+
+        await until(is_back)
+        await together(one, other, seconds=45)
+        await postbox.wait_for(2)
+        told = "pool wide misses one of its stores"
+        assert postbox.subjects == [f"Duetime: {told}", f"Duetime: over: {told}"]
 
 
 async def test_a_pool_that_only_one_process_cannot_reach_is_down_for_as_long(

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC
 
 import pytest
+import redis.asyncio
 
 from duetime.engine import Engine
 from duetime.engine.courier.courier import Courier
@@ -13,7 +14,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.topics.book import Place, Topics
 from duetime.engine.topics.desk import TopicDesk
 from duetime.engine.topics.tally import Tally
-from duetime.errors import InvalidSettings, StoreUnavailable
+from duetime.errors import InvalidSettings, StoreFull, StoreUnavailable
 from duetime.job import Event, IfExists, NewJob
 from duetime.names import Queue
 from duetime.settings_file import group_url
@@ -219,3 +220,40 @@ async def test_callbacks_of_one_that_is_down_wait_and_all_others_are_made_once(s
 
         await until(is_drained)
         assert len(receiver.calls) == 60
+
+
+async def test_a_full_member_delivers_and_the_group_starts_with_it(three: dict[str, RedisServer]) -> None:
+    async with group(three) as engine:
+        await push_all(engine)
+    own = await open_store(three["b"].url)
+    await own.registry.delete("group", "wide")  # so that the start finds no record there, and no room for one
+    await own.close()
+    await fill_up(three["b"])
+    async with group(three) as engine:
+        on_b = next(f"new-{n}" for n in range(1000) if home(QUEUE, f"new-{n}", ("a", "b", "c")) == "b")
+        with pytest.raises(StoreFull, match="member b"):
+            await engine.push(QUEUE, [NewJob(on_b, b"x")])
+        assert await drain_all(engine) == sorted(IDS)
+
+
+async def fill_up(server: RedisServer) -> None:
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        await client.config_set("maxmemory-policy", "noeviction")
+        await client.config_set("maxmemory", 1)
+
+
+async def test_a_member_that_hangs_holds_up_nobody_once_it_is_known(three: dict[str, RedisServer]) -> None:
+    async with group(three) as engine:
+        await push_all(engine)
+        three["b"].pause()
+        try:
+            alive = sorted(job_id for job_id in IDS if home(QUEUE, job_id, ("a", "b", "c")) != "b")
+            assert await drain_all(engine) == alive
+        finally:
+            three["b"].resume()
+        await until(lambda: is_up(engine))
+        assert len(await drain_all(engine)) == len(IDS) - len(alive)
+
+
+async def is_up(engine: Engine) -> bool:
+    return not (await engine.store.ping()).problems

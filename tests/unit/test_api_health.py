@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +13,7 @@ from duetime.api.health import health_routes
 from duetime.engine import loops
 from duetime.engine.pools import Pools
 from duetime.stores.base import Reaped
+from duetime.stores.group.store import GroupStore
 from duetime.stores.memory import MemoryStore
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
@@ -64,6 +67,25 @@ async def test_a_store_that_is_down(door: Door) -> None:
     assert await door.ask("/readyz") == (503, {"status": "not ready", "down": ["default"]})
     status, report = await door.ask("/healthz")
     assert (status, report["status"]) == (200, "degraded")
+
+
+async def test_one_store_of_a_pool_that_is_down() -> None:
+    """A process that is taken out of service would not serve the other stores either."""
+    members = {name: FaultyStore(MemoryStore()) for name in "ab"}
+
+    async def open_member(name: str) -> Any:
+        return members[name]
+
+    async def open_group(url: str) -> Any:
+        return await GroupStore.open("wide", {name: partial(open_member, name) for name in members})
+
+    async with Pools({"default": "group:"}, open_store=open_group) as pools:
+        transport = httpx.ASGITransport(Starlette(routes=health_routes(pools, asyncio.Event(), detailed=True)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
+            members["b"].down()
+            assert (await client.get("/readyz")).status_code == 200
+            report = (await client.get("/healthz")).json()
+            assert report["pools"]["default"]["problems"] == {"b": "store_unavailable"}
 
 
 async def test_a_drain(door: Door) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from duetime.engine import Engine
 from duetime.engine.batch import ANSWERS_PER_TURN
+from duetime.engine.heavy_calls import HEAVY_CALLS, PATIENCE_S
 from duetime.job import NewJob
 from tests.faults.store_faults import FaultyStore
-from tests.simulation.engine_room import LONG_MS, QUEUE, given_store, ids
+from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, given_store, ids, settle
 from tests.simulation.virtual_loop import virtual_time
 
 CONSUMERS = 400
@@ -100,3 +101,59 @@ async def test_answers_whose_turn_has_not_come_when_the_engine_stops_are_given_a
     found = [ids(task.result()) for task in tasks if task.done()]
     assert sum(map(len, found)) == CONSUMERS
     assert len(found) == CONSUMERS
+
+
+# --- how many calls of a flood the store has at a time
+
+
+async def flooded(engine: Engine, store: FaultyStore, gate: asyncio.Event) -> "list[asyncio.Task[object]]":
+    """Big pushes, reserves and acks of one queue, as many as it can have under way, at a store that does not answer."""
+    await fill(engine, 2000)
+    deliveries = [delivery for _ in range(2) for delivery in await engine.reserve([QUEUE], limit=500)]
+    store.slow(request=gate)
+    calls = [engine.reserve([QUEUE], limit=500) for _ in range(3)]
+    acks = [engine.ack([delivery.lease for delivery in deliveries[at : at + 500]]) for at in (0, 500)]
+    pushes = [engine.push(QUEUE, [NewJob(f"n{start}-{at}", b"") for at in range(500)]) for start in range(3)]
+    return [asyncio.create_task(call) for call in (*calls, *acks, *pushes)]
+
+
+@virtual_time
+async def test_a_call_for_one_job_stands_behind_two_big_calls_at_most() -> None:
+    store, gate = given_store(), asyncio.Event()
+    async with Engine(store) as engine:
+        tasks = await flooded(engine, store, gate)
+        before = len(store.calls)
+        await settle()
+        quiet = asyncio.create_task(engine.push(OTHER, [NewJob("quiet", b"")]))
+        await settle()
+        order = [call.args[0] for call in store.calls[before:] if call.args]
+        gate.set()
+        await asyncio.gather(quiet, *tasks)
+        assert order == [QUEUE] * HEAVY_CALLS + [OTHER]
+
+
+@virtual_time
+async def test_a_store_that_hangs_is_met_by_all_big_calls_soon() -> None:
+    store, gate = given_store(), asyncio.Event()
+    async with Engine(store) as engine:
+        tasks = await flooded(engine, store, gate)
+        before = len(store.calls)
+        await asyncio.sleep(1.5 * PATIENCE_S)
+        met = sum(call.args[:1] == (QUEUE,) for call in store.calls[before:])
+        gate.set()
+        await asyncio.gather(*tasks)
+        assert met == 6  # two of each verb
+
+
+@virtual_time
+async def test_a_big_call_that_is_cancelled_while_it_waits_leaves_its_turn_to_the_next() -> None:
+    store, gate = given_store(), asyncio.Event()
+    async with Engine(store) as engine:
+        tasks = await flooded(engine, store, gate)
+        await settle()
+        for task in tasks[::2]:
+            task.cancel()
+        gate.set()
+        await asyncio.wait(tasks)
+        assert engine._heavy._under_way == 0
+        assert all(task.cancelled() or task.result() for task in tasks)

@@ -24,6 +24,7 @@ from duetime.backoff import chance
 from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
 from duetime.engine.batch import Batch
+from duetime.engine.heavy_calls import HeavyCalls
 from duetime.engine.journaled import Journaled
 from duetime.engine.loops import OUTAGE, Pulse, run_duty
 from duetime.engine.metered import ack_by_id
@@ -82,6 +83,7 @@ class Engine:
         self._context = Context()
         self._duties: list[asyncio.Task[None]] = []
         self._wheels: dict[Queue, Wheel] = {}
+        self._heavy = HeavyCalls()
         self.witness: Witness | None = None
         self._journaled = store if isinstance(store, Journaled) else None
         kept = self._journaled.promise if self._journaled else None
@@ -328,7 +330,8 @@ class Engine:
 
     async def _call_push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         """The jobs are noticed here and not by the callers: one that went away has pushed all the same."""
-        answers = await self.store.push(queue, requests)
+        async with self._heavy.turn(sum([len(request.jobs) for request in requests])):
+            answers = await self.store.push(queue, requests)
         done = (answer for answer in answers if isinstance(answer, Pushed) and not answer.repeated)
         happened = [moved for pushed in done for moved in pushed.jobs]
         self._moved(queue, happened)
@@ -342,9 +345,10 @@ class Engine:
         groups = _merge(wants)
         asks = [Ask(sum(limits), ttr_ms, wheel.take(sum(limits))) for ttr_ms, limits in groups]
         unused = sum(ask.limit for ask in asks)
-        known = self._room.news
         try:
-            reserved = await self.store.reserve(queue, asks)
+            async with self._heavy.turn(unused):
+                known = self._room.news
+                reserved = await self.store.reserve(queue, asks)
             unused -= sum(map(len, reserved.deliveries))
         finally:
             wheel.put_back(unused)
@@ -370,7 +374,9 @@ class Engine:
     async def _call_ack(
         self, queue: Queue, requests: Sequence[Sequence[Lease]]
     ) -> Sequence[Sequence[Moved | LeaseLost | None]]:
-        answers = await self.store.ack(queue, [lease for leases in requests for lease in leases])
+        leases = [lease for some in requests for lease in some]
+        async with self._heavy.turn(len(leases)):
+            answers = await self.store.ack(queue, leases)
         return _split(answers, requests)
 
     async def _call_cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:

@@ -134,6 +134,8 @@ class Watchdog:
         name, _, what = key.partition(":")
         if name not in self._pools.names or self._strikes.get(name, 0):
             return False
+        if what.startswith("down:"):  # one of the pool's stores
+            return not self._strikes.get(key, 0)
         return what == "down" or (name in self._looked_at and key not in self._unsure[name])
 
     async def _check(self, name: str, *, slow: bool) -> Mapping[str, Problem]:

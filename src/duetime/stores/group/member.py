@@ -29,6 +29,10 @@ TELL_EVERY_S = 10.0
 log = logging.getLogger("duetime.stores")
 
 
+def named(member: str, problem: MemberProblem) -> MemberProblem:
+    return type(problem)(f"member {member}: {problem.message}", **problem.fields)
+
+
 class Member:
     """`ready` is called with the open store each time before it serves; an error of it means not yet."""
 
@@ -74,7 +78,7 @@ class Member:
             self._tell(error)
             if isinstance(error, StoreUnavailable):
                 self._lost(error)
-            raise type(error)(f"member {self.name}: {error.message}", **error.fields) from error
+            raise named(self.name, error) from error
 
     async def ping(self) -> StoreInfo:
         info = await self.call(lambda store: store.ping())

@@ -16,7 +16,7 @@ from duetime.job import Job, Moved
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Store
 from duetime.stores.get_all import get_all
-from duetime.stores.group.member import MemberProblem
+from duetime.stores.group.member import MemberProblem, named
 from duetime.stores.group.members import Members
 
 
@@ -50,7 +50,8 @@ async def push(members: Members, queue: Queue, requests: Sequence[Push]) -> list
     for name, part in parts.items():
         found = answers.found[name] if name in answers.found else [answers.problems[name]] * len(part)
         for (number, share), answer in zip(part, found, strict=True):
-            shares_done[number].append((share, answer))
+            told = named(name, answer) if name in answers.found and isinstance(answer, MemberProblem) else answer
+            shares_done[number].append((share, told))
     return [
         refusal or _join(len(request.jobs), done)
         for refusal, request, done in zip(refusals, requests, shares_done, strict=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import astuple
+from redis.exceptions import OutOfMemoryError
 
 from duetime.clock import Clock
 from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Moved, State
@@ -132,7 +133,10 @@ class RedisReads:
 
     async def ping(self) -> StoreInfo:
         commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH), ("INFO", "memory")
-        time, _, epoch, memory = checked(await self._link.many([(keys.EPOCH, command) for command in commands]))
+        answers = await self._link.many([(keys.EPOCH, command) for command in commands])
+        if isinstance(answers[1], OutOfMemoryError) and answers[2]:
+            answers[1] = None  # a full Redis refuses SET before it looks at NX; the epoch is there, and it serves
+        time, _, epoch, memory = checked(answers)
         if not self._version:
             server = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]
             self._version = _info(server).get("redis_version", "")

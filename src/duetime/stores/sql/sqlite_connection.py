@@ -18,6 +18,10 @@ from duetime.stores.sql.sqlite_disk import CHECKPOINT_PAGES
 
 QUERIES = load_queries("sqlite")
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
+WRITER_CACHE_KIB = 32_768
+READER_CACHE_KIB = 8_192
+"""Pages that a connection keeps in memory: what a process grows by as the file does. A reader loses its own with each
+commit of another connection, so a large one is of no use to it."""
 
 _RETRY_MS = (1, 5)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -52,7 +56,7 @@ def _connect(path: Path, synchronous: str, checkpoint_pages: int, read_only: boo
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
-        connection.execute("PRAGMA cache_size = -32768")
+        connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB if read_only else WRITER_CACHE_KIB}")
         connection.execute("PRAGMA temp_store = MEMORY")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
