@@ -24,14 +24,14 @@ import httpx
 import uvloop
 
 from bench.report import interleave, median, number, ratio, table
-from duetime.engine.courier.caller import Caller
-from duetime.engine.courier.courier import Courier, Options
-from duetime.engine.courier.letter import Letter
-from duetime.engine.courier.targets import Targets
-from duetime.engine.mirror import Mirror
+from duetime.callbacks.caller import Caller
+from duetime.callbacks.courier import Courier, CourierOptions
+from duetime.callbacks.request import CallbackRequest
+from duetime.callbacks.targets import AllowedTargets
+from duetime.callbacks.topic_counts import Tally
+from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.engine.pools import Pools
-from duetime.engine.topics.book import Place, Topics
-from duetime.engine.topics.tally import Tally
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.ids import IdMaker
 from duetime.job import STEP_JOBS, NewJob
 from duetime.names import Queue
@@ -111,18 +111,18 @@ class Receiving:
 
 async def courier(url: str, store: str, jobs: int, in_flight: int) -> float:
     """From the moment the topic is there until the last job is acked. Every run has a topic of its own."""
-    place = Place("default", Queue("bench", IdMaker().make()))
+    place = TopicPlace("default", Queue("bench", IdMaker().make()))
     async with AsyncExitStack() as stack:
         pools = await stack.enter_async_context(Pools({"default": store}, open_store=open_store))
-        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
         engine = pools.engine("default")
         made = [NewJob(str(number), BODY, tries=0) for number in range(jobs)]
         for at in range(0, jobs, STEP_JOBS):
             await engine.push(place.queue, made[at : at + STEP_JOBS])
         tally = await stack.enter_async_context(Tally(lambda: pools.registry, "bench", lambda: "20261115"))
-        options = Options(in_flight=in_flight, per_host=in_flight, allowed=LOOPBACK, zone=UTC)
+        options = CourierOptions(in_flight=in_flight, per_host=in_flight, allowed=LOOPBACK, zone=UTC)
         await stack.enter_async_context(Courier(pools, mirror, tally, options=options))
-        topics = Topics(lambda: pools.registry, mirror)
+        topics = TopicRegistry(lambda: pools.registry, mirror)
         topic = Topic(key=place.queue.name, callback=url, method=Method.POST, timeout_ms=10_000, in_flight=in_flight)
         began = time.perf_counter()
         await topics.add(place, topic)
@@ -135,8 +135,10 @@ async def courier(url: str, store: str, jobs: int, in_flight: int) -> float:
 
 
 async def bare(url: str, jobs: int, in_flight: int) -> float:
-    letter = Letter("POST", url, {"content-type": "application/x-www-form-urlencoded"}, "order=1234567890&customer=ann")
-    async with Caller(Targets(LOOPBACK)) as caller:
+    letter = CallbackRequest(
+        "POST", url, {"content-type": "application/x-www-form-urlencoded"}, "order=1234567890&customer=ann"
+    )
+    async with Caller(AllowedTargets(LOOPBACK)) as caller:
 
         async def call() -> None:
             answer = await caller.call(letter, timeout_ms=10_000, verify=True)

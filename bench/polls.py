@@ -25,11 +25,11 @@ from typing import Any
 import uvloop
 
 from bench.report import ROOT, interleave, median, number, ratio, spread, table
-from duetime.api.auth import Tokens
-from duetime.api.listener import Listener
-from duetime.api.lmstfy import LmstfyDoor, Metrics, Options, Parts
-from duetime.engine.mirror import Mirror
+from duetime.doors.lmstfy import LmstfyDoor, LmstfyOptions, LmstfyParts, Metrics
+from duetime.doors.tokens import Tokens
 from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.http.listener import Listener
 from duetime.stores.open import open_store
 
 PUBLISHERS = 64
@@ -108,10 +108,12 @@ async def serve_floor(listening: socket.socket) -> None:
 async def serve_duetime(listening: socket.socket, url: str) -> None:
     async with (
         Pools({"default": url}, open_store=open_store) as pools,
-        Mirror(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as mirror,
     ):
         tokens = Tokens(mirror, lambda: pools.registry, pools, dev=True)
-        await Listener(LmstfyDoor(Parts.make(pools, mirror, tokens, Options(), Metrics())), [listening]).start()
+        await Listener(
+            LmstfyDoor(LmstfyParts.make(pools, mirror, tokens, LmstfyOptions(), Metrics())), [listening]
+        ).start()
         await asyncio.get_running_loop().create_future()
 
 

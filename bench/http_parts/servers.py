@@ -21,7 +21,7 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 
 from bench.report import ROOT
-from duetime.api.listener import Listener
+from duetime.http.listener import Listener
 from tests.plugins.served import ANY_PORT, launch_server
 
 PAGE = os.sysconf("SC_PAGESIZE")

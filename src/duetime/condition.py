@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from duetime.errors import InvalidCondition
-from duetime.loose import Value, item, order, truth
+from duetime.php_compare import Value, item, order, truth
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 50
@@ -61,7 +61,7 @@ class Chain:
 Node = Constant | Path | Comparison | Chain
 
 
-class Token(NamedTuple):
+class ConditionToken(NamedTuple):
     """`at` counts characters from 0; the end is a token of its own kind."""
 
     kind: str
@@ -97,8 +97,8 @@ def _refuse(message: str, at: int) -> NoReturn:
     raise InvalidCondition(f"{message} (at character {at + 1})", position=at + 1)
 
 
-def _tokens(text: str) -> list[Token]:
-    found: list[Token] = []
+def _tokens(text: str) -> list[ConditionToken]:
+    found: list[ConditionToken] = []
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -106,9 +106,9 @@ def _tokens(text: str) -> list[Token]:
             _refuse(_why_not(text[at:]), at)
         kind = str(match.lastgroup)
         if kind != "blank":
-            found.append(Token(kind, match[0], at))
+            found.append(ConditionToken(kind, match[0], at))
         at = match.end()
-    return [*found, Token("end", "", len(text))]
+    return [*found, ConditionToken("end", "", len(text))]
 
 
 def _why_not(rest: str) -> str:
@@ -125,16 +125,16 @@ def _why_not(rest: str) -> str:
 class _Parser:
     """One function per level of precedence, the loosest first."""
 
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[ConditionToken]) -> None:
         self._tokens = tokens
         self._place = 0
         self._depth = 0
 
     @property
-    def _next(self) -> Token:
+    def _next(self) -> ConditionToken:
         return self._tokens[self._place]
 
-    def _take(self) -> Token:
+    def _take(self) -> ConditionToken:
         self._place += 1
         return self._tokens[self._place - 1]
 
@@ -184,7 +184,7 @@ class _Parser:
             case _:
                 _refuse(f"a value is expected, not {token.text!r}", token.at)
 
-    def _group(self, opening: Token) -> Node:
+    def _group(self, opening: ConditionToken) -> Node:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             _refuse(f"more than {MAX_DEPTH} parentheses inside each other", opening.at)
@@ -205,7 +205,7 @@ def _number(text: str) -> int | float:
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
-def _keys(token: Token) -> tuple[str, ...]:
+def _keys(token: ConditionToken) -> tuple[str, ...]:
     found = _PATH.fullmatch(token.text)
     if found is None:
         _refuse("a placeholder is written {res.key} or {res.key.key2}", token.at)

@@ -48,7 +48,7 @@ _PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")
 _SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\s]*=)[^&#\s'\"]*", re.IGNORECASE)
 
 
-class Kind(StrEnum):
+class SettingKind(StrEnum):
     """What may be written; the value is the word for it in messages and docs."""
 
     TEXT = "text"
@@ -106,24 +106,24 @@ def read_size(given: object) -> int:
 
 
 _READERS = {
-    Kind.TEXT: _read_text,
-    Kind.NUMBER: _read_number,
-    Kind.SWITCH: _read_switch,
-    Kind.PORT: _read_port,
-    Kind.DURATION: _read_duration,
-    Kind.SIZE: read_size,
+    SettingKind.TEXT: _read_text,
+    SettingKind.NUMBER: _read_number,
+    SettingKind.SWITCH: _read_switch,
+    SettingKind.PORT: _read_port,
+    SettingKind.DURATION: _read_duration,
+    SettingKind.SIZE: read_size,
 }
 _HINTS = {
-    Kind.PORT: " (0 to 65535)",
-    Kind.DURATION: " (90, '30s', '5m', '1h30m')",
-    Kind.SIZE: " (1048576, '64KiB', '1MiB')",
+    SettingKind.PORT: " (0 to 65535)",
+    SettingKind.DURATION: " (90, '30s', '5m', '1h30m')",
+    SettingKind.SIZE: " (1048576, '64KiB', '1MiB')",
 }
 
 
-class Row:
+class SettingRow:
     """One line of the table; the field's name is the setting's."""
 
-    def __init__(self, kind: Kind, about: str, *, choices: tuple[str, ...], secret: bool, flag: str) -> None:
+    def __init__(self, kind: SettingKind, about: str, *, choices: tuple[str, ...], secret: bool, flag: str) -> None:
         self.kind = kind
         self.about = about
         self.choices = choices
@@ -133,7 +133,7 @@ class Row:
 
 def _row(
     default: object,
-    kind: Kind,
+    kind: SettingKind,
     about: str,
     *,
     choices: tuple[str, ...] = (),
@@ -142,7 +142,8 @@ def _row(
 ) -> Any:
     """The default is given as people write it."""
     return field(
-        default=_READERS[kind](default), metadata={"row": Row(kind, about, choices=choices, secret=secret, flag=flag)}
+        default=_READERS[kind](default),
+        metadata={"row": SettingRow(kind, about, choices=choices, secret=secret, flag=flag)},
     )
 
 
@@ -153,100 +154,133 @@ class Settings:
     `sources` says where each came from: "default", "--port", "DUETIME_PORT", "port in duetime.toml".
     """
 
-    store: str = _row(DEFAULT_STORE, Kind.TEXT, "where jobs are kept: the URL of the pool `default`", flag="--store")
-    host: str = _row("0.0.0.0", Kind.TEXT, "address of the API; with --dev 127.0.0.1")
-    port: int = _row(7777, Kind.PORT, "port of the API; 0 picks a free one", flag="--port")
-    admin_host: str = _row("127.0.0.1", Kind.TEXT, "address of the admin API; loopback only without [accounts]")
-    admin_port: int = _row(7778, Kind.PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
-    unix_socket: str = _row("", Kind.TEXT, "path of a Unix socket that serves the API too; none if empty")
-    admin_unix_socket: str = _row("", Kind.TEXT, "path of a Unix socket that serves the admin API too; none if empty")
-    unix_socket_mode: str = _row("0660", Kind.TEXT, "permissions of both Unix sockets, in octal")
-    trusted_proxies: str = _row(
-        "", Kind.TEXT, "whose X-Forwarded-For is believed: 127.0.0.1, 10.0.0.0/8, `unix` for the Unix sockets"
+    store: str = _row(
+        DEFAULT_STORE, SettingKind.TEXT, "where jobs are kept: the URL of the pool `default`", flag="--store"
     )
-    instance: str = _row("", Kind.TEXT, "name of this server in the journal; the host's name if empty")
+    host: str = _row("0.0.0.0", SettingKind.TEXT, "address of the API; with --dev 127.0.0.1")
+    port: int = _row(7777, SettingKind.PORT, "port of the API; 0 picks a free one", flag="--port")
+    admin_host: str = _row("127.0.0.1", SettingKind.TEXT, "address of the admin API; loopback only without [accounts]")
+    admin_port: int = _row(7778, SettingKind.PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
+    unix_socket: str = _row("", SettingKind.TEXT, "path of a Unix socket that serves the API too; none if empty")
+    admin_unix_socket: str = _row(
+        "", SettingKind.TEXT, "path of a Unix socket that serves the admin API too; none if empty"
+    )
+    unix_socket_mode: str = _row("0660", SettingKind.TEXT, "permissions of both Unix sockets, in octal")
+    trusted_proxies: str = _row(
+        "", SettingKind.TEXT, "whose X-Forwarded-For is believed: 127.0.0.1, 10.0.0.0/8, `unix` for the Unix sockets"
+    )
+    instance: str = _row("", SettingKind.TEXT, "name of this server in the journal; the host's name if empty")
     journal: str = _row(
         "",
-        Kind.TEXT,
+        SettingKind.TEXT,
         "folder of the journal, `off` for none; if empty `journal` beside the SQLite file",
         flag="--journal",
     )
     journal_fsync: str = _row(
-        "always", Kind.TEXT, "journal: when entries are on the disk for good", choices=("always", "interval", "off")
+        "always",
+        SettingKind.TEXT,
+        "journal: when entries are on the disk for good",
+        choices=("always", "interval", "off"),
     )
-    journal_interval: timedelta = _row("1s", Kind.DURATION, "journal: how often, with journal_fsync = interval")
-    journal_segment_size: int = _row("64MiB", Kind.SIZE, "journal: a segment is sealed at this size ...")
-    journal_segment_age: timedelta = _row("60s", Kind.DURATION, "journal: ... or at this age")
-    journal_retention: timedelta = _row("90d", Kind.DURATION, "journal: older segments are deleted; 0: never")
-    journal_max_size: int = _row(0, Kind.SIZE, "journal: beyond this the oldest segments are deleted; 0: never")
-    journal_reserve: int = _row("64MiB", Kind.SIZE, "journal: pushes are refused while less is free on its disk")
+    journal_interval: timedelta = _row("1s", SettingKind.DURATION, "journal: how often, with journal_fsync = interval")
+    journal_segment_size: int = _row("64MiB", SettingKind.SIZE, "journal: a segment is sealed at this size ...")
+    journal_segment_age: timedelta = _row("60s", SettingKind.DURATION, "journal: ... or at this age")
+    journal_retention: timedelta = _row("90d", SettingKind.DURATION, "journal: older segments are deleted; 0: never")
+    journal_max_size: int = _row(0, SettingKind.SIZE, "journal: beyond this the oldest segments are deleted; 0: never")
+    journal_reserve: int = _row("64MiB", SettingKind.SIZE, "journal: pushes are refused while less is free on its disk")
     journal_ship_to: str = _row(
-        "", Kind.TEXT, "journal: where sealed segments are copied to: a path, s3://... (fsspec)"
+        "", SettingKind.TEXT, "journal: where sealed segments are copied to: a path, s3://... (fsspec)"
     )
-    dev: bool = _row(False, Kind.SWITCH, "for trying out: loopback only, any or no token is let in", flag="--dev")
-    max_body: int = _row("1MiB", Kind.SIZE, "the largest body of a job")
-    drain_timeout: timedelta = _row("30s", Kind.DURATION, "how long a stop may take")
-    workers: int = _row(1, Kind.NUMBER, "processes that serve side by side; 0 is one per core", flag="--workers")
-    pid_file: str = _row("", Kind.TEXT, "where the server writes its process id while it runs", flag="--pid-file")
-    max_connections: int = _row(16_384, Kind.NUMBER, "HTTP: open connections per listener of a process")
-    max_buffered: int = _row("128MiB", Kind.SIZE, "HTTP: bytes of requests and unread answers a process may hold")
-    max_header_size: int = _row("32KiB", Kind.SIZE, "HTTP: request line and headers of one request")
-    max_headers: int = _row(100, Kind.NUMBER, "HTTP: headers of one request")
-    header_timeout: timedelta = _row("10s", Kind.DURATION, "HTTP: how long the headers of a request may take")
+    dev: bool = _row(
+        False, SettingKind.SWITCH, "for trying out: loopback only, any or no token is let in", flag="--dev"
+    )
+    max_body: int = _row("1MiB", SettingKind.SIZE, "the largest body of a job")
+    drain_timeout: timedelta = _row("30s", SettingKind.DURATION, "how long a stop may take")
+    workers: int = _row(1, SettingKind.NUMBER, "processes that serve side by side; 0 is one per core", flag="--workers")
+    pid_file: str = _row(
+        "", SettingKind.TEXT, "where the server writes its process id while it runs", flag="--pid-file"
+    )
+    max_connections: int = _row(16_384, SettingKind.NUMBER, "HTTP: open connections per listener of a process")
+    max_buffered: int = _row(
+        "128MiB", SettingKind.SIZE, "HTTP: bytes of requests and unread answers a process may hold"
+    )
+    max_header_size: int = _row("32KiB", SettingKind.SIZE, "HTTP: request line and headers of one request")
+    max_headers: int = _row(100, SettingKind.NUMBER, "HTTP: headers of one request")
+    header_timeout: timedelta = _row("10s", SettingKind.DURATION, "HTTP: how long the headers of a request may take")
     body_timeout: timedelta = _row(
-        "10s", Kind.DURATION, "HTTP: how long a body may take if it is slower than body_rate"
+        "10s", SettingKind.DURATION, "HTTP: how long a body may take if it is slower than body_rate"
     )
-    body_rate: int = _row("1KiB", Kind.SIZE, "HTTP: bytes a second a long body must come at")
-    idle_timeout: timedelta = _row("75s", Kind.DURATION, "HTTP: how long a connection may stay without a request")
-    write_timeout: timedelta = _row("30s", Kind.DURATION, "HTTP: how long a client may not read its answer")
-    lmstfy_ttl: timedelta = _row("1d", Kind.DURATION, "lmstfy API: ttl where a request names none")
-    lmstfy_tries: int = _row(1, Kind.NUMBER, "lmstfy API: tries where a request names none")
-    lmstfy_ttr: timedelta = _row("120s", Kind.DURATION, "lmstfy API: ttr where a request names none")
-    lmstfy_delay: timedelta = _row("0s", Kind.DURATION, "lmstfy API: delay where a request names none")
-    lmstfy_timeout: timedelta = _row("0s", Kind.DURATION, "lmstfy API: long poll where a request names none")
-    lmstfy_public_sizes: bool = _row(True, Kind.SWITCH, "lmstfy API: /size and /deadletter/size need no token")
+    body_rate: int = _row("1KiB", SettingKind.SIZE, "HTTP: bytes a second a long body must come at")
+    idle_timeout: timedelta = _row(
+        "75s", SettingKind.DURATION, "HTTP: how long a connection may stay without a request"
+    )
+    write_timeout: timedelta = _row("30s", SettingKind.DURATION, "HTTP: how long a client may not read its answer")
+    lmstfy_ttl: timedelta = _row("1d", SettingKind.DURATION, "lmstfy API: ttl where a request names none")
+    lmstfy_tries: int = _row(1, SettingKind.NUMBER, "lmstfy API: tries where a request names none")
+    lmstfy_ttr: timedelta = _row("120s", SettingKind.DURATION, "lmstfy API: ttr where a request names none")
+    lmstfy_delay: timedelta = _row("0s", SettingKind.DURATION, "lmstfy API: delay where a request names none")
+    lmstfy_timeout: timedelta = _row("0s", SettingKind.DURATION, "lmstfy API: long poll where a request names none")
+    lmstfy_public_sizes: bool = _row(True, SettingKind.SWITCH, "lmstfy API: /size and /deadletter/size need no token")
     admin_protect_all: bool = _row(
-        False, Kind.SWITCH, "admin API: ask for an account also where lmstfy does not (/metrics, /info ...)"
+        False, SettingKind.SWITCH, "admin API: ask for an account also where lmstfy does not (/metrics, /info ...)"
     )
-    tcp_door: bool = _row(False, Kind.SWITCH, "php-delayqueue's TCP protocol: whether it is served")
-    tcp_host: str = _row("127.0.0.1", Kind.TEXT, "TCP door: its address; loopback only without a token")
-    tcp_port: int = _row(6789, Kind.NUMBER, "TCP door: its port; 0 picks a free one")
-    tcp_pool: str = _row("default", Kind.TEXT, "TCP door: the pool of its topics")
-    tcp_namespace: str = _row("default", Kind.TEXT, "TCP door: the namespace of its topics")
-    tcp_token: str = _row("", Kind.TEXT, "TCP door: what requests must carry as `token`", secret=True)
-    tcp_certificate: str = _row("", Kind.TEXT, "TCP door: PEM file of the certificate and key, for TLS")
-    tcp_update_fails: bool = _row(False, Kind.SWITCH, "TCP door: an add that updates a job answers code 0, as once")
-    ouqiang_door: bool = _row(False, Kind.SWITCH, "ouqiang/delay-queue's HTTP protocol: whether it is served")
-    ouqiang_host: str = _row("127.0.0.1", Kind.TEXT, "ouqiang door: its address; loopback only without a token")
-    ouqiang_port: int = _row(9277, Kind.NUMBER, "ouqiang door: its port; 0 picks a free one")
-    ouqiang_pool: str = _row("default", Kind.TEXT, "ouqiang door: the pool of its jobs")
-    ouqiang_namespace: str = _row("ouqiang", Kind.TEXT, "ouqiang door: the namespace of its jobs, a queue per topic")
-    ouqiang_token: str = _row("", Kind.TEXT, "ouqiang door: what requests must carry", secret=True)
-    ouqiang_tries: int = _row(0, Kind.NUMBER, "ouqiang door: pops of a job before it is a dead letter; 0: for ever")
+    tcp_door: bool = _row(False, SettingKind.SWITCH, "php-delayqueue's TCP protocol: whether it is served")
+    tcp_host: str = _row("127.0.0.1", SettingKind.TEXT, "TCP door: its address; loopback only without a token")
+    tcp_port: int = _row(6789, SettingKind.NUMBER, "TCP door: its port; 0 picks a free one")
+    tcp_pool: str = _row("default", SettingKind.TEXT, "TCP door: the pool of its topics")
+    tcp_namespace: str = _row("default", SettingKind.TEXT, "TCP door: the namespace of its topics")
+    tcp_token: str = _row("", SettingKind.TEXT, "TCP door: what requests must carry as `token`", secret=True)
+    tcp_certificate: str = _row("", SettingKind.TEXT, "TCP door: PEM file of the certificate and key, for TLS")
+    tcp_update_fails: bool = _row(
+        False, SettingKind.SWITCH, "TCP door: an add that updates a job answers code 0, as once"
+    )
+    ouqiang_door: bool = _row(False, SettingKind.SWITCH, "ouqiang/delay-queue's HTTP protocol: whether it is served")
+    ouqiang_host: str = _row("127.0.0.1", SettingKind.TEXT, "ouqiang door: its address; loopback only without a token")
+    ouqiang_port: int = _row(9277, SettingKind.NUMBER, "ouqiang door: its port; 0 picks a free one")
+    ouqiang_pool: str = _row("default", SettingKind.TEXT, "ouqiang door: the pool of its jobs")
+    ouqiang_namespace: str = _row(
+        "ouqiang", SettingKind.TEXT, "ouqiang door: the namespace of its jobs, a queue per topic"
+    )
+    ouqiang_token: str = _row("", SettingKind.TEXT, "ouqiang door: what requests must carry", secret=True)
+    ouqiang_tries: int = _row(
+        0, SettingKind.NUMBER, "ouqiang door: pops of a job before it is a dead letter; 0: for ever"
+    )
     callback_allow: str = _row(
-        "", Kind.TEXT, "networks beside the public ones that callbacks may go to: 127.0.0.0/8, 10.1.0.0/16"
+        "", SettingKind.TEXT, "networks beside the public ones that callbacks may go to: 127.0.0.0/8, 10.1.0.0/16"
     )
-    callback_in_flight: int = _row(500, Kind.NUMBER, "callbacks at a time in a process; 0: this one makes none")
-    callback_per_host: int = _row(100, Kind.NUMBER, "callbacks at a time from a process to one host and port")
-    callback_lease: timedelta = _row("15s", Kind.DURATION, "how long a job is held while it is called back; renewed")
-    topic_log: str = _row("", Kind.TEXT, "folder of daily request, notify, err and notice logs; none if empty")
+    callback_in_flight: int = _row(500, SettingKind.NUMBER, "callbacks at a time in a process; 0: this one makes none")
+    callback_per_host: int = _row(100, SettingKind.NUMBER, "callbacks at a time from a process to one host and port")
+    callback_lease: timedelta = _row(
+        "15s", SettingKind.DURATION, "how long a job is held while it is called back; renewed"
+    )
+    topic_log: str = _row("", SettingKind.TEXT, "folder of daily request, notify, err and notice logs; none if empty")
     topic_timezone: str = _row(
-        "", Kind.TEXT, "time zone of fix_time, notify_time and daily counts; the server's if empty"
+        "", SettingKind.TEXT, "time zone of fix_time, notify_time and daily counts; the server's if empty"
     )
-    alert_memory: int = _row(90, Kind.NUMBER, "percent of a pool's room in use at which an alert is sent; 0: never")
-    alert_dead: int = _row(10, Kind.NUMBER, "new dead letters of a queue in 5 minutes that cause an alert; 0: never")
-    alert_lateness: timedelta = _row("10m", Kind.DURATION, "how late a queue may be before an alert; 0: never")
-    alert_callbacks: int = _row(10, Kind.NUMBER, "failed callbacks of a topic in a row that cause an alert; 0: never")
-    alert_repeat: timedelta = _row("1h", Kind.DURATION, "after which a problem that lasts is told again")
-    access_log: bool = _row(False, Kind.SWITCH, "a log line per request; POST /accesslog on the admin API switches it")
+    alert_memory: int = _row(
+        90, SettingKind.NUMBER, "percent of a pool's room in use at which an alert is sent; 0: never"
+    )
+    alert_dead: int = _row(
+        10, SettingKind.NUMBER, "new dead letters of a queue in 5 minutes that cause an alert; 0: never"
+    )
+    alert_lateness: timedelta = _row("10m", SettingKind.DURATION, "how late a queue may be before an alert; 0: never")
+    alert_callbacks: int = _row(
+        10, SettingKind.NUMBER, "failed callbacks of a topic in a row that cause an alert; 0: never"
+    )
+    alert_repeat: timedelta = _row("1h", SettingKind.DURATION, "after which a problem that lasts is told again")
+    access_log: bool = _row(
+        False, SettingKind.SWITCH, "a log line per request; POST /accesslog on the admin API switches it"
+    )
     log_level: str = _row(
-        "info", Kind.TEXT, "the least level that is logged", choices=("debug", "info", "warning", "error")
+        "info", SettingKind.TEXT, "the least level that is logged", choices=("debug", "info", "warning", "error")
     )
-    log_format: str = _row("console", Kind.TEXT, "how log lines look", choices=("console", "json"))
-    log_file: str = _row("", Kind.TEXT, "where log lines go; standard error if empty. USR1 reopens it")
-    access_log_file: str = _row("", Kind.TEXT, "where the access log goes; with the other lines if empty")
-    metrics_queues: int = _row(1_000, Kind.NUMBER, "metrics: queues shown by name; the rest are counted as `other`")
-    otel_endpoint: str = _row("", Kind.TEXT, "URL of an OTLP/HTTP collector that gets traces; none if empty")
+    log_format: str = _row("console", SettingKind.TEXT, "how log lines look", choices=("console", "json"))
+    log_file: str = _row("", SettingKind.TEXT, "where log lines go; standard error if empty. USR1 reopens it")
+    access_log_file: str = _row("", SettingKind.TEXT, "where the access log goes; with the other lines if empty")
+    metrics_queues: int = _row(
+        1_000, SettingKind.NUMBER, "metrics: queues shown by name; the rest are counted as `other`"
+    )
+    otel_endpoint: str = _row("", SettingKind.TEXT, "URL of an OTLP/HTTP collector that gets traces; none if empty")
 
     pools: Mapping[str, str] = field(default_factory=dict[str, str])
     """Every pool with the URL of its store, `default` included."""
@@ -263,7 +297,7 @@ FIELDS: Mapping[str, Field[Any]] = MappingProxyType(
 """The fields of `Settings` that are settings, by name."""
 
 
-def row(name: str) -> Row:
+def row(name: str) -> SettingRow:
     return FIELDS[name].metadata["row"]
 
 
@@ -408,7 +442,7 @@ def shown(settings: Settings, name: str) -> str:
             return "true" if value else "false"
         case timedelta():
             return show_duration(value)
-        case int() if row(name).kind is Kind.SIZE:
+        case int() if row(name).kind is SettingKind.SIZE:
             return show_size(value)
         case _:
             return mask(str(value))

@@ -9,7 +9,7 @@ from email.message import Message
 import pytest
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from duetime.engine.announcing import MailServer
+from duetime.alerts.senders import MailServer
 from tests.plugins.until import until
 
 

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from duetime.engine.announcing import Announcer, MailServer, check_address, mail_url
+from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.errors import InvalidRequest
 from tests.alerts.conftest import Postbox
 
 
 async def test_a_plain_address_gets_a_mail_through_the_mail_server(postbox: Postbox) -> None:
-    unreached = await Announcer().send(["ann@example.com", "bob@example.com"], "Püls", "läuft", server=postbox.server)
+    unreached = await AlertSender().send(["ann@example.com", "bob@example.com"], "Püls", "läuft", server=postbox.server)
     assert unreached == []
     assert sorted(to for to, _ in postbox.mails) == [["ann@example.com"], ["bob@example.com"]]
     assert postbox.subjects == ["Püls", "Püls"]
@@ -22,24 +22,24 @@ async def test_a_plain_address_gets_a_mail_through_the_mail_server(postbox: Post
 
 async def test_an_apprise_url_needs_no_mail_server(postbox: Postbox) -> None:
     url = f"mailto://127.0.0.1:{postbox.port}?from=a@example.com&to=b@example.com&mode=insecure"
-    assert await Announcer().send([url], "title", "one <b> line\nand another") == []
+    assert await AlertSender().send([url], "title", "one <b> line\nand another") == []
     assert postbox.subjects == ["title"]
     lines = re.split(r"<br\s*/?>|\r?\n", html.unescape(postbox.text(0)))
     assert {"one <b> line", "and another"} <= set(lines)
 
 
 async def test_without_a_mail_server_a_plain_address_is_not_reached() -> None:
-    assert await Announcer().send(["ann@example.com"], "title", "text") == ["ann@example.com"]
+    assert await AlertSender().send(["ann@example.com"], "title", "text") == ["ann@example.com"]
 
 
 async def test_a_server_that_refuses_is_no_success(postbox: Postbox) -> None:
     postbox.refuse = True
-    assert await Announcer().send(["ann@example.com"], "t", "x", server=postbox.server) == ["ann@example.com"]
+    assert await AlertSender().send(["ann@example.com"], "t", "x", server=postbox.server) == ["ann@example.com"]
 
 
 async def test_a_server_that_hangs_costs_the_deadline_and_holds_up_nobody(postbox: Postbox) -> None:
     postbox.hold = asyncio.Event()
-    announcer = Announcer(deadline_s=0.2)
+    announcer = AlertSender(deadline_s=0.2)
     assert await announcer.send(["ann@example.com"], "t", "x", server=postbox.server) == ["ann@example.com"]
     assert postbox.mails == []
 

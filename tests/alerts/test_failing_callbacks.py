@@ -11,15 +11,15 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from duetime.engine.alerts import FIRING, KEY, SETTINGS, Alerts, AlertSettings
-from duetime.engine.courier.courier import Courier
-from duetime.engine.courier.failing import FailingCallbacks, Streak
-from duetime.engine.mirror import Mirror
+from duetime.alerts.problems import FIRING, KEY, SETTINGS, Alerts, AlertSettings
+from duetime.alerts.watchdog import Watchdog, WatchTargets
+from duetime.callbacks.courier import Courier
+from duetime.callbacks.failing_topics import FailingCallbacks, Streak
+from duetime.callbacks.topic_counts import Tally
+from duetime.callbacks.topic_jobs import TopicJobs
+from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.engine.pools import Pools
-from duetime.engine.topics.book import Place, Topics
-from duetime.engine.topics.desk import TopicDesk
-from duetime.engine.topics.tally import Tally
-from duetime.engine.watchdog import Targets, Watchdog
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidRequest
 from duetime.job import State
 from duetime.names import Queue
@@ -30,20 +30,20 @@ from tests.courier.conftest import OPTIONS
 from tests.courier.receiver import EMPTY, OK, Receiver
 from tests.plugins.until import until
 
-PLACE = Place("default", Queue("shop", "mail"))
+PLACE = TopicPlace("default", Queue("shop", "mail"))
 FAILED, OVER = "Duetime: callbacks of Mails fail", "Duetime: over: callbacks of Mails fail"
 
 
 class Node:
     """A server process's courier and watchdog, with rounds that the test makes."""
 
-    def __init__(self, pools: Pools, mirror: Mirror, courier: Courier, watchdog: Watchdog) -> None:
+    def __init__(self, pools: Pools, mirror: RegistryCopy, courier: Courier, watchdog: Watchdog) -> None:
         self.pools = pools
         self.mirror = mirror
         self.courier = courier
         self.watchdog = watchdog
-        self.topics = Topics(lambda: pools.registry, mirror)
-        self.desk = TopicDesk(pools.engine, self.topics, zone=UTC)
+        self.topics = TopicRegistry(lambda: pools.registry, mirror)
+        self.desk = TopicJobs(pools.engine, self.topics, zone=UTC)
 
     @property
     def streak(self) -> Streak:
@@ -71,12 +71,12 @@ class Node:
 @asynccontextmanager
 async def node(pools: Pools, name: str) -> AsyncIterator[Node]:
     async with AsyncExitStack() as stack:
-        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
         alerts = await stack.enter_async_context(Alerts(lambda: pools.registry, mirror, deployment="failing"))
         tally = await stack.enter_async_context(Tally(lambda: pools.registry, name, lambda: "20261116"))
         courier = await stack.enter_async_context(Courier(pools, mirror, tally, options=OPTIONS, alert=alerts.event))
         failing = FailingCallbacks(courier.streaks, pools, mirror, failures=10, after_s=0)
-        watchdog = Watchdog(pools, alerts, Targets(dead_growth=0, lateness_s=0), more=failing)
+        watchdog = Watchdog(pools, alerts, WatchTargets(dead_growth=0, lateness_s=0), more=failing)
         yield Node(pools, mirror, courier, watchdog)
 
 

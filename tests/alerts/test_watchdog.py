@@ -8,12 +8,12 @@ import msgspec
 import pytest
 import redis
 
+from duetime.alerts.problems import FIRING, KEY, QUIET_S, SETTINGS, Alerts, AlertSettings, Problem
+from duetime.alerts.senders import AlertSender
+from duetime.alerts.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Watchdog, WatchTargets
 from duetime.clock import ManualClock
-from duetime.engine.alerts import FIRING, KEY, QUIET_S, SETTINGS, Alerts, AlertSettings, Problem
-from duetime.engine.announcing import Announcer
-from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
-from duetime.engine.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Targets, Watchdog
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import DuetimeError
 from duetime.job import NewJob, State
 from duetime.names import Queue
@@ -34,7 +34,9 @@ StartRedis = Callable[..., RedisServer]
 class Post:
     """One process's watchdog, with rounds that the test makes."""
 
-    def __init__(self, pools: Pools, mirror: Mirror, alerts: Alerts, watchdog: Watchdog, clock: ManualClock) -> None:
+    def __init__(
+        self, pools: Pools, mirror: RegistryCopy, alerts: Alerts, watchdog: Watchdog, clock: ManualClock
+    ) -> None:
         self.pools = pools
         self.mirror = mirror
         self.alerts = alerts
@@ -56,15 +58,15 @@ class Post:
 
 @asynccontextmanager
 async def post(urls: dict[str, str], registry: str, postbox: Postbox, **targets: float) -> AsyncIterator[Post]:
-    wanted = msgspec.convert(targets, Targets)
+    wanted = msgspec.convert(targets, WatchTargets)
     async with AsyncExitStack() as stack:
         pools = await stack.enter_async_context(Pools(urls, open_store=open_store, registry_url=registry))
-        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
         settings = AlertSettings(("ops@example.com",), postbox.server)
         await pools.registry.put(SETTINGS, KEY, msgspec.json.encode(settings))
         await mirror.refresh()
         clock = ManualClock()
-        alerts = Alerts(lambda: pools.registry, mirror, deployment=registry, announcer=Announcer(), clock=clock)
+        alerts = Alerts(lambda: pools.registry, mirror, deployment=registry, announcer=AlertSender(), clock=clock)
         await stack.enter_async_context(alerts)
         yield Post(pools, mirror, alerts, Watchdog(pools, alerts, wanted, ping_s=0.3, clock=clock), clock)
 

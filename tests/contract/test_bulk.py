@@ -10,7 +10,7 @@ from duetime.errors import BodyTooLarge, ExpiresBeforeDue, MarkMismatch
 from duetime.job import Event, Job, Priority, State
 from duetime.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, RulesChange, Store
-from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, Step
+from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, LoadStep
 from duetime.stores.open import open_bulk, open_store
 
 QUEUE, OTHER = Queue("crm", "recall"), Queue("crm", "other")
@@ -53,8 +53,8 @@ def mark(name: str = "b/0/0", digest: bytes = b"digest") -> Mark:
     return Mark(name, digest, 60_000, brief=True)
 
 
-async def load(bulk: Bulk, jobs: JobColumns, *steps: Step) -> list[Loaded | Failed]:
-    return [one async for one in bulk.load(QUEUE, jobs, steps or [Step(0, len(jobs.ids))])]
+async def load(bulk: Bulk, jobs: JobColumns, *steps: LoadStep) -> list[Loaded | Failed]:
+    return [one async for one in bulk.load(QUEUE, jobs, steps or [LoadStep(0, len(jobs.ids))])]
 
 
 async def listed(store: Store, queue: Queue = QUEUE) -> list[Job]:
@@ -79,9 +79,9 @@ async def test_jobs_are_as_push_makes_them(bulk: Bulk, store: Store) -> None:
 
 async def test_a_repeated_step_does_nothing_also_after_its_jobs_are_gone(bulk: Bulk, store: Store) -> None:
     jobs = columns("a", "b")
-    [first] = await load(bulk, jobs, Step(0, 2, mark()))
+    [first] = await load(bulk, jobs, LoadStep(0, 2, mark()))
     await store.cancel(QUEUE, ["a"])
-    [again] = await load(bulk, jobs, Step(0, 2, mark()))
+    [again] = await load(bulk, jobs, LoadStep(0, 2, mark()))
 
     assert isinstance(first, Loaded)
     assert isinstance(again, Loaded)
@@ -91,7 +91,7 @@ async def test_a_repeated_step_does_nothing_also_after_its_jobs_are_gone(bulk: B
 
 async def test_a_brief_mark_answers_the_ordinary_push_too(bulk: Bulk, store: Store) -> None:
     jobs = columns("a", "b")
-    await load(bulk, jobs, Step(0, 2, mark()))
+    await load(bulk, jobs, LoadStep(0, 2, mark()))
     [pushed] = await store.push(QUEUE, [Push(jobs.jobs(0, 2), mark=mark())])
 
     assert isinstance(pushed, Pushed)
@@ -105,8 +105,8 @@ async def test_a_brief_mark_answers_the_ordinary_push_too(bulk: Bulk, store: Sto
 async def test_what_exists_is_kept_and_said_again(bulk: Bulk, store: Store) -> None:
     await load(bulk, columns("b", body=b"old"))
     jobs = columns("a", "b", "c")
-    [first] = await load(bulk, jobs, Step(0, 3, mark()))
-    [again] = await load(bulk, jobs, Step(0, 3, mark()))
+    [first] = await load(bulk, jobs, LoadStep(0, 3, mark()))
+    [again] = await load(bulk, jobs, LoadStep(0, 3, mark()))
 
     assert isinstance(first, Loaded)
     assert isinstance(again, Loaded)
@@ -117,7 +117,7 @@ async def test_what_exists_is_kept_and_said_again(bulk: Bulk, store: Store) -> N
 
 async def test_steps_are_answered_in_their_order(bulk: Bulk, store: Store) -> None:
     jobs = columns(*[f"job-{index:04}" for index in range(1000)])
-    steps = [Step(first, first + 100, mark(f"b/0/{first}")) for first in range(0, 1000, 100)]
+    steps = [LoadStep(first, first + 100, mark(f"b/0/{first}")) for first in range(0, 1000, 100)]
     answers = await load(bulk, jobs, *steps)
 
     assert [answer.step for answer in answers] == steps
@@ -128,7 +128,7 @@ async def test_steps_are_answered_in_their_order(bulk: Bulk, store: Store) -> No
 async def test_one_refused_step_does_not_fail_its_neighbours(bulk: Bulk, store: Store) -> None:
     await store.configure(QUEUE, RulesChange(max_body=6))
     jobs = columns("a", "too-long", "c")
-    answers = await load(bulk, jobs, Step(0, 1), Step(1, 2), Step(2, 3))
+    answers = await load(bulk, jobs, LoadStep(0, 1), LoadStep(1, 2), LoadStep(2, 3))
 
     assert isinstance(answers[1], Failed)
     assert isinstance(answers[1].error, BodyTooLarge)
@@ -137,8 +137,8 @@ async def test_one_refused_step_does_not_fail_its_neighbours(bulk: Bulk, store: 
 
 
 async def test_refusals_have_the_words_of_push(bulk: Bulk) -> None:
-    await load(bulk, columns("a"), Step(0, 1, mark()))
-    [other] = await load(bulk, columns("b"), Step(0, 1, mark(digest=b"another")))
+    await load(bulk, columns("a"), LoadStep(0, 1, mark()))
+    [other] = await load(bulk, columns("b"), LoadStep(0, 1, mark(digest=b"another")))
     [late] = await load(bulk, columns("c", ttl_ms=1000))
 
     assert isinstance(other, Failed)
@@ -154,6 +154,6 @@ async def test_the_pace_is_kept_before_each_step(bulk: Bulk) -> None:
         paced.append(jobs)
 
     jobs = columns("a", "b", "c")
-    async for _ in bulk.load(QUEUE, jobs, [Step(0, 2), Step(2, 3)], pace=pace):
+    async for _ in bulk.load(QUEUE, jobs, [LoadStep(0, 2), LoadStep(2, 3)], pace=pace):
         pass
     assert paced == [2, 1]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from duetime.callbacks.courier import Courier, CourierOptions
+from duetime.callbacks.topic_counts import Tally
+from duetime.callbacks.topic_lane import RemovedTopicLane, TopicLane
+from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_service import TopicService
 from duetime.engine import Engine
-from duetime.engine.courier.courier import Courier, Options
-from duetime.engine.courier.lane import Lane, RemovedLane
-from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
-from duetime.engine.topics.book import Place, Topics
-from duetime.engine.topics.service import TopicService
-from duetime.engine.topics.tally import Tally
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.job import Counts, Job, State
 from duetime.names import Queue
 from duetime.stores.open import open_store
@@ -25,7 +25,7 @@ from tests.courier.receiver import Receiver
 from tests.plugins.until import until
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)
-OPTIONS = Options(allowed=LOOPBACK, zone=UTC, grace_s=2)
+OPTIONS = CourierOptions(allowed=LOOPBACK, zone=UTC, grace_s=2)
 
 
 @dataclass
@@ -33,7 +33,7 @@ class World:
     """One server process's worth of callbacks, and the words that tests are written in."""
 
     pools: Pools
-    mirror: Mirror
+    mirror: RegistryCopy
     tally: Tally
     courier: Courier
     service: TopicService
@@ -45,20 +45,20 @@ class World:
         return self.pools.engine("default")
 
     @property
-    def topics(self) -> Topics:
+    def topics(self) -> TopicRegistry:
         return self.service.topics
 
-    def place(self, key: str) -> Place:
-        return Place("default", Queue("shop", key))
+    def place(self, key: str) -> TopicPlace:
+        return TopicPlace("default", Queue("shop", key))
 
-    def lane(self, key: str) -> Lane | RemovedLane | None:
+    def lane(self, key: str) -> TopicLane | RemovedTopicLane | None:
         return self.courier._lanes.get(self.place(key), (None, None))[0]
 
     async def topic(self, key: str = "mail", **fields: Any) -> Topic:
         """Add a topic and return once the courier knows it."""
         callback = fields.pop("callback", f"{self.receiver.url}/{key}")
         topic = await self.topics.add(self.place(key), Topic(key=key, callback=callback, **fields))
-        await until(lambda: isinstance(self.lane(key), Lane))
+        await until(lambda: isinstance(self.lane(key), TopicLane))
         return topic
 
     async def add(self, job_id: str, key: str = "mail", **body: Any) -> None:
@@ -112,7 +112,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-def options() -> Options:
+def options() -> CourierOptions:
     return OPTIONS
 
 
@@ -122,17 +122,20 @@ def store_url() -> str:
 
 
 @pytest.fixture
-async def world(receiver: Receiver, options: Options, store_url: str) -> AsyncIterator[World]:
+async def world(receiver: Receiver, options: CourierOptions, store_url: str) -> AsyncIterator[World]:
     alerts: list[tuple[str, str, str, tuple[str, ...]]] = []
 
     async def alert(kind: str, subject: str, text: str, addresses: Any) -> None:
         alerts.append((kind, subject, text, tuple(addresses)))
 
-    async with Pools({"default": store_url}, open_store=open_store) as pools, Mirror(lambda: pools.registry) as mirror:
+    async with (
+        Pools({"default": store_url}, open_store=open_store) as pools,
+        RegistryCopy(lambda: pools.registry) as mirror,
+    ):
         tally = Tally(lambda: pools.registry, "node", lambda: datetime.now(UTC).strftime("%Y%m%d"))
         async with tally, Courier(pools, mirror, tally, options=options, alert=alert) as courier:
             service = TopicService(
-                lambda: pools.registry, pools.engine, topics=Topics(lambda: pools.registry, mirror), zone=UTC
+                lambda: pools.registry, pools.engine, topics=TopicRegistry(lambda: pools.registry, mirror), zone=UTC
             )
             yield World(pools, mirror, tally, courier, service, receiver, alerts)
         assert await pools.engine("default").store.check() == []

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from duetime.engine.courier.breaker import Breaker
-from duetime.engine.courier.courier import RENEWED_AT_ONCE, Courier, Options
-from duetime.engine.courier.lane import Lane
-from duetime.engine.courier.slots import Slots
+from duetime.callbacks.breaker import Breaker
+from duetime.callbacks.courier import RENEWED_AT_ONCE, Courier, CourierOptions
+from duetime.callbacks.slots import Slots
+from duetime.callbacks.topic_lane import TopicLane
 from duetime.job import Lease, NewJob, Priority, State
 from duetime.topic import Success
 from tests.courier.conftest import LOOPBACK, World
@@ -37,8 +37,8 @@ async def test_a_topic_has_at_most_its_own_calls_under_way(world: World, receive
 
 class TestPerHost:
     @pytest.fixture
-    def options(self) -> Options:
-        return Options(allowed=LOOPBACK, per_host=4, grace_s=2)
+    def options(self) -> CourierOptions:
+        return CourierOptions(allowed=LOOPBACK, per_host=4, grace_s=2)
 
     async def test_a_host_has_a_limit_over_all_its_topics(self, world: World, receiver: Receiver) -> None:
         go = asyncio.Event()
@@ -75,8 +75,8 @@ async def test_a_slow_topic_does_not_hold_up_a_fast_one(world: World, receiver: 
 
 class TestFewSlots:
     @pytest.fixture
-    def options(self) -> Options:
-        return Options(allowed=LOOPBACK, in_flight=1, grace_s=2)
+    def options(self) -> CourierOptions:
+        return CourierOptions(allowed=LOOPBACK, in_flight=1, grace_s=2)
 
     async def test_topics_share_what_is_scarce_by_their_priority(self, world: World, receiver: Receiver) -> None:
         """Three topics with more than enough jobs get 5 : 3 : 2 of the calls."""
@@ -214,8 +214,8 @@ async def test_a_rate_spreads_the_calls(world: World, receiver: Receiver) -> Non
 
 class TestShortLease:
     @pytest.fixture
-    def options(self) -> Options:
-        return Options(allowed=LOOPBACK, lease_ms=150, grace_s=2)
+    def options(self) -> CourierOptions:
+        return CourierOptions(allowed=LOOPBACK, lease_ms=150, grace_s=2)
 
     async def test_the_lease_is_renewed_while_a_call_runs(self, world: World, receiver: Receiver) -> None:
         go = asyncio.Event()
@@ -239,8 +239,8 @@ class TestShortLease:
 
 class TestManyLongCalls:
     @pytest.fixture
-    def options(self) -> Options:
-        return Options(allowed=LOOPBACK, lease_ms=3000, grace_s=2)
+    def options(self) -> CourierOptions:
+        return CourierOptions(allowed=LOOPBACK, lease_ms=3000, grace_s=2)
 
     async def test_leases_are_renewed_side_by_side_within_a_bound(
         self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
@@ -278,8 +278,8 @@ class TestManyLongCalls:
 
 class TestShortLeaseAndFewSlots:
     @pytest.fixture
-    def options(self) -> Options:
-        return Options(allowed=LOOPBACK, lease_ms=150, in_flight=1, grace_s=2)
+    def options(self) -> CourierOptions:
+        return CourierOptions(allowed=LOOPBACK, lease_ms=150, in_flight=1, grace_s=2)
 
     async def test_a_job_that_waits_for_room_keeps_its_lease(self, world: World, receiver: Receiver) -> None:
         go = asyncio.Event()
@@ -315,7 +315,7 @@ class TestShortLeaseAndFewSlots:
         await world.topic("second", timeout_ms=60_000)
         await world.add("2", key="second")
         lane = world.lane("second")
-        assert isinstance(lane, Lane)
+        assert isinstance(lane, TopicLane)
         await until(lambda: bool(lane.running))
 
         await world.service.desk.delete(world.place("second"), "2")
@@ -395,8 +395,8 @@ class TestOnAFile:
 
 class TestShortGrace:
     @pytest.fixture
-    def options(self) -> Options:
-        return Options(allowed=LOOPBACK, grace_s=0.05)
+    def options(self) -> CourierOptions:
+        return CourierOptions(allowed=LOOPBACK, grace_s=0.05)
 
     async def test_what_does_not_end_in_time_is_given_back(self, world: World, receiver: Receiver) -> None:
         never = asyncio.Event()
@@ -414,7 +414,7 @@ class TestShortGrace:
 
 
 async def test_two_couriers_share_the_work(world: World, receiver: Receiver) -> None:
-    async with Courier(world.pools, world.mirror, world.tally, options=Options(allowed=LOOPBACK, grace_s=2)):
+    async with Courier(world.pools, world.mirror, world.tally, options=CourierOptions(allowed=LOOPBACK, grace_s=2)):
         await world.topic()
         for number in range(100):
             await world.add(str(number))

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duetime.api.daily_logs import DailyLogs
+from duetime.callbacks.daily_logs import DailyLogs
 from duetime.errors import JobNotFound
 from duetime.job import Event
 from duetime.journal.reader import read_journal

@@ -9,10 +9,10 @@ from time import time
 import msgspec
 import pytest
 
-from duetime.engine.courier.caller import MAX_ANSWER, Caller
-from duetime.engine.courier.lane import Lane, RemovedLane
-from duetime.engine.courier.letter import Letter, retries_of
-from duetime.engine.courier.targets import Targets
+from duetime.callbacks.caller import MAX_ANSWER, Caller
+from duetime.callbacks.request import CallbackRequest, retries_of
+from duetime.callbacks.targets import AllowedTargets
+from duetime.callbacks.topic_lane import RemovedTopicLane, TopicLane
 from duetime.errors import JobNotFound, TopicNotFound, TopicOffline
 from duetime.job import Event, Lease, Moved, NewJob, Priority, State
 from duetime.topic import Method, Status, Success, TopicChange
@@ -305,7 +305,7 @@ async def test_whatever_an_answer_is_its_job_is_settled(
     await until(settled)
 
     lane = world.lane("mail")
-    assert isinstance(lane, Lane)
+    assert isinstance(lane, TopicLane)
     await until(lambda: not lane.running)
 
 
@@ -327,7 +327,7 @@ async def test_a_fault_of_ours_is_a_failed_attempt(
     receiver.answer = lambda call: EMPTY
     topic = await world.topic(schedule="50ms", cap=1000)
     lane = world.lane("mail")
-    assert isinstance(lane, Lane)
+    assert isinstance(lane, TopicLane)
     for breaker in (lane._breaker, lane._host.breaker):
         breaker.hold(0)  # half open: the next call is its probe
 
@@ -335,7 +335,7 @@ async def test_a_fault_of_ours_is_a_failed_attempt(
         raise ZeroDivisionError("planted")
 
     with monkeypatch.context() as planted:
-        planted.setattr(f"duetime.engine.courier.lane.{step}", broken)
+        planted.setattr(f"duetime.callbacks.topic_lane.{step}", broken)
         await world.add("1")
         job = await world.waits("1", attempt=2)
     assert "planted" in job.error
@@ -356,7 +356,7 @@ async def test_a_fault_in_one_round_of_acks_does_not_hold_the_next(
     """What succeeds while a round of acks breaks is acked by the next round."""
     await world.topic()
     lane = world.lane("mail")
-    assert isinstance(lane, Lane)
+    assert isinstance(lane, TopicLane)
     finish, began, go = world.tally.finish, asyncio.Event(), asyncio.Event()
 
     async def broken(*_: object) -> object:
@@ -417,8 +417,8 @@ async def test_an_answer_is_read_up_to_a_bound(world: World) -> None:
 
 async def test_no_more_than_the_bound_is_kept(receiver: Receiver) -> None:
     receiver.answer = lambda call: Says(b"x" * 1_000_000)
-    async with Caller(Targets(LOOPBACK)) as caller:
-        answer = await caller.call(Letter("GET", receiver.url, {}), timeout_ms=20_000, verify=True)
+    async with Caller(AllowedTargets(LOOPBACK)) as caller:
+        answer = await caller.call(CallbackRequest("GET", receiver.url, {}), timeout_ms=20_000, verify=True)
 
     assert len(answer.body) == MAX_ANSWER
 
@@ -459,7 +459,7 @@ async def test_jobs_of_a_removed_topic_go_to_the_dead_letters(world: World, rece
     await world.add("now")
     await world.add("later")
     await world.topics.remove(world.place("mail"))
-    await until(lambda: isinstance(world.lane("mail"), RemovedLane))
+    await until(lambda: isinstance(world.lane("mail"), RemovedTopicLane))
 
     await world.engine.reschedule(world.place("mail").queue, ["now"])
     job = await world.dead("now")
@@ -468,7 +468,7 @@ async def test_jobs_of_a_removed_topic_go_to_the_dead_letters(world: World, rece
     assert receiver.calls == []
     # Added again in time, what is not due yet is delivered after all.
     await world.topic()
-    await until(lambda: isinstance(world.lane("mail"), Lane))
+    await until(lambda: isinstance(world.lane("mail"), TopicLane))
     await world.engine.reschedule(world.place("mail").queue, ["later"])
     await world.gone("later")
 
@@ -478,7 +478,7 @@ async def test_who_has_not_heard_that_a_topic_is_back_leaves_its_jobs_alone(worl
     topic = await world.topic()
     place = world.place("mail")
     await world.courier._stop_taking()
-    stale = RemovedLane(place, topic, world.courier._office, world.topics)
+    stale = RemovedTopicLane(place, topic, world.courier._office, world.topics)
     await world.add("1")
 
     await stale.run()
@@ -496,7 +496,7 @@ async def test_a_removed_topic_ends_also_if_a_job_is_deleted_meanwhile(
     for number in range(3):
         await world.add(str(number))
     await world.topics.remove(world.place("mail"))
-    lane, kill = RemovedLane(world.place("mail"), topic, world.courier._office, world.topics), world.engine.kill
+    lane, kill = RemovedTopicLane(world.place("mail"), topic, world.courier._office, world.topics), world.engine.kill
 
     async def delete_first(lease: Lease, *, error: str = "") -> Moved:
         if lease.id == "0":

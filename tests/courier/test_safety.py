@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from standardwebhooks import Webhook
 
-from duetime.engine.courier.caller import Caller, GuardedResolver
-from duetime.engine.courier.courier import Options
-from duetime.engine.courier.letter import Letter
-from duetime.engine.courier.targets import ForbiddenTarget, Targets, read_networks
+from duetime.callbacks.caller import Caller, GuardedResolver
+from duetime.callbacks.courier import CourierOptions
+from duetime.callbacks.request import CallbackRequest
+from duetime.callbacks.targets import AllowedTargets, ForbiddenTarget, read_networks
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.topic import Method, Topic, TopicChange, check_topic
 from tests.courier.conftest import World
@@ -51,18 +51,18 @@ PRIVATE = [
 @pytest.mark.parametrize("address", PRIVATE)
 def test_no_address_of_ours_is_called(address: str) -> None:
     with pytest.raises(ForbiddenTarget):
-        Targets().check_address(ip_address(address))
+        AllowedTargets().check_address(ip_address(address))
     with pytest.raises(ForbiddenTarget):
-        Targets().check(f"[{address}]" if ":" in address else address)
+        AllowedTargets().check(f"[{address}]" if ":" in address else address)
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_public_addresses_are_called(address: str) -> None:
-    Targets().check_address(ip_address(address))
+    AllowedTargets().check_address(ip_address(address))
 
 
 def test_networks_are_allowed_by_name() -> None:
-    targets = Targets(read_networks("10.1.0.0/16, ::1"))
+    targets = AllowedTargets(read_networks("10.1.0.0/16, ::1"))
 
     targets.check("10.1.2.3")
     targets.check("::1")
@@ -75,8 +75,8 @@ def test_networks_are_allowed_by_name() -> None:
 
 class TestNothingAllowed:
     @pytest.fixture
-    def options(self) -> Options:
-        return Options(grace_s=2)
+    def options(self) -> CourierOptions:
+        return CourierOptions(grace_s=2)
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"])
     async def test_a_receiver_on_this_machine_hears_nothing(self, world: World, receiver: Receiver, host: str) -> None:
@@ -113,9 +113,9 @@ async def test_a_host_is_a_name_or_an_address_as_it_is_usually_written(receiver:
     assert refused.value.fields["path"] == "$.callback"
 
     with pytest.raises(ForbiddenTarget):
-        Targets([ip_network("0.0.0.0/0")]).check(host)
-    async with Caller(Targets([ip_network("0.0.0.0/0")])) as caller:
-        answer = await caller.call(Letter("GET", url, {}), timeout_ms=2000, verify=True)
+        AllowedTargets([ip_network("0.0.0.0/0")]).check(host)
+    async with Caller(AllowedTargets([ip_network("0.0.0.0/0")])) as caller:
+        answer = await caller.call(CallbackRequest("GET", url, {}), timeout_ms=2000, verify=True)
     assert "neither a name nor an address" in answer.error
     assert receiver.open == 0
 
@@ -139,8 +139,8 @@ async def test_the_connection_goes_to_the_address_that_was_checked(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-    async with Caller(Targets([ip_network("127.0.0.0/8")])) as caller:
-        letter = Letter("GET", f"http://rebinding.example:{receiver.port}/", {})
+    async with Caller(AllowedTargets([ip_network("127.0.0.0/8")])) as caller:
+        letter = CallbackRequest("GET", f"http://rebinding.example:{receiver.port}/", {})
         first = await caller.call(letter, timeout_ms=2000, verify=True)
         second = await caller.call(letter, timeout_ms=2000, verify=True)
 
@@ -153,7 +153,7 @@ async def test_one_private_address_among_others_refuses_the_name(monkeypatch: py
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in ("8.8.8.8", "10.0.0.1")]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-    resolver = GuardedResolver(Targets())
+    resolver = GuardedResolver(AllowedTargets())
     with pytest.raises(ForbiddenTarget):
         await resolver.resolve("mixed.example", 80)
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from duetime.api.auth import Tokens
-from duetime.api.lmstfy import LmstfyDoor, Options, Parts
-from duetime.api.metrics.scraper import Scraper
-from duetime.api.supervision.crew import Alone
-from duetime.api.v1 import NativeDoor
-from duetime.api.v1.gate import TokenGate
 from duetime.client import AsyncClient
-from duetime.engine.mirror import Mirror
+from duetime.doors.lmstfy import LmstfyDoor, Options, Parts
+from duetime.doors.tokens import Tokens
+from duetime.doors.v1 import NativeDoor
+from duetime.doors.v1.gate import TokenGate
 from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.metrics.scraper import Scraper
+from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
 from tests.doors.v1.server import listen
 
@@ -32,7 +32,7 @@ class Doors:
 async def doors() -> AsyncIterator[Doors]:
     async with (
         Pools({"default": "memory:"}, open_store=open_store) as pools,
-        Mirror(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as mirror,
     ):
         tokens = Tokens(mirror, lambda: pools.registry, pools)
         parts = Parts.make(pools, mirror, tokens, Options(), Scraper(pools, Alone()))

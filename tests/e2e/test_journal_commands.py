@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duetime.engine import journaling
+from duetime.journal import pool_journal
 from duetime.stores.open import open_store
 from tests.e2e.conftest import Addresses
 from tests.e2e.shell import Shell
@@ -74,7 +74,7 @@ def serve_once(shell: Shell) -> None:
 
     async def begin() -> None:
         store = await open_store(shell.url)
-        await journaling.begin(store, "default")
+        await pool_journal.begin(store, "default")
         await store.close()
 
     asyncio.run(begin())

@@ -7,13 +7,13 @@ from datetime import UTC
 import pytest
 import redis.asyncio
 
+from duetime.callbacks.courier import Courier
+from duetime.callbacks.topic_counts import Tally
+from duetime.callbacks.topic_jobs import TopicJobs
+from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.engine import Engine
-from duetime.engine.courier.courier import Courier
-from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
-from duetime.engine.topics.book import Place, Topics
-from duetime.engine.topics.desk import TopicDesk
-from duetime.engine.topics.tally import Tally
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidSettings, StoreFull, StoreUnavailable
 from duetime.job import Event, IfExists, NewJob
 from duetime.names import Queue
@@ -181,15 +181,15 @@ async def test_a_member_with_jobs_cannot_be_left_out_and_an_empty_one_can(three:
 async def test_callbacks_of_one_that_is_down_wait_and_all_others_are_made_once(start_redis: StartRedis) -> None:
     members = {name: start_redis(appendonly="yes", appendfsync="always") for name in "abc"}
     wide = group_url("wide", {name: server.url for name, server in members.items()}, [])
-    place = Place("wide", QUEUE)
+    place = TopicPlace("wide", QUEUE)
     async with AsyncExitStack() as stack:
         receiver = await stack.enter_async_context(Receiver())
         pools = await stack.enter_async_context(Pools({"default": "memory:", "wide": wide}, open_store=open_store))
-        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
+        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
         tally = await stack.enter_async_context(Tally(lambda: pools.registry, "node", lambda: "20261116"))
         courier = await stack.enter_async_context(Courier(pools, mirror, tally, options=OPTIONS))
-        topics = Topics(lambda: pools.registry, mirror)
-        desk = TopicDesk(pools.engine, topics, zone=UTC)
+        topics = TopicRegistry(lambda: pools.registry, mirror)
+        desk = TopicJobs(pools.engine, topics, zone=UTC)
         await topics.add(place, Topic(key="mail", callback=receiver.url))
 
         def called() -> list[str]:

@@ -23,7 +23,7 @@ from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, RulesChange
 from duetime.stores.group.layout import home
 from duetime.stores.group.store import GroupStore
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
 

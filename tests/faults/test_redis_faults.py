@@ -15,7 +15,7 @@ from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailab
 from duetime.job import Counts, Event, Lease, Moved, NewJob, Priority, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange, Wake
-from duetime.stores.bulk import Failed, JobColumns, Step
+from duetime.stores.bulk import Failed, JobColumns, LoadStep
 from duetime.stores.redis import keys
 from duetime.stores.redis.bulk import RedisBulk
 from duetime.stores.redis.store import RedisStore
@@ -446,7 +446,7 @@ async def test_a_reserve_whose_answer_is_lost_lapses(redis_server: RedisServer, 
         assert (await lease_one(store)).attempt == 2
 
 
-BULK = Step(0, 2, Mark("batch/0", b"digest", 60_000, brief=True))
+BULK = LoadStep(0, 2, Mark("batch/0", b"digest", 60_000, brief=True))
 
 REPEATED: dict[str, Verb] = {
     "ack": lambda store, lease: store.ack(QUEUE, [lease]),

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
 
-from duetime.api.exchange import ClientGone
-from duetime.api.listener import Listener
-from duetime.api.service import Limits
+from duetime.http.exchange import ClientGone
+from duetime.http.listener import Listener
+from duetime.http.service import HttpLimits
 
-QUICK = Limits(head_s=0.2, body_s=0.2, idle_s=0.2, write_s=0.2, linger_s=0.2)
+QUICK = HttpLimits(head_s=0.2, body_s=0.2, idle_s=0.2, write_s=0.2, linger_s=0.2)
 Reply = tuple[int, dict[str, str], bytes]
 
 
@@ -69,7 +69,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(app: App, limits: Limits | None = None) -> AsyncIterator[Server]:
+async def serving(app: App, limits: HttpLimits | None = None) -> AsyncIterator[Server]:
     sock = socket.create_server(("127.0.0.1", 0))
     listener = Listener(app, [sock], limits=limits)
     await listener.start()

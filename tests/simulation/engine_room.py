@@ -12,7 +12,7 @@ from duetime.clock import Duration, duration_ms
 from duetime.engine import Engine
 from duetime.job import Delivery, NewJob
 from duetime.names import Queue
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.virtual_loop import LoopClock
 

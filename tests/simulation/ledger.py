@@ -16,7 +16,7 @@ from duetime.errors import DuetimeError
 from duetime.job import Delivery, Event, Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Wake
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
 
 WAITING, LEASED, DEAD = "waiting", "leased", "dead"

@@ -11,7 +11,7 @@ import pytest
 
 from duetime.engine.engine import Engine
 from duetime.engine.reaper import Reaper
-from duetime.engine.waiters import Desk, Waiter
+from duetime.engine.waiting import QueueWaiters, Waiter
 from tests.plugins.scale import read_scale
 from tests.simulation.world import World, live
 
@@ -69,11 +69,11 @@ def test_it_notices_leases_that_nobody_gives_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_notices_a_timer_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_at_once(desk: Desk, seconds: float) -> None:
+    def only_at_once(desk: QueueWaiters, seconds: float) -> None:
         if desk._next_at is not None and seconds <= 0:
             desk.signal()
 
-    monkeypatch.setattr(Desk, "_set_timer", only_at_once)
+    monkeypatch.setattr(QueueWaiters, "_set_timer", only_at_once)
     assert "nobody told the consumer" in complaints_of(range(0, 20, 4))
 
 
@@ -85,10 +85,10 @@ def test_it_notices_leases_that_nobody_takes_back(monkeypatch: pytest.MonkeyPatc
 
 def test_it_notices_queues_whose_empty_calls_set_off_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happened before a freed consumer asked whether the queue still has a job for it."""
-    missed: dict[Waiter, set[Desk]] = {}
-    choose = Desk._next_waiters
+    missed: dict[Waiter, set[QueueWaiters]] = {}
+    choose = QueueWaiters._next_waiters
 
-    def remember_the_busy(desk: Desk) -> list[Waiter]:
+    def remember_the_busy(desk: QueueWaiters) -> list[Waiter]:
         for waiter in desk.parked:
             if waiter.busy:
                 missed.setdefault(waiter, set()).add(desk)
@@ -100,11 +100,11 @@ def test_it_notices_queues_whose_empty_calls_set_off_each_other(monkeypatch: pyt
             desk.signal()
         missed.pop(waiter, None)
 
-    monkeypatch.setattr(Desk, "_next_waiters", remember_the_busy)
+    monkeypatch.setattr(QueueWaiters, "_next_waiters", remember_the_busy)
     monkeypatch.setattr(Waiter, "free", signal_all_that_were_missed)
     assert "asks again and again" in complaints_of(range(14, 64, 16))
 
 
 def test_it_notices_a_queue_that_freed_consumers_are_not_offered_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Desk, "offer", lambda desk: None)
+    monkeypatch.setattr(QueueWaiters, "offer", lambda desk: None)
     assert "nobody told the consumer" in complaints_of(range(0, 64, 2))

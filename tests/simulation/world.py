@@ -19,7 +19,7 @@ import random
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from duetime.engine import Engine, heavy_calls, waiters
+from duetime.engine import Engine, heavy_calls, waiting
 from duetime.engine import engine as engine_module
 from duetime.errors import JobExists, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, IfExists, Lease, Moved, NewJob, Priority
@@ -458,11 +458,11 @@ def live(seed: int) -> World:
     world = World(seed)
     log = logging.getLogger("duetime.engine")
     state, heavy = random.getstate(), heavy_calls.HEAVY_JOBS
-    check_every_s, many = waiters.CHECK_EVERY_S, engine_module.MANY_QUEUES
+    check_every_s, many = waiting.CHECK_EVERY_S, engine_module.MANY_QUEUES
     random.seed(seed)
     log.addHandler(world.could_not_give_back)
     if world.calm:
-        waiters.CHECK_EVERY_S = 1e6
+        waiting.CHECK_EVERY_S = 1e6
     if seed % 5 == 0:
         heavy_calls.HEAVY_JOBS = 1  # even these small calls take turns
     if seed % 3 == 0:
@@ -470,7 +470,7 @@ def live(seed: int) -> World:
     try:
         run_virtual(world.live(), seed=seed)
     finally:
-        waiters.CHECK_EVERY_S, engine_module.MANY_QUEUES, heavy_calls.HEAVY_JOBS = check_every_s, many, heavy
+        waiting.CHECK_EVERY_S, engine_module.MANY_QUEUES, heavy_calls.HEAVY_JOBS = check_every_s, many, heavy
         log.removeHandler(world.could_not_give_back)
         random.setstate(state)
     return world

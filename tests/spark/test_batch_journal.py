@@ -12,7 +12,7 @@ from duetime.names import Queue
 from duetime.spark.load.batch_journal import FileJournal
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import read_options
-from duetime.stores.bulk import JobColumns, Loaded, Step
+from duetime.stores.bulk import JobColumns, Loaded, LoadStep
 
 QUEUE = Queue("crm", "recall")
 NAMES = ["plain", 'quoted "id"', "ü-\N{SNOWMAN}", "last"]
@@ -32,7 +32,7 @@ def entries(folder: Path, bodies: list[bytes], attributes: list[str | None] | No
         Priority.LOW,
         None if attributes is None else pa.array(attributes, pa.string()),
     )
-    first, last = Step(0, 1), Step(1, len(NAMES))
+    first, last = LoadStep(0, 1), LoadStep(1, len(NAMES))
     with FileJournal(options, 7) as journal:
         for step in (first, last):
             each = [Moved(Event.ACCEPTED, NAMES[at], 50, 0, due[at]) for at in range(step.first, step.last)]

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.spark.demo.members import DAY_MS, MONTH_MS, NOTICE_MS, Members, members_table, reminders
+from duetime.spark.demo.members import DAY_MS, MONTH_MS, NOTICE_MS, DemoMembers, members_table, reminders
 from duetime.spark.demo.processes import DemoFailed, DemoProcess, find_redis
 from tests.e2e.shell import Shell, program
 from tests.plugins.ci import missing_service
@@ -23,7 +23,7 @@ STORY_S = 300
 
 
 def test_the_first_members_are_due_within_the_window(spark: SparkSession) -> None:
-    members = Members(rows=1000, window_at=START, window_ms=10_000)
+    members = DemoMembers(rows=1000, window_at=START, window_ms=10_000)
     assert members.soon == 20
     made = reminders(members_table(spark, members)).withColumn("at", F.unix_millis("due_at")).collect()
     soon = sorted(row["at"] - START for row in made if row["at"] < START + DAY_MS)
@@ -33,7 +33,7 @@ def test_the_first_members_are_due_within_the_window(spark: SparkSession) -> Non
 
 
 def test_a_member_is_a_row_with_an_address(spark: SparkSession) -> None:
-    table = members_table(spark, Members(rows=100, window_at=START, window_ms=1000)).where("member_id = 1")
+    table = members_table(spark, DemoMembers(rows=100, window_at=START, window_ms=1000)).where("member_id = 1")
     expected = spark.createDataFrame([(1, "member1@example.org", "free")], "member_id long, email string, plan string")
     at = F.timestamp_millis(F.lit(START + 500 + NOTICE_MS)).alias("expires_at")
     assertDataFrameEqual(table, expected.select("*", at))

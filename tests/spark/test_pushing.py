@@ -14,7 +14,7 @@ from duetime.spark.load import task_push
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import LoadOptions, read_options
 from duetime.spark.load.task_push import ask_store, push_portions
-from duetime.stores.bulk import JobColumns, Step
+from duetime.stores.bulk import JobColumns, LoadStep
 from tests.plugins.redis_server import RedisServer
 
 ROWS = 20
@@ -29,7 +29,7 @@ def portion() -> Portion:
         5,
         Priority.NORMAL,
     )
-    return Portion(Queue("crm", "recall"), columns, [Step(0, 10), Step(10, ROWS)])
+    return Portion(Queue("crm", "recall"), columns, [LoadStep(0, 10), LoadStep(10, ROWS)])
 
 
 def options(url: str) -> LoadOptions:

@@ -113,7 +113,7 @@ sys.path.insert(0, sys.argv[1])
 import duetime, pyspark_duetime
 from duetime.spark.load.push_files import FilePusher
 from duetime.stores.redis.scripts import sources
-from duetime.stores.sql.sqlite import SqliteStore
+from duetime.stores.sqlite.store import SqliteStore
 assert duetime.__file__.startswith(sys.argv[1]), duetime.__file__
 assert "push" in sources()
 print(pyspark_duetime.DefaultSource.name())

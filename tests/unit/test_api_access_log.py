@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from duetime.api.access_log import POOL, AccessLog
-from duetime.api.exchange import ClientGone
-from duetime.engine.mirror import Mirror
-from duetime.stores.memory import MemoryStore
+from duetime.doors.access_log import POOL, AccessLog
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.http.exchange import ClientGone
+from duetime.stores.memory.store import MemoryStore
 from duetime.stores.registry import Registry
 
 SCOPE: Scope = {
@@ -29,7 +29,7 @@ def make(*, on: bool) -> AccessLog:
     def registry() -> Registry:
         return store.registry
 
-    return AccessLog(Mirror(registry), registry, default=on)
+    return AccessLog(RegistryCopy(registry), registry, default=on)
 
 
 def application(status: int = 200, error: Exception | None = None) -> Any:

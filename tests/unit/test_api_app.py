@@ -9,10 +9,10 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
-from duetime.api.app import Door, Runtime, admin_app, api_app, compose
-from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import StoreUnavailable
+from duetime.server.apps import Door, Runtime, admin_app, api_app, compose
 from duetime.settings import load
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
@@ -48,7 +48,7 @@ class Outage:
 @pytest.fixture
 async def runtime(outage: Outage) -> AsyncIterator[Runtime]:
     settings = load(flags={"store": "memory:"}, environment={}, file={})
-    async with Pools(settings.pools, open_store=outage.open) as pools, Mirror(lambda: pools.registry) as mirror:
+    async with Pools(settings.pools, open_store=outage.open) as pools, RegistryCopy(lambda: pools.registry) as mirror:
         yield Runtime(settings, pools, mirror)
 
 
@@ -79,7 +79,7 @@ async def test_a_store_that_hangs_is_not_ready(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(outage.opened[0], "ping", hang)
-    monkeypatch.setattr("duetime.api.health.PING_S", 0.01)
+    monkeypatch.setattr("duetime.doors.health.PING_S", 0.01)
     assert (await get(api_app(runtime), "/readyz")).status_code == 503
     report = (await get(admin_app(runtime), "/healthz")).json()
     assert (report["status"], report["pools"]["default"]["status"]) == ("degraded", "no_answer")
@@ -87,7 +87,7 @@ async def test_a_store_that_hangs_is_not_ready(
 
 async def test_a_pool_that_is_down_is_named_to_the_admin_alone(outage: Outage) -> None:
     settings = load(flags={"store": "memory:"}, environment={}, file={"pool": {"far": {"store": "memory:down"}}})
-    async with Pools(settings.pools, open_store=outage.open) as pools, Mirror(lambda: pools.registry) as mirror:
+    async with Pools(settings.pools, open_store=outage.open) as pools, RegistryCopy(lambda: pools.registry) as mirror:
         runtime = Runtime(settings, pools, mirror)
         public = await get(api_app(runtime), "/readyz")
         assert (public.status_code, public.json()) == (503, {"status": "not ready"})
@@ -107,7 +107,7 @@ async def test_unknown_paths_have_the_form_of_their_listener(runtime: Runtime) -
 
 
 async def test_a_door_for_everything_leaves_health_alone(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.api.app.admin_doors", lambda runtime: [Door("", PlainTextResponse("door"))])
+    monkeypatch.setattr("duetime.server.apps.admin_doors", lambda runtime: [Door("", PlainTextResponse("door"))])
     app = admin_app(runtime)
     assert (await get(app, "/anything")).text == "door"
     assert (await get(app, "/healthz")).json()["status"] == "ok"

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from duetime.api.auth import LABEL, Access, Token, Tokens, digest_of, make_secret, split
 from duetime.clock import SystemClock
-from duetime.engine.mirror import Mirror
+from duetime.doors.tokens import LABEL, Access, Token, Tokens, digest_of, make_secret, split
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import Forbidden, PoolNotFound, StoreUnavailable, Unauthorized, VersionConflict
-from duetime.stores.memory_registry import MemoryRegistry
+from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.registry import Changes
 from tests.plugins.until import until
 
@@ -38,7 +38,7 @@ def registry() -> Registry:
 
 @asynccontextmanager
 async def server(registry: Registry, **options: object) -> AsyncIterator[Tokens]:
-    async with Mirror(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as mirror:
         yield Tokens(mirror, lambda: registry, POOLS, **options)  # type: ignore[arg-type]
 
 

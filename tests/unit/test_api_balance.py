@@ -3,16 +3,16 @@
 import asyncio
 import socket
 
-from duetime.api.acceptor import YIELDS
-from duetime.api.balance import MOST_WORKERS, Balance
-from duetime.api.listener import Listener
+from duetime.http.acceptor import YIELDS
+from duetime.http.balance import MOST_WORKERS, ConnectionBalance
+from duetime.http.listener import Listener
 from tests.plugins.http_peer import Peer, echo
 
 
-def two() -> tuple[Balance, Balance]:
-    shared = Balance.create()
+def two() -> tuple[ConnectionBalance, ConnectionBalance]:
+    shared = ConnectionBalance.create()
     assert shared is not None
-    return Balance(shared.file, 0), Balance(shared.file, 2 * MOST_WORKERS - 1)
+    return ConnectionBalance(shared.file, 0), ConnectionBalance(shared.file, 2 * MOST_WORKERS - 1)
 
 
 def test_who_has_clearly_more_is_ahead() -> None:
@@ -34,7 +34,7 @@ def test_a_few_connections_more_are_nothing() -> None:
     assert not one.is_ahead()
 
 
-class Ahead(Balance):
+class Ahead(ConnectionBalance):
     """Always has more than the others."""
 
     asked = 0
@@ -45,9 +45,9 @@ class Ahead(Balance):
 
 
 async def test_who_is_ahead_leaves_the_next_client_to_others_but_not_for_ever() -> None:
-    shared = Balance.create()
+    shared = ConnectionBalance.create()
     assert shared is not None
-    one, other = Ahead(shared.file, 0), Balance(shared.file, 1)
+    one, other = Ahead(shared.file, 0), ConnectionBalance(shared.file, 1)
     sock = socket.create_server(("127.0.0.1", 0))
     listener = Listener(echo, [sock], balance=one)
     await listener.start()

@@ -9,12 +9,12 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from duetime.api.health import health_routes
-from duetime.engine import loops
+from duetime.doors.health import health_routes
+from duetime.engine import duties
 from duetime.engine.pools import Pools
 from duetime.stores.base import Reaped
 from duetime.stores.group.store import GroupStore
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
 
@@ -113,7 +113,7 @@ async def test_an_engine_whose_duty_died(door: Door) -> None:
 
 
 async def test_a_duty_that_does_not_come_back(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "STUCK_S", 0.0)
+    monkeypatch.setattr(duties, "STUCK_S", 0.0)
     door.stores[0].slow("reap", request=asyncio.Event())
     await until(lambda: door.pools.engine("default").stuck == ["reaper"])
     status, report = await door.ask("/readyz")

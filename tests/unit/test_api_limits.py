@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from duetime.api.auth import Token
-from duetime.api.limits import Limit, Limits, Side
 from duetime.clock import ManualClock
-from duetime.engine.mirror import Mirror
+from duetime.doors.rate_limits import Limit, RateLimits, Side
+from duetime.doors.tokens import Token
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import TooManyRequests, VersionConflict
-from duetime.stores.memory_registry import MemoryRegistry
+from duetime.stores.memory.registry import MemoryRegistry
 
 TOKEN, OTHER = Token("default", "ns", "a" * 64), Token("default", "ns", "b" * 64)
 
@@ -25,12 +25,12 @@ def registry(clock: ManualClock) -> MemoryRegistry:
 
 
 @pytest.fixture
-async def limits(registry: MemoryRegistry) -> AsyncIterator[Limits]:
-    async with Mirror(lambda: registry) as mirror:
-        yield Limits(mirror, lambda: registry)
+async def limits(registry: MemoryRegistry) -> AsyncIterator[RateLimits]:
+    async with RegistryCopy(lambda: registry) as mirror:
+        yield RateLimits(mirror, lambda: registry)
 
 
-async def allowed(limits: Limits, token: Token = TOKEN, side: Side = Side.READ, *, most: int = 10) -> int:
+async def allowed(limits: RateLimits, token: Token = TOKEN, side: Side = Side.READ, *, most: int = 10) -> int:
     for number in range(most):
         try:
             await limits.spend(token, side)
@@ -39,12 +39,12 @@ async def allowed(limits: Limits, token: Token = TOKEN, side: Side = Side.READ, 
     return most
 
 
-async def test_without_a_limit_everything_goes(limits: Limits) -> None:
+async def test_without_a_limit_everything_goes(limits: RateLimits) -> None:
     assert await limits.spend(TOKEN, Side.READ) is None
     assert await limits.get(TOKEN) is None
 
 
-async def test_each_side_and_each_token_has_its_own(limits: Limits) -> None:
+async def test_each_side_and_each_token_has_its_own(limits: RateLimits) -> None:
     await limits.add(TOKEN, Limit(read=2, write=3, interval=10))
     await limits.add(OTHER, Limit(read=5, write=0, interval=10))
     assert await allowed(limits) == 2
@@ -53,7 +53,7 @@ async def test_each_side_and_each_token_has_its_own(limits: Limits) -> None:
     assert await allowed(limits, OTHER, Side.WRITE) == 10, "none and less is unlimited"
 
 
-async def test_the_window_ends_after_its_interval_and_says_when(limits: Limits, clock: ManualClock) -> None:
+async def test_the_window_ends_after_its_interval_and_says_when(limits: RateLimits, clock: ManualClock) -> None:
     await limits.add(TOKEN, Limit(read=1, write=-1, interval=10))
     assert await allowed(limits) == 1
     clock.advance("3.5s")
@@ -64,7 +64,7 @@ async def test_the_window_ends_after_its_interval_and_says_when(limits: Limits, 
     assert await allowed(limits) == 1
 
 
-async def test_a_slot_given_back_can_be_used_again(limits: Limits) -> None:
+async def test_a_slot_given_back_can_be_used_again(limits: RateLimits) -> None:
     await limits.add(TOKEN, Limit(read=1, interval=10))
     for _ in range(3):
         slot = await limits.spend(TOKEN, Side.READ)
@@ -73,7 +73,7 @@ async def test_a_slot_given_back_can_be_used_again(limits: Limits) -> None:
     assert await allowed(limits) == 1
 
 
-async def test_a_slot_of_a_window_that_ended_is_worth_nothing(limits: Limits, registry: MemoryRegistry) -> None:
+async def test_a_slot_of_a_window_that_ended_is_worth_nothing(limits: RateLimits, registry: MemoryRegistry) -> None:
     await limits.add(TOKEN, Limit(read=1, interval=10))
     slot = await limits.spend(TOKEN, Side.READ)
     assert slot
@@ -82,7 +82,7 @@ async def test_a_slot_of_a_window_that_ended_is_worth_nothing(limits: Limits, re
     assert list((await registry.counters()).values()) == [2]
 
 
-async def test_administration(limits: Limits) -> None:
+async def test_administration(limits: RateLimits) -> None:
     await limits.add(TOKEN, Limit(read=1, interval=10))
     with pytest.raises(VersionConflict):
         await limits.add(TOKEN, Limit(read=2, interval=10))
@@ -99,14 +99,14 @@ async def test_administration(limits: Limits) -> None:
     assert await allowed(limits) == 10
 
 
-async def test_an_absurd_interval_is_cut(limits: Limits) -> None:
+async def test_an_absurd_interval_is_cut(limits: RateLimits) -> None:
     await limits.put(TOKEN, Limit(read=1, interval=2**63 - 1))
     assert await allowed(limits) == 1
 
 
-async def test_all_processes_share_one_window(limits: Limits, registry: MemoryRegistry) -> None:
-    async with Mirror(lambda: registry) as mirror:
-        elsewhere = Limits(mirror, lambda: registry)
+async def test_all_processes_share_one_window(limits: RateLimits, registry: MemoryRegistry) -> None:
+    async with RegistryCopy(lambda: registry) as mirror:
+        elsewhere = RateLimits(mirror, lambda: registry)
         await limits.put(TOKEN, Limit(read=4, interval=10))
         await elsewhere.get(TOKEN)
         for one in (limits, elsewhere, limits, elsewhere):

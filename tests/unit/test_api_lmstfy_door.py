@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from starlette.types import Message, Scope
 
-from duetime.api.auth import Tokens
-from duetime.api.lmstfy import LmstfyAdmin, LmstfyDoor, Options, Parts
-from duetime.api.metrics.scraper import Scraper
-from duetime.api.supervision.crew import Alone
-from duetime.engine.mirror import Mirror
+from duetime.doors.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyOptions, LmstfyParts
+from duetime.doors.tokens import Tokens
 from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import StoreFull
 from duetime.job import NewJob, State
+from duetime.metrics.scraper import Scraper
 from duetime.names import Queue
+from duetime.server.supervision.siblings import Alone
 from duetime.stores.base import RulesChange
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 
 QUEUE = Queue("ns", "q")
 
@@ -62,22 +62,25 @@ class Exchange:
 
 
 @pytest.fixture
-async def parts() -> AsyncIterator[Parts]:
+async def parts() -> AsyncIterator[LmstfyParts]:
     async def open_store(url: str) -> MemoryStore:
         return MemoryStore()
 
-    async with Pools({"default": "memory:"}, open_store=open_store) as pools, Mirror(lambda: pools.registry) as mirror:
+    async with (
+        Pools({"default": "memory:"}, open_store=open_store) as pools,
+        RegistryCopy(lambda: pools.registry) as mirror,
+    ):
         tokens = Tokens(mirror, lambda: pools.registry, pools, dev=True)
-        yield Parts.make(pools, mirror, tokens, Options(), Scraper(pools, Alone()))
+        yield LmstfyParts.make(pools, mirror, tokens, LmstfyOptions(), Scraper(pools, Alone()))
 
 
-async def ask(parts: Parts, *request: Any) -> Exchange:
+async def ask(parts: LmstfyParts, *request: Any) -> Exchange:
     exchange = Exchange(*request)
     await LmstfyDoor(parts)(exchange.scope, exchange.receive, exchange.send)
     return exchange
 
 
-async def test_it_brings_a_request_id_where_the_server_has_none(parts: Parts) -> None:
+async def test_it_brings_a_request_id_where_the_server_has_none(parts: LmstfyParts) -> None:
     exchange = await ask(parts, "PUT", "/api/ns/q", b"", b"x")
     assert exchange.status == 201
     assert len(exchange.headers[b"x-request-id"]) == 26
@@ -90,7 +93,7 @@ async def test_it_brings_a_request_id_where_the_server_has_none(parts: Parts) ->
     assert b"x-request-id" not in given.headers
 
 
-async def test_a_client_that_goes_ends_its_poll(parts: Parts) -> None:
+async def test_a_client_that_goes_ends_its_poll(parts: LmstfyParts) -> None:
     exchange = Exchange("GET", "/api/ns/q", b"timeout=60")
     poll = asyncio.create_task(LmstfyDoor(parts)(exchange.scope, exchange.receive, exchange.send))
     await asyncio.sleep(0.01)
@@ -101,7 +104,7 @@ async def test_a_client_that_goes_ends_its_poll(parts: Parts) -> None:
     assert (counts.ready, counts.leased) == (1, 0)
 
 
-async def test_what_a_store_says_stays_inside(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_store_says_stays_inside(parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = parts.pools.engine("default")
 
     async def full(*arguments: object, **options: object) -> None:
@@ -118,7 +121,7 @@ async def test_what_a_store_says_stays_inside(parts: Parts, monkeypatch: pytest.
             assert (exchange.status, exchange.body) == (500, body)
 
 
-async def test_a_queue_with_caps(parts: Parts) -> None:
+async def test_a_queue_with_caps(parts: LmstfyParts) -> None:
     engine = parts.pools.engine("default")
     await engine.configure(QUEUE, RulesChange(max_jobs=1, max_body=5))
     too_large = await ask(parts, "PUT", "/api/ns/q", b"", b"123456")
@@ -128,16 +131,16 @@ async def test_a_queue_with_caps(parts: Parts) -> None:
     assert (full.status, full.body) == (429, b'{"msg":"the queue is full"}')
 
 
-async def test_an_id_that_was_drawn_twice_is_drawn_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_id_that_was_drawn_twice_is_drawn_again(parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter(["A" * 26, "A" * 26, "B" * 26])
-    monkeypatch.setattr("duetime.api.lmstfy.producers.make_id", lambda *_, **__: next(ids))
+    monkeypatch.setattr("duetime.doors.lmstfy.producers.make_id", lambda *_, **__: next(ids))
     answers = [await ask(parts, "PUT", "/api/ns/q", b"", body) for body in (b"first", b"second")]
     assert [answer.status for answer in answers] == [201, 201]
     page = await parts.pools.engine("default").store.list_jobs(QUEUE, State.READY)
     assert {job.id: job.body for job in page.jobs} == {"A" * 26: b"first", "B" * 26: b"second"}
 
 
-async def test_other_protocols_are_left_alone(parts: Parts) -> None:
+async def test_other_protocols_are_left_alone(parts: LmstfyParts) -> None:
     for application in (LmstfyDoor(parts), LmstfyAdmin(parts)):
         exchange = Exchange("GET", "/")
         exchange.scope["type"] = "websocket"
@@ -145,7 +148,7 @@ async def test_other_protocols_are_left_alone(parts: Parts) -> None:
         assert exchange.sent == []
 
 
-async def test_labels_of_queues_are_bounded(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_labels_of_queues_are_bounded(parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts.scraper.meters.names, "_limit", 2)
     for queue in ("a", "b", "c", "d", "a"):
         await ask(parts, "PUT", f"/api/ns/{queue}", b"", b"x")
@@ -154,7 +157,7 @@ async def test_labels_of_queues_are_bounded(parts: Parts, monkeypatch: pytest.Mo
     assert sorted(line.partition("queue=")[2] for line in samples) == ['"a"} 2', '"b"} 1', '"other"} 2']
 
 
-async def test_labels_of_namespaces_are_bounded(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_labels_of_namespaces_are_bounded(parts: LmstfyParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts.scraper.meters.names, "_limit", 2)
     for namespace in ("a", "b", "c", "d", "a"):
         await ask(parts, "PUT", f"/api/{namespace}/q", b"", b"x")

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from duetime.api.lmstfy import Defaults
-from duetime.api.lmstfy.plug import make_parts
-from duetime.api.metrics.scraper import Scraper
-from duetime.api.supervision.crew import Alone
-from duetime.engine.mirror import Mirror
+from duetime.doors.lmstfy import Defaults
+from duetime.doors.lmstfy.settings import make_parts
 from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidSettings
+from duetime.metrics.scraper import Scraper
+from duetime.server.supervision.siblings import Alone
 from duetime.settings import load
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 
 
 async def open_store(url: str) -> MemoryStore:
@@ -22,7 +22,7 @@ async def open_store(url: str) -> MemoryStore:
 def make(**file: Any) -> Any:
     pools = Pools({"default": "memory:"}, open_store=open_store)
     return make_parts(
-        load(flags={}, environment={}, file=file), pools, Mirror(lambda: pools.registry), Scraper(pools, Alone())
+        load(flags={}, environment={}, file=file), pools, RegistryCopy(lambda: pools.registry), Scraper(pools, Alone())
     )
 
 

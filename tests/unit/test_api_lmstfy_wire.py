@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.api.access_log import mask_query
-from duetime.api.lmstfy.consumers import remaining_s, remaining_tries
-from duetime.api.lmstfy.ids import elapsed_ms
-from duetime.api.lmstfy.params import unsigned
-from duetime.api.lmstfy.producers import split_array
-from duetime.api.lmstfy.wire import Refused, parse_query, to_json, to_pretty_json
 from duetime.clock import ManualClock
+from duetime.doors.access_log import mask_query
+from duetime.doors.lmstfy.consumers import remaining_s, remaining_tries
+from duetime.doors.lmstfy.ids import elapsed_ms
+from duetime.doors.lmstfy.params import unsigned
+from duetime.doors.lmstfy.producers import split_array
+from duetime.doors.lmstfy.wire import Refused, parse_query, to_json, to_pretty_json
 from duetime.ids import IdMaker
 
 

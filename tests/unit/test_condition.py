@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from duetime import loose
+from duetime import php_compare
 from duetime.condition import MAX_DEPTH, MAX_LENGTH, parse
 from duetime.errors import InvalidCondition
 
@@ -140,24 +140,24 @@ PHP_8 = [
 
 @pytest.mark.parametrize(("left", "right", "expected"), PHP_8)
 def test_comparison_is_that_of_php_8(left: Any, right: Any, expected: int | None) -> None:
-    assert loose.order(left, right) == expected
+    assert php_compare.order(left, right) == expected
     mirrored = None if expected is None else -expected
-    assert loose.order(right, left) == mirrored
+    assert php_compare.order(right, left) == mirrored
 
 
 @pytest.mark.parametrize("value", [None, False, 0, 0.0, -0.0, "", "0", [], {}])
 def test_what_is_false(value: Any) -> None:
-    assert not loose.truth(value)
+    assert not php_compare.truth(value)
 
 
 @pytest.mark.parametrize("value", [True, 1, -1, 0.1, "00", "0.0", " ", "false", [0], {"a": None}])
 def test_what_is_true(value: Any) -> None:
-    assert loose.truth(value)
+    assert php_compare.truth(value)
 
 
 @pytest.mark.parametrize(("value", "text"), [(1.0, "1"), (1e-7, "1.0E-7"), (1.5e30, "1.5E+30"), (-0.5, "-0.5")])
 def test_numbers_are_written_as_php_writes_them(value: float, text: str) -> None:
-    assert loose.text_of(value) == text
+    assert php_compare.text_of(value) == text
 
 
 def nested(depth: int, innermost: Any) -> Any:
@@ -170,7 +170,7 @@ def nested(depth: int, innermost: Any) -> Any:
 
 @pytest.mark.parametrize(("left", "right", "expected"), [(1, 1, 0), (1, 2, -1), ({"a": 1}, {"b": 1}, None)])
 def test_arrays_are_compared_however_deep_they_are(left: Any, right: Any, expected: int | None) -> None:
-    assert loose.order(nested(20_000, left), nested(20_000, right)) == expected
+    assert php_compare.order(nested(20_000, left), nested(20_000, right)) == expected
 
 
 @pytest.mark.parametrize("key", ["-1", "00", "01", "2", "x", "9" * 1500, "\u00b2"])
@@ -202,7 +202,7 @@ answers = st.dictionaries(st.sampled_from("ab01"), values, max_size=4) | st.list
 
 @given(values, values)
 def test_equality_is_symmetric_and_less_is_the_mirror_of_greater(left: Any, right: Any) -> None:
-    there, back = loose.order(left, right), loose.order(right, left)
+    there, back = php_compare.order(left, right), php_compare.order(right, left)
 
     assert (there == 0) == (back == 0)
     if there is not None and back is not None and not _holds_an_uncomparable(left, right):
@@ -216,7 +216,7 @@ def _holds_an_uncomparable(left: Any, right: Any) -> bool:
 
 @given(values)
 def test_everything_equals_itself(value: Any) -> None:
-    assert loose.equal(value, value)
+    assert php_compare.equal(value, value)
 
 
 @given(conditions, answers)

@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.batch import ANSWERS_PER_TURN
+from duetime.engine.group_commit import ANSWERS_PER_TURN
 from duetime.engine.heavy_calls import HEAVY_CALLS, PATIENCE_S
 from duetime.job import NewJob
 from tests.faults.store_faults import FaultyStore

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.metered import VERBS, Metered
-from duetime.engine.meters import Meters, Snapshot
-from duetime.engine.pool_meters import COUNTERS, MAX_RUNNING, PoolMeters
 from duetime.errors import LeaseLost, StoreUnavailable
 from duetime.job import Delivery, IfExists, Lease, NewJob, Priority, State
+from duetime.metrics.meters import Meters, Snapshot
+from duetime.metrics.observer import VERBS, Metered
+from duetime.metrics.pool_meters import COUNTERS, MAX_RUNNING, PoolMeters
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Store
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
 
@@ -150,7 +150,7 @@ async def test_an_expired_job_is_counted_wherever_it_is_met(bench: Bench) -> Non
 
 async def test_lateness_wait_and_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
-    monkeypatch.setattr("duetime.engine.metered.now_s", lambda: seconds[0])
+    monkeypatch.setattr("duetime.metrics.observer.now_s", lambda: seconds[0])
     await bench.push("a", delay_ms=30_000)
     bench.clock.ms += 30_007
     [lease] = await bench.reserve()

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duetime.clock import SystemClock
-from duetime.engine.mirror import Mirror
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import StoreUnavailable
-from duetime.stores.memory_registry import MemoryRegistry
+from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.registry import MAX_TOMBSTONES, Changes
 from tests.plugins.until import until
 
@@ -42,7 +42,7 @@ async def test_it_starts_complete_and_follows_every_change() -> None:
     await registry.put("token", "b", b"2")
     await registry.put("token", "a", b"1")
     await registry.put("limit", "a", b"3")
-    async with Mirror(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as mirror:
         assert [record.value for record in mirror.list_records("token")] == [b"1", b"2"]
         assert mirror.age_s() < 10
         await registry.put("token", "ba", b"4")
@@ -55,7 +55,7 @@ async def test_it_starts_complete_and_follows_every_change() -> None:
 async def test_a_lost_announcement_is_made_good_within_a_second() -> None:
     registry = Flaky()
     registry.silent = True
-    async with Mirror(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as mirror:
         await registry.put("token", "a", b"1")
         async with asyncio.timeout(1.0):
             await until(lambda: mirror.get("token", "a"))
@@ -64,7 +64,7 @@ async def test_a_lost_announcement_is_made_good_within_a_second() -> None:
 async def test_refresh_sees_what_was_written_before_it_and_many_share_one_look() -> None:
     registry = Flaky()
     registry.silent = True
-    async with Mirror(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as mirror:
         await registry.put("token", "a", b"1")
         before = registry.looks
         await asyncio.gather(*(mirror.refresh() for _ in range(100)))
@@ -73,10 +73,10 @@ async def test_refresh_sees_what_was_written_before_it_and_many_share_one_look()
 
 
 async def test_it_outlives_an_outage_and_tells_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.engine.mirror.CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr("duetime.engine.registry_copy.CHECK_EVERY_S", 0.01)
     registry = Flaky()
     registry.down = True
-    async with Mirror(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as mirror:
         assert mirror.age_s() == math.inf
         with pytest.raises(StoreUnavailable):
             await mirror.refresh()
@@ -90,7 +90,7 @@ async def test_a_copy_that_missed_too_many_deletions_starts_anew() -> None:
     registry = Flaky()
     await registry.put("token", "kept", b"1")
     await registry.put("token", "doomed", b"2")
-    async with Mirror(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as mirror:
         registry.down = True
         await registry.delete("token", "doomed")
         for n in range(MAX_TOMBSTONES):
@@ -106,7 +106,7 @@ async def test_a_wiped_registry_leaves_nothing_behind() -> None:
     await registries[0].put("token", "a", b"1")
     await registries[0].put("token", "b", b"1")
     await registries[1].put("token", "c", b"1")
-    async with Mirror(lambda: registries[0]) as mirror:
+    async with RegistryCopy(lambda: registries[0]) as mirror:
         registries.reverse()
         await mirror.refresh()
         assert [record.key for record in mirror.list_records("token")] == ["c"]
@@ -115,7 +115,7 @@ async def test_a_wiped_registry_leaves_nothing_behind() -> None:
 async def test_a_cancelled_look_does_not_count_as_one() -> None:
     registry = Flaky()
     registry.silent = True
-    async with Mirror(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as mirror:
         await until(lambda: registry.looks >= 2)
         await registry.put("token", "a", b"1")
         first = asyncio.create_task(mirror.refresh())

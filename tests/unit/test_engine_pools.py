@@ -9,7 +9,7 @@ from duetime.engine.pools import Pools
 from duetime.errors import InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.job import NewJob
 from duetime.names import Queue
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 from tests.plugins.until import until
 
 QUEUE = Queue("ns", "q")

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from duetime.api.exchange import Exchange
-from duetime.api.service import RequestIds
+from duetime.http.exchange import Exchange
+from duetime.http.service import RequestIds
 from tests.plugins.http_peer import QUICK, answer, echo, serving
 
 # --- framing

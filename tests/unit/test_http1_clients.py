@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from duetime.api.exchange import ClientGone, Exchange
-from duetime.api.service import Limits
+from duetime.http.exchange import ClientGone, Exchange
+from duetime.http.service import HttpLimits
 from tests.plugins.http_peer import QUICK, answer, echo, serving
 
 # --- limits
@@ -100,7 +100,7 @@ async def test_a_slow_body_ends_and_the_application_sees_a_disconnect() -> None:
 
 
 async def test_a_body_that_keeps_coming_may_take_its_time() -> None:
-    limits = Limits(head_s=0.2, body_s=0.2, body_rate=10, idle_s=0.2, write_s=0.2, linger_s=0.2)
+    limits = HttpLimits(head_s=0.2, body_s=0.2, body_rate=10, idle_s=0.2, write_s=0.2, linger_s=0.2)
     async with serving(echo, limits) as server:
         peer = await server.connect()
         peer.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n")

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from duetime.api.budget import SMALL, Budget
-from duetime.api.exchange import ClientGone, Exchange
-from duetime.api.listener import Listener
-from duetime.api.service import SPARE, Limits
+from duetime.doors.refusals import refusal_body
 from duetime.errors import Overloaded
+from duetime.http.exchange import ClientGone, Exchange
+from duetime.http.listener import Listener
+from duetime.http.memory_budget import SMALL, Budget
+from duetime.http.service import SPARE, HttpLimits
 from tests.plugins.http_peer import App, Server, answer, echo, read_all
 from tests.plugins.until import until
 
@@ -22,9 +23,10 @@ GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @asynccontextmanager
-async def serving(app: App, budget: Budget, limits: Limits | None = None) -> AsyncIterator[Server]:
+async def serving(app: App, budget: Budget, limits: HttpLimits | None = None) -> AsyncIterator[Server]:
     sock = socket.create_server(("127.0.0.1", 0), backlog=512)
     listener = Listener(app, [sock], limits=limits, budget=budget)
+    listener.service.refusal_body = refusal_body
     await listener.start()
     server = Server(listener, sock.getsockname()[1])
     try:
@@ -168,7 +170,7 @@ async def test_a_client_that_does_not_read_gets_no_further_answers() -> None:
 
 async def test_a_full_listener_closes_who_is_idle_longest() -> None:
     budget = Budget(MIB)
-    async with serving(echo, budget, Limits(connections=4)) as server:
+    async with serving(echo, budget, HttpLimits(connections=4)) as server:
         oldest, *others = [await server.connect() for _ in range(4)]
         for peer in (oldest, *others):
             assert (await peer.ask(GET))[0] == 200
@@ -182,7 +184,7 @@ async def test_a_full_listener_closes_who_is_idle_longest() -> None:
 
 async def test_beyond_the_limit_a_client_gets_its_answer_and_is_closed() -> None:
     gate, budget = Gate(), Budget(MIB)
-    async with serving(gate, budget, Limits(connections=2)) as server:
+    async with serving(gate, budget, HttpLimits(connections=2)) as server:
         busy = [await server.connect() for _ in range(2)]
         for peer in busy:
             peer.say(put(1))
@@ -202,7 +204,7 @@ async def test_beyond_the_limit_a_client_gets_its_answer_and_is_closed() -> None
 
 async def test_a_fresh_connection_is_not_closed_for_the_next_one() -> None:
     gate, budget = Gate(), Budget(MIB)
-    async with serving(gate, budget, Limits(connections=2)) as server:
+    async with serving(gate, budget, HttpLimits(connections=2)) as server:
         busy = [await server.connect() for _ in range(2)]
         for peer in busy:
             peer.say(put(1))
@@ -225,7 +227,7 @@ async def test_polls_leave_room_for_requests_that_end() -> None:
             await answer(send, 201)
 
     poll = GET.replace(b" / ", b" /poll ")
-    async with serving(app, Budget(MIB), Limits(connections=8)) as server:
+    async with serving(app, Budget(MIB), HttpLimits(connections=8)) as server:
         producer = await server.connect()
         assert (await producer.ask(GET))[0] == 201
         polls = [await server.connect() for _ in range(7)]
@@ -245,7 +247,7 @@ async def test_polls_leave_room_for_requests_that_end() -> None:
 
 async def test_clients_wait_in_the_queue_when_all_spare_connections_are_busy() -> None:
     gate, budget = Gate(), Budget(MIB)
-    async with serving(gate, budget, Limits(connections=1)) as server:
+    async with serving(gate, budget, HttpLimits(connections=1)) as server:
         busy = [await server.connect() for _ in range(SPARE + 1)]
         for peer in busy:
             peer.say(put(1))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from duetime.engine.batch import Batch
+from duetime.engine.group_commit import GroupCommit
 from duetime.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
@@ -30,8 +30,10 @@ class Desk:
         self.promises.append(asyncio.get_running_loop().create_future())
         return self.promises[-1]
 
-    def batch(self, group: asyncio.TaskGroup) -> Batch[str, str]:
-        return Batch(self.call, group.create_task, max_weight=10, orphan=self.orphans.append, promise=self.promise)
+    def batch(self, group: asyncio.TaskGroup) -> GroupCommit[str, str]:
+        return GroupCommit(
+            self.call, group.create_task, max_weight=10, orphan=self.orphans.append, promise=self.promise
+        )
 
 
 @virtual_time

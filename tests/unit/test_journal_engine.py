@@ -12,18 +12,18 @@ import pytest
 
 from duetime.client import AsyncClient
 from duetime.engine import Engine
-from duetime.engine.journaled import join_journal
-from duetime.engine.journaling import end, known
 from duetime.engine.pools import Pools
 from duetime.errors import InvalidSettings, JobExists, JournalFull, StoreUnavailable
 from duetime.job import Event, IfExists, NewJob
-from duetime.journal import files, journal, writer
+from duetime.journal import journal, node_folder, writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
+from duetime.journal.observer import join_journal
 from duetime.journal.options import Fsync, JournalOptions
+from duetime.journal.pool_journal import end, known
 from duetime.journal.reader import read_journal
 from duetime.stores.base import Push
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
@@ -38,7 +38,7 @@ class Disk:
         self.free = threading.Event()
         self.free.set()
         self._write = os.write
-        monkeypatch.setattr(files.os, "write", self.write)
+        monkeypatch.setattr(node_folder.os, "write", self.write)
         monkeypatch.setattr(writer, "RETRY_S", 0.01)
 
     def write(self, handle: int, data: bytes) -> int:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from duetime.errors import InvalidSettings
-from duetime.journal.keeping import delete_old, shipped
 from duetime.journal.options import JournalOptions
+from duetime.journal.retention import delete_old, shipped
 from duetime.journal.segments import Lock, open_name, sealed_name
 from duetime.journal.shipping import Shipper
 

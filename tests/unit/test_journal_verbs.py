@@ -10,14 +10,14 @@ import redis
 
 from duetime.clock import ManualClock
 from duetime.engine import Engine
-from duetime.engine.journaled import Journaled, join_journal
-from duetime.engine.repeated_pushes import READ_AT_ONCE
 from duetime.errors import JobExists, LeaseLost
 from duetime.job import Event, IfExists, Lease, NewJob, Priority, State
 from duetime.journal.events import Draft, Entry
 from duetime.journal.journal import Journal
+from duetime.journal.observer import Journaled, join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
+from duetime.journal.repeated_pushes import READ_AT_ONCE
 from duetime.stores.base import Mark, Push, RulesChange, Store
 from duetime.stores.open import open_store
 from tests.simulation.engine_room import QUEUE

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from duetime.job import Event
-from duetime.journal import closing, files, writer
-from duetime.journal.closing import close_dead_nodes
+from duetime.journal import dead_nodes, node_folder, writer
+from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.events import Draft, Entry
-from duetime.journal.files import NodeFiles
+from duetime.journal.node_folder import NodeFiles
 from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.reader import Damage, read_journal, read_node
 from duetime.journal.segments import LOCK, is_alive, open_name, segments
@@ -128,7 +128,7 @@ def test_the_mode_says_when_the_disk_is_waited_for(
     journal: Path, monkeypatch: pytest.MonkeyPatch, mode: Fsync, calls: int
 ) -> None:
     synced: list[int] = []
-    monkeypatch.setattr(files.os, "fdatasync", synced.append)
+    monkeypatch.setattr(node_folder.os, "fdatasync", synced.append)
     one = Writer(options(journal, fsync=mode, interval_s=MUCH_S))
     one.open()
     for number in range(3):
@@ -140,7 +140,7 @@ def test_the_mode_says_when_the_disk_is_waited_for(
 
 def test_the_interval_comes_round(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = threading.Event()
-    monkeypatch.setattr(files.os, "fdatasync", lambda handle: synced.set())
+    monkeypatch.setattr(node_folder.os, "fdatasync", lambda handle: synced.set())
     one = Writer(options(journal, fsync=Fsync.INTERVAL, interval_s=0.01))
     one.open()
     one.append([draft(1)])
@@ -157,7 +157,7 @@ class BadDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing = False
         self._write = os.write
-        monkeypatch.setattr(files.os, "write", self.write)
+        monkeypatch.setattr(node_folder.os, "write", self.write)
 
     def write(self, handle: int, data: bytes) -> int:
         if not self.failing:
@@ -203,7 +203,7 @@ def test_a_failed_sync_counts_as_not_written(written: Writer, journal: Path, mon
 
     written.append([draft(1)])
     written.flush()
-    monkeypatch.setattr(files.os, "fdatasync", sync)
+    monkeypatch.setattr(node_folder.os, "fdatasync", sync)
     written.append([draft(2)])
     with pytest.raises(OSError, match="dying"):
         written.flush()
@@ -267,7 +267,7 @@ def test_a_successor_seals_at_the_last_valid_line_and_closes(journal: Path) -> N
 
 
 def test_a_successor_cuts_at_every_place(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing.os, "fsync", lambda handle: None)
+    monkeypatch.setattr(dead_nodes.os, "fsync", lambda handle: None)
     node = given_dead_node(journal, 2)
     content = (node / open_name(1)).read_bytes()
     for cut in range(len(content)):

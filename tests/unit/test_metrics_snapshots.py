@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.api.metrics.ledger import Ledger
-from duetime.engine import snapshots
-from duetime.engine.meters import PER_QUEUE, Meters, Snapshot
+from duetime.metrics import snapshots
+from duetime.metrics.ended_processes import EndedProcesses
+from duetime.metrics.meters import PER_QUEUE, Meters, Snapshot
 
 
 def process(pushed: float = 0, *, queue: str = "q", parked: float = 0, ready: float = 0, late: float = 0.5) -> Snapshot:
@@ -56,7 +56,7 @@ class Crew:
     """Workers that count, die and come back, as a ledger hears of them."""
 
     def __init__(self, max_queues: int = 1000) -> None:
-        self.ledger = Ledger(max_queues)
+        self.ledger = EndedProcesses(max_queues)
         self.counted: dict[str, dict[str, int]] = {}
         self._deaths: dict[str, int] = {}
 
@@ -80,32 +80,32 @@ class Crew:
 
 
 def test_what_the_dead_have_counted_stays_and_what_they_were_goes() -> None:
-    crew = Crew()
-    crew.count("1", "q", 5)
-    crew.count("2", "q", 7)
-    assert total(crew.scrape(), "pushed_total") == 12
-    crew.kill("1")
-    after = crew.scrape()
+    siblings = Crew()
+    siblings.count("1", "q", 5)
+    siblings.count("2", "q", 7)
+    assert total(siblings.scrape(), "pushed_total") == 12
+    siblings.kill("1")
+    after = siblings.scrape()
     assert (total(after, "pushed_total"), total(after, "parked"), total(after, "jobs")) == (12, 1, 0)
-    crew.count("1", "q", 1)
-    assert total(crew.scrape(), "pushed_total") == 13
+    siblings.count("1", "q", 1)
+    assert total(siblings.scrape(), "pushed_total") == 13
 
 
 def test_a_worker_that_does_not_answer_is_remembered_as_it_was() -> None:
-    crew = Crew()
-    crew.count("1", "q", 5)
-    crew.scrape()
-    crew.ledger.heard("1, life 0", b"not a snapshot")
-    assert total(snapshots.decode(crew.ledger.total()), "pushed_total") == 5
+    siblings = Crew()
+    siblings.count("1", "q", 5)
+    siblings.scrape()
+    siblings.ledger.heard("1, life 0", b"not a snapshot")
+    assert total(snapshots.decode(siblings.ledger.total()), "pushed_total") == 5
 
 
 def test_queues_by_name_stop_at_the_limit_over_all_processes() -> None:
-    crew = Crew(max_queues=2)
+    siblings = Crew(max_queues=2)
     for worker, queue in (("1", "a"), ("1", "b"), ("2", "c"), ("2", "d"), ("2", "a")):
-        crew.count(worker, queue, 1)
-    shown = {labels[1:]: value[0] for labels, value in series(crew.scrape(), "pushed_total").items()}
+        siblings.count(worker, queue, 1)
+    shown = {labels[1:]: value[0] for labels, value in series(siblings.scrape(), "pushed_total").items()}
     assert shown == {("ns", "a"): 2, ("ns", "b"): 1, ("other", "other"): 2}
-    jobs = series(crew.scrape(), "jobs")
+    jobs = series(siblings.scrape(), "jobs")
     assert ("default", "other", "other", "ready") in jobs
 
 
@@ -119,12 +119,12 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=40))
 def test_no_counter_ever_goes_backwards(steps: list[tuple[object, ...]]) -> None:
-    crew = Crew(max_queues=3)
+    siblings = Crew(max_queues=3)
     before: dict[tuple[str, ...], list[float]] = {}
     for verb, *arguments in steps:
         if verb != "scrape":
-            getattr(crew, str(verb))(*arguments)
+            getattr(siblings, str(verb))(*arguments)
             continue
-        now = series(crew.scrape(), "pushed_total")
+        now = series(siblings.scrape(), "pushed_total")
         assert all(now[labels][0] >= value[0] for labels, value in before.items())
         before = now

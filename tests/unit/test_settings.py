@@ -7,7 +7,7 @@ import pytest
 
 from duetime.errors import InvalidSettings
 from duetime.job import MAX_BODY
-from duetime.settings import FIELDS, Kind, Settings, is_loopback, load, mask, parse_file, row, shown, variable
+from duetime.settings import FIELDS, SettingKind, Settings, is_loopback, load, mask, parse_file, row, shown, variable
 
 
 def settled(file: str = "", /, *, environment: dict[str, str] | None = None, **flags: Any) -> Settings:
@@ -280,7 +280,7 @@ def test_every_row_can_be_shown_and_read_back(name: str) -> None:
 def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row("journal"), "secret", True)
     assert shown(settled("journal = 'hush'"), "journal") == "***"
-    monkeypatch.setattr(row("journal"), "kind", Kind.NUMBER)
+    monkeypatch.setattr(row("journal"), "kind", SettingKind.NUMBER)
     with pytest.raises(InvalidSettings) as refused:
         settled("journal = 'hush'")
     assert "hush" not in refused.value.message

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duetime.stores import sql
+from duetime.stores import sqlite
 from duetime.stores.sql import queries
 from duetime.stores.sql.queries import for_rows, load_migrations, load_queries, load_schema, statements
 
@@ -27,8 +27,8 @@ Tombstones are few, because each one beyond that is removed with the next."""
 def dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of SQL files in the place of the package."""
     monkeypatch.setattr(queries, "files", lambda package: tmp_path)
-    (tmp_path / "toy").mkdir()
-    return tmp_path / "toy"
+    (tmp_path / "toy" / "sql").mkdir(parents=True)
+    return tmp_path / "toy" / "sql"
 
 
 def test_a_query_has_a_name_a_description_and_a_statement(dialect: Path) -> None:
@@ -77,7 +77,7 @@ def test_an_insert_for_several_rows() -> None:
 
 
 def test_every_query_is_used() -> None:
-    source = "".join(path.read_text() for path in Path(sql.__file__).parent.glob("*.py"))
+    source = "".join(path.read_text() for path in Path(sqlite.__file__).parent.glob("*.py"))
     assert [name for name in QUERIES if f'"{name}"' not in source] == []
 
 

@@ -14,8 +14,8 @@ from duetime.job import Event, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
-from duetime.stores.sql.sqlite import SqliteStore
-from duetime.stores.sql.sqlite_thread import Step
+from duetime.stores.sqlite.store import SqliteStore
+from duetime.stores.sqlite.threads import Step
 
 QUEUE = Queue("shop", "mail")
 

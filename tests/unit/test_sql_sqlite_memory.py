@@ -9,9 +9,9 @@ import pytest
 from duetime.job import NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push
-from duetime.stores.sql import sqlite_connection
-from duetime.stores.sql.sqlite import SqliteStore
-from duetime.stores.sql.sqlite_thread import Step
+from duetime.stores.sqlite import connection
+from duetime.stores.sqlite.store import SqliteStore
+from duetime.stores.sqlite.threads import Step
 
 QUEUE = Queue("shop", "mail")
 KIB = 1024
@@ -30,8 +30,8 @@ def sqlite_bytes() -> int:
 async def test_memory_is_bounded_by_the_page_caches_however_much_passes_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: int
 ) -> None:
-    monkeypatch.setattr(sqlite_connection, "WRITER_CACHE_KIB", 2048)
-    monkeypatch.setattr(sqlite_connection, "READER_CACHE_KIB", 512)
+    monkeypatch.setattr(connection, "WRITER_CACHE_KIB", 2048)
+    monkeypatch.setattr(connection, "READER_CACHE_KIB", 512)
     before = sqlite_bytes()
     store = await SqliteStore.open(tmp_path / "jobs.db", synchronous="OFF")
     # Given a file that is several times as large as the caches

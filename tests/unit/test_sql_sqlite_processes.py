@@ -16,7 +16,7 @@ import pytest
 from duetime.job import STEP_JOBS, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Wake
-from duetime.stores.sql.sqlite import SqliteStore
+from duetime.stores.sqlite.store import SqliteStore
 
 QUEUE = Queue("shop", "mail")
 TIMEOUT_S = 30

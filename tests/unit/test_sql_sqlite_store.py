@@ -10,8 +10,8 @@ from duetime.errors import LeaseLost, StoreDamaged
 from duetime.job import STEP_BYTES, STEP_JOBS, Counts, NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange
-from duetime.stores.sql.sqlite import SqliteStore
-from duetime.stores.sql.sqlite_verbs import CLOCK_ERROR_MS, PURGED_MS
+from duetime.stores.sqlite.store import SqliteStore
+from duetime.stores.sqlite.verbs import CLOCK_ERROR_MS, PURGED_MS
 
 QUEUE = Queue("shop", "mail")
 

@@ -15,10 +15,10 @@ from duetime.errors import LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.job import Lease, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
-from duetime.stores.sql.sqlite import SqliteStore
-from duetime.stores.sql.sqlite_connection import Turnstile, connect, prepare_file
-from duetime.stores.sql.sqlite_disk import DiskReserve
-from duetime.stores.sql.sqlite_thread import Step, WriterThread
+from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file
+from duetime.stores.sqlite.disk import DiskReserve
+from duetime.stores.sqlite.store import SqliteStore
+from duetime.stores.sqlite.threads import Step, WriterThread
 
 QUEUE = Queue("shop", "mail")
 

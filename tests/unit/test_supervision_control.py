@@ -1,4 +1,4 @@
-"""The channel between worker and supervisor, and what a crew makes of it."""
+"""The channel between worker and supervisor, and what a siblings makes of it."""
 
 import asyncio
 import socket
@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from duetime.api.supervision.control import Channel, ControlLost
-from duetime.api.supervision.crew import Alone, Member, Reply
+from duetime.metrics.siblings import WorkerReply
+from duetime.server.supervision.control_channel import Channel, ControlLost
+from duetime.server.supervision.siblings import Alone, SiblingWorker
 
 Pair = tuple[Channel, Channel]
 
@@ -85,15 +86,15 @@ async def test_the_end_of_one_process_is_seen_by_the_other(pair: Pair) -> None:
 
 
 async def test_a_crew_of_one_asks_itself() -> None:
-    crew = Alone()
-    crew.handle("shout", shout)
-    assert await crew.ask_all("shout", b"me") == [Reply("1", b"ME")]
-    assert await crew.ask_all("unknown") == []
-    assert [worker.state for worker in await crew.workers()] == ["ready"]
+    siblings = Alone()
+    siblings.handle("shout", shout)
+    assert await siblings.ask_all("shout", b"me") == [WorkerReply("1", b"ME")]
+    assert await siblings.ask_all("unknown") == []
+    assert [worker.state for worker in await siblings.workers()] == ["ready"]
 
 
 async def test_a_member_without_a_supervisor_speaks_for_itself(pair: Pair) -> None:
-    crew = Member("2", pair[0])
-    crew.handle("shout", shout)
+    siblings = SiblingWorker("2", pair[0])
+    siblings.handle("shout", shout)
     await pair[1].close()
-    assert await crew.ask_all("shout", b"me") == [Reply("2", b"ME")]
+    assert await siblings.ask_all("shout", b"me") == [WorkerReply("2", b"ME")]

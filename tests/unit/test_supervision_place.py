@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from duetime.api.supervision.child import Child
-from duetime.api.supervision.place import Place
-from duetime.api.supervision.program import Start
 from duetime.backoff import Fixed
 from duetime.errors import InvalidSettings
+from duetime.server.supervision.program import Start
+from duetime.server.supervision.worker_process import WorkerProcess
+from duetime.server.supervision.worker_slot import WorkerSlot
 from duetime.settings import Settings
 from tests.plugins.until import until
 
 START = Start("1", Settings(), {})
 
 
-def make_place(command: Sequence[str]) -> Place:
-    return Place(START, command, {}, ended=lambda child: None, others_serve=lambda: False, restart=Fixed(1))
+def make_place(command: Sequence[str]) -> WorkerSlot:
+    return WorkerSlot(START, command, {}, ended=lambda child: None, others_serve=lambda: False, restart=Fixed(1))
 
 
 async def test_a_missing_interpreter_is_logged_and_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -41,7 +41,7 @@ async def test_a_missing_interpreter_is_logged_and_waited_for(tmp_path: Path, ca
 
 async def test_new_settings_whose_worker_cannot_be_started_are_refused() -> None:
     place = make_place(["/nowhere/python"])
-    place.child = before = Child(START)
+    place.child = before = WorkerProcess(START)
     with pytest.raises(InvalidSettings, match="cannot start a worker"):
         await place.replace(START, hurry=asyncio.Event())
     assert place.child is before

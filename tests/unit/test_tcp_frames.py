@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.tcp.frames import BadFrame, Frames, frame
+from duetime.doors.tcp.frames import BadFrame, Frames, frame
 
 
 def test_a_frame_has_its_length_in_front() -> None:

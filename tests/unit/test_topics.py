@@ -6,21 +6,21 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
+from duetime.callbacks.orphaned_counts import MERGE_AFTER_S, SETTLE_AFTER_S, Heirs
+from duetime.callbacks.topic_counts import KIND, Acked, Count, Tally, add_up
+from duetime.callbacks.topic_registry import OVERLAP_MS, TopicPlace, TopicRegistry, secrets_of
+from duetime.callbacks.topic_service import TopicService, pool_counts, pool_keys, stat_keys
 from duetime.client import topics as client_topics
 from duetime.clock import ManualClock
 from duetime.engine import Engine
-from duetime.engine.mirror import Mirror
-from duetime.engine.topics.book import OVERLAP_MS, Place, Topics, secrets_of
-from duetime.engine.topics.heirs import MERGE_AFTER_S, SETTLE_AFTER_S, Heirs
-from duetime.engine.topics.service import TopicService, pool_counts, pool_keys, stat_keys
-from duetime.engine.topics.tally import KIND, Acked, Count, Tally, add_up
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidCondition, InvalidRequest, StoreUnavailable, TopicExists, TopicNotFound
 from duetime.job import Lease, NewJob
 from duetime.names import Queue
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 from duetime.topic import Status, Topic, TopicChange, check_topic
 
-PLACE = Place("default", Queue("shop", "mail"))
+PLACE = TopicPlace("default", Queue("shop", "mail"))
 URL = "https://shop.example.com/mail"
 DAY = "20261115"
 
@@ -76,7 +76,7 @@ def test_a_condition_is_checked_when_it_is_saved() -> None:
 
 async def test_topics_are_added_changed_and_removed() -> None:
     store = MemoryStore()
-    topics = Topics(lambda: store.registry)
+    topics = TopicRegistry(lambda: store.registry)
 
     added = await topics.add(PLACE, a_topic())
     assert (added.id, await topics.get(PLACE)) == (1, added)
@@ -96,9 +96,9 @@ async def test_topics_are_added_changed_and_removed() -> None:
 
 async def test_a_change_by_another_process_is_seen_at_once() -> None:
     store = MemoryStore()
-    ours = Topics(lambda: store.registry)
-    async with Mirror(lambda: store.registry) as mirror:
-        followed = Topics(lambda: store.registry, mirror)
+    ours = TopicRegistry(lambda: store.registry)
+    async with RegistryCopy(lambda: store.registry) as mirror:
+        followed = TopicRegistry(lambda: store.registry, mirror)
         with pytest.raises(TopicNotFound):
             await followed.find(PLACE)
         await ours.add(PLACE, a_topic())
@@ -111,7 +111,7 @@ async def test_a_change_by_another_process_is_seen_at_once() -> None:
 
 async def test_a_secret_is_drawn_changed_over_and_ended() -> None:
     store, clock = MemoryStore(), ManualClock()
-    topics = Topics(lambda: store.registry, clock=clock)
+    topics = TopicRegistry(lambda: store.registry, clock=clock)
 
     first = (await topics.add(PLACE, a_topic(secret="new"))).secret
     assert first.startswith("whsec_")

@@ -12,17 +12,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from duetime.api.tracing import ServerTracing, traces_url
-from duetime.api.v1 import NativeDoor
-from duetime.api.v1.gate import OneEngine, OpenGate
 from duetime.client import AsyncClient, Client
-from duetime.client.traced import AsyncTraced, processing
-from duetime.engine.traced import TracedEngine
-from duetime.engine.tracing import Tracing
+from duetime.doors.v1 import NativeDoor
+from duetime.doors.v1.gate import OneEngine, OpenGate
 from duetime.errors import JobExists, LeaseLost
 from duetime.job import IfExists, Lease, NewJob
 from duetime.names import MAX_ATTRIBUTES, Queue
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
+from duetime.tracing.client import AsyncTraced, processing
+from duetime.tracing.engine import TracedEngine
+from duetime.tracing.server import ServerTracing, traces_url
+from duetime.tracing.spans import Tracing
 from tests.doors.v1.server import listen
 
 QUEUE = Queue("default", "q")
@@ -189,7 +189,7 @@ async def test_who_does_not_ask_for_it_gets_none(global_provider: TracerProvider
 
 def test_nothing_of_it_is_imported_unless_it_is_on() -> None:
     code = (
-        "import sys, duetime, duetime.api.host, duetime.cli.main\n"
+        "import sys, duetime, duetime.server.process, duetime.cli.main\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -177,7 +177,7 @@ if __name__ == "__main__":
 
     import duetime.cli.main
     import duetime.stores.redis.store
-    import duetime.stores.sql.sqlite
+    import duetime.stores.sqlite.store
 
     # A first command imports what only commands need.
     sys.argv[1:], line = ["version"], int(sys.argv[1])

@@ -12,12 +12,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from duetime.alerts.problems import FIRING, KEY, SETTINGS, AlertSettings, Firing
+from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, moment, note, safe
 from duetime.client.transport import is_http
 from duetime.clock import SystemClock
-from duetime.engine.alerts import FIRING, KEY, SETTINGS, AlertSettings, Firing
-from duetime.engine.announcing import Announcer, MailServer, check_address, mail_url
 from duetime.errors import DuetimeError, InvalidRequest, NotFound
 from duetime.names import check_channel, is_mail
 from duetime.settings import MASK, mask
@@ -140,7 +140,7 @@ def test(target: Target) -> None:
     async def send(registry: Registry) -> tuple[AlertSettings, list[str]]:
         settings, _ = await _read(registry)
         text = "This is a test. Nothing is wrong."
-        unreached = await Announcer().send(_all(settings), "Duetime: test alert", text, server=settings.mail_server)
+        unreached = await AlertSender().send(_all(settings), "Duetime: test alert", text, server=settings.mail_server)
         return settings, unreached
 
     settings, unreached = _run(target, send)

@@ -12,8 +12,8 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, relative
 from duetime.client.transport import is_http
 from duetime.clock import SystemClock, rfc3339
-from duetime.engine import journaling
 from duetime.errors import InvalidRequest, NotFound
+from duetime.journal import pool_journal
 from duetime.journal.segments import is_alive, nodes, segments
 from duetime.settings import mask
 from duetime.stores.open import open_store
@@ -77,10 +77,10 @@ def end(
 async def _end(url: str) -> int:
     store = await open_store(url)
     try:
-        found = await journaling.known(store)
+        found = await pool_journal.known(store)
         if found is None:
             raise NotFound("this store keeps no journal")
-        await journaling.end(store)
+        await pool_journal.end(store)
         return found.since
     finally:
         await store.close()

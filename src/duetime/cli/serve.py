@@ -18,7 +18,7 @@ from duetime.logs import reopen_logs, set_up_logging
 from duetime.settings import DEFAULT_STORE, Settings, mask
 
 if TYPE_CHECKING:
-    from duetime.api.supervision.program import Started
+    from duetime.server.supervision.program import Started
 
 log = logging.getLogger("duetime.serve")
 
@@ -56,8 +56,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     flags |= {"workers": workers, "pid_file": pid_file}
     settings = read_settings(flags, config)
     try:
-        from duetime.api.supervision.program import Program  # noqa: PLC0415 - the extra [server] is optional
-        from duetime.api.supervision.server import run_server  # noqa: PLC0415
+        from duetime.server.supervision.program import Program  # noqa: PLC0415 - the extra [server] is optional
+        from duetime.server.supervision.server import run_server  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         raise InvalidSettings(f"`duetime serve` needs the extra duetime[server] ({missing.name} is missing)") from None
     set_up_logging(settings)

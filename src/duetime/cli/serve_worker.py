@@ -3,9 +3,9 @@
 import logging
 import sys
 
-from duetime.api.host import run
-from duetime.api.supervision.worker import work
 from duetime.logs import reopen_logs, set_up_logging
+from duetime.server.process import run
+from duetime.server.supervision.worker import work
 
 
 def main() -> None:

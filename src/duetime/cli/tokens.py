@@ -14,14 +14,14 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from duetime.api.auth import EVERYTHING, Access, Tokens, digest_of, split
-from duetime.api.auth import LABEL as LABEL_LENGTH
-from duetime.api.limits import Limits
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.client.transport import is_http
-from duetime.engine.mirror import Mirror
+from duetime.doors.rate_limits import RateLimits
+from duetime.doors.tokens import EVERYTHING, Access, Tokens, digest_of, split
+from duetime.doors.tokens import LABEL as LABEL_LENGTH
 from duetime.engine.pools import DEFAULT_POOL
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidRequest, NotFound, StoreUnavailable, Unauthorized
 from duetime.names import check_namespace
 from duetime.settings import mask
@@ -65,33 +65,33 @@ class InStore:
     pool: str
 
     def create(self, description: str, scopes: frozenset[Access]) -> str:
-        async def make(tokens: Tokens, _: Limits) -> str:
+        async def make(tokens: Tokens, _: RateLimits) -> str:
             return await tokens.create(self.pool, self.namespace, description, scopes=scopes)
 
         return self._run(make)
 
     def list_tokens(self) -> list[ListedToken]:
-        async def look(tokens: Tokens, _: Limits) -> list[ListedToken]:
+        async def look(tokens: Tokens, _: RateLimits) -> list[ListedToken]:
             found = await tokens.list_tokens(self.pool, self.namespace)
             return [ListedToken(one.label, one.description, sorted(one.scopes)) for one in found]
 
         return self._run(look)
 
     def revoke(self, text: str) -> None:
-        async def remove(tokens: Tokens, limits: Limits) -> None:
+        async def remove(tokens: Tokens, limits: RateLimits) -> None:
             token = await tokens.find(self.namespace, text)
             await tokens.delete(token)
             await limits.delete(token)
 
         self._run(remove)
 
-    def _run(self, work: Callable[[Tokens, Limits], Awaitable[Answered]]) -> Answered:
+    def _run(self, work: Callable[[Tokens, RateLimits], Awaitable[Answered]]) -> Answered:
         async def run() -> Answered:
             store = await open_store(self.url)
             try:
-                mirror = Mirror(lambda: store.registry)
+                mirror = RegistryCopy(lambda: store.registry)
                 return await work(
-                    Tokens(mirror, lambda: store.registry, EveryPool()), Limits(mirror, lambda: store.registry)
+                    Tokens(mirror, lambda: store.registry, EveryPool()), RateLimits(mirror, lambda: store.registry)
                 )
             finally:
                 await store.close()

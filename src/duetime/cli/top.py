@@ -50,7 +50,7 @@ _AGES_MS = sorted({unit * factor for unit in _UNITS_MS for factor in (1, 2, 5, 1
 
 
 @dataclass(frozen=True)
-class QueueLine:
+class TopLine:
     """A queue at one instant. Rates are None until there were two looks."""
 
     status: QueueStatus
@@ -64,7 +64,7 @@ class TopFrame:
     """`totals` are of all queues, also of the `hidden` ones that have no row."""
 
     now: int
-    rows: Sequence[QueueLine]
+    rows: Sequence[TopLine]
     totals: Counts
     hidden: int = 0
 
@@ -89,10 +89,10 @@ class Observer:
         totals = sum_counts([status.counts for status in statuses])
         return TopFrame(totals.now or time.time_ns() // 1_000_000, rows, totals, len(statuses) - len(rows))
 
-    def _row(self, status: QueueStatus) -> QueueLine:
+    def _row(self, status: QueueStatus) -> TopLine:
         coming, going = flow(list(self._history[status.queue]))
         late = oldest_late_ms(self._client.queue(status.queue.name), status.counts) if status.counts.ready else None
-        return QueueLine(status, late, coming, going)
+        return TopLine(status, late, coming, going)
 
 
 def flow(looks: Sequence[Counts]) -> tuple[float | None, float | None]:
@@ -151,7 +151,7 @@ def draw(frame: TopFrame, target: Target, problem: str = "") -> RenderableType:
     return Group(head, sums, Text(""), body, *foot)
 
 
-def _cells(row: QueueLine) -> list[Text]:
+def _cells(row: TopLine) -> list[Text]:
     counts, rules = row.status.counts, row.status.rules
     return [
         Text(row.status.queue.name, style="dim" if rules.paused else ""),

@@ -13,7 +13,7 @@ import msgspec
 
 from duetime.client.call_subjects import Pushing, Reserving, Settling, Subject
 from duetime.clock import Duration, Instant, duration_ms, instant_ms
-from duetime.engine import Engine, calling
+from duetime.engine import Engine, request_reply
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import (
     STEP_BYTES,
@@ -150,10 +150,10 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
     wait_ms = duration_ms(wait)
 
     async def run(engine: Engine) -> Answered:
-        answers = await calling.ask(engine, queue, job, if_exists)
+        answers = await request_reply.ask(engine, queue, job, if_exists)
         found = await engine.reserve([answers], wait_ms=wait_ms)
-        delivery = calling.answer_of(answers, found)
-        await calling.settle(engine, delivery, is_received=True)
+        delivery = request_reply.answer_of(answers, found)
+        await request_reply.settle(engine, delivery, is_received=True)
         return Answered(job.id, delivery.body, delivery.attributes)
 
     def request() -> Request:

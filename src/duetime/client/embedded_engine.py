@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from duetime.engine import Engine
-from duetime.engine.journaled import Journaled
-from duetime.engine.journaling import known, refusal
 from duetime.journal.journal import Journal
+from duetime.journal.observer import Journaled
+from duetime.journal.pool_journal import known, refusal
 from duetime.journal.settings import embedded_options
 from duetime.stores.open import open_store
 

@@ -1,6 +1,8 @@
 """Which transport a client gets: HTTP or an embedded engine, traced or not."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
 
 from duetime.client.transport import (
     AsyncEmbedded,
@@ -12,9 +14,6 @@ from duetime.client.transport import (
     is_http,
 )
 from duetime.errors import InvalidSettings
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 class Way(NamedTuple):
@@ -29,24 +28,24 @@ class Way(NamedTuple):
 def open_sync(way: Way) -> SyncTransport:
     if not way.tracing:
         return SyncHttp(way.url, way.token) if is_http(way.url) else SyncEmbedded(way.url, way.journal)
-    traced = _traced()
+    client = _traced()
     if is_http(way.url):
-        return traced.SyncTraced(SyncHttp(way.url, way.token, more_headers=traced.trace_headers))
-    return traced.SyncTraced(SyncEmbedded(way.url, way.journal))
+        return client.SyncTraced(SyncHttp(way.url, way.token, more_headers=client.trace_headers))
+    return client.SyncTraced(SyncEmbedded(way.url, way.journal))
 
 
 def open_async(way: Way) -> AsyncTransport:
     if not way.tracing:
         return AsyncHttp(way.url, way.token) if is_http(way.url) else AsyncEmbedded(way.url, way.journal)
-    traced = _traced()
+    client = _traced()
     if is_http(way.url):
-        return traced.AsyncTraced(AsyncHttp(way.url, way.token, more_headers=traced.trace_headers))
-    return traced.AsyncTraced(AsyncEmbedded(way.url, way.journal))
+        return client.AsyncTraced(AsyncHttp(way.url, way.token, more_headers=client.trace_headers))
+    return client.AsyncTraced(AsyncEmbedded(way.url, way.journal))
 
 
-def _traced() -> "ModuleType":
+def _traced() -> ModuleType:
+    """By name: tracing stands above the client, and its packages are optional."""
     try:
-        from duetime.client import traced  # noqa: PLC0415 - the extra [otel] is optional
+        return import_module("duetime.tracing.client")
     except ModuleNotFoundError as missing:
         raise InvalidSettings(f"tracing=True needs the extra duetime[otel] ({missing.name} is missing)") from None
-    return traced

@@ -16,13 +16,13 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Raw
 
+from duetime.callbacks.topic_registry import TopicPlace
+from duetime.callbacks.topic_service import TopicService, place_of
 from duetime.client.async_client import AsyncClient
 from duetime.client.calls import Call, Request
 from duetime.client.client import Client
 from duetime.clock import Instant, instant_ms
 from duetime.engine import Engine
-from duetime.engine.topics.book import Place
-from duetime.engine.topics.service import TopicService, place_of
 from duetime.errors import InvalidRequest
 from duetime.job import Moved
 from duetime.names import check_queue
@@ -167,7 +167,7 @@ def _one(
     return Call(request, lambda reply: msgspec.json.decode(reply, type=TopicOut), run, repeatable)
 
 
-def _place(namespace: str, key: str) -> Place:
+def _place(namespace: str, key: str) -> TopicPlace:
     return place_of(*check_queue(namespace, key))
 
 

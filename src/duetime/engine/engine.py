@@ -23,14 +23,11 @@ from typing import Any, TypeVar
 from duetime.backoff import chance
 from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
-from duetime.engine.batch import Batch
+from duetime.engine.duties import OUTAGE, Pulse, run_duty
+from duetime.engine.group_commit import GroupCommit
 from duetime.engine.heavy_calls import HeavyCalls
-from duetime.engine.journaled import Journaled
-from duetime.engine.loops import OUTAGE, Pulse, run_duty
-from duetime.engine.metered import ack_by_id
-from duetime.engine.meters import Spread
 from duetime.engine.reaper import Reaper
-from duetime.engine.waiters import Waiter, WaitingRoom
+from duetime.engine.waiting import Waiter, WaitingRoom
 from duetime.engine.wheel import Wheel
 from duetime.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part
 from duetime.job import (
@@ -47,6 +44,9 @@ from duetime.job import (
     State,
     payload_bytes,
 )
+from duetime.journal.observer import Journaled
+from duetime.metrics.meters import Spread
+from duetime.metrics.observer import ack_by_id
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, RulesChange, Store
 
@@ -87,13 +87,17 @@ class Engine:
         self.witness: Witness | None = None
         self._journaled = store if isinstance(store, Journaled) else None
         kept = self._journaled.promise if self._journaled else None
-        self._pushes = Batch(self._call_push, self._spawn, sizes=sizes("push"), promise=kept, max_weight=STEP_BYTES)
-        self._acks = Batch(self._call_ack, self._spawn, sizes=sizes("ack"), promise=kept, max_weight=STEP_JOBS)
-        self._cancels = Batch(self._call_cancel, self._spawn, sizes=sizes("cancel"), promise=kept, max_weight=STEP_JOBS)
-        self._acks_by_id = Batch(
+        self._pushes = GroupCommit(
+            self._call_push, self._spawn, sizes=sizes("push"), promise=kept, max_weight=STEP_BYTES
+        )
+        self._acks = GroupCommit(self._call_ack, self._spawn, sizes=sizes("ack"), promise=kept, max_weight=STEP_JOBS)
+        self._cancels = GroupCommit(
+            self._call_cancel, self._spawn, sizes=sizes("cancel"), promise=kept, max_weight=STEP_JOBS
+        )
+        self._acks_by_id = GroupCommit(
             self._call_ack_by_id, self._spawn, sizes=sizes("cancel"), promise=kept, max_weight=STEP_JOBS
         )
-        self._reserves = Batch(
+        self._reserves = GroupCommit(
             self._call_reserve,
             self._spawn,
             sizes=sizes("reserve"),

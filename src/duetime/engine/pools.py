@@ -16,16 +16,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 
+from duetime.engine.duties import OUTAGE
 from duetime.engine.engine import Engine, Witness
-from duetime.engine.journal_meters import watch_journal
-from duetime.engine.journaled import join_journal
-from duetime.engine.loops import OUTAGE
-from duetime.engine.metered import Metered
-from duetime.engine.meters import Meters
-from duetime.engine.pool_meters import PoolMeters
 from duetime.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.job import MAX_BODY, Moved
 from duetime.journal.journal import Journal
+from duetime.journal.observer import join_journal
+from duetime.metrics.journal_meters import watch_journal
+from duetime.metrics.meters import Meters
+from duetime.metrics.observer import Metered
+from duetime.metrics.pool_meters import PoolMeters
 from duetime.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.registry import Registry

@@ -18,10 +18,10 @@ from types import TracebackType
 
 from duetime.errors import DuetimeError, InvalidSettings, JournalFull, StoreUnavailable
 from duetime.job import Event
-from duetime.journal.closing import close_dead_nodes
+from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.events import Draft
-from duetime.journal.keeping import delete_old
 from duetime.journal.options import JournalOptions
+from duetime.journal.retention import delete_old
 from duetime.journal.shipping import Shipper
 from duetime.journal.writer import MAX_BACKLOG, Numbered, Waiter, Writer
 

@@ -45,14 +45,14 @@ class Gap(NamedTuple):
 Item = Entry | Damage | Gap
 
 
-class Found(NamedTuple):
+class FoundEntry(NamedTuple):
     """`end` is the offset behind it: where the next line begins."""
 
     item: Entry | Damage
     end: int
 
 
-def read_segment(path: Path, offset: int = 0, *, complete: bool = True) -> Iterator[Found]:
+def read_segment(path: Path, offset: int = 0, *, complete: bool = True) -> Iterator[FoundEntry]:
     """The lines from an offset on, which must be where a line begins.
 
     A last line without its end is damage if the segment is `complete`, else it is still being written.
@@ -68,7 +68,7 @@ def read_segment(path: Path, offset: int = 0, *, complete: bool = True) -> Itera
                 item = read_line(line)
             except ValueError as error:
                 item = Damage(path, at, str(error), len(line))
-            yield Found(item, offset)
+            yield FoundEntry(item, offset)
 
 
 def read_journal(journal: Path, *, only: Collection[str] | None = None) -> Iterator[Item]:

@@ -13,8 +13,8 @@ from typing import Any
 from zlib import crc32
 
 from duetime.errors import InvalidSettings
-from duetime.journal.keeping import shipped
 from duetime.journal.options import JournalOptions
+from duetime.journal.retention import shipped
 from duetime.journal.segments import SHIPPED, is_alive, nodes, sealed
 
 CHUNK = 1_048_576

@@ -16,8 +16,8 @@ from queue import Empty, SimpleQueue
 
 from duetime.job import Event
 from duetime.journal.events import Draft
-from duetime.journal.files import NodeFiles
 from duetime.journal.lines import place_before_seq, write_draft
+from duetime.journal.node_folder import NodeFiles
 from duetime.journal.options import Fsync, JournalOptions, node_name
 
 log = logging.getLogger("duetime.journal")

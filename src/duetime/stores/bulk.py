@@ -50,7 +50,7 @@ class JobColumns(NamedTuple):
         ]
 
 
-class Step(NamedTuple):
+class LoadStep(NamedTuple):
     """Rows `first` to `last` - 1 of the columns, pushed at once. `distinct`: no id stands twice among them."""
 
     first: int
@@ -65,7 +65,7 @@ class Loaded(NamedTuple):
     `at` is the store's time of the push that did it.
     """
 
-    step: Step
+    step: LoadStep
     at: int
     born: int
     moved: Sequence[Moved] = ()
@@ -83,13 +83,13 @@ class Loaded(NamedTuple):
 class Failed(NamedTuple):
     """A step that the store refused; nothing of it was done, unless the error is one of an unknown outcome."""
 
-    step: Step
+    step: LoadStep
     error: DuetimeError
 
 
 class Bulk(Protocol):
     def load(
-        self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
+        self, queue: Queue, columns: JobColumns, steps: Sequence[LoadStep], *, pace: Pace | None = None
     ) -> AsyncIterator[Loaded | Failed]:
         """Push the steps, several under way at a time; an answer per step, in their order."""
         ...
@@ -106,7 +106,7 @@ class PlainBulk:
         self._store = store
 
     async def load(
-        self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
+        self, queue: Queue, columns: JobColumns, steps: Sequence[LoadStep], *, pace: Pace | None = None
     ) -> AsyncIterator[Loaded | Failed]:
         for step in steps:
             if pace:
@@ -121,7 +121,7 @@ class PlainBulk:
         await self._store.close()
 
 
-def loaded(step: Step, answer: Pushed | DuetimeError) -> Loaded | Failed:
+def loaded(step: LoadStep, answer: Pushed | DuetimeError) -> Loaded | Failed:
     """The answer to an ordinary push, as one to a step."""
     if isinstance(answer, DuetimeError):
         return Failed(step, answer)

@@ -26,11 +26,11 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
     scheme = url.partition(":")[0]
     match scheme:
         case "memory":
-            from duetime.stores.memory import MemoryStore
+            from duetime.stores.memory.store import MemoryStore
 
             return MemoryStore(clock)
         case "sqlite":
-            from duetime.stores.sql.sqlite import SqliteStore
+            from duetime.stores.sqlite.store import SqliteStore
 
             path, synchronous, reserve = _sqlite_parts(url)
             return await SqliteStore.open(path, clock=clock, synchronous=synchronous, reserve=reserve)

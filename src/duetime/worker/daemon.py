@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from duetime.client import connect_async
-from duetime.engine.loops import OUTAGE
+from duetime.engine.duties import OUTAGE
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.wire.payload import RESTARTS
 from duetime.worker.events import TaskEvent

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from duetime.client import AsyncClient
-from duetime.engine.loops import OUTAGE
+from duetime.engine.duties import OUTAGE
 from duetime.errors import DuetimeError
 from duetime.worker.events import TaskEvent
 from duetime.worker.held_jobs import HeldJobs

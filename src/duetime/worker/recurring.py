@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from duetime.client import AsyncClient
 from duetime.client.calls import bulk, push
-from duetime.engine.loops import OUTAGE
+from duetime.engine.duties import OUTAGE
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import Delivery, Event, IfExists, NewJob, State
 from duetime.names import Queue, check_queue

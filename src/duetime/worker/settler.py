@@ -12,7 +12,7 @@ from typing import Any
 
 from duetime.client import AsyncClient, calls
 from duetime.client.calls import Call, Result
-from duetime.engine.loops import OUTAGE
+from duetime.engine.duties import OUTAGE
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import STEP_JOBS
 from duetime.names import Queue

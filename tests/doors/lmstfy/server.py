@@ -12,14 +12,14 @@ import msgspec
 import uvloop
 from starlette.types import Message, Scope
 
-from duetime.api.app import Runtime, admin_app, api_app
-from duetime.api.exchange import ClientGone
-from duetime.api.listener import Listener
-from duetime.api.lmstfy import LmstfyDoor, Parts
-from duetime.engine.mirror import Mirror
+from duetime.doors.lmstfy import LmstfyDoor, LmstfyParts
 from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.http.exchange import ClientGone
+from duetime.http.listener import Listener
 from duetime.job import Counts, NewJob
 from duetime.names import Queue
+from duetime.server.apps import Runtime, admin_app, api_app
 from duetime.settings import Settings, load
 from duetime.stores.open import open_store
 from tests.doors.lmstfy.client import Lmstfy
@@ -34,7 +34,7 @@ T = TypeVar("T")
 async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
     async with (
         Pools(settings.pools, open_store=open_store, max_body=settings.max_body) as pools,
-        Mirror(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as mirror,
     ):
         yield Runtime(settings, pools, mirror)
 
@@ -62,7 +62,7 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="lmstfy server")
         self._started = threading.Event()
         self._error: BaseException | None = None
-        self.parts: Parts
+        self.parts: LmstfyParts
 
     def __enter__(self) -> "Server":
         self._thread.start()

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from duetime.api.ouqiang import OuqiangDoor
 from duetime.clock import ManualClock
+from duetime.doors.ouqiang import OuqiangDoor
 from duetime.engine import Engine
 from duetime.stores.open import open_store
 from tests.doors.v1.server import listen

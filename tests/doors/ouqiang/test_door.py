@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from duetime.api.ouqiang import OuqiangDoor
+from duetime.doors.ouqiang import OuqiangDoor
 from duetime.names import Queue
 from tests.doors.ouqiang.conftest import NAMESPACE, Caller
 from tests.doors.v1.server import listen

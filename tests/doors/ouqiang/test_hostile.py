@@ -5,7 +5,7 @@ import logging
 import httpx
 import pytest
 
-from duetime.api.ouqiang import OuqiangDoor
+from duetime.doors.ouqiang import OuqiangDoor
 from duetime.job import NewJob
 from duetime.names import Queue
 from tests.doors.ouqiang.conftest import NAMESPACE, Caller

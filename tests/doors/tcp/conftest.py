@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from duetime.engine.mirror import Mirror
+from duetime.callbacks.topic_jobs import TopicJobs
+from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.doors.tcp import TcpDoor, TcpOptions
+from duetime.doors.tcp.commands import Commands, Rules
 from duetime.engine.pools import Pools
-from duetime.engine.topics.book import Place, Topics
-from duetime.engine.topics.desk import TopicDesk
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.names import Queue
 from duetime.stores.open import open_store
-from duetime.tcp import TcpDoor, TcpOptions
-from duetime.tcp.commands import Commands, Rules
 from duetime.topic import Topic
 
-PLACE = Place("default", Queue("shop", "order"))
+PLACE = TopicPlace("default", Queue("shop", "order"))
 
 
 class Talk:
@@ -60,7 +60,7 @@ def packed(request: object) -> bytes:
 class Site:
     """A server with its topics."""
 
-    def __init__(self, pools: Pools, topics: Topics, desk: TopicDesk) -> None:
+    def __init__(self, pools: Pools, topics: TopicRegistry, desk: TopicJobs) -> None:
         self.pools = pools
         self.topics = topics
         self.desk = desk
@@ -91,7 +91,7 @@ class Site:
 async def site() -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
         pools = await stack.enter_async_context(Pools({"default": "memory:"}, open_store=open_store))
-        mirror = await stack.enter_async_context(Mirror(lambda: pools.registry))
-        topics = Topics(lambda: pools.registry, mirror)
+        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
+        topics = TopicRegistry(lambda: pools.registry, mirror)
         await topics.add(PLACE, Topic(key="order", callback="http://example.com/", delay_ms=60_000))
-        yield Site(pools, topics, TopicDesk(pools.engine, topics, zone=UTC))
+        yield Site(pools, topics, TopicJobs(pools.engine, topics, zone=UTC))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from duetime.doors.tcp.commands import Rules
 from duetime.job import State
 from duetime.names import Queue
-from duetime.tcp.commands import Rules
 from duetime.topic import Status
 from tests.doors.tcp.conftest import PLACE, Site, Talk, packed
 

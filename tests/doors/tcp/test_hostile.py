@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from duetime.doors.tcp.commands import Rules
 from duetime.job import NewJob
-from duetime.tcp.commands import Rules
 from tests.doors.tcp.conftest import PLACE, Site
 from tests.doors.tcp.test_door import DONE, FAILED, add
 

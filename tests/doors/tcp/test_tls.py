@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from duetime.api.further_doors import read_certificate
+from duetime.doors.tcp.commands import Rules
 from duetime.errors import InvalidSettings
-from duetime.tcp.commands import Rules
+from duetime.server.extra_doors import read_certificate
 from tests.doors.tcp.conftest import Site, packed
 from tests.plugins.ci import missing_service
 

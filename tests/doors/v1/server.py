@@ -21,13 +21,13 @@ from typing import Any, Literal
 import uvicorn
 from starlette.types import ASGIApp
 
-from duetime.api.auth import Access
-from duetime.api.limits import Side, Slot
-from duetime.api.listener import Listener
-from duetime.api.v1 import NativeDoor
-from duetime.api.v1.gate import Admitted, Gate, OneEngine, OpenGate
+from duetime.doors.rate_limits import Side, Slot
+from duetime.doors.tokens import Access
+from duetime.doors.v1 import NativeDoor
+from duetime.doors.v1.gate import Admitted, Gate, OneEngine, OpenGate
 from duetime.engine import Engine
 from duetime.errors import Unauthorized
+from duetime.http.listener import Listener
 from duetime.stores.base import Reaped, Store
 from duetime.stores.open import open_store
 

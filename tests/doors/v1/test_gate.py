@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from duetime.api.auth import Access, Tokens
-from duetime.api.limits import Limit, Limits
-from duetime.api.v1 import NativeDoor, administration
-from duetime.api.v1.gate import TokenGate
-from duetime.api.v1.routes import ROUTES, Route
-from duetime.engine.mirror import Mirror
+from duetime.doors.rate_limits import Limit, RateLimits
+from duetime.doors.tokens import Access, Tokens
+from duetime.doors.v1 import NativeDoor, administration
+from duetime.doors.v1.gate import TokenGate
+from duetime.doors.v1.routes import ROUTES, Route
 from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
 from duetime.stores.open import open_store
 from tests.doors.v1.server import listen
 from tests.doors.v1.vocabulary import MAIL, ok, problem
@@ -22,7 +22,7 @@ from tests.doors.v1.vocabulary import MAIL, ok, problem
 class Server:
     http: httpx.AsyncClient
     tokens: Tokens
-    limits: Limits
+    limits: RateLimits
 
     async def token(self, *scopes: Access, pool: str = "default", namespace: str = "shop") -> str:
         secret = await self.tokens.create(pool, namespace, "", scopes=frozenset(scopes or Access))
@@ -36,10 +36,10 @@ class Server:
 async def server() -> AsyncIterator[Server]:
     async with (
         Pools({"default": "memory:", "spare": "memory:"}, open_store=open_store) as pools,
-        Mirror(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as mirror,
     ):
         tokens = Tokens(mirror, lambda: pools.registry, pools)
-        limits = Limits(mirror, lambda: pools.registry)
+        limits = RateLimits(mirror, lambda: pools.registry)
         async with (
             listen(NativeDoor(pools, TokenGate(tokens, limits))) as at,
             httpx.AsyncClient(base_url=at.url, verify=False) as http,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from duetime.api.v1.routes import ROUTES, Route
+from duetime.doors.v1.routes import ROUTES, Route
 from tests.doors.v1.server import Served
 
 DEEP = 100_000

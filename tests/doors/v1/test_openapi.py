@@ -13,9 +13,9 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from duetime.api.v1 import openapi
-from duetime.api.v1.pages import PATHS, pages
-from duetime.api.v1.routes import ROUTES, Route
+from duetime.doors.v1 import openapi
+from duetime.doors.v1.pages import PATHS, pages
+from duetime.doors.v1.routes import ROUTES, Route
 from duetime.errors import BY_CODE, BodyTooLarge, MethodNotAllowed, NotFound
 from duetime.stores.open import open_store
 from tests.doors.v1.server import serve

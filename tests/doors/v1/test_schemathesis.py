@@ -12,8 +12,8 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from duetime.api.v1 import openapi
 from duetime.clock import duration_ms
+from duetime.doors.v1 import openapi
 from duetime.errors import InvalidTime
 from tests.plugins.processes import guard, release
 from tests.plugins.scale import read_scale

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from duetime.api.app import Runtime, api_app
-from duetime.engine.mirror import Mirror
 from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.server.apps import Runtime, api_app
 from duetime.settings import Settings
 from duetime.stores.open import open_store
 from tests.doors.v1.server import listen
@@ -23,7 +23,7 @@ def dev(request: pytest.FixtureRequest) -> bool:
 async def runtime(dev: bool) -> AsyncIterator[Runtime]:
     async with (
         Pools({"default": "memory:"}, open_store=open_store) as pools,
-        Mirror(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as mirror,
     ):
         yield Runtime(Settings(dev=dev), pools, mirror)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from duetime.api.v1.consumers import give_back_all
+from duetime.doors.v1.consumers import give_back_all
 from duetime.engine import Engine
 from duetime.errors import DuetimeError, LeaseLost, StoreDamaged, StoreFull
 from duetime.job import Lease, Moved, NewJob
 from duetime.names import Queue
-from duetime.stores.memory import MemoryStore
+from duetime.stores.memory.store import MemoryStore
 
 QUEUE = Queue("shop", "mail")
 

@@ -16,9 +16,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from duetime.client import Client, calls
 from duetime.client.lookup import Lookup
 from duetime.client.transport import is_http
-from duetime.engine.journaling import Journaling, known
 from duetime.errors import DuetimeError
 from duetime.job import STEP_JOBS, IfExists, Job, Moved, State
+from duetime.journal.pool_journal import Journaling, known
 from duetime.names import Queue
 from duetime.spark.audit.transform import SCAN
 from duetime.spark.schemas import frame

@@ -18,7 +18,7 @@ MOST_SOON = 20_000
 
 
 @dataclass(frozen=True)
-class Members:
+class DemoMembers:
     """`rows` members, `soon` of them due evenly over `window_ms` from `window_at`, the others in the month after."""
 
     rows: int
@@ -30,7 +30,7 @@ class Members:
         return min(max(self.rows // SOONEST, 1), MOST_SOON)
 
 
-def members_table(spark: SparkSession, members: Members) -> DataFrame:
+def members_table(spark: SparkSession, members: DemoMembers) -> DataFrame:
     """member_id, email, plan, expires_at (timestamp)."""
     number = F.col("id")
     soon = F.lit(members.window_at) + F.floor(number * members.window_ms / members.soon)

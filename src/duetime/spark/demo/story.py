@@ -19,7 +19,7 @@ from duetime.clock import SystemClock
 from duetime.errors import StoreUnavailable
 from duetime.spark.audit.run import Audited, Beside, run_audit
 from duetime.spark.demo.consumers import Consumers
-from duetime.spark.demo.members import Members, members_table, reminders
+from duetime.spark.demo.members import DemoMembers, members_table, reminders
 from duetime.spark.demo.processes import DemoFailed, EmptyRedis, Server
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import Scheduled
@@ -82,7 +82,7 @@ class Demo:
         self._server = Server(self._store, self._journal, plan.folder)
         self._began = SystemClock().now_ms()
         lead_s = 3 + plan.rows / LOADED_PER_S
-        self._members = Members(plan.rows, self._began + round(lead_s * 1000), round(plan.window_s * 1000))
+        self._members = DemoMembers(plan.rows, self._began + round(lead_s * 1000), round(plan.window_s * 1000))
 
     def run(self) -> Ending:
         """Raises DemoFailed, or what a pipeline raised. The processes are gone afterwards in any case."""

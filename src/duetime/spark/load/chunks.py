@@ -14,7 +14,7 @@ from duetime.job import STEP_BYTES, STEP_JOBS, Priority
 from duetime.names import Queue
 from duetime.spark.load.job_columns import arrow, kernels
 from duetime.stores.base import Mark
-from duetime.stores.bulk import JobColumns, Step
+from duetime.stores.bulk import JobColumns, LoadStep
 
 MarkMaker = Callable[[int, bytes], Mark | None]
 """From a step's number in its file and its digest."""
@@ -25,7 +25,7 @@ class Portion(NamedTuple):
 
     queue: Queue
     columns: JobColumns
-    steps: list[Step]
+    steps: list[LoadStep]
 
 
 class Cutter:
@@ -61,12 +61,12 @@ class Cutter:
         begin = ranges[0][0]
         some = rows.slice(begin, ranges[-1][1] - begin)
         columns = job_columns_of(some)
-        steps: list[Step] = []
+        steps: list[LoadStep] = []
         for first, last in ranges:
             ids = columns.ids.slice(first - begin, last - first)
             mark = self._make_mark(self._number, _digest(columns, first - begin, last - begin))
             distinct = kernels.count_distinct(ids).as_py() == last - first
-            steps.append(Step(first - begin, last - begin, mark, distinct))
+            steps.append(LoadStep(first - begin, last - begin, mark, distinct))
             self._number += 1
         return Portion(Queue(self._namespace, some.column("queue")[0].as_py()), columns, steps)
 

@@ -5,8 +5,8 @@ Runs on the driver, before anything is pushed.
 
 from dataclasses import replace
 
-from duetime.engine.journaling import begin, known, refusal
 from duetime.errors import InvalidSettings
+from duetime.journal.pool_journal import begin, known, refusal
 from duetime.journal.settings import embedded_options
 from duetime.spark.load.options import LoadOptions
 from duetime.stores.open import open_store

@@ -19,7 +19,7 @@ from duetime.names import Queue
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import LoadOptions
 from duetime.stores.base import StoreInfo
-from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, Pace, Step, loaded
+from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, LoadStep, Pace, loaded
 from duetime.stores.open import open_bulk
 
 TRIES = 12
@@ -121,7 +121,7 @@ async def _push(destination: Bulk, portion: Portion, pace: Pace | None) -> Async
     answers: dict[int, Loaded] = {}
     left, failures = list(portion.steps), 0
     while left:
-        unanswered: list[Step] = []
+        unanswered: list[LoadStep] = []
         problem: StoreUnavailable | None = None
         async for answer in destination.load(portion.queue, portion.columns, left, pace=pace):
             if isinstance(answer, Loaded):
@@ -165,7 +165,7 @@ class HttpBulk:
         self._namespace = namespace
 
     async def load(
-        self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
+        self, queue: Queue, columns: JobColumns, steps: Sequence[LoadStep], *, pace: Pace | None = None
     ) -> AsyncIterator[Loaded | Failed]:
         waiting: list[asyncio.Task[Loaded | Failed]] = []
         try:
@@ -181,7 +181,7 @@ class HttpBulk:
             for task in waiting:
                 task.cancel()
 
-    async def _send(self, queue: Queue, columns: JobColumns, step: Step) -> Loaded | Failed:
+    async def _send(self, queue: Queue, columns: JobColumns, step: LoadStep) -> Loaded | Failed:
         call = calls.push(queue, columns.jobs(step.first, step.last), IfExists.KEEP, step.mark)
         try:
             return loaded(step, await self._client.send(call))

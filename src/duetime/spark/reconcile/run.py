@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import functions as F
 
 from duetime.ids import IdMaker
-from duetime.journal.closing import close_dead_nodes
+from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import check_complete
 from duetime.spark.audit.run import DEFAULT_POOL, Beside, Evidence, Told, gather

@@ -16,7 +16,7 @@ from duetime.errors import DuetimeError
 from duetime.job import STEP_BYTES, Event, Moved
 from duetime.names import Queue
 from duetime.stores.base import StoreInfo
-from duetime.stores.bulk import Failed, JobColumns, Loaded, Pace, PlainBulk, Step
+from duetime.stores.bulk import Failed, JobColumns, Loaded, LoadStep, Pace, PlainBulk
 from duetime.stores.redis.codec import BRIEF, HOW, read_marked, read_moved
 from duetime.stores.redis.pipe import pack
 from duetime.stores.redis.store import RedisStore, read_refusal
@@ -35,7 +35,7 @@ class RedisBulk:
         self._store = store
 
     async def load(
-        self, queue: Queue, columns: JobColumns, steps: Sequence[Step], *, pace: Pace | None = None
+        self, queue: Queue, columns: JobColumns, steps: Sequence[LoadStep], *, pace: Pace | None = None
     ) -> AsyncIterator[Loaded | Failed]:
         if columns.attributes is not None:
             async for answer in PlainBulk(self._store).load(queue, columns, steps, pace=pace):
@@ -57,7 +57,7 @@ class RedisBulk:
             for task in waiting:
                 task.cancel()
 
-    def _send(self, queue: Queue, encoded: "Encoded", step: Step) -> Coroutine[Any, Any, Loaded | Failed]:
+    def _send(self, queue: Queue, encoded: "Encoded", step: LoadStep) -> Coroutine[Any, Any, Loaded | Failed]:
         async def send() -> Loaded | Failed:
             rest, count = encoded.request(step)
             try:
@@ -90,7 +90,7 @@ class Encoded:
         self._bodies, self._body_ends = _pieces(_join(b"$", _length(bodies), b"\r\n", bodies, b"\r\n", b""))
         self._how = HOW.pack(columns.ttl_ms, columns.tries, columns.priority, 0, 0)
 
-    def request(self, step: Step) -> tuple[bytes, int]:
+    def request(self, step: LoadStep) -> tuple[bytes, int]:
         """All that follows the keys and the time in push.lua's arguments, and how many arguments that is."""
         first, last, mark, distinct = step
         size, times = last - first, self._times[first:last]
@@ -133,7 +133,7 @@ def _pieces(values: Any) -> tuple[memoryview, Any]:
     return memoryview(data), starts.to_numpy()
 
 
-def _read(encoded: Encoded, step: Step, answer: Any, now: int) -> Loaded | Failed:
+def _read(encoded: Encoded, step: LoadStep, answer: Any, now: int) -> Loaded | Failed:
     match answer:
         case int():
             return Loaded(step, now, answer)

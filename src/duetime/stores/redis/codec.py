@@ -124,7 +124,7 @@ def read_info(packed: bytes | None) -> tuple[str, Mapping[str, str]]:
         return UNREADABLE_INFO, {}
 
 
-class Entry(NamedTuple):
+class PackedEntry(NamedTuple):
     """A job as the scripts that look at jobs show it. `at` is its due_at, lease end or time of death."""
 
     raw: bytes
@@ -133,7 +133,7 @@ class Entry(NamedTuple):
     info: bytes | None
 
 
-def read_job(queue: Queue, job_id: str, entry: Entry, now: int) -> Job:
+def read_job(queue: Queue, job_id: str, entry: PackedEntry, now: int) -> Job:
     at = int(entry.at)
     header = read_header(entry.raw)
     state, born, attempt, used, tries, priority, due_at, expires_at = _record_of(header, entry.record, at)

@@ -22,7 +22,7 @@ from redis.crc import key_slot
 from redis.exceptions import MovedError, ResponseError
 
 from duetime.errors import InvalidSettings
-from duetime.stores.redis.link import Link, Node, Topology, Wire, target
+from duetime.stores.redis.link import Link, RedisNode, RedisWire, Topology, target
 from duetime.stores.redis.pipe import Argument, Login, Lost, Unsent, pack
 
 OPTIONS = {"timeout", "tls", "ca", "cert", "key", "sentinel_password"}
@@ -103,7 +103,7 @@ def connect(url: str) -> Link:
             login = Login(password=address.option("sentinel_password") or None, tls=_tls(address))
             return Link(Sentinel(address, maker, _NodeMaker(address, login, min(timeout_s, 1.0))), timeout_s)
         case _:
-            return Link(Single(maker.make(*address.hosts[0])), timeout_s)
+            return Link(SingleRedis(maker.make(*address.hosts[0])), timeout_s)
 
 
 def _tls(address: Address) -> ssl.SSLContext | None:
@@ -124,10 +124,10 @@ class _NodeMaker:
     login: Login
     timeout_s: float
 
-    def make(self, host: str, port: int) -> Node:
-        return Node(host, port, self._dial, login=self.login, timeout_s=self.timeout_s)
+    def make(self, host: str, port: int) -> RedisNode:
+        return RedisNode(host, port, self._dial, login=self.login, timeout_s=self.timeout_s)
 
-    def _dial(self, host: str, port: int) -> Wire:
+    def _dial(self, host: str, port: int) -> RedisWire:
         """For subscriptions. One attempt and no deadline of the driver's own: the link repeats and watches the time."""
         settings: dict[str, Any] = {
             "username": self.login.username,
@@ -140,30 +140,30 @@ class _NodeMaker:
             "socket_keepalive": True,
         }
         if not self.address.is_tls:
-            return cast(Wire, Connection(host=host, port=port, **settings))
+            return cast(RedisWire, Connection(host=host, port=port, **settings))
         for option, setting in (("ca", "ssl_ca_certs"), ("cert", "ssl_certfile"), ("key", "ssl_keyfile")):
             if value := self.address.option(option):
                 settings[setting] = value
-        return cast(Wire, SSLConnection(host=host, port=port, **settings))
+        return cast(RedisWire, SSLConnection(host=host, port=port, **settings))
 
 
-class Single:
+class SingleRedis:
     """One Redis."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: RedisNode) -> None:
         self._node = node
 
-    async def node(self, key: Argument) -> Node:
+    async def node(self, key: Argument) -> RedisNode:
         return self._node
 
-    async def any_node(self) -> Node:
+    async def any_node(self) -> RedisNode:
         return self._node
 
-    async def renew(self, failed: Node | None) -> None: ...
+    async def renew(self, failed: RedisNode | None) -> None: ...
 
     def moved(self, error: MovedError) -> None: ...
 
-    def at(self, host: str, port: int) -> Node:
+    def at(self, host: str, port: int) -> RedisNode:
         return self._node
 
     async def close(self) -> None:
@@ -175,24 +175,24 @@ class _Renewing:
 
     def __init__(self, maker: _NodeMaker) -> None:
         self._maker = maker
-        self._nodes: dict[tuple[str, int], Node] = {}
+        self._nodes: dict[tuple[str, int], RedisNode] = {}
         self._lock = asyncio.Lock()
         self._renewed_at = float("-inf")
 
-    def at(self, host: str, port: int) -> Node:
+    def at(self, host: str, port: int) -> RedisNode:
         node = self._nodes.get((host, port))
         if node is None:
             node = self._nodes[host, port] = self._maker.make(host, port)
         return node
 
-    async def renew(self, failed: Node | None) -> None:
+    async def renew(self, failed: RedisNode | None) -> None:
         asked_at = asyncio.get_running_loop().time()
         async with self._lock:
             if self._renewed_at < asked_at - RENEW_PAUSE_S:
                 await self._learn(failed)
                 self._renewed_at = asyncio.get_running_loop().time()
 
-    async def _learn(self, failed: Node | None) -> None:
+    async def _learn(self, failed: RedisNode | None) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -207,12 +207,12 @@ class Sentinel(_Renewing):
         super().__init__(maker)
         self._service = address.service
         self._sentinels = [asker.make(*host) for host in address.hosts]
-        self._primary: Node | None = None
+        self._primary: RedisNode | None = None
 
-    async def node(self, key: Argument) -> Node:
+    async def node(self, key: Argument) -> RedisNode:
         return await self.any_node()
 
-    async def any_node(self) -> Node:
+    async def any_node(self) -> RedisNode:
         if self._primary is None:
             await self.renew(None)
         if self._primary is None:
@@ -221,7 +221,7 @@ class Sentinel(_Renewing):
 
     def moved(self, error: MovedError) -> None: ...
 
-    async def _learn(self, failed: Node | None) -> None:
+    async def _learn(self, failed: RedisNode | None) -> None:
         question = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
         problems: list[str] = []
         for sentinel in list(self._sentinels):
@@ -252,9 +252,9 @@ class Cluster(_Renewing):
     def __init__(self, address: Address, maker: _NodeMaker) -> None:
         super().__init__(maker)
         self._seeds = address.hosts
-        self._slots: dict[int, Node] = {}
+        self._slots: dict[int, RedisNode] = {}
 
-    async def node(self, key: Argument) -> Node:
+    async def node(self, key: Argument) -> RedisNode:
         if not self._slots:
             await self.renew(None)
         slot = key_slot(key if isinstance(key, bytes) else str(key).encode())
@@ -263,7 +263,7 @@ class Cluster(_Renewing):
         except KeyError:
             raise Unsent(f"no node of the Cluster has the slot {slot}") from None
 
-    async def any_node(self) -> Node:
+    async def any_node(self) -> RedisNode:
         if not self._slots:
             await self.renew(None)
         if not self._slots:
@@ -273,7 +273,7 @@ class Cluster(_Renewing):
     def moved(self, error: MovedError) -> None:
         self._slots[error.slot_id] = self.at(*target(error))
 
-    async def _learn(self, failed: Node | None) -> None:
+    async def _learn(self, failed: RedisNode | None) -> None:
         known = {(node.host, node.port) for node in self._slots.values()}
         problems: list[str] = []
         avoided = {(failed.host, failed.port)} if failed else set[tuple[str, int]]()
@@ -291,7 +291,7 @@ class Cluster(_Renewing):
         raise Unsent(f"no node of the Cluster answers: {'; '.join(problems)}")
 
     def _read_slots(self, ranges: list[list[Any]], asked: str) -> None:
-        slots: dict[int, Node] = {}
+        slots: dict[int, RedisNode] = {}
         for first, last, primary, *_ in ranges:
             # A node that does not know its own name is the one that was asked.
             node = self.at(primary[0].decode() if primary[0] else asked, int(primary[1]))
@@ -299,4 +299,4 @@ class Cluster(_Renewing):
         self._slots = slots
 
 
-_topologies: tuple[type[Topology], ...] = (Single, Sentinel, Cluster)
+_topologies: tuple[type[Topology], ...] = (SingleRedis, Sentinel, Cluster)

@@ -33,7 +33,7 @@ IDLE_S = 5.0
 """A subscription that hears nothing for this long asks whether anybody is there."""
 
 
-class Wire(Protocol):
+class RedisWire(Protocol):
     """What is used of redis-py's connection."""
 
     async def connect(self) -> None: ...
@@ -46,10 +46,10 @@ class Wire(Protocol):
     def is_connected(self) -> bool: ...
 
 
-Dial = Callable[[str, int], Wire]
+Dial = Callable[[str, int], RedisWire]
 
 
-class Node:
+class RedisNode:
     """One Redis server: a pipe for commands, and connections of their own for subscriptions."""
 
     def __init__(self, host: str, port: int, dial: Dial, *, login: Login, timeout_s: float) -> None:
@@ -79,7 +79,7 @@ class Node:
                 self._pipe = await Pipe.dial(self.host, self.port, self._login, self._timeout_s)
             return self._pipe
 
-    async def open(self) -> Wire:
+    async def open(self) -> RedisWire:
         """A connection of the caller's own."""
         wire = self._dial(self.host, self.port)
         try:
@@ -102,11 +102,11 @@ class Node:
 class Topology(Protocol):
     """Which node has a key. `renew` after a failure, `moved` after a redirection."""
 
-    async def node(self, key: Argument) -> Node: ...
-    async def any_node(self) -> Node: ...
-    async def renew(self, failed: Node | None) -> None: ...
+    async def node(self, key: Argument) -> RedisNode: ...
+    async def any_node(self) -> RedisNode: ...
+    async def renew(self, failed: RedisNode | None) -> None: ...
     def moved(self, error: MovedError) -> None: ...
-    def at(self, host: str, port: int) -> Node: ...
+    def at(self, host: str, port: int) -> RedisNode: ...
     async def close(self) -> None: ...
 
 
@@ -206,7 +206,7 @@ class Link:
 
     async def _run_all(self, attempt: "_Attempt", *, again: bool) -> None:
         """Send what is left, in one round trip per node at the same time."""
-        groups: dict[Node, list[int]] = {}
+        groups: dict[RedisNode, list[int]] = {}
         left, attempt.left, attempt.failed_at = attempt.left, [], []
         for index in left:
             try:
@@ -221,7 +221,7 @@ class Link:
         else:
             await asyncio.gather(*runs)
 
-    async def _run_group(self, attempt: "_Attempt", node: Node, indexes: list[int], *, again: bool) -> None:
+    async def _run_group(self, attempt: "_Attempt", node: RedisNode, indexes: list[int], *, again: bool) -> None:
         packed = {index: pack(attempt.commands[index][1]) for index in indexes}
         try:
             received = await node.run(b"".join(packed.values()), len(indexes))
@@ -242,14 +242,14 @@ class Link:
     def _is_past(self, deadline: float) -> bool:
         return asyncio.get_running_loop().time() >= deadline
 
-    async def _redirect(self, answer: Any, node: Node | None, pause_s: float) -> None:
+    async def _redirect(self, answer: Any, node: RedisNode | None, pause_s: float) -> None:
         if isinstance(answer, MovedError):
             self._topology.moved(answer)
         else:
             await asyncio.sleep(pause_s)
             await self._renew(node)
 
-    async def _renew(self, failed: Node | None) -> None:
+    async def _renew(self, failed: RedisNode | None) -> None:
         with suppress(Unsent, Lost):  # the next attempt says what is wrong
             await self._topology.renew(failed)
 
@@ -260,7 +260,7 @@ class _Attempt:
     def __init__(self, commands: Sequence[tuple[Argument, Command]]) -> None:
         self.commands = commands
         self.left = list(range(len(commands)))
-        self.failed_at: list[Node | None] = []
+        self.failed_at: list[RedisNode | None] = []
         self.problem = ""
         self._answers: dict[int, Any] = {}
         self._lost: set[int] = set()
@@ -268,7 +268,7 @@ class _Attempt:
     def has(self, index: int) -> bool:
         return index in self._answers
 
-    def take(self, index: int, answer: Any, node: Node) -> None:
+    def take(self, index: int, answer: Any, node: RedisNode) -> None:
         self._answers[index] = answer
         if _is_misdirected(answer):
             self.left.append(index)
@@ -276,7 +276,7 @@ class _Attempt:
             if not isinstance(answer, MovedError):
                 self.failed_at.append(node)
 
-    def fail(self, indexes: list[int], error: Unsent | Lost, node: Node | None, *, again: bool) -> None:
+    def fail(self, indexes: list[int], error: Unsent | Lost, node: RedisNode | None, *, again: bool) -> None:
         self.problem = str(error)
         self.failed_at.append(node)
         if isinstance(error, Lost):
@@ -313,14 +313,14 @@ def _is_misdirected(answer: Any) -> bool:
     return first_word(answer) in {"LOADING", "READONLY"}
 
 
-async def _hang_up(wire: Wire) -> None:
+async def _hang_up(wire: RedisWire) -> None:
     """Over TLS both sides take leave; a loop that ends before that leaves the socket open."""
     with suppress(TimeoutError, RedisError):
         async with asyncio.timeout(FAREWELL_S):
             await wire.disconnect()
 
 
-async def _messages(wire: Wire) -> AsyncIterator[bytes | None]:
+async def _messages(wire: RedisWire) -> AsyncIterator[bytes | None]:
     asked = False
     while True:
         message = await wire.read_response(disable_decoding=True, timeout=IDLE_S, disconnect_on_error=False)

@@ -14,7 +14,7 @@ from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Moved, State
 from duetime.names import Queue
 from duetime.stores.base import Page, Purged, QueueRules, RulesChange, StoreInfo
 from duetime.stores.redis import keys, walk
-from duetime.stores.redis.codec import Entry, read_job
+from duetime.stores.redis.codec import PackedEntry, read_job
 from duetime.stores.redis.damage import read_happened
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.pipe import Argument
@@ -59,7 +59,7 @@ class RedisReads:
             "get", keys.prefix(queue), self._now(), STEP_BYTES, *ids[:STEP_JOBS], again=True
         )
         found = zip(ids, entries, strict=False)
-        return [None if entry is None else read_job(queue, name, Entry(*entry), now) for name, entry in found]
+        return [None if entry is None else read_job(queue, name, PackedEntry(*entry), now) for name, entry in found]
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
         place = cursor.split(":", 2) if cursor else ("", "", "")
@@ -68,7 +68,9 @@ class RedisReads:
         now, more, priority, at, last, *flat = await self._scripts.run(
             "list", keys.prefix(queue), self._now(), *arguments, again=True
         )
-        jobs = [read_job(queue, flat[i].decode(), Entry(*flat[i + 1 : i + 5]), now) for i in range(0, len(flat), 5)]
+        jobs = [
+            read_job(queue, flat[i].decode(), PackedEntry(*flat[i + 1 : i + 5]), now) for i in range(0, len(flat), 5)
+        ]
         return Page(jobs, f"{priority}:{at.decode()}:{last.decode()}" if more else None)
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:

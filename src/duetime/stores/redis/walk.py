@@ -16,7 +16,7 @@ PAGE = 500
 
 
 @dataclass
-class Found:
+class WalkFindings:
     """One id, and everywhere it was met."""
 
     places: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
@@ -33,14 +33,14 @@ class Picture:
     """A queue as it was found."""
 
     queue: Queue
-    jobs: dict[bytes, Found] = field(default_factory=dict[bytes, Found])
+    jobs: dict[bytes, WalkFindings] = field(default_factory=dict[bytes, WalkFindings])
     state: QueueState = field(default_factory=QueueState)
     unreadable: list[str] = field(default_factory=list[str])
     sweeping: bool = False
     agenda: float = float("inf")
 
-    def at(self, job_id: bytes) -> Found:
-        return self.jobs.setdefault(job_id, Found())
+    def at(self, job_id: bytes) -> WalkFindings:
+        return self.jobs.setdefault(job_id, WalkFindings())
 
 
 async def check_queue(link: Link, queue: Queue, counts: Counts) -> list[str]:

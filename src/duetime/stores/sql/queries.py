@@ -20,7 +20,7 @@ def load_queries(dialect: str) -> Mapping[str, str]:
         if file.name.endswith(".sql"):
             for name, statement in _parse(file.read_text(encoding="utf-8")):
                 if name in queries:
-                    raise ValueError(f"the query {name!r} stands twice in {dialect}/*.sql")
+                    raise ValueError(f"the query {name!r} stands twice in {dialect}/sql/*.sql")
                 queries[name] = statement
     return queries
 
@@ -47,8 +47,8 @@ def statements(script: str) -> list[str]:
     return [statement.strip() for statement in re.split(r";\s*\n", bare + "\n") if statement.strip()]
 
 
-def _folder(*parts: str) -> Traversable:
-    return files("duetime.stores.sql").joinpath(*parts)
+def _folder(dialect: str, *parts: str) -> Traversable:
+    return files("duetime.stores").joinpath(dialect, "sql", *parts)
 
 
 def _parse(text: str) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""Problems that last, who looks for them and who is told."""

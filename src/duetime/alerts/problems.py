@@ -1,0 +1,286 @@
+"""Alerts: what is wrong now is told once, by one process, and its end is told as well.
+
+A problem that lasts is a record in the registry while it lasts: who manages to write it sends the alert, who manages
+to remove it sends the recovery notice, so fifty processes that see the same thing send one mail. Processes look at
+different moments, began at different times and may reach different things, so whoever sees the problem renews its
+record, and it is over when somebody finds it gone and nobody has renewed it for a while. While the registry
+itself cannot be reached, one process per machine speaks (it holds a lock file): that is what people must hear of. An
+event that is over when it is seen, such as a callback that was given up, is told at once and then at most once in a
+while, with the number of those in between.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from duetime.alerts.senders import AlertSender, MailServer
+from duetime.clock import Clock, SystemClock
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.errors import DuetimeError, InvalidSettings, VersionConflict
+from duetime.names import is_mail
+from duetime.settings import mask
+from duetime.stores.registry import Record, Registry
+
+log = logging.getLogger("duetime.alerts")
+
+SETTINGS = "alerts"
+KEY = "settings"
+FIRING = "alert"
+EVENT_PAUSE_MS = 300_000
+RENEW_S = 5.0
+"""Age at which the record of a problem is written again by whoever still sees the problem."""
+QUIET_S = 30.0
+"""How long nobody has seen a problem before it is over: more than two looks at what grows slowly, and a renewal."""
+
+
+class AlertSettings(Struct, frozen=True, omit_defaults=True):
+    """Who hears of everything, the mail server for plain addresses, and the addresses that topics use by a name. A
+    record of the registry.
+    """
+
+    addresses: tuple[str, ...] = ()
+    mail_server: MailServer | None = None
+    channels: dict[str, str] = {}
+
+
+class Problem(Struct, frozen=True):
+    """`title` fits a subject line; `text` says what to do; `addresses`, as topics have them, hear of it too."""
+
+    title: str
+    text: str
+    addresses: tuple[str, ...] = ()
+
+
+class AlertReport(NamedTuple):
+    """What one observer knows: what is wrong, and which of the problems that were told are over."""
+
+    problems: Mapping[str, Problem] = {}
+    ended: Collection[str] = ()
+
+
+class Firing(Struct, frozen=True):
+    """The record of a problem that lasts. `since` and `told_at` are epoch seconds of who wrote it."""
+
+    problem: Problem
+    since: float
+    told_at: float
+
+
+def read_settings(record: Record | None) -> AlertSettings:
+    return msgspec.json.decode(record.value, type=AlertSettings) if record else AlertSettings()
+
+
+class Alerts:
+    """An async context manager: leaving it waits for what is being sent, up to the announcer's deadline."""
+
+    def __init__(
+        self,
+        registry: Callable[[], Registry],
+        mirror: RegistryCopy,
+        *,
+        deployment: str,
+        repeat_s: float = 3600,
+        announcer: AlertSender | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`deployment` tells those who share a registry from others on the machine. After `repeat_s` a problem that
+        still lasts is told again.
+        """
+        self._registry = registry
+        self._mirror = mirror
+        self._repeat_s = repeat_s
+        self._clock = clock or SystemClock()
+        self._renewed: dict[str, tuple[int, float]] = {}
+        self._announcer = announcer or AlertSender()
+        self._speaker = Speaker(deployment)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._local: dict[str, Firing] = {}
+        self._unsaid: dict[tuple[str, str], int] = {}
+        self._said_at: dict[tuple[str, str], float] = {}
+        self._known = AlertSettings()
+
+    async def __aenter__(self) -> "Alerts":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        self._speaker.close()
+
+    # --- problems that last
+
+    async def judge(
+        self, problems: Mapping[str, Problem], judged: Callable[[str], bool], ended: Collection[str] = ()
+    ) -> None:
+        """What is wrong now. A problem that fired, that `judged` knows and that is not there any more is over when no
+        other process has seen it for a while; those that `ended` are over at once.
+        """
+        before = self._renewed
+        firing, ages = self._firing(), self._ages()
+        for key, problem in problems.items():
+            if key not in firing:
+                # If it ended since the last round, its observer here has not heard of that yet.
+                if key not in before:
+                    await self._fire(key, problem)
+            elif time.time() - firing[key].told_at >= self._repeat_s:
+                await self._remind(key, problem, firing[key])
+            elif ages.get(key, 0.0) >= RENEW_S:
+                await self._replace(key, firing[key])
+        for key in firing.keys() - problems.keys():
+            if key in ended or (judged(key) and (key in self._local or ages[key] >= QUIET_S)):
+                await self._end(key, firing[key])
+
+    def _firing(self) -> Mapping[str, Firing]:
+        records = self._mirror.list_records(FIRING)
+        return {one.key: msgspec.json.decode(one.value, type=Firing) for one in records} | self._local
+
+    def _ages(self) -> Mapping[str, float]:
+        """For how long each record has been as it is, as seen from here: clocks of other machines do not count."""
+        now = self._clock.monotonic()
+        self._renewed = {
+            one.key: seen if (seen := self._renewed.get(one.key)) and seen[0] == one.version else (one.version, now)
+            for one in self._mirror.list_records(FIRING)
+        }
+        return {key: now - since for key, (_, since) in self._renewed.items()}
+
+    async def _fire(self, key: str, problem: Problem) -> None:
+        firing = Firing(problem, time.time(), time.time())
+        try:
+            await self._registry().put(FIRING, key, msgspec.json.encode(firing), if_version=0)
+        except VersionConflict:
+            return
+        except DuetimeError:
+            self._local[key] = firing
+            if not self._speaker.speaks():
+                return
+        log.warning("alert", extra={"problem": key, "title": problem.title})
+        self._tell(problem.addresses, problem.title, problem.text)
+
+    async def _remind(self, key: str, problem: Problem, firing: Firing) -> None:
+        still = msgspec.structs.replace(firing, problem=problem, told_at=time.time())
+        if key in self._local:
+            self._local[key] = still
+            speaks = self._speaker.speaks()
+        else:
+            speaks = await self._replace(key, still)
+        if speaks:
+            self._tell(problem.addresses, f"still: {problem.title}", f"{problem.text}\n\n{_lasting(firing)}")
+
+    async def _replace(self, key: str, firing: Firing) -> bool:
+        record = self._mirror.get(FIRING, key)
+        try:
+            if record is None:
+                return False
+            await self._registry().put(FIRING, key, msgspec.json.encode(firing), if_version=record.version)
+        except DuetimeError:
+            return False
+        return True
+
+    async def _end(self, key: str, firing: Firing) -> None:
+        record = self._mirror.get(FIRING, key)
+        try:
+            # Somebody who renewed it in this moment sees it still.
+            removed = record is not None and await self._registry().delete(FIRING, key, if_version=record.version)
+        except DuetimeError:
+            if key not in self._local:
+                return  # it is still recorded, and ended when the registry is back
+            removed = False
+        ours = self._speaker.speaks() if self._local.pop(key, None) else removed
+        if ours:
+            log.info("alert_ended", extra={"problem": key, "title": firing.problem.title})
+            self._tell(firing.problem.addresses, f"over: {firing.problem.title}", _lasting(firing))
+
+    # --- events
+
+    async def event(self, kind: str, subject: str, text: str, addresses: Sequence[str] = ()) -> None:
+        """Something happened. Of one (kind, subject) one is told in five minutes, over all processes."""
+        name = (kind, subject)
+        try:
+            counter = await self._registry().increment(f"alert:{kind}:{subject}", life_ms=EVENT_PAUSE_MS)
+            first = counter.value == 1
+        except DuetimeError:
+            first = time.monotonic() - self._said_at.get(name, -math.inf) >= EVENT_PAUSE_MS / 1000
+        if not first:
+            self._unsaid[name] = self._unsaid.get(name, 0) + 1
+            return
+        self._said_at[name] = time.monotonic()
+        if before := self._unsaid.pop(name, 0):
+            text = f"{text}\n\n{before} more since the last notice."
+        log.warning("alert", extra={"problem": kind, "title": subject})
+        self._tell(addresses, subject, text)
+
+    # --- telling
+
+    def settings(self) -> AlertSettings:
+        """As last known: an outage of the registry is when they are needed most."""
+        try:
+            self._known = read_settings(self._mirror.get(SETTINGS, KEY))
+        except msgspec.DecodeError as error:
+            log.warning("alert_settings_unreadable", extra={"error": str(error)})
+        return self._known
+
+    def _tell(self, addresses: Collection[str], title: str, text: str) -> None:
+        settings = self.settings()
+        everybody = list(dict.fromkeys([*settings.addresses, *_of_topic(addresses, settings.channels)]))
+        if not everybody:
+            return
+        task = asyncio.create_task(self._send(everybody, f"Duetime: {title}", text, settings.mail_server))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, addresses: Sequence[str], title: str, text: str, server: MailServer | None) -> None:
+        try:
+            await self._announcer.send(addresses, title, text, server=server)
+        except InvalidSettings as error:
+            log.warning("alert_not_sent", extra={"error": error.message, "title": title})
+
+
+def _of_topic(addresses: Collection[str], channels: Mapping[str, str]) -> Iterator[str]:
+    """Only mail addresses and channels: a URL that a topic brings along is not called, whoever let it in."""
+    for address in addresses:
+        if is_mail(address):
+            yield address
+        elif address in channels:
+            yield channels[address]
+        else:
+            log.warning("alert_not_sent", extra={"address": mask(address), "error": "there is no such channel"})
+
+
+class Speaker:
+    """One of the processes of a deployment on this machine; the next one when that is gone."""
+
+    def __init__(self, deployment: str) -> None:
+        name = hashlib.sha256(f"{os.getuid()} {deployment}".encode()).hexdigest()[:16]
+        self._path = Path(tempfile.gettempdir()) / f"duetime-{name}.speaker"
+        self._file: IO[bytes] | None = None
+
+    def speaks(self) -> bool:
+        if self._file is None:
+            file = self._path.open("ab")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                return False
+            self._file = file
+        return True
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _lasting(firing: Firing) -> str:
+    minutes, seconds = divmod(int(time.time() - firing.since), 60)
+    return f"Since {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(firing.since))}, {minutes} min {seconds} s."

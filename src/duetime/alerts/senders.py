@@ -1,0 +1,135 @@
+"""How an alert reaches people: mail, Slack, DingTalk, Feishu and whatever else `apprise` knows.
+
+An address is one of its URLs (`slack://...`, `mailto://...`) or a plain mail address, which goes through the mail
+server of the alert settings. The library is synchronous and its servers may hang, so every address gets a thread of its
+own and a deadline; threads that hang do not keep the process from ending.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from msgspec import Struct
+
+from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.names import is_mail
+from duetime.settings import mask
+
+log = logging.getLogger("duetime.alerts")
+
+DEADLINE_S = 15.0
+MAX_THREADS = 8
+"""Sends under way, hanging ones included."""
+
+
+class MailServer(Struct, frozen=True, omit_defaults=True):
+    """Where plain mail addresses go. `security` is starttls, ssl or none."""
+
+    host: str
+    sender: str
+    port: int = 0
+    user: str = ""
+    password: str = ""
+    security: str = "starttls"
+
+
+SECURITIES = {"starttls": ("mailtos", "starttls"), "ssl": ("mailtos", "ssl"), "none": ("mailto", "insecure")}
+
+
+def check_address(address: str) -> str:
+    """Raises InvalidRequest for what can never be announced to."""
+    if not is_mail(address) and _plugin(address) is None:
+        raise InvalidRequest(f"neither a mail address nor a URL that apprise knows: {mask(address)}")
+    return address
+
+
+def mail_url(server: MailServer, address: str) -> str:
+    """The apprise URL of a plain mail address."""
+    if server.security not in SECURITIES:
+        raise InvalidRequest(f"the security of a mail server is one of {', '.join(SECURITIES)}: {server.security!r}")
+    scheme, mode = SECURITIES[server.security]
+    login = f"{quote(server.user, safe='')}:{quote(server.password, safe='')}@" if server.user else ""
+    port = f":{server.port}" if server.port else ""
+    options = {"from": server.sender, "to": address, "smtp": server.host, "mode": mode, "format": "text"}
+    return f"{scheme}://{login}{server.host}{port}/?{urlencode(options)}"
+
+
+class AlertSender:
+    """Sends to many addresses at once."""
+
+    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+        self._deadline_s = deadline_s
+        self._slots = asyncio.Semaphore(MAX_THREADS)
+
+    async def send(
+        self, addresses: Sequence[str], title: str, text: str, *, server: MailServer | None = None
+    ) -> list[str]:
+        """The addresses that were not reached, each with its reason in the log."""
+        answers = await asyncio.gather(*(self._send(address, title, text, server) for address in addresses))
+        return [address for address, sent in zip(addresses, answers, strict=True) if not sent]
+
+    async def _send(self, address: str, title: str, text: str, server: MailServer | None) -> bool:
+        why = "the address is not understood"
+        try:
+            url = address
+            if is_mail(address):
+                if server is None:
+                    raise InvalidRequest("no mail server is set: duetime alert mail-server --host HOST --from ADDRESS")
+                url = mail_url(server, address)
+            if (plugin := _plugin(url)) is not None:
+                async with asyncio.timeout(self._deadline_s):
+                    if await self._in_a_thread(plugin, title, text):
+                        return True
+                    why = "it was refused"
+        except TimeoutError:
+            why = f"no answer within {self._deadline_s:g} s"
+        except InvalidRequest as error:
+            why = error.message
+        log.warning("alert_not_sent", extra={"address": mask(address), "error": why, "title": title})
+        return False
+
+    async def _in_a_thread(self, plugin: Any, title: str, text: str) -> bool:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+
+        def finish(sent: bool) -> None:
+            self._slots.release()
+            if not done.done():
+                done.set_result(sent)
+
+        def work() -> None:
+            try:
+                sent = _notify(plugin, title, text)
+            except Exception as error:  # plugins of many authors
+                log.warning("alert_plugin_failed", extra={"error": mask(str(error))})
+                sent = False
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finish, sent)
+
+        await self._slots.acquire()
+        threading.Thread(target=work, name="duetime-alert", daemon=True).start()
+        return await done
+
+
+def _notify(plugin: Any, title: str, text: str) -> bool:
+    """Lines stay lines and `<` stays `<`, also where the plugin writes HTML."""
+    import apprise  # noqa: PLC0415  # there is a plugin, so it is there
+
+    library: Any = apprise
+    receivers: Any = library.Apprise()
+    receivers.add(plugin)
+    return bool(receivers.notify(title=title, body=text, body_format=library.NotifyFormat.TEXT))
+
+
+def _plugin(url: str) -> Any:
+    """None for a URL that no plugin takes."""
+    try:
+        # Optional, and slow to import: only who sends alerts pays for it.
+        import apprise  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise InvalidSettings("alerts need the extra duetime[alerts] (apprise is missing)") from None
+    library: Any = apprise
+    return library.Apprise.instantiate(url, suppress_exceptions=True)

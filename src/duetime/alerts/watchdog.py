@@ -1,0 +1,260 @@
+"""The watchdog: checks the pools every second and raises alerts.
+
+A pool that does not answer three times in a row is down. Every ten seconds it also looks at what grows slowly: memory
+near its limit, dead letters that become more, jobs that wait longer past their due time than they should. Every server
+process has one; `alerts.py` sees to it that only one of them speaks.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from duetime.alerts.problems import AlertReport, Alerts, Problem
+from duetime.clock import Clock, SystemClock
+from duetime.engine.pools import Pools
+from duetime.errors import DuetimeError
+from duetime.job import STEP_JOBS
+from duetime.names import Queue
+from duetime.stores.base import Store, StoreInfo
+
+log = logging.getLogger("duetime.watchdog")
+
+EVERY_S = 1.0
+PING_S = 2.0
+STRIKES = 3
+"""Failed checks in a row before a pool counts as down."""
+SLOW_EVERY = 10
+"""Rounds between two looks at what grows slowly."""
+WINDOW_S = 300.0
+"""Over which dead letters are compared."""
+
+
+class WatchTargets(Struct, frozen=True):
+    """When to speak. Zero switches a check off."""
+
+    memory_percent: int = 90
+    dead_growth: int = 10
+    lateness_s: float = 600.0
+
+
+async def nothing_more() -> AlertReport:
+    return AlertReport()
+
+
+class Seen(NamedTuple):
+    at: float
+    dead: int
+
+
+class GrowthWindow:
+    """The dead letters of a queue over the last WINDOW_S, and since when they were looked at."""
+
+    def __init__(self, first: Seen) -> None:
+        self.since = first.at
+        self.seen = deque([first])
+
+    def gained(self, now: Seen) -> int:
+        self.seen.append(now)
+        while self.seen[0].at < now.at - WINDOW_S:
+            self.seen.popleft()
+        return now.dead - min(one.dead for one in self.seen)
+
+
+class Watchdog:
+    """An async context manager: inside it the rounds run."""
+
+    name = "watchdog"
+
+    def __init__(
+        self,
+        pools: Pools,
+        alerts: Alerts,
+        targets: WatchTargets,
+        *,
+        more: Callable[[], Awaitable[AlertReport]] = nothing_more,
+        ping_s: float = PING_S,
+        clock: Clock | None = None,
+    ) -> None:
+        """A pool that takes longer than `ping_s` to answer counts as down. `more` adds what others know;
+        only they can tell when that is over, and no key of theirs begins like those of a pool.
+        """
+        self._pools = pools
+        self._alerts = alerts
+        self._targets = targets
+        self._more = more
+        self._ping_s = ping_s
+        self._strikes: dict[str, int] = {}
+        self._slow: dict[str, Mapping[str, Problem]] = {}
+        self._clock = clock or SystemClock()
+        self._dead: dict[tuple[str, Queue], GrowthWindow] = {}
+        self._looked_at: dict[str, float] = {}
+        self._unsure: dict[str, set[str]] = {}
+        """Keys of problems, by pool, about which this process cannot tell yet."""
+        self._rounds = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Watchdog":
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.run_once()
+            except DuetimeError as error:
+                log.warning("watchdog_fails", extra={"error": error.message})
+            except Exception:
+                # Who watches must not be the first to go.
+                log.exception("watchdog_broke")
+            await asyncio.sleep(EVERY_S)
+
+    async def run_once(self) -> None:
+        """One round over all pools."""
+        slow = self._rounds % SLOW_EVERY == 0
+        self._rounds += 1
+        names = self._pools.names
+        found = await asyncio.gather(*(self._check(name, slow=slow) for name in names))
+        more = await self._more()
+        problems: dict[str, Problem] = dict(more.problems)
+        for one in found:
+            problems.update(one)
+        await self._alerts.judge(problems, self._can_tell, more.ended)
+
+    def _can_tell(self, key: str) -> bool:
+        """Does this process know enough of a pool's problem to say that it is over?"""
+        name, _, what = key.partition(":")
+        if name not in self._pools.names or self._strikes.get(name, 0):
+            return False
+        if what.startswith("down:"):  # one of the pool's stores
+            return not self._strikes.get(key, 0)
+        return what == "down" or (name in self._looked_at and key not in self._unsure[name])
+
+    async def _check(self, name: str, *, slow: bool) -> Mapping[str, Problem]:
+        """What is wrong with a pool. One that is down keeps the slow problems that it had: nobody can tell."""
+        try:
+            async with asyncio.timeout(self._ping_s):
+                store = self._pools.engine(name).store
+                info = await store.ping()
+        except (DuetimeError, TimeoutError) as error:
+            self._strikes[name] = self._strikes.get(name, 0) + 1
+            why = error.message if isinstance(error, DuetimeError) else f"no answer within {self._ping_s:g} s"
+            down = self._strikes[name] >= STRIKES
+            return {**self._slow.get(name, {}), **({f"{name}:down": _down(name, why)} if down else {})}
+        self._strikes[name] = 0
+        if slow:
+            try:
+                async with asyncio.timeout(SLOW_EVERY * EVERY_S):
+                    self._slow[name] = await self._look(name, store, info)
+            except (DuetimeError, TimeoutError) as error:
+                log.info("watchdog_look_failed", extra={"pool": name, "error": str(error)})
+        return {**self._slow.get(name, {}), **dict(self._parts_down(name, info))}
+
+    def _parts_down(self, name: str, info: StoreInfo) -> Iterator[tuple[str, Problem]]:
+        """The stores of a pool that do not answer while its others serve."""
+        keys = {f"{name}:down:{part}": error for part, error in info.problems.items()}
+        for key in [key for key in self._strikes if key.startswith(f"{name}:down:") and key not in keys]:
+            del self._strikes[key]
+        for key, error in keys.items():
+            self._strikes[key] = self._strikes.get(key, 0) + 1
+            if self._strikes[key] >= STRIKES:
+                yield key, _part_down(name, error.message)
+
+    async def _look(self, name: str, store: Store, info: StoreInfo) -> Mapping[str, Problem]:
+        problems = dict(self._memory(name, info))
+        unsure: set[str] = set()
+        queues = await store.queues()
+        for chunk in _chunks(queues):
+            for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
+                if self._targets.dead_growth:
+                    problems.update(self._growth(name, queue, counts.dead, unsure))
+                if counts.damaged:
+                    problems[f"{name}:damaged:{queue}"] = _damaged(name, queue, counts.damaged)
+            if self._targets.lateness_s:
+                for queue, head in zip(chunk, await store.heads(chunk), strict=True):
+                    problems.update(self._late(name, queue, head, info.now))
+        self._looked_at[name], self._unsure[name] = self._clock.monotonic(), unsure
+        return problems
+
+    def _memory(self, name: str, info: StoreInfo) -> Iterator[tuple[str, Problem]]:
+        limit = self._targets.memory_percent
+        if limit and info.max_bytes and info.used_bytes * 100 >= info.max_bytes * limit:
+            share = info.used_bytes * 100 // info.max_bytes
+            yield (
+                f"{name}:memory",
+                Problem(
+                    f"pool {name} has used {share} % of its room",
+                    f"{info.used_bytes:,} of {info.max_bytes:,} bytes. When it is full, pushes are refused; deliveries "
+                    "go on. Give it more room, or look for a queue that nobody drains: duetime top.",
+                ),
+            )
+
+    def _growth(self, name: str, queue: Queue, dead: int, unsure: set[str]) -> Iterator[tuple[str, Problem]]:
+        key, now = (name, queue), self._clock.monotonic()
+        if not dead:
+            self._dead.pop(key, None)
+            return
+        if key not in self._dead:
+            # At the last look it had none; before the first one nobody knows.
+            before = self._looked_at.get(name)
+            self._dead[key] = GrowthWindow(Seen(now, dead) if before is None else Seen(before, 0))
+        window = self._dead[key]
+        grown = window.gained(Seen(now, dead))
+        if grown < self._targets.dead_growth <= dead and now - window.since < WINDOW_S:
+            # They may be new to the process that told of them, and were there when this one began.
+            unsure.add(f"{name}:dead:{queue}")
+        if grown >= self._targets.dead_growth:
+            yield (
+                f"{name}:dead:{queue}",
+                Problem(
+                    f"{queue} gained {grown} dead letters",
+                    f"Within {WINDOW_S / 60:g} minutes; now there are {dead} (pool {name}). "
+                    f"See why: duetime dead list {queue.name} --namespace {queue.namespace}",
+                ),
+            )
+
+    def _late(self, name: str, queue: Queue, head: int | None, now: int) -> Iterator[tuple[str, Problem]]:
+        if head is not None and now - head >= self._targets.lateness_s * 1000:
+            yield (
+                f"{name}:late:{queue}",
+                Problem(
+                    f"{queue} is {(now - head) // 1000} s late",
+                    f"Its earliest job has been due for that long (pool {name}, target "
+                    f"{self._targets.lateness_s:g} s): consumers are missing, slow or paused.",
+                ),
+            )
+
+
+def _damaged(name: str, queue: Queue, count: int) -> Problem:
+    return Problem(
+        f"{queue} holds {count} entries that cannot be read as jobs",
+        f"They were set aside, and the rest is served (pool {name}). Somebody else wrote to the store, or it is "
+        "damaged. See where they are: duetime doctor --deep",
+    )
+
+
+def _down(name: str, why: str) -> Problem:
+    return Problem(
+        f"pool {name} is down",
+        f"{why}. Pushes to it are refused and its jobs wait; nothing that was accepted is lost. Other pools work on.",
+    )
+
+
+def _part_down(name: str, why: str) -> Problem:
+    return Problem(
+        f"pool {name} misses one of its stores",
+        f"{why}. Pushes of its share are refused and its jobs wait; nothing that was accepted is lost. "
+        "The pool's other stores work on.",
+    )
+
+
+def _chunks(queues: Sequence[Queue]) -> Iterator[Sequence[Queue]]:
+    return (queues[at : at + STEP_JOBS] for at in range(0, len(queues), STEP_JOBS))

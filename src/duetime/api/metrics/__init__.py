@@ -1,1 +1,0 @@
-"""What is shown on /metrics: the numbers of all processes of a server, in Prometheus's text format."""

@@ -1,0 +1,1 @@
+"""Topics: queues whose jobs are delivered to a callback URL, and the courier that delivers them."""

@@ -1,0 +1,295 @@
+"""The courier of a server process: a lane for each topic, and what the lanes have in common.
+
+It follows the registry's mirror, so a topic that any process adds, edits, halts or removes is known here within a
+second. Beside the lanes it renews the leases of calls under way, counts what producers do to topics, and settles what
+dead processes left in the counts. Leaving it starts nothing new and lets what runs come to its end; what does not end
+in time is given back. Several couriers on one store are safe: a job is leased to one of them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from operator import itemgetter
+from typing import Any
+
+from duetime.callbacks.breaker import Breaker
+from duetime.callbacks.caller import Caller
+from duetime.callbacks.failing_topics import Streaks
+from duetime.callbacks.orphaned_counts import Heirs
+from duetime.callbacks.slots import Slots
+from duetime.callbacks.targets import AllowedTargets, Network
+from duetime.callbacks.topic_counts import Count, Tally
+from duetime.callbacks.topic_lane import Alert, LaneHost, LaneTools, RemovedTopicLane, TopicLane, delivers
+from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicPlace, TopicRegistry
+from duetime.clock import Clock, SystemClock
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.errors import DuetimeError, LeaseLost, TopicNotFound
+from duetime.job import Event, Moved
+from duetime.names import Queue
+from duetime.topic import Status, Topic
+
+log = logging.getLogger("duetime.courier")
+
+FOLLOW_EVERY_S = 0.1
+"""The registry may change more often than it is worth looking through all topics."""
+INHERIT_EVERY_S = 2.0
+RENEWED_AT_ONCE = 50
+"""Leases: enough that thousands are renewed in time, and few enough that the store serves others meanwhile."""
+WRITES = frozenset({Event.ACCEPTED, Event.REPLACED})
+DELETES = frozenset({Event.CANCELLED, Event.DELETED})
+
+
+@dataclass(frozen=True)
+class CourierOptions:
+    """Limits of one process, how long a lease is, where callbacks may go, how long a stop may take."""
+
+    in_flight: int = 500
+    per_host: int = 100
+    lease_ms: int = 15_000
+    allowed: tuple[Network, ...] = ()
+    zone: tzinfo | None = None
+    grace_s: float = 30.0
+
+
+async def log_alert(kind: str, subject: str, text: str, addresses: Sequence[str]) -> None:
+    """Where nobody else sends alerts, they are in the log."""
+    log.warning("alert", extra={"kind": kind, "subject": subject, "addresses": ",".join(addresses)})
+
+
+class Courier:
+    """An async context manager. `draining` ends the taking of jobs before it is left."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        mirror: RegistryCopy,
+        tally: Tally,
+        *,
+        options: CourierOptions | None = None,
+        alert: Alert = log_alert,
+        draining: asyncio.Event | None = None,
+    ) -> None:
+        self._pools = pools
+        self._mirror = mirror
+        self._options = options or CourierOptions()
+        self._draining = draining or asyncio.Event()
+        self._topics = TopicRegistry(lambda: pools.registry, mirror)
+        self._clock: Clock = SystemClock()
+        self._hosts: dict[str, LaneHost] = {}
+        self._lanes: dict[TopicPlace, tuple[TopicLane | RemovedTopicLane, asyncio.Task[None]]] = {}
+        self._retired: list[TopicLane | RemovedTopicLane] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        self._work: set[asyncio.Task[None]] = set()
+        self._duties: list[asyncio.Task[None]] = []
+        self._caller = Caller(AllowedTargets(self._options.allowed))
+        self._tally = tally
+        self._heirs = Heirs(lambda: pools.registry, pools.engine, self._clock, tally.node)
+        self._office = LaneTools(
+            engine=pools.engine,
+            caller=self._caller,
+            slots=Slots(self._options.in_flight),
+            host=self._host,
+            tally=tally,
+            alert=alert,
+            halt=self._halt,
+            spawn=self._spawn,
+            clock=self._clock,
+            zone=self._options.zone,
+            lease_ms=self._options.lease_ms,
+        )
+
+    async def __aenter__(self) -> "Courier":
+        await self._caller.__aenter__()
+        self._pools.watch(self._witness)
+        self._duties = [
+            asyncio.create_task(duty) for duty in (self._follow(), self._renew(), self._inherit(), self._drain())
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop_taking()
+        await self._finish_work()
+        for task in (*self._work, *self._duties):
+            task.cancel()
+        await asyncio.gather(*self._work, *self._duties, return_exceptions=True)
+        await self._give_back()
+        await self._caller.__aexit__(None, None, None)
+
+    async def _finish_work(self) -> None:
+        """A call that ends leaves an ack to be made: what is begun meanwhile is waited for, too."""
+        deadline = self._clock.monotonic() + self._options.grace_s
+        while self._work and (left := deadline - self._clock.monotonic()) > 0:
+            await asyncio.wait(self._work, timeout=left)
+
+    @property
+    def loops(self) -> list[asyncio.Task[None]]:
+        """What must not end before the courier does."""
+        return self._duties
+
+    def streaks(self) -> Streaks:
+        """How the calls of each topic have gone so far."""
+        lanes = [lane for lane, _ in self._lanes.values()]
+        return {lane.place: (lane.topic, lane.streak) for lane in lanes if isinstance(lane, TopicLane)}
+
+    @property
+    def in_flight(self) -> int:
+        return self._office.slots.used
+
+    def _host(self, name: str) -> LaneHost:
+        host = self._hosts.get(name)
+        if host is None:
+            host = self._hosts[name] = LaneHost(Slots(self._options.per_host), Breaker(self._clock.monotonic))
+        return host
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("delivery_broke", exc_info=error)
+
+    # --- which lanes there are
+
+    async def _follow(self) -> None:
+        version = -1
+        while not self._draining.is_set():
+            version = await self._mirror.changed(version)
+            try:
+                await self._match()
+            except Exception:
+                # A record that cannot be read must not end all deliveries.
+                log.exception("topics_unreadable")
+            await asyncio.sleep(FOLLOW_EVERY_S)
+
+    async def _match(self) -> None:
+        """Have a lane for every topic that delivers and for every removed one that has jobs left."""
+        known, gone = self._topics.known(KIND), self._topics.known(REMOVED_KIND)
+        if not self._options.in_flight:
+            return
+        topics = {place: topic for place, topic in known.items() if delivers(topic)}
+        removed = {place: topic for place, topic in gone.items() if place not in known}
+        for place, (lane, task) in list(self._lanes.items()):
+            wanted = topics if isinstance(lane, TopicLane) else removed
+            if place not in wanted or task.done():
+                await self._close(place)
+        for place, topic in topics.items():
+            self._open(place, topic)
+        for place, topic in removed.items():
+            if place not in self._lanes and place.pool in self._pools:
+                self._run(RemovedTopicLane(place, topic, self._office, self._topics))
+
+    def _open(self, place: TopicPlace, topic: Topic) -> None:
+        if place.pool not in self._pools:
+            return
+        known = self._lanes.get(place)
+        if known is None:
+            self._run(TopicLane(place, topic, self._office))
+        elif isinstance(known[0], TopicLane) and known[0].topic is not topic:
+            known[0].set_topic(topic)
+
+    def _run(self, lane: TopicLane | RemovedTopicLane) -> None:
+        if self._draining.is_set():
+            return
+        self._lanes[lane.place] = lane, asyncio.create_task(lane.run())
+
+    async def _close(self, place: TopicPlace) -> None:
+        """Nothing more is taken; what runs comes to its end."""
+        lane, task = self._lanes.pop(place)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        self._retired.append(lane)
+        task.cancel()
+        [ended] = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(ended, Exception):
+            log.error("lane_broke", exc_info=ended, extra={"topic": place.key})
+
+    async def _halt(self, place: TopicPlace, why: str) -> None:
+        log.warning("topic_halted", extra={"topic": place.key, "why": why})
+        try:
+            await self._topics.set_status(place, Status.OFFLINE, halted=why)
+        except TopicNotFound:
+            return
+
+    async def _drain(self) -> None:
+        await self._draining.wait()
+        await self._stop_taking()
+
+    async def _stop_taking(self) -> None:
+        self._draining.set()
+        for place in list(self._lanes):
+            if place in self._lanes:
+                await self._close(place)
+        # Lanes that somebody else is closing: what they give back at their end is work.
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    # --- leases
+
+    def _all_lanes(self) -> list[TopicLane | RemovedTopicLane]:
+        self._retired = [lane for lane in self._retired if lane.running]
+        return [*(lane for lane, _ in self._lanes.values()), *self._retired]
+
+    async def _renew(self) -> None:
+        """Calls may take longer than a lease: those that have run for a third of it are renewed."""
+        pause_s = self._options.lease_ms / 3000
+        while True:
+            await asyncio.sleep(pause_s)
+            now = self._clock.monotonic()
+            due = [
+                (since, lane, lease)
+                for lane in self._all_lanes()
+                for lease, since in lane.running.items()
+                if now - since >= pause_s / 2
+            ]
+            due.sort(key=itemgetter(0))
+            for batch in (due[at : at + RENEWED_AT_ONCE] for at in range(0, len(due), RENEWED_AT_ONCE)):
+                # What ended while others were renewed is not asked about.
+                await asyncio.gather(*(self._extend(lane, lease) for _, lane, lease in batch if lease in lane.running))
+
+    async def _extend(self, lane: TopicLane | RemovedTopicLane, lease: Any) -> None:
+        try:
+            await self._pools.engine(lane.place.pool).extend(lease, self._options.lease_ms)
+        except LeaseLost:
+            lane.running.pop(lease, None)
+        except DuetimeError as error:
+            log.warning("lease_not_renewed", extra={"topic": lane.place.key, "error": error.message})
+        except Exception:
+            # The other leases are still to be renewed.
+            log.exception("lease_not_renewed", extra={"topic": lane.place.key})
+        else:
+            if lease in lane.running:
+                lane.running[lease] = self._clock.monotonic()
+
+    async def _give_back(self) -> None:
+        for lane in self._all_lanes():
+            for lease in list(lane.running):
+                try:
+                    await self._pools.engine(lane.place.pool).give_back(lease)
+                except DuetimeError as error:
+                    log.info("not_given_back", extra={"id": lease.id, "error": error.message})
+
+    # --- counts
+
+    def _witness(self, pool: str, queue: Queue, moved: Sequence[Moved]) -> None:
+        """Producers pushed or removed jobs; of interest if the queue is a topic's."""
+        # Asked of the mirror itself: a topic that was added a moment ago counts from its first job on.
+        number = self._topics.number_of(place := TopicPlace(pool, queue))
+        if number is None:
+            return
+        for what, events in ((Count.WRITTEN, WRITES), (Count.DELETED, DELETES)):
+            if count := sum(one.event in events for one in moved):
+                self._tally.count(number, place, what, count)
+
+    async def _inherit(self) -> None:
+        while True:
+            await asyncio.sleep(INHERIT_EVERY_S)
+            try:
+                await self._heirs.run_once()
+            except DuetimeError as error:
+                log.info("counts_not_inherited", extra={"error": error.message})

@@ -1,0 +1,122 @@
+"""Topics whose callbacks fail, as problems that last: told once, and once more when a call works again.
+
+Each process knows only its own calls, so one that sees failures may say that there is a problem, but only one that saw
+a call work since then (or that nothing is left to call about) may say that it is over. Whoever still counts old
+failures then begins anew, so that the end of a problem in one process is not its beginning in another.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from duetime.alerts.problems import FIRING, AlertReport, Firing, Problem
+from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.errors import DuetimeError
+from duetime.topic import Topic
+
+PREFIX = "callback/"
+"""Of the keys of these problems; no pool's name has a slash, so they are nobody else's."""
+AFTER_S = 30.0
+"""A receiver that is restarted fails many calls at once; that is no news."""
+COUNT_S = 2.0
+
+
+class Streak:
+    """A topic's failed attempts in a row. Times are epoch seconds, 0 for never."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self.failures = 0
+        self.since = 0.0
+        self.worked_at = 0.0
+        self.why = ""
+
+    def worked(self) -> None:
+        self.failures = 0
+        self.worked_at = self._now()
+
+    def failed(self, why: str) -> None:
+        if not self.failures:
+            self.since = self._now()
+        self.failures += 1
+        self.why = why
+
+    def forget(self) -> None:
+        """Count anew."""
+        self.failures = 0
+
+    def is_long(self, failures: int, after_s: float) -> bool:
+        return self.failures >= failures and self._now() - self.since >= after_s
+
+
+Streaks = Mapping[TopicPlace, tuple[Topic, Streak]]
+
+
+class FailingCallbacks:
+    """What the watchdog asks every round. `failures` in a row, over `after_s`, are a problem; 0: never."""
+
+    def __init__(
+        self,
+        streaks: Callable[[], Streaks],
+        pools: Pools,
+        mirror: RegistryCopy,
+        *,
+        failures: int,
+        after_s: float = AFTER_S,
+    ) -> None:
+        self._streaks = streaks
+        self._topics = TopicRegistry(lambda: pools.registry, mirror)
+        self._pools = pools
+        self._mirror = mirror
+        self._failures = failures
+        self._after_s = after_s
+        self._told: set[str] = set()
+
+    async def __call__(self) -> AlertReport:
+        records = self._mirror.list_records(FIRING, PREFIX)
+        told = {record.key: msgspec.json.decode(record.value, type=Firing) for record in records}
+        known = {PREFIX + place.key: (place, *found) for place, found in self._streaks().items()}
+        for key in self._told - set(told):
+            if key in known:
+                known[key][2].forget()
+        self._told = set(told)
+        problems: dict[str, Problem] = {}
+        delivering = {PREFIX + place.key for place, topic in self._topics.known().items() if not topic.halted}
+        ended = told.keys() - delivering
+        for key, (place, topic, streak) in known.items():
+            failing = bool(self._failures) and streak.is_long(self._failures, self._after_s)
+            if not failing and key not in told:
+                continue
+            if await self._is_drained(place):
+                streak.forget()
+                ended.add(key)
+            elif failing:
+                problems[key] = _problem(place, topic, streak)
+            elif streak.worked_at > told[key].since:
+                ended.add(key)
+        return AlertReport(problems, ended)
+
+    async def _is_drained(self, place: TopicPlace) -> bool:
+        """Nothing is left to call about. A store that does not answer may have everything."""
+        try:
+            async with asyncio.timeout(COUNT_S):
+                [counts] = await self._pools.engine(place.pool).store.counts([place.queue])
+        except (DuetimeError, TimeoutError):
+            return False
+        return counts.delayed + counts.ready + counts.leased == 0
+
+
+def _problem(place: TopicPlace, topic: Topic, streak: Streak) -> Problem:
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(streak.since))
+    return Problem(
+        f"callbacks of {topic.name or topic.key} fail",
+        f"topic: {place.queue} (pool {place.pool})\ncallback: {topic.callback}\n"
+        f"{streak.failures} attempts in a row failed since {since}, the last one: {streak.why}\n"
+        "Its jobs wait for their next attempt; nothing is lost. Try one call: "
+        f"duetime topic test {topic.key} --namespace {place.queue.namespace}",
+        topic.alert,
+    )

@@ -1,0 +1,113 @@
+"""What an answer means: done, try again later, or give up. Pure rules, php-delayqueue's where it has one.
+
+An answer counts if it is not empty ("" and "0" are). A JSON answer of which the topic's retry condition is true asks
+for a retry. A topic may also demand a 2xx status; otherwise the status says nothing about success. What failed is
+tried again after the schedule's wait, or after the receiver's Retry-After if that is longer, until the cap is passed.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from duetime import backoff
+from duetime.condition import Condition
+from duetime.topic import Success, Topic
+
+MAX_SHOWN = 1500
+MAX_RETRY_AFTER_S = 86_400
+GONE = 410
+
+
+@dataclass(frozen=True)
+class CallbackAnswer:
+    """What came back. `error` says why nothing did; `unreachable` if there was not even a connection."""
+
+    status: int = 0
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    error: str = ""
+    unreachable: bool = False
+    ms: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """PHP's notion."""
+        return self.body in (b"", b"0")
+
+
+class Verdict(StrEnum):
+    DONE = "done"
+    EMPTY = "empty"
+    CONDITION = "condition"
+    STATUS = "status"
+
+
+def judge(topic: Topic, condition: Condition, answer: CallbackAnswer) -> Verdict:
+    if answer.is_empty:
+        return Verdict.EMPTY
+    if condition.root is not None and _asks_for_retry(condition, answer.body):
+        return Verdict.CONDITION
+    if topic.success is Success.STATUS and not 200 <= answer.status < 300:
+        return Verdict.STATUS
+    return Verdict.DONE
+
+
+def _asks_for_retry(condition: Condition, body: bytes) -> bool:
+    """Only a JSON object or list is looked at."""
+    if body.lstrip()[:1] not in (b"{", b"["):
+        return False
+    try:
+        return condition.holds(_decode(body))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _decode(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.ValidationError:
+        # A number beyond 64 bits, or beyond what a float holds: PHP reads on, and so do we.
+        return json.loads(body, parse_int=float)
+
+
+def retry_delay_ms(topic: Topic, verdict: Verdict, number: int, answer: CallbackAnswer, *, now_ms: int) -> int | None:
+    """How long until the retry after retry `number` (0: after the first attempt) failed; None: that was the last."""
+    endless = topic.lift_cap and verdict is Verdict.CONDITION
+    if number > topic.cap and not endless:
+        return None
+    wait = backoff.parse(topic.schedule).delay_ms(number + 1)
+    return max(wait, retry_after_s(answer, now_ms=now_ms) * 1000)
+
+
+def retry_after_s(answer: CallbackAnswer, *, now_ms: int) -> int:
+    """The receiver's Retry-After in seconds, 0 without one; never more than a day."""
+    text = answer.headers.get("retry-after", "").strip()
+    if not text:
+        return 0
+    if text.isascii() and text.isdigit():
+        seconds = int(text[:9])
+    else:
+        try:
+            seconds = int(parsedate_to_datetime(text).timestamp() - now_ms / 1000) + 1
+        except (ValueError, OverflowError):
+            return 0
+    return min(max(seconds, 0), MAX_RETRY_AFTER_S)
+
+
+def describe(verdict: Verdict, answer: CallbackAnswer) -> str:
+    """The last response in words, for the dead letter and the log."""
+    if answer.error:
+        return answer.error
+    text = answer.body[:MAX_SHOWN].decode(errors="replace")
+    match verdict:
+        case Verdict.EMPTY:
+            return f"HTTP {answer.status} with an empty answer {text!r}"
+        case Verdict.CONDITION:
+            return f"the retry condition holds for HTTP {answer.status}: {text}"
+        case _:
+            return f"HTTP {answer.status}: {text}"

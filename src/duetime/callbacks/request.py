@@ -1,0 +1,166 @@
+"""What is sent: one job of a topic as an HTTP request.
+
+The fields of the body's top level go into the query (GET) or a form (POST), or the whole body goes as JSON; topic and
+id are not sent. php-delayqueue's own fields come along: `notify_time` (when it is due), `dq_set_time` (when it was
+added) and, from the first retry on, `exp_notify_nums` (the number of this retry). A body that is not a JSON object is
+one field called `body`, or `body_b64` if it is not text either.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import quote_plus
+
+import msgspec
+
+from duetime import __version__
+from duetime.job import Delivery
+from duetime.topic import Method, Topic
+
+USER_AGENT = f"duetime/{__version__}"
+FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]*", re.ASCII)
+_RETRY = re.compile(r"retry (\d{1,9}): ")
+
+_decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class CallbackRequest(NamedTuple):
+    """A request, complete but for what differs from call to call."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: str = ""
+
+
+def retries_of(delivery: Delivery) -> int:
+    """How many retries there were, this one included; 0 for the first attempt.
+
+    The number travels in the error that the last release left, because neither a crash nor a give-back may count as a
+    retry. Where somebody else released the job, the tries that were used stand in for it.
+    """
+    if not delivery.error:
+        return 0
+    found = _RETRY.match(delivery.error)
+    return int(found[1]) if found else max(delivery.used - 1, 0)
+
+
+def retry_error(number: int, reason: str) -> str:
+    """The error to leave for `retries_of`."""
+    return f"retry {number}: {reason}"
+
+
+def clock_text(at_ms: int, zone: tzinfo | None) -> str:
+    """`2026-11-15 09:00:00`, without a zone; in the server's if none is set."""
+    return _second_text(at_ms // 1000, zone)
+
+
+@lru_cache(maxsize=1024)
+def _second_text(second: int, zone: tzinfo | None) -> str:
+    return datetime.fromtimestamp(second, zone).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def fields_of(body: bytes) -> dict[str, Any] | None:
+    """The top level of a body that is a JSON object, else None."""
+    if not body.lstrip().startswith(b"{"):
+        return None
+    try:
+        return _decode_fields(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def write(topic: Topic, delivery: Delivery, zone: tzinfo | None) -> CallbackRequest:
+    fields = fields_of(delivery.body)
+    if fields is None:
+        return _opaque(topic, delivery.body)
+    number = retries_of(delivery)
+    if number:
+        fields |= {"exp_notify_nums": number, "notify_time": clock_text(delivery.due_at, zone)}
+    fields.setdefault("notify_time", clock_text(delivery.due_at, zone))
+    fields.setdefault("dq_set_time", clock_text(delivery.lease.born, zone))
+    return compose(topic, fields)
+
+
+def compose(topic: Topic, fields: Mapping[str, Any]) -> CallbackRequest:
+    """The request for these fields."""
+    match topic.method:
+        case Method.GET:
+            return CallbackRequest("GET", _with_query(topic.callback, _flat(fields)), {})
+        case Method.POST:
+            return CallbackRequest("POST", topic.callback, {"content-type": FORM}, _flat(fields))
+        case Method.JSON:
+            return CallbackRequest("POST", topic.callback, {"content-type": JSON}, msgspec.json.encode(fields).decode())
+
+
+def _opaque(topic: Topic, body: bytes) -> CallbackRequest:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return compose(topic, {"body_b64": b64encode(body).decode()})
+    if topic.method is Method.JSON:
+        # Valid JSON goes as it is, so a receiver of JSON never gets anything else.
+        return CallbackRequest(
+            "POST", topic.callback, {"content-type": JSON}, text if _is_json(body) else _quoted(text)
+        )
+    return compose(topic, {"body": text})
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+def _flat(fields: Mapping[str, Any]) -> str:
+    return "&".join([f"{_quoted_plus(name)}={_quoted_plus(_field(value))}" for name, value in fields.items()])
+
+
+def _quoted_plus(text: str) -> str:
+    """As PHP's urlencode. Most names and many values need no quoting, which is slow to find out character by
+    character.
+    """
+    return text if _PLAIN.fullmatch(text) else quote_plus(text)
+
+
+def _field(value: object) -> str:
+    """As PHP writes it into a form; what is nested goes as JSON instead of being lost."""
+    match value:
+        case str():
+            return value
+        case None:
+            return ""
+        case bool():
+            return "1" if value else "0"
+        case _:
+            return msgspec.json.encode(value).decode()
+
+
+def _with_query(url: str, query: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{query}"
+
+
+def curl_command(letter: CallbackRequest) -> str:
+    """A command that repeats the call, for people."""
+    parts = ["curl", "-X", letter.method]
+    for name, value in letter.headers.items():
+        parts += ["-H", _shell(f"{name}: {value}")]
+    if letter.body:
+        parts += ["--data-raw", _shell(letter.body)]
+    return " ".join([*parts, _shell(letter.url)])
+
+
+def _shell(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,74 @@
+"""Where callbacks may go: no address of our own networks unless it is allowed by name.
+
+A callback URL is written by whoever may edit topics, so it must not reach what only this machine can reach: loopback,
+private and link-local networks, metadata services. The check is made on the addresses that a name resolves to, and
+the connection goes to the very addresses that were checked, so a name that changes its mind in between gains nothing.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from duetime.errors import InvalidSettings
+from duetime.names import is_host
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+MAX_REMEMBERED = 10_000
+"""Hosts that need no second look."""
+
+_NAT64 = ip_network("64:ff9b::/96")
+
+
+class ForbiddenTarget(OSError):
+    """The callback leads to an address that is not allowed."""
+
+
+def read_networks(text: str) -> tuple[Network, ...]:
+    """`127.0.0.0/8, ::1, 10.1.0.0/16`. Raises InvalidSettings."""
+    try:
+        return tuple(ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise InvalidSettings(f"callback_allow: {error}; write networks such as 127.0.0.0/8, 10.1.0.0/16") from None
+
+
+class AllowedTargets:
+    """`allowed` are networks that may be called although they are not public."""
+
+    def __init__(self, allowed: Iterable[Network] = ()) -> None:
+        self._allowed = tuple(allowed)
+        self._fine: set[str] = set()
+
+    def check(self, host: str) -> None:
+        """Refuse a host that is an address; a name is checked when it is resolved. Raises ForbiddenTarget."""
+        if host in self._fine:
+            return
+        if not is_host(host):
+            raise ForbiddenTarget(f"the callback leads to {host!r}, which is neither a name nor an address")
+        with suppress(ValueError):  # a name, which is checked when it is resolved
+            self.check_address(ip_address(host.strip("[]").partition("%")[0]))
+        if len(self._fine) >= MAX_REMEMBERED:
+            self._fine.clear()
+        self._fine.add(host)
+
+    def check_address(self, address: Address) -> None:
+        if not self._is_allowed(address):
+            raise ForbiddenTarget(f"the callback leads to {address}, which is not public; callback_allow can allow it")
+
+    def _is_allowed(self, address: Address) -> bool:
+        if any(address in network for network in self._allowed if network.version == address.version):
+            return True
+        inner = _embedded(address)
+        if inner is not None:
+            return self._is_allowed(inner)
+        return address.is_global and not address.is_multicast
+
+
+def _embedded(address: Address) -> IPv4Address | None:
+    """The IPv4 address that an IPv6 one leads to."""
+    if not isinstance(address, IPv6Address):
+        return None
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)

@@ -1,0 +1,127 @@
+"""What doors do with the jobs of topics: add, look at and remove them by topic and id.
+
+These are php-delayqueue's three commands without their wire. A job that is added takes its delay, priority and tries
+from its topic; adding it again under the same id replaces it. Every request leaves a line in the log
+`duetime.request`, every callback one in `duetime.notify`, with the same fields, so that the two can be compared.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+import msgspec
+
+from duetime.callbacks.request import clock_text, fields_of
+from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.clock import Clock, SystemClock
+from duetime.engine.engine import Engine
+from duetime.errors import DuetimeError, InvalidTime, JobNotFound, TopicOffline
+from duetime.job import IfExists, Moved, NewJob
+from duetime.names import check_id
+from duetime.topic import Status, Topic
+
+request_log = logging.getLogger("duetime.request")
+
+UNLIMITED = 0
+
+Body = Mapping[str, Any] | bytes
+"""Fields, or bytes that may be the JSON of some."""
+
+
+class TopicJobs:
+    """`zone` is that of times without one; None is the server's own."""
+
+    def __init__(
+        self,
+        engine: Callable[[str], Engine],
+        topics: TopicRegistry,
+        *,
+        zone: tzinfo | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._engine = engine
+        self._topics = topics
+        self._zone = zone
+        self._clock = clock or SystemClock()
+
+    async def add(
+        self,
+        place: TopicPlace,
+        job_id: str,
+        body: Body,
+        *,
+        fix_time: str = "",
+        due_at: int | None = None,
+    ) -> Moved:
+        """Accepted, or replaced where the id was taken. Due at `fix_time` (`Y-m-d H:i:s`) or `due_at`, else after the
+        topic's delay.
+
+        Raises TopicNotFound, TopicOffline, InvalidTime and what a push raises.
+        """
+        try:
+            topic = await self._topics.find(place)
+            if topic.status is not Status.ONLINE:
+                raise TopicOffline(f"the topic {topic.key!r} is offline and takes no new jobs", topic=topic.key)
+            at = read_clock_text(fix_time, self._zone) if fix_time else due_at
+            job = self._job(topic, check_id(job_id), body, at)
+            [moved] = (await self._engine(place.pool).push(place.queue, [job], if_exists=IfExists.REPLACE)).jobs
+        except DuetimeError as error:
+            _log("add_refused", place, job_id, why=error.code)
+            raise
+        _log("added", place, job_id, due_at=moved.due_at, moved=str(moved.event))
+        return moved
+
+    def _job(self, topic: Topic, job_id: str, body: Body, at: int | None) -> NewJob:
+        fields = fields_of(body) if isinstance(body, bytes) else dict(body)
+        if fields is not None:
+            now = self._clock.now_ms()
+            fields["notify_time"] = clock_text(at if at is not None else now + topic.delay_ms, self._zone)
+            fields.setdefault("dq_set_time", clock_text(now, self._zone))
+            body = msgspec.json.encode(fields)
+        delay_ms = 0 if at is not None else topic.delay_ms
+        kept = body if isinstance(body, bytes) else b""
+        return NewJob(job_id, kept, delay_ms=delay_ms, due_at=at, tries=UNLIMITED, priority=topic.priority)
+
+    async def get(self, place: TopicPlace, job_id: str) -> bytes:
+        """The body as kept, also while the topic is offline. Raises JobNotFound."""
+        try:
+            [job] = await self._engine(place.pool).store.get(place.queue, [check_id(job_id)])
+            if job is None:
+                raise _no_job(place, job_id)
+        except DuetimeError as error:
+            _log("get_refused", place, job_id, why=error.code)
+            raise
+        _log("got", place, job_id)
+        return job.body
+
+    async def delete(self, place: TopicPlace, job_id: str) -> Moved:
+        """Remove a job, wherever it is, also while the topic is offline. Raises JobNotFound."""
+        try:
+            [moved] = await self._engine(place.pool).cancel(place.queue, [job_id])
+            if moved is None:
+                raise _no_job(place, job_id)
+        except DuetimeError as error:
+            _log("delete_refused", place, job_id, why=error.code)
+            raise
+        _log("deleted", place, job_id)
+        return moved
+
+
+def read_clock_text(text: str, zone: tzinfo | None) -> int:
+    """`2026-11-15 09:00:00` as epoch milliseconds. Raises InvalidTime."""
+    try:
+        at = datetime.strptime(text.strip(), "%Y-%m-%d %H:%M:%S")
+        return int(at.replace(tzinfo=zone).timestamp()) * 1000
+    except (ValueError, OverflowError):
+        raise InvalidTime(f"fix_time is written 2026-11-15 09:00:00, not {text[:40]!r}") from None
+
+
+def _no_job(place: TopicPlace, job_id: str) -> JobNotFound:
+    return JobNotFound(f"there is no job {job_id!r} in {place.queue}", id=job_id)
+
+
+def _log(event: str, place: TopicPlace, job_id: str, **fields: Any) -> None:
+    if request_log.isEnabledFor(logging.INFO):
+        known = {"topic": place.queue.name, "namespace": place.queue.namespace, "id": job_id}
+        request_log.info(event, extra={**known, **fields})

@@ -1,0 +1,440 @@
+"""One topic's way to its receiver: waits for jobs, takes room for them, calls, and settles what came of it.
+
+A lane parks at its queue without holding any room. When a job arrives it takes slots (of its topic, its host, the
+process) for it and for whatever else is ready, and parks again when the queue is dry; so a topic that is slow or broken
+fills its own limits and nobody else's. Jobs are acked only after their callback succeeded, many at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+from duetime.callbacks import request as letters
+from duetime.callbacks.breaker import Breaker
+from duetime.callbacks.caller import Caller
+from duetime.callbacks.failing_topics import Streak
+from duetime.callbacks.outcome import GONE, CallbackAnswer, Verdict, describe, judge, retry_after_s, retry_delay_ms
+from duetime.callbacks.signing import signed_headers
+from duetime.callbacks.slots import Slots
+from duetime.callbacks.topic_counts import Acked, Count, Tally
+from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry, secrets_of
+from duetime.clock import Clock
+from duetime.condition import Condition, parse
+from duetime.engine.duties import OUTAGE
+from duetime.engine.engine import Engine
+from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.job import Delivery, Event, Lease
+from duetime.topic import Topic, host_of
+
+log = logging.getLogger("duetime.courier")
+notify_log = logging.getLogger("duetime.notify")
+
+PARK_MS = 600_000
+AT_ONCE = 100
+"""Jobs in one reserve."""
+ACK_TRIES = 6
+HALT_S = 5.0
+
+Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
+"""(kind, subject, text, addresses). The kind has the topic's place in it: others may have the same name."""
+
+
+@dataclass(frozen=True)
+class LaneHost:
+    """What topics with the same receiver share."""
+
+    slots: Slots
+    breaker: Breaker
+
+
+@dataclass(frozen=True)
+class LaneTools:
+    """What all lanes of a process share."""
+
+    engine: Callable[[str], Engine]
+    caller: Caller
+    slots: Slots
+    host: Callable[[str], LaneHost]
+    tally: Tally
+    alert: Alert
+    halt: Callable[[TopicPlace, str], Awaitable[None]]
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    clock: Clock
+    zone: tzinfo | None
+    lease_ms: int
+
+
+class TopicLane:
+    """`topic` may be replaced while it runs; what is under way ends by the old one."""
+
+    def __init__(self, place: TopicPlace, topic: Topic, office: LaneTools) -> None:
+        self.place = place
+        self.running: dict[Lease, float] = {}
+        """Leases in our hands, and when they were last renewed."""
+        self.streak = Streak()
+        self._office = office
+        self._in_flight = 0
+        self._freed = asyncio.Event()
+        self._breaker = Breaker(office.clock.monotonic)
+        self._done: list[Lease] = []
+        self._finishing = False
+        self._next_start = 0.0
+        self.set_topic(topic)
+
+    def set_topic(self, topic: Topic) -> None:
+        self.topic = topic
+        self.condition: Condition = parse(topic.retry_if)
+        self._host = self._office.host(host_of(topic.callback))
+        self._freed.set()
+
+    # --- taking jobs
+
+    async def run(self) -> None:
+        """For ever; a cancelled lane holds no job that it has not begun to deliver."""
+        failures = 0
+        while True:
+            try:
+                await self._round()
+                failures = 0
+            except DuetimeError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
+                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+
+    async def _round(self) -> None:
+        """Wait for a job, then deliver for as long as there are any."""
+        await self._until_allowed()
+        engine = self._office.engine(self.place.pool)
+        found = await engine.reserve([self.place.queue], limit=1, ttr_ms=self._office.lease_ms, wait_ms=PARK_MS)
+        if not found:
+            return
+        [first] = found
+        # Room may be scarce for longer than a lease lasts, so this one is renewed while it waits.
+        self.running[first.lease] = self._office.clock.monotonic()
+        try:
+            await self._until_allowed()
+            _, host = await self._take(1)
+        except BaseException:
+            self.running.pop(first.lease, None)
+            self._office.spawn(_give_back(engine, found))
+            raise
+        if first.lease in self.running:
+            self._start(found, host)
+        else:
+            # It was removed while it waited, or is somebody else's by now.
+            self._put_back(1, host)
+        while await self._fill(engine):
+            pass
+
+    async def _fill(self, engine: Engine) -> bool:
+        """Deliver what is ready, as much as there is room for; False when the queue is dry."""
+        wanted = await self._until_allowed()
+        granted, host = await self._take(wanted)
+        try:
+            found = await engine.reserve([self.place.queue], limit=granted, ttr_ms=self._office.lease_ms)
+        except BaseException:
+            self._put_back(granted, host)
+            raise
+        if len(found) < granted:
+            self._put_back(granted - len(found), host)
+        self._start(found, host)
+        return len(found) == granted
+
+    async def _until_allowed(self) -> int:
+        """Wait until the topic's own limits and the breakers let calls through; answers how many."""
+        while True:
+            wanted = min(self.topic.in_flight - self._in_flight, AT_ONCE)
+            if wanted <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            wait_s = max(self._breaker.wait_s(), self._host.breaker.wait_s(), self._rate_wait_s())
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+                continue
+            wanted = self._host.breaker.allowance(self._breaker.allowance(wanted))
+            if wanted:
+                return 1 if self.topic.rate else wanted
+
+    def _rate_wait_s(self) -> float:
+        return max(self._next_start - self._office.clock.monotonic(), 0.0) if self.topic.rate else 0.0
+
+    async def _take(self, wanted: int) -> tuple[int, LaneHost]:
+        """Room in the process and at the host, 1 to `wanted` slots. Whoever waits for one holds at most one of the
+        other.
+        """
+        host = self._host
+        await host.slots.take(1, self.topic.priority)
+        try:
+            in_process = await self._office.slots.take(wanted, self.topic.priority)
+        except BaseException:
+            host.slots.put_back(1)
+            raise
+        granted = 1 + host.slots.take_free(in_process - 1)
+        if granted < in_process:
+            self._office.slots.put_back(in_process - granted)
+        self._in_flight += granted
+        return granted, host
+
+    def _put_back(self, count: int, host: LaneHost) -> None:
+        host.slots.put_back(count)
+        self._office.slots.put_back(count)
+        self._in_flight -= count
+        self._freed.set()
+
+    def _start(self, found: Sequence[Delivery], host: LaneHost) -> None:
+        """`host` is where their room was taken; the topic may have moved since."""
+        now = self._office.clock.monotonic()
+        if self.topic.rate:
+            self._next_start = max(self._next_start, now) + len(found) / self.topic.rate
+        for delivery in found:
+            self._breaker.begin()
+            host.breaker.begin()
+            self.running[delivery.lease] = now
+            self._office.spawn(self._deliver(delivery, self.topic, host))
+
+    # --- one delivery
+
+    async def _deliver(self, delivery: Delivery, topic: Topic, host: LaneHost) -> None:
+        """Whatever happens, the lease does not stay with us, where it would be renewed for ever: it is acked, released,
+        or left to lapse. Only one that is cancelled stays; whoever cancels gives it back.
+        """
+        about = {"topic": self.place.key, "id": delivery.lease.id}
+        try:
+            if await self._attempt(delivery, topic, host):
+                return
+        except LeaseLost:
+            log.info("lease_lost", extra=about)
+        except DuetimeError as error:
+            log.warning("not_settled", extra={**about, "error": error.message})
+        except Exception as error:
+            # A fault of ours is an attempt that failed, so that there is an end to it and somebody hears of it.
+            log.exception("delivery_broke", extra=about)
+            try:
+                await self._settle_fault(delivery, topic, f"the delivery broke: {type(error).__name__}: {error}")
+            except Exception:
+                log.exception("not_settled", extra=about)
+        self.running.pop(delivery.lease, None)
+
+    async def _attempt(self, delivery: Delivery, topic: Topic, host: LaneHost) -> bool:
+        """Call and settle what failed. True: it succeeded, and its lease is among those to be acked."""
+        try:
+            letter = letters.write(topic, delivery, self._office.zone)
+            answer = await self._call(letter, delivery.lease, topic)
+        except BaseException:
+            self._breaker.abandoned()
+            host.breaker.abandoned()
+            raise
+        finally:
+            self._put_back(1, host)
+        self._tell_breakers(answer, host)
+        verdict = judge(topic, self.condition, answer)
+        self._log(delivery, topic, answer, verdict)
+        if verdict is Verdict.DONE:
+            self.streak.worked()
+            self._finish(delivery.lease)
+            return True
+        if patience := retry_after_s(answer, now_ms=self._office.clock.now_ms()):
+            self._breaker.hold(patience)
+        self.streak.failed(describe(verdict, answer))
+        await self._settle_failure(delivery, topic, letter, answer, verdict)
+        return False
+
+    async def _call(self, letter: letters.CallbackRequest, lease: Lease, topic: Topic) -> CallbackAnswer:
+        now_ms = self._office.clock.now_ms()
+        headers = signed_headers(secrets_of(topic, now_ms), lease.id, letter.body, now_ms=now_ms)
+        return await self._office.caller.attempt(
+            letter, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers
+        )
+
+    def _tell_breakers(self, answer: CallbackAnswer, host: LaneHost) -> None:
+        """An answer of whatever kind shows that the receiver lives; only silence counts against it."""
+        if not answer.error:
+            host.breaker.succeeded()
+            self._breaker.succeeded()
+        elif answer.unreachable:
+            host.breaker.failed()
+            self._breaker.failed()
+        else:
+            host.breaker.abandoned()
+            self._breaker.failed()
+
+    def _log(self, delivery: Delivery, topic: Topic, answer: CallbackAnswer, verdict: Verdict) -> None:
+        if notify_log.isEnabledFor(logging.INFO):
+            notify_log.info(
+                "notified" if verdict is Verdict.DONE else "notify_failed",
+                extra={
+                    "topic": topic.key,
+                    "namespace": self.place.queue.namespace,
+                    "id": delivery.lease.id,
+                    "retry": letters.retries_of(delivery),
+                    "status": answer.status,
+                    "ms": answer.ms,
+                    "verdict": str(verdict),
+                },
+            )
+        with suppress(StoreUnavailable):  # a pool that is closed now may be open again for the ack
+            self._office.engine(self.place.pool).note_notified(delivery.lease, status=answer.status, ms=answer.ms)
+
+    # --- success
+
+    def _finish(self, lease: Lease) -> None:
+        self._done.append(lease)
+        if not self._finishing:
+            self._finishing = True
+            self._office.spawn(self._finish_all())
+
+    async def _finish_all(self) -> None:
+        """Ack what succeeded; what succeeds meanwhile goes into the next round."""
+        try:
+            while self._done:
+                batch, self._done = self._done, []
+                try:
+                    await self._ack(batch)
+                except Exception:
+                    # Their leases lapse; those that succeeded meanwhile must not wait for the next success.
+                    log.exception("not_acked", extra={"topic": self.place.key, "jobs": len(batch)})
+                finally:
+                    for lease in batch:
+                        self.running.pop(lease, None)
+        finally:
+            self._finishing = False
+
+    async def _ack(self, batch: Sequence[Lease]) -> None:
+        async def ack() -> Acked:
+            for failures in range(1, ACK_TRIES):
+                try:
+                    return await self._office.engine(self.place.pool).ack(batch)
+                except StoreUnavailable:
+                    await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+            return await self._office.engine(self.place.pool).ack(batch)
+
+        try:
+            answers = await self._office.tally.finish(self.topic.id, self.place, batch, ack)
+        except DuetimeError as error:
+            log.warning("not_acked", extra={"topic": self.place.key, "jobs": len(batch), "error": error.message})
+            return
+        lost = sum(isinstance(answer, LeaseLost) for answer in answers)
+        if lost:
+            log.info("leases_lost", extra={"topic": self.place.key, "jobs": lost})
+
+    # --- failure
+
+    async def _settle_failure(
+        self,
+        delivery: Delivery,
+        topic: Topic,
+        letter: letters.CallbackRequest,
+        answer: CallbackAnswer,
+        verdict: Verdict,
+    ) -> None:
+        engine = self._office.engine(self.place.pool)
+        if answer.status == GONE:
+            # Every process hears of the halt within a second; this lane waits for it.
+            self._breaker.hold(HALT_S)
+            await self._office.halt(self.place, "the receiver answered 410 Gone")
+            await engine.give_back(delivery.lease)
+            title = f"the topic {topic.name or topic.key} is halted"
+            await self._office.alert(f"halted/{self.place.key}", title, self._gone(), topic.alert)
+            return
+        delay_ms = self._delay_ms(delivery, topic, answer, verdict)
+        await self._retry(delivery, topic, describe(verdict, answer), delay_ms, letter)
+
+    async def _settle_fault(self, delivery: Delivery, topic: Topic, why: str) -> None:
+        self.streak.failed(why)
+        delay_ms = self._delay_ms(delivery, topic, CallbackAnswer(error=why), Verdict.EMPTY)
+        await self._retry(delivery, topic, why, delay_ms, None)
+
+    def _delay_ms(self, delivery: Delivery, topic: Topic, answer: CallbackAnswer, verdict: Verdict) -> int | None:
+        number = letters.retries_of(delivery)
+        return retry_delay_ms(topic, verdict, number, answer, now_ms=self._office.clock.now_ms())
+
+    async def _retry(
+        self, delivery: Delivery, topic: Topic, why: str, delay_ms: int | None, letter: letters.CallbackRequest | None
+    ) -> None:
+        """Release it for its next attempt, or kill it after the last (None)."""
+        engine = self._office.engine(self.place.pool)
+        number = letters.retries_of(delivery)
+        gave_up = f"gave up after {number + 1} attempts: {why}"
+        if delay_ms is None:
+            moved = await engine.kill(delivery.lease, error=gave_up)
+        else:
+            moved = await engine.release(delivery.lease, delay_ms=delay_ms, error=letters.retry_error(number + 1, why))
+        self._office.tally.count(topic.id, self.place, Count.FAILED)
+        if moved.event is Event.DEAD:
+            await self._alert(delivery, topic, letter, gave_up)
+
+    def _gone(self) -> str:
+        return (
+            f"topic: {self.place.queue}\nIts receiver answered 410 Gone: it takes no new jobs, and those that it has "
+            f"wait.\nGo on: duetime topic online {self.topic.key} --namespace {self.place.queue.namespace}\n"
+        )
+
+    async def _alert(self, delivery: Delivery, topic: Topic, letter: letters.CallbackRequest | None, why: str) -> None:
+        log.warning("gave_up", extra={"topic": self.place.key, "id": delivery.lease.id, "why": why})
+        title = topic.name or topic.key
+        curl = letters.curl_command(letter) if letter else ""
+        text = f"topic: {title} ({self.place.queue})\njob: {delivery.lease.id}\n{why}\n\n{curl}\n"
+        await self._office.alert(
+            f"callback/{self.place.key}", f"a callback of {title} failed for good", text, topic.alert
+        )
+
+
+class RemovedTopicLane:
+    """What is left of a removed topic: its jobs go to the dead letters as they fall due."""
+
+    def __init__(self, place: TopicPlace, topic: Topic, office: LaneTools, topics: TopicRegistry) -> None:
+        self.place = place
+        self.topic = topic
+        self.running: dict[Lease, float] = {}
+        self._office = office
+        self._topics = topics
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                if await self._round():
+                    return
+                failures = 0
+            except DuetimeError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
+                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+
+    async def _round(self) -> bool:
+        engine = self._office.engine(self.place.pool)
+        [counts] = await engine.store.counts([self.place.queue])
+        if counts.delayed + counts.ready + counts.leased == 0:
+            await self._topics.forget(self.place)
+            return True
+        found = await engine.reserve(
+            [self.place.queue], limit=AT_ONCE, ttr_ms=self._office.lease_ms, wait_ms=min(PARK_MS, 60_000)
+        )
+        if found and await self._topics.exists(self.place):
+            # It was added again a moment ago, which this process will hear of; its jobs are to be delivered.
+            await _give_back(engine, found)
+            return True
+        for delivery in found:
+            with suppress(LeaseLost):  # somebody else removed the job
+                await engine.kill(delivery.lease, error="the topic was removed")
+        return False
+
+
+async def _give_back(engine: Engine, found: Sequence[Delivery]) -> None:
+    for delivery in found:
+        try:
+            await engine.give_back(delivery.lease)
+        except DuetimeError as error:
+            log.info("not_given_back", extra={"id": delivery.lease.id, "error": error.message})
+
+
+def delivers(topic: Topic) -> bool:
+    """Offline only refuses new jobs; a halt stops deliveries."""
+    return not topic.halted

@@ -1,0 +1,182 @@
+"""lmstfy's admin API: tokens, limits, pools, metrics, the access log.
+
+Where lmstfy shows a token, the label stands here; routes with a token in their path take the token or its label.
+"""
+
+import base64
+import binascii
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from duetime import __version__
+from duetime.doors.lmstfy import admin_tokens
+from duetime.doors.lmstfy.admin_call import AdminCall
+from duetime.doors.lmstfy.options import LmstfyParts
+from duetime.doors.lmstfy.wire import (
+    TEXT,
+    Header,
+    LmstfyAnswer,
+    Refused,
+    error,
+    header,
+    refused,
+    request_id,
+    send_answer,
+    to_json,
+    to_pretty_json,
+    without_slash,
+)
+from duetime.engine.pools import DEFAULT_POOL
+from duetime.errors import DuetimeError
+from duetime.ids import IdMaker
+from duetime.metrics.exposition import CONTENT_TYPE
+
+log = logging.getLogger("duetime.lmstfy")
+
+Handler = Callable[[LmstfyParts, AdminCall], Awaitable[LmstfyAnswer]]
+
+NOT_FOUND = LmstfyAnswer(404, b"404 page not found", ((b"content-type", b"text/plain"),))
+UNAUTHORIZED = LmstfyAnswer(401, b"", ((b"www-authenticate", b'Basic realm="Authorization Required"'),))
+INTERNAL = error(500, "internal error")
+CRASHED = LmstfyAnswer(500, b"", ())
+PROMETHEUS: Header = (b"content-type", CONTENT_TYPE.encode())
+
+
+async def info(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    """Namespaces and their queues; nothing at all for a pool that does not exist."""
+    pool = call.query.get("pool") or DEFAULT_POOL
+    if pool not in parts.pools:
+        return LmstfyAnswer(200, b"", (TEXT,))
+    shown: dict[str, list[str]] = {}
+    for queue in await parts.pools.engine(pool).store.queues():
+        shown.setdefault(queue.namespace, []).append(queue.name)
+    return LmstfyAnswer(200, to_pretty_json(shown) + b"\n", (TEXT,))
+
+
+async def version(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    options = parts.options
+    built = {"build_commit": options.build_commit, "build_date": options.build_date, "version": __version__}
+    return LmstfyAnswer(200, to_pretty_json(built))
+
+
+async def metrics(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    return LmstfyAnswer(200, await parts.scraper.text(), (PROMETHEUS,))
+
+
+async def pools(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    return LmstfyAnswer(200, to_pretty_json(parts.pools.names))
+
+
+async def show_access_log(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    return LmstfyAnswer(200, to_json({"status": "enabled" if parts.access_log.enabled else "disabled"}))
+
+
+async def switch_access_log(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
+    asked = call.query.get("status")
+    if asked not in ("enable", "disable"):
+        raise refused(400, "invalid status")
+    await parts.access_log.switch(on=asked == "enable")
+    return await show_access_log(parts, call)
+
+
+class AdminRoute(NamedTuple):
+    """`protected` routes ask for an account, where there are any; the others only if the operator wants that."""
+
+    handler: Handler
+    protected: bool = True
+
+
+ROUTES: Mapping[tuple[str, str], AdminRoute] = {
+    ("GET", "/info"): AdminRoute(info, protected=False),
+    ("GET", "/version"): AdminRoute(version, protected=False),
+    ("GET", "/metrics"): AdminRoute(metrics, protected=False),
+    ("GET", "/pools"): AdminRoute(pools, protected=False),
+    ("GET", "/limits"): AdminRoute(admin_tokens.list_limits),
+    ("GET", "/token/:namespace"): AdminRoute(admin_tokens.list_tokens),
+    ("POST", "/token/:namespace"): AdminRoute(admin_tokens.create_token),
+    ("DELETE", "/token/:namespace/:token"): AdminRoute(admin_tokens.delete_token),
+    ("GET", "/token/:namespace/:token/limit"): AdminRoute(admin_tokens.show_limit),
+    ("POST", "/token/:namespace/:token/limit"): AdminRoute(admin_tokens.add_limit),
+    ("PUT", "/token/:namespace/:token/limit"): AdminRoute(admin_tokens.put_limit),
+    ("DELETE", "/token/:namespace/:token/limit"): AdminRoute(admin_tokens.delete_limit),
+    ("GET", "/accesslog"): AdminRoute(show_access_log, protected=False),
+    ("POST", "/accesslog"): AdminRoute(switch_access_log),
+}
+
+
+class LmstfyAdmin:
+    """An ASGI application for the admin listener."""
+
+    def __init__(self, parts: LmstfyParts) -> None:
+        self._parts = parts
+        self._request_ids = IdMaker()
+        self._accounts = {user.encode(): password.encode() for user, password in parts.options.accounts.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        answer = await self._answer(scope, receive)
+        name, is_sent = request_id(scope, self._request_ids)
+        extra: tuple[Header, ...] = () if is_sent else ((b"x-request-id", name.encode()),)
+        try:
+            await send_answer(scope, send, answer, extra)
+        except OSError:
+            log.debug("client_gone")
+
+    async def _answer(self, scope: Scope, receive: Receive) -> LmstfyAnswer:
+        try:
+            return await self._serve(scope, receive)
+        except Refused as refusal:
+            return refusal.answer
+        except DuetimeError as failure:
+            log.warning("admin_failed", extra={"error": failure.code, "detail": failure.message})
+            return INTERNAL
+        except Exception:
+            log.exception("admin_crashed")
+            return CRASHED
+
+    async def _serve(self, scope: Scope, receive: Receive) -> LmstfyAnswer:
+        path: str = scope["path"]
+        route, call = _find_route(scope, receive, path)
+        if route is None:
+            shorter = _find_route(scope, receive, path[:-1])[0] if path.endswith("/") else None
+            return without_slash(scope) if shorter else NOT_FOUND
+        if (route.protected or self._parts.options.protect_admin) and not self._is_admin(scope):
+            return UNAUTHORIZED
+        return await route.handler(self._parts, call)
+
+    def _is_admin(self, scope: Scope) -> bool:
+        if not self._accounts:
+            return not self._parts.options.protect_admin
+        kind, _, encoded = header(scope, b"authorization").partition(b" ")
+        if kind.lower() != b"basic":
+            return False
+        try:
+            user, _, password = base64.b64decode(encoded, validate=True).partition(b":")
+        except binascii.Error:
+            return False
+        expected = self._accounts.get(user)
+        # Compare something in any case: the time must not tell which users there are.
+        matches = hmac.compare_digest(password, expected if expected is not None else b"")
+        return matches and expected is not None
+
+
+def _find_route(scope: Scope, receive: Receive, path: str) -> tuple[AdminRoute | None, AdminCall]:
+    call = AdminCall(scope, receive)
+    match path.split("/"):
+        case ["", "token", namespace] if namespace:
+            pattern = "/token/:namespace"
+        case ["", "token", namespace, token] if namespace and token:
+            pattern = "/token/:namespace/:token"
+            call.token = token
+        case ["", "token", namespace, token, "limit"] if namespace and token:
+            pattern = "/token/:namespace/:token/limit"
+            call.token = token
+        case _:
+            pattern, namespace = path, ""
+    call.namespace = namespace
+    return ROUTES.get((scope["method"], pattern)), call

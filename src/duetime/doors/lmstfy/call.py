@@ -1,0 +1,62 @@
+"""What a handler gets: the request, let in, and the things of the door that it needs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from starlette.types import Receive, Scope
+
+from duetime.clock import Clock, SystemClock
+from duetime.doors.lmstfy.metrics import Metrics
+from duetime.doors.lmstfy.params import Defaults
+from duetime.engine import Engine
+from duetime.ids import IdMaker
+from duetime.job import Delivery
+from duetime.names import Queue
+
+
+@dataclass(frozen=True)
+class DoorTools:
+    """What all requests of one door share."""
+
+    metrics: Metrics
+    defaults: Defaults
+    max_body: int
+    clock: Clock = field(default_factory=SystemClock)
+    ids: IdMaker = field(default_factory=IdMaker)
+
+
+class LmstfyCall:
+    """One request.
+
+    `queues` is that part of the path as it came, `queue` the one queue that it names on every route but consume;
+    `secret` is the token's, without its pool; `admitted` says that pool and namespace are real, not just asked for;
+    `taken` is what must go back if nobody gets it.
+    """
+
+    __slots__ = (
+        "admitted",
+        "api",
+        "engine",
+        "is_known",
+        "job_id",
+        "namespace",
+        "pool",
+        "query",
+        "queue",
+        "queues",
+        "receive",
+        "scope",
+        "secret",
+        "taken",
+    )
+
+    engine: Engine
+    queue: Queue
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.query: Mapping[str, str] = {}
+        self.api = self.pool = self.namespace = self.queues = self.job_id = self.secret = ""
+        self.admitted = self.is_known = False
+        self.taken: Sequence[Delivery] = ()

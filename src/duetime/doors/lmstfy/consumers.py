@@ -1,0 +1,124 @@
+"""Consume and acknowledge."""
+
+import asyncio
+import logging
+import math
+import time
+from binascii import b2a_base64
+from collections.abc import Mapping, Sequence
+
+from duetime.doors.lmstfy.call import DoorTools, LmstfyCall
+from duetime.doors.lmstfy.ids import elapsed_ms
+from duetime.doors.lmstfy.params import MAX_U16, Consuming, consumed_queues, read_consuming
+from duetime.doors.lmstfy.wire import LmstfyAnswer, to_json
+from duetime.doors.parking import park
+from duetime.errors import DuetimeError, InvalidId
+from duetime.job import Delivery
+from duetime.names import Queue, check_id
+
+log = logging.getLogger("duetime.lmstfy")
+
+NO_JOB = LmstfyAnswer(404, b'{"msg":"no job available"}')
+
+
+async def consume(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    deadline = time.monotonic()
+    asked = read_consuming(call.query, desk.defaults)
+    deadline += asked.timeout
+    queues = consumed_queues(call.namespace, call.queues)
+    try:
+        found = await _take(call, queues, asked, deadline)
+    except DuetimeError as error:
+        if asked.count == 1:
+            raise
+        # As lmstfy has it: a batch that cannot be had is an empty batch.
+        log.warning("consume_failed", extra={"pool": call.pool, "error": error.code})
+        return NO_JOB
+    if not found:
+        return NO_JOB
+    call.taken = found
+    now, ttr_ms = desk.clock.now_ms(), asked.ttr * 1000
+    bodies: list[bytes] = []
+    for delivery in found:
+        elapsed = elapsed_ms(delivery.lease.id, now)
+        desk.metrics.consumed(call.pool, delivery.lease.queue, elapsed)
+        bodies.append(_delivered(delivery, elapsed, ttr_ms))
+    return LmstfyAnswer(200, bodies[0] if asked.count == 1 else b"[%b]" % b",".join(bodies))
+
+
+async def _take(call: LmstfyCall, queues: Sequence[Queue], asked: Consuming, deadline: float) -> list[Delivery]:
+    """What is there, up to the count; if that is nothing and there is time, wait for one job and no more."""
+    ttr_ms = asked.ttr * 1000
+    found: list[Delivery] = []
+    if queues:
+        found = await call.engine.reserve(queues, limit=asked.count, ttr_ms=ttr_ms)
+    if found or not asked.timeout:
+        return found
+    return await park(call.scope, call.receive, _wait(call, queues, ttr_ms, deadline), found)
+
+
+async def _wait(call: LmstfyCall, queues: Sequence[Queue], ttr_ms: int, deadline: float) -> list[Delivery]:
+    """One job, or none when the deadline has passed on our own clock: never a millisecond early."""
+    while (left := deadline - time.monotonic()) > 0:
+        if not queues:
+            await asyncio.sleep(left)  # a name that no queue can have is waited for as any other: nothing ever comes
+        elif found := await call.engine.reserve(queues, ttr_ms=ttr_ms, wait_ms=math.ceil(left * 1000)):
+            return found
+    return []
+
+
+def _delivered(delivery: Delivery, elapsed: int, ttr_ms: int) -> bytes:
+    lease = delivery.lease
+    return b'{"attributes":%b,"data":"%b","elapsed_ms":%d,"job_id":%b,"msg":"new job",%b}' % (
+        attributes_json(delivery.attributes),
+        b2a_base64(delivery.body, newline=False),
+        elapsed,
+        id_json(lease.id),
+        place_json(
+            lease.queue,
+            remaining_tries(delivery.tries, delivery.used),
+            remaining_s(delivery.expires_at, delivery.lease_until - ttr_ms),
+        ),
+    )
+
+
+def place_json(queue: Queue, tries: int, ttl_s: int) -> bytes:
+    """The last keys, which a delivered and a peeked job have in common. Names need no escapes."""
+    return b'"namespace":"%b","queue":"%b","remain_tries":%d,"ttl":%d' % (
+        queue.namespace.encode(),
+        queue.name.encode(),
+        tries,
+        ttl_s,
+    )
+
+
+def attributes_json(attributes: Mapping[str, str]) -> bytes:
+    return to_json(dict(attributes)) if attributes else b"null"
+
+
+def id_json(job_id: str) -> bytes:
+    """Ids of other doors may hold anything printable."""
+    return b'"%b"' % job_id.encode() if job_id.isascii() and job_id.isalnum() else to_json(job_id)
+
+
+def remaining_tries(tries: int, used: int) -> int:
+    """Jobs without a limit come from other doors; here they have the most that can be."""
+    return max(tries - used, 0) if tries else MAX_U16
+
+
+def remaining_s(expires_at: int, now_ms: int) -> int:
+    """Rounded up, so that a fresh ttl reads as it was given; 0 is kept for jobs that never expire."""
+    return max(-((now_ms - expires_at) // 1000), 1) if expires_at else 0
+
+
+async def acknowledge(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    """By id alone, in any state, whoever asks: it also serves to recall a job."""
+    try:
+        check_id(call.job_id)
+    except InvalidId:
+        return LmstfyAnswer(204)  # nothing can be called so
+    [moved] = await call.engine.ack_by_id(call.queue, [call.job_id])
+    if moved is not None:
+        elapsed = elapsed_ms(call.job_id, desk.clock.now_ms())
+        desk.metrics.acknowledged(call.pool, call.queue, elapsed, delivered=moved.attempt > 0)
+    return LmstfyAnswer(204)

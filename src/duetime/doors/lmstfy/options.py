@@ -1,0 +1,58 @@
+"""What an operator can set on the lmstfy listeners, and what these work with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec import Struct, field
+
+from duetime.doors.access_log import AccessLog
+from duetime.doors.lmstfy.metrics import LmstfyLevels, Metrics
+from duetime.doors.lmstfy.params import Defaults
+from duetime.doors.rate_limits import RateLimits
+from duetime.doors.tokens import Tokens
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.job import MAX_BODY
+from duetime.metrics.scraper import Scraper
+from duetime.stores.registry import Registry
+
+
+class LmstfyOptions(Struct, frozen=True):
+    """`accounts` are the users of the admin listener with their passwords; without any, nobody is asked.
+
+    `public_sizes`: /size and /deadletter/size need no token. `protect_admin`: every admin route asks for an account,
+    also those that lmstfy leaves open.
+    """
+
+    defaults: Defaults = Defaults()
+    max_body: int = MAX_BODY
+    public_sizes: bool = True
+    accounts: Mapping[str, str] = field(default_factory=dict[str, str])
+    protect_admin: bool = False
+    access_log: bool = False
+    build_commit: str = ""
+    build_date: str = ""
+
+
+@dataclass(frozen=True)
+class LmstfyParts:
+    """The two listeners of one process share these."""
+
+    pools: Pools
+    tokens: Tokens
+    limits: RateLimits
+    access_log: AccessLog
+    metrics: Metrics
+    scraper: Scraper
+    options: LmstfyOptions
+
+    @classmethod
+    def make(
+        cls, pools: Pools, mirror: RegistryCopy, tokens: Tokens, options: LmstfyOptions, scraper: Scraper
+    ) -> "LmstfyParts":
+        def registry() -> Registry:
+            return pools.registry
+
+        access_log = AccessLog(mirror, registry, default=options.access_log)
+        LmstfyLevels(scraper.levels)
+        return cls(pools, tokens, RateLimits(mirror, registry), access_log, Metrics(scraper.meters), scraper, options)

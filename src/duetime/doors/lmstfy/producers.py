@@ -1,0 +1,171 @@
+"""Publish, bulk publish, republish."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from duetime.doors.lmstfy.call import DoorTools, LmstfyCall
+from duetime.doors.lmstfy.ids import make_id
+from duetime.doors.lmstfy.params import Publishing, read_publishing
+from duetime.doors.lmstfy.wire import LmstfyAnswer, header, read_body, refused
+from duetime.errors import InvalidId, JobExists
+from duetime.job import IfExists, NewJob
+from duetime.names import check_id
+
+MAX_BULK = 64
+BETWEEN_JOBS = 65_536
+"""Bytes of a bulk that are not jobs: brackets, commas, blanks."""
+MAX_ATTRIBUTES = 16
+MAX_KEY = 32
+MAX_VALUE = 128
+
+_PREFIX = b"job-attr-"
+_Elements = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_GAP = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
+
+
+class Versioned(NamedTuple):
+    """What `Enable-Job-Version: YES` switches on."""
+
+    version_1: bool
+    attributes: Mapping[str, str]
+
+
+PLAIN = Versioned(False, {})
+
+
+async def publish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    asked = read_publishing(call.query, desk.defaults)
+    body = await _read(call, desk.max_body, "body too large")
+    job_id = await _push_one(desk, call, asked, body)
+    return LmstfyAnswer(201, b'{"job_id":"%b","msg":"published"}' % job_id.encode())
+
+
+async def bulk_publish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    """All of the jobs or none."""
+    asked = read_publishing(call.query, desk.defaults)
+    bodies = split_array(await _read(call, MAX_BULK * desk.max_body + BETWEEN_JOBS, "job too large"))
+    if not bodies:
+        raise refused(400, "no jobs")
+    if len(bodies) > MAX_BULK:
+        raise refused(400, "too many jobs")
+    if any(len(body) > desk.max_body for body in bodies):
+        raise refused(413, "job too large")
+    job_ids = await _push(desk, call, asked, bodies)
+    return LmstfyAnswer(201, b'{"job_ids":%b,"msg":"published"}' % msgspec.json.encode(job_ids))
+
+
+async def republish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    """Publish, and only then remove the old job: whatever happens in between, one of the two is there."""
+    answer = await publish(desk, call)
+    try:
+        check_id(call.job_id)
+    except InvalidId:
+        return answer  # nothing can be called so, and an unknown id is fine
+    await call.engine.cancel(call.queue, [call.job_id])
+    return answer
+
+
+async def _read(call: LmstfyCall, limit: int, too_large: str) -> bytes:
+    try:
+        body = await read_body(call.scope, call.receive, limit)
+    except EOFError:
+        raise refused(400, "failed to read body") from None
+    if body is None:
+        raise refused(413, too_large)
+    return body
+
+
+async def _push_one(desk: DoorTools, call: LmstfyCall, asked: Publishing, body: bytes) -> str:
+    """As `_push`, for the one job that most requests bring."""
+    version_1, attributes = read_version(call)
+    delay, ttl, tries = asked.delay, asked.ttl, asked.tries
+    for is_last in (False, True):
+        job_id = make_id(desk.ids, delay, version_1=version_1)
+        job = NewJob(job_id, body, delay_ms=delay * 1000, ttl_ms=ttl * 1000, tries=tries, attributes=attributes)
+        try:
+            await call.engine.push(call.queue, (job,), if_exists=IfExists.ERROR)
+        except JobExists:
+            if is_last:
+                raise
+        else:
+            break
+    desk.metrics.published(call.pool, call.queue, 1, delayed=delay > 0)
+    return job_id
+
+
+async def _push(desk: DoorTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes]) -> list[str]:
+    """Under new ids. Two processes may draw the same one in the same millisecond: then once more."""
+    versioned = read_version(call)
+    try:
+        return await _push_once(desk, call, asked, bodies, versioned)
+    except JobExists:
+        return await _push_once(desk, call, asked, bodies, versioned)
+
+
+async def _push_once(
+    desk: DoorTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes], versioned: Versioned
+) -> list[str]:
+    version_1, attributes = versioned
+    ids = [make_id(desk.ids, asked.delay, version_1=version_1) for _ in bodies]
+    jobs = [
+        NewJob(
+            job_id,
+            body,
+            delay_ms=asked.delay * 1000,
+            ttl_ms=asked.ttl * 1000,
+            tries=asked.tries,
+            attributes=attributes,
+        )
+        for job_id, body in zip(ids, bodies, strict=True)
+    ]
+    await call.engine.push(call.queue, jobs, if_exists=IfExists.ERROR)
+    desk.metrics.published(call.pool, call.queue, len(jobs), delayed=asked.delay > 0)
+    return ids
+
+
+def read_version(call: LmstfyCall) -> Versioned:
+    """The attributes: cut, in lower case, only the first value of a header, none that is empty."""
+    if header(call.scope, b"enable-job-version").lower() != b"yes":
+        return PLAIN
+    first: dict[bytes, bytes] = {}
+    for name, value in call.scope["headers"]:
+        if name.startswith(_PREFIX):
+            first.setdefault(name, value)
+    attributes: dict[str, str] = {}
+    for name, value in first.items():
+        key = name[len(_PREFIX) :][:MAX_KEY].decode("latin-1").lower()
+        text = value[:MAX_VALUE].decode(errors="replace").replace("\0", "")
+        if key and text:
+            attributes.setdefault(key, text)
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise refused(400, f"too many attributes, cannot exceed {MAX_ATTRIBUTES}")
+    return Versioned(True, attributes)
+
+
+def split_array(text: bytes) -> list[bytes]:
+    """The elements of a JSON array, byte for byte as they stand there; `null` is an empty one."""
+    try:
+        return [bytes(element) for element in _Elements.decode(text) or ()]
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    # The decoder refuses half a surrogate pair, which is valid JSON and found in the wild. Look at a copy without them
+    # and cut the elements, which are as long, out of the original.
+    try:
+        lengths = [len(bytes(element)) for element in _Elements.decode(_SURROGATE.sub(rb"\\u0041", text)) or ()]
+    except (msgspec.DecodeError, RecursionError):
+        raise refused(400, "request body should be an array of objects") from None
+    elements: list[bytes] = []
+    at = _skip_gap(text, text.index(b"[") + 1)
+    for length in lengths:
+        elements.append(text[at : at + length])
+        at = _skip_gap(text, at + length)
+    return elements
+
+
+def _skip_gap(text: bytes, at: int) -> int:
+    gap = _GAP.match(text, at)
+    return gap.end() if gap else at

@@ -1,0 +1,141 @@
+"""Bytes in, bytes out: what the two lmstfy listeners share, and how their JSON is spelt.
+
+lmstfy's clients compare texts, so answers look as its server writes them: keys in alphabetical order, `<`, `>` and `&`
+escaped, no newline at the end.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote_plus
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from duetime.http.exchange import Exchange
+from duetime.ids import IdMaker
+
+Header = tuple[bytes, bytes]
+
+JSON: Header = (b"content-type", b"application/json; charset=utf-8")
+TEXT: Header = (b"content-type", b"text/plain; charset=utf-8")
+
+_ESCAPES = {
+    b"<": rb"\u003c",
+    b">": rb"\u003e",
+    b"&": rb"\u0026",
+    "\u2028".encode(): rb"\u2028",
+    "\u2029".encode(): rb"\u2029",
+}
+_ESCAPED = re.compile(b"|".join(_ESCAPES))
+_LAST_SLASH = re.compile(rb"(?:/|%2[fF])\Z")
+
+
+class LmstfyAnswer(NamedTuple):
+    status: int
+    body: bytes = b""
+    headers: Sequence[Header] = (JSON,)
+
+
+class Refused(Exception):
+    """Ends a request with the answer it carries."""
+
+    def __init__(self, answer: LmstfyAnswer) -> None:
+        self.answer = answer
+        super().__init__(answer.status)
+
+
+def to_json(value: Any) -> bytes:
+    # None of these bytes has a meaning of its own in JSON: where they stand, they stand in a string.
+    return _ESCAPED.sub(_escape, msgspec.json.encode(value, order="sorted"))
+
+
+def to_pretty_json(value: Any) -> bytes:
+    return msgspec.json.format(to_json(value), indent=4)
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    return _ESCAPES[found.group()]
+
+
+def error(status: int, text: str) -> LmstfyAnswer:
+    return LmstfyAnswer(status, to_json({"error": text}))
+
+
+def refused(status: int, text: str) -> Refused:
+    return Refused(error(status, text))
+
+
+def parse_query(raw: bytes) -> dict[str, str]:
+    """The first value of each name, decoded; a name without a value has an empty one."""
+    found: dict[str, str] = {}
+    if not raw:
+        return found
+    for pair in raw.decode(errors="replace").split("&"):
+        name, _, value = pair.partition("=")
+        if "%" in pair or "+" in pair:
+            name, value = unquote_plus(name), unquote_plus(value)
+        if name:
+            found.setdefault(name, value)
+    return found
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """The first header of that name (in lower case), empty if there is none."""
+    for found, value in scope["headers"]:
+        if found == name:
+            return value
+    return b""
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """The whole body, or None as soon as it is known to be larger than `limit`. Raises EOFError if it is cut off."""
+    announced = header(scope, b"content-length")
+    if len(announced) > 18 or (announced.isdigit() and int(announced) > limit):
+        return None
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+        return body if len(body) <= limit else None
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        if message["type"] != "http.request":
+            raise EOFError
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            return None
+        chunks.append(chunk)
+        if not message.get("more_body"):
+            return b"".join(chunks)
+        message = await receive()
+
+
+def request_id(scope: Scope, ids: IdMaker) -> tuple[str, bool]:
+    """The id of this request, and whether the server sends it by itself."""
+    given = scope.get("state", {}).get("request_id")
+    return (given, True) if given else (ids.make(), False)
+
+
+async def send_answer(scope: Scope, send: Send, answer: LmstfyAnswer, extra: Sequence[Header] = ()) -> None:
+    """Raises OSError if the server knows that nobody is there to read it."""
+    exchange: Exchange | None = scope.get("extensions", {}).get("duetime.exchange")
+    if exchange is not None and send == exchange.send:
+        exchange.answer(answer.status, tuple(answer.headers) if answer.status != 204 else (), answer.body)
+        return
+    headers = [*answer.headers, *extra]
+    if answer.status == 204:
+        headers = list(extra)
+    else:
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def without_slash(scope: Scope) -> LmstfyAnswer:
+    """To the same address without the slash at its end; the method is kept by 307, and GET may change to GET."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    query: bytes = scope["query_string"]
+    location = _LAST_SLASH.sub(b"", raw) + (b"?" + query if query else b"")
+    return LmstfyAnswer(301 if scope["method"] == "GET" else 307, b"", [(b"location", location), TEXT])

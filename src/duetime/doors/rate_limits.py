@@ -1,0 +1,109 @@
+"""Limits: how many requests a token may make per interval.
+
+The window is fixed, as in lmstfy: the first request opens it, and it ends after the interval. Its count is kept in the
+registry, so all processes see the same one; the limits themselves are read from the mirror. A request that did not
+come to its end gives its slot back.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from duetime.doors.tokens import Token
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.errors import TooManyRequests
+from duetime.stores.registry import Registry
+
+KIND = "limit"
+LONGEST_S = 10**9
+
+
+class Side(StrEnum):
+    """What a request counts as. The value names its counter."""
+
+    READ = "r"
+    WRITE = "w"
+
+
+Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """Requests per `interval` seconds and side; zero and less is unlimited."""
+
+    interval: Number = 0
+    read: Number = 0
+    write: Number = 0
+
+    def of(self, side: Side) -> int:
+        return self.read if side is Side.READ else self.write
+
+
+class Slot(NamedTuple):
+    """One request's place in a window. `until` is the end of the window on this process's clock."""
+
+    counter: str
+    life_ms: int
+    until: float
+
+
+class RateLimits:
+    def __init__(self, mirror: RegistryCopy, registry: Callable[[], Registry]) -> None:
+        self._mirror = mirror
+        self._registry = registry
+
+    # --- for the doors
+
+    async def spend(self, token: Token, side: Side) -> Slot | None:
+        """Take a slot; None where the token has no limit. Raises TooManyRequests with `retry_after_s`."""
+        record = self._mirror.get(KIND, token.key)
+        if record is None:
+            return None
+        limit = _decode(record.value)
+        allowed = limit.of(side)
+        if allowed <= 0:
+            return None
+        name, life_ms = f"{KIND}/{token.key}/{side}", min(limit.interval, LONGEST_S) * 1000
+        counter = await self._registry().increment(name, life_ms=life_ms)
+        if counter.value > allowed:
+            raise TooManyRequests(retry_after_s=max(1, math.ceil(counter.left_ms / 1000)))
+        return Slot(name, life_ms, time.monotonic() + counter.left_ms / 1000)
+
+    async def give_back(self, slot: Slot) -> None:
+        """The request failed: its slot is free again. A window that has ended takes nothing back."""
+        if time.monotonic() < slot.until:
+            await self._registry().increment(slot.counter, -1, life_ms=slot.life_ms)
+
+    # --- for administration
+
+    async def get(self, token: Token) -> Limit | None:
+        await self._mirror.refresh()
+        record = self._mirror.get(KIND, token.key)
+        return _decode(record.value) if record else None
+
+    async def list_limits(self, *, refresh: bool = False) -> list[tuple[Token, Limit]]:
+        """All limits with their tokens; of these only what tells them apart is known here."""
+        if refresh:
+            await self._mirror.refresh()
+        return [(Token.of_key(record.key), _decode(record.value)) for record in self._mirror.list_records(KIND)]
+
+    async def add(self, token: Token, limit: Limit) -> None:
+        """Raises VersionConflict if the token has one."""
+        await self._registry().put(KIND, token.key, msgspec.json.encode(limit), if_version=0)
+        await self._mirror.refresh()
+
+    async def put(self, token: Token, limit: Limit) -> None:
+        await self._registry().put(KIND, token.key, msgspec.json.encode(limit))
+        await self._mirror.refresh()
+
+    async def delete(self, token: Token) -> None:
+        await self._registry().delete(KIND, token.key)
+        await self._mirror.refresh()
+
+
+def _decode(value: bytes) -> Limit:
+    return msgspec.json.decode(value, type=Limit)

@@ -1,0 +1,73 @@
+"""The queues themselves: dead letters, purging, rules, pause and resume; and the counters of workers."""
+
+from duetime.clock import duration_ms
+from duetime.doors.tokens import Access
+from duetime.doors.v1.request import NativeRequest, Reply
+from duetime.errors import Forbidden, InvalidRequest, TooManyRequests
+from duetime.stores.base import RulesChange
+from duetime.wire import convert
+from duetime.wire.messages import MAX_CAP, CounterOut, CountIn, PurgedOut, PurgeIn, RespawnIn, ResultsOut, RulesIn
+from duetime.wire.payload import RESTARTS, counter_name
+
+DAY_MS = 86_400_000
+MAX_STARTED = 100_000
+"""Counters that the tokens of a namespace, other than an admin's, may start a day."""
+
+
+async def respawn(request: NativeRequest[RespawnIn, None]) -> Reply:
+    message = request.message
+    moved = await request.engine.respawn(
+        request.queue, ids=message.ids, limit=message.limit, ttl_ms=duration_ms(message.ttl), tries=message.tries
+    )
+    return Reply(200, ResultsOut([convert.result_out(one) for one in moved]))
+
+
+async def purge(request: NativeRequest[PurgeIn, None]) -> Reply:
+    states = list(dict.fromkeys(request.message.states))
+    return Reply(200, PurgedOut(await request.engine.purge(request.queue, states, limit=request.message.limit)))
+
+
+async def add_to_counter(request: NativeRequest[CountIn, None]) -> Reply:
+    """For workers and their commands; the names of other counters cannot be reached from here.
+
+    A token that is no admin's may add to counters that pass, and start a bounded number of them.
+    """
+    message, registry = request.message, request.engine.store.registry
+    name, life_ms = counter_name(request.queue.namespace, message.name), duration_ms(message.life)
+    counter = await registry.increment(name, 0)
+    if message.by:
+        if abs(counter.value + message.by) > MAX_CAP:
+            raise InvalidRequest(f"a counter stays between -{MAX_CAP} and {MAX_CAP}")
+        if Access.ADMIN not in request.scopes:
+            await _check_counting(request, counter.value, life_ms)
+        counter = await registry.increment(name, message.by, life_ms=life_ms)
+    return Reply(200, CounterOut(counter.value))
+
+
+async def _check_counting(request: NativeRequest[CountIn, None], value: int, life_ms: int) -> None:
+    if request.message.name == RESTARTS or not 0 < life_ms <= DAY_MS:
+        raise Forbidden("without the scope admin a counter has a life of at most a day, and workers are not restarted")
+    if value:
+        return
+    name = f"counters-started/{request.queue.namespace}"
+    started = await request.engine.store.registry.increment(name, life_ms=DAY_MS)
+    if started.value > MAX_STARTED:
+        raise TooManyRequests(
+            f"{MAX_STARTED} counters were started within a day", retry_after_s=-(-started.left_ms // 1000)
+        )
+
+
+async def get_rules(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.engine.configure(request.queue))
+
+
+async def change_rules(request: NativeRequest[RulesIn, None]) -> Reply:
+    return Reply(200, await request.engine.configure(request.queue, convert.rules_change(request.message)))
+
+
+async def pause(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.engine.configure(request.queue, RulesChange(paused=True)))
+
+
+async def resume(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.engine.configure(request.queue, RulesChange(paused=False)))

@@ -1,0 +1,98 @@
+"""What consumers ask for: reserve, and then one verb per outcome."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from duetime.clock import duration_ms
+from duetime.doors.v1.request import NativeRequest, Reply
+from duetime.engine import Engine
+from duetime.errors import DuetimeError, InvalidTime, LeaseLost
+from duetime.job import Delivery
+from duetime.names import Queue, check_queue
+from duetime.wire import convert
+from duetime.wire.messages import (
+    MAX_WAIT_MS,
+    AckIn,
+    DeliveriesOut,
+    DurationIn,
+    ExtendedOut,
+    ExtendIn,
+    GiveBackIn,
+    KillIn,
+    ReleaseIn,
+    ReserveIn,
+    ReserveManyIn,
+    ResultsOut,
+)
+
+log = logging.getLogger("duetime.server")
+
+
+async def reserve(request: NativeRequest[ReserveIn, None]) -> Reply:
+    return await _reserve(request, [request.queue])
+
+
+async def reserve_many(request: NativeRequest[ReserveManyIn, None]) -> Reply:
+    names = dict.fromkeys(request.message.queues)
+    return await _reserve(request, [check_queue(request.queue.namespace, name) for name in names])
+
+
+async def _reserve(
+    request: NativeRequest[ReserveIn, None] | NativeRequest[ReserveManyIn, None], queues: Sequence[Queue]
+) -> Reply:
+    message, engine = request.message, request.engine
+    wait_ms = wait_of(message.wait)
+    work = engine.reserve(queues, limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms)
+    found = await (request.park(work, list[Delivery]()) if wait_ms or request.unwatched else work)
+    answer = DeliveriesOut([convert.delivery_out(delivery) for delivery in found])
+    if not found:
+        return Reply(200, answer)
+    return Reply(200, answer, undo=lambda: give_back_all(engine, found))
+
+
+def wait_of(wait: DurationIn) -> int:
+    wait_ms = duration_ms(wait)
+    if wait_ms > MAX_WAIT_MS:
+        raise InvalidTime(f"a request waits at most {MAX_WAIT_MS // 1000} s; ask again to wait longer")
+    return wait_ms
+
+
+async def give_back_all(engine: Engine, deliveries: Sequence[Delivery]) -> None:
+    """Undo deliveries that reached nobody, as far as that is still possible; otherwise their leases lapse."""
+    backs = await asyncio.gather(*(engine.give_back(one.lease) for one in deliveries), return_exceptions=True)
+    for one, error in zip(deliveries, backs, strict=True):
+        if isinstance(error, DuetimeError):
+            if not isinstance(error, LeaseLost):
+                log.warning("give_back_failed", extra={"job": one.lease.id, "error": error.code})
+        elif isinstance(error, BaseException):
+            raise error
+
+
+async def ack(request: NativeRequest[AckIn, None]) -> Reply:
+    answers = await request.engine.ack([convert.lease(request.queue, ref) for ref in request.message.leases])
+    return Reply(200, ResultsOut([convert.result_out(answer) for answer in answers]))
+
+
+async def release(request: NativeRequest[ReleaseIn, None]) -> Reply:
+    message = request.message
+    lease = convert.lease(request.queue, message.lease)
+    moved = await request.engine.release(lease, delay_ms=duration_ms(message.delay), error=message.error)
+    return Reply(200, convert.result_out(moved))
+
+
+async def give_back(request: NativeRequest[GiveBackIn, None]) -> Reply:
+    moved = await request.engine.give_back(convert.lease(request.queue, request.message.lease))
+    return Reply(200, convert.result_out(moved))
+
+
+async def kill(request: NativeRequest[KillIn, None]) -> Reply:
+    message = request.message
+    moved = await request.engine.kill(convert.lease(request.queue, message.lease), error=message.error)
+    return Reply(200, convert.result_out(moved))
+
+
+async def extend(request: NativeRequest[ExtendIn, None]) -> Reply:
+    message = request.message
+    until = await request.engine.extend(convert.lease(request.queue, message.lease), duration_ms(message.ttr))
+    return Reply(200, ExtendedOut(until))

@@ -1,0 +1,224 @@
+"""The native door, an ASGI application.
+
+There is no framework between the socket and the engine: a table of routes, decoders made once, and for every request
+the same steps: find the route, check the names, let in or not, read and decode, hand over, answer.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+import msgspec
+from msgspec import UNSET
+from starlette.types import Receive, Scope, Send
+
+from duetime.callbacks.topic_service import TopicService
+from duetime.doors.access_log import POOL
+from duetime.doors.rate_limits import Slot
+from duetime.doors.v1 import problems
+from duetime.doors.v1.gate import Engines, Gate
+from duetime.doors.v1.pages import pages
+from duetime.doors.v1.queries import QueuesQuery
+from duetime.doors.v1.request import AnyRequest, NativeRequest, QueuePath, Reply, token_of
+from duetime.doors.v1.router import Router
+from duetime.doors.v1.routes import ROUTES, Route
+from duetime.engine.pools import DEFAULT_POOL
+from duetime.errors import DuetimeError, InvalidRequest
+from duetime.http.exchange import ClientGone, Exchange
+from duetime.ids import IdMaker
+from duetime.names import Queue, check_id, check_namespace, check_queue
+from duetime.wire.messages import MAX_REQUEST
+
+log = logging.getLogger("duetime.server")
+
+MAX_PARAMETERS = 20
+MAX_KNOWN = 10_000
+NOWHERE = QueuePath(Queue("", ""))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A route, made ready."""
+
+    route: Route
+    decode: Callable[[bytes], Any] | None
+
+
+class NativeDoor:
+    """Serves /v1. The scope's path is the full one."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        gate: Gate,
+        *,
+        topics: TopicService | None = None,
+        make_id: Callable[[], str] | None = None,
+        max_request: int = MAX_REQUEST,
+    ) -> None:
+        self._engines = engines
+        self._gate = gate
+        self._topics = topics or TopicService(lambda: engines.engine(DEFAULT_POOL).store.registry, engines.engine)
+        self._make_id = make_id or IdMaker().make
+        self._max_request = max_request
+        self._encode = msgspec.json.Encoder().encode
+        self._known: dict[tuple[str, bytes], tuple[Endpoint, QueuePath]] = {}
+        self._router: Router[Endpoint | Reply] = Router()
+        for route in ROUTES:
+            decode = msgspec.json.Decoder(route.takes).decode if route.takes else None
+            self._router.add(route.method, route.path, Endpoint(route, decode))
+        for path, page in pages().items():
+            self._router.add("GET", path, page)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Our own server names every request and says so in the reply; another one leaves both to us.
+        named: str | None = scope.get("state", {}).get("request_id")
+        request_id = named or self._make_id()
+        try:
+            reply = await self._answer(scope, receive)
+        except DuetimeError as error:
+            reply = problems.reply_to(error)
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("request_failed", extra={"request_id": request_id, "path": scope["path"]})
+            reply = problems.reply_to(problems.internal())
+        try:
+            await self._send(send, reply, None if named else request_id)
+        except BaseException as error:
+            if reply.undo is not None:
+                await reply.undo()
+            if reply.settle is not None:
+                await _settle(reply.settle, False)
+            if not isinstance(error, OSError):
+                raise
+        else:
+            if reply.settle is not None:
+                await _follow_up(scope, reply.settle)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Reply:
+        key = (scope["method"], scope.get("raw_path") or quote(scope["path"]).encode())
+        known = self._known.get(key)
+        if known is None:
+            endpoint, names = self._router.find(*key)
+            if isinstance(endpoint, Reply):
+                return endpoint
+            place = self._place(endpoint, names, key, scope)
+        else:
+            endpoint, place = known
+        route = endpoint.route
+        request: AnyRequest = NativeRequest(scope, receive, place, self._make_id)
+        token = token_of(request.headers)
+        pool, slot, request.scopes = await self._gate.admit(
+            token, place.queue.namespace or None, route.needs, route.spends
+        )
+        scope[POOL] = pool
+        if slot is None:
+            return await self._serve(endpoint, pool, request)
+        try:
+            return await self._serve(endpoint, pool, request)
+        except BaseException:
+            await self._refund(slot)
+            raise
+
+    def _place(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
+        if not names:
+            return _place_in(_read_query(scope["query_string"], endpoint.route.query))
+        place = _check_names(names)
+        if not place.job_id:
+            # Producers and consumers come back to the same few addresses, whose names need no second look.
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = endpoint, place
+        return place
+
+    async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Reply:
+        request.engine = self._engines.engine(pool)
+        request.pool, request.topics = pool, self._topics
+        request.query = _read_query(request.query_string, endpoint.route.query)
+        request.message = None
+        if endpoint.decode is not None:
+            raw = await request.read(self._max_request)
+            request.message = _decode(endpoint.decode, b"{}" if endpoint.route.optional and not raw else raw)
+        return await endpoint.route.handle(request)
+
+    async def _refund(self, slot: Slot) -> None:
+        try:
+            await self._gate.refund(slot)
+        except DuetimeError as error:
+            log.warning("slot_lost", extra={"error": error.code})
+
+    async def _send(self, send: Send, reply: Reply, request_id: str | None) -> None:
+        content = reply.content if reply.message is None else self._encode(reply.message)
+        headers = [
+            (b"content-type", reply.content_type),
+            (b"content-length", str(len(content)).encode()),
+            *reply.headers,
+        ]
+        if request_id is not None:
+            headers.append((b"x-request-id", request_id.encode()))
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+async def _follow_up(scope: Scope, settle: Callable[[bool], Awaitable[None]]) -> None:
+    exchange: Exchange | None = scope.get("extensions", {}).get("duetime.exchange")
+    if exchange is None:
+        # Another HTTP server does not tell what became of an answer.
+        await _settle(settle, True)
+    else:
+        exchange.follow_up(lambda is_received: _settle(settle, is_received))
+
+
+async def _settle(settle: Callable[[bool], Awaitable[None]], is_received: bool) -> None:
+    """The reply is written: an error can only be logged. What a reply handed over is leased, and that lease lapses."""
+    try:
+        await settle(is_received)
+    except DuetimeError as error:
+        log.warning("settle_failed", extra={"error": error.code, "received": is_received})
+
+
+def _check_names(names: Sequence[str]) -> QueuePath:
+    match names:
+        case [namespace, queue]:
+            return QueuePath(check_queue(namespace, queue))
+        case [namespace, queue, job_id]:
+            return QueuePath(check_queue(namespace, queue), check_id(job_id))
+        case _:
+            return QueuePath(Queue(check_namespace(names[0]), ""))
+
+
+def _place_in(query: Any) -> QueuePath:
+    """Where the path has no names, the query may have one."""
+    if isinstance(query, QueuesQuery) and query.namespace is not UNSET:
+        return QueuePath(Queue(check_namespace(query.namespace), ""))
+    return NOWHERE
+
+
+def _read_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:
+    if not raw and kind is None:
+        return None
+    try:
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict")
+    except ValueError:
+        raise InvalidRequest("the query is not readable, or has too many parameters") from None
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise InvalidRequest("a query parameter is given twice")
+    if kind is None:
+        if given:
+            raise InvalidRequest(f"this address takes no query parameters: {', '.join(sorted(given))}")
+        return None
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise problems.invalid(error, "query") from None
+
+
+def _decode(decode: Callable[[bytes], Any], raw: bytes) -> Any:
+    try:
+        return decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise problems.invalid(error, "body") from None

@@ -1,0 +1,94 @@
+"""Who gets in, and where to: what the native door needs from the rest of the server, and no more.
+
+The server gives it pools and a TokenGate; a test gives it one engine and an open gate.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from duetime.doors.rate_limits import RateLimits, Side, Slot
+from duetime.doors.tokens import EVERYTHING, Access, Tokens, split
+from duetime.engine import Engine
+from duetime.engine.pools import DEFAULT_POOL
+from duetime.errors import Forbidden, PoolNotFound, Unauthorized
+
+
+class Engines(Protocol):
+    def engine(self, name: str) -> Engine:
+        """The engine of a pool. Raises PoolNotFound, or StoreUnavailable while the pool is not open."""
+        ...
+
+
+class Admitted(NamedTuple):
+    """The pool that the request goes to, the slot it took of the token's limit, if there is one, and all that the token
+    allows.
+    """
+
+    pool: str
+    slot: Slot | None = None
+    scopes: frozenset[Access] = EVERYTHING
+
+
+class Gate(Protocol):
+    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        """`token` is its text with the pool in front, empty if none was sent; it must allow all of `needs`.
+
+        Without a namespace the request is about all of them. Raises Unauthorized, Forbidden, PoolNotFound,
+        TooManyRequests.
+        """
+        ...
+
+    async def refund(self, slot: Slot) -> None:
+        """The request came to nothing: it does not count."""
+        ...
+
+
+class TokenGate:
+    """The server's own tokens and limits."""
+
+    def __init__(self, tokens: Tokens, limits: RateLimits) -> None:
+        self._tokens = tokens
+        self._limits = limits
+
+    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        pool, secret = split(token)
+        if namespace is None:
+            return Admitted(await self._admit_to_all(token, secret))
+        self._tokens.require_pool(pool)
+        known = await self._tokens.check(pool, namespace, secret)
+        for access in needs:
+            known.require(access)
+        return Admitted(pool, await self._limits.spend(known, side) if side else None, known.scopes)
+
+    async def _admit_to_all(self, token: str, secret: str) -> str:
+        try:
+            return await self._tokens.admit(token, None, Access.ADMIN)
+        except Forbidden:
+            if not secret:
+                raise Unauthorized from None
+            raise
+
+    async def refund(self, slot: Slot) -> None:
+        await self._limits.give_back(slot)
+
+
+class OpenGate:
+    """Lets everybody in; the pool is the token's prefix."""
+
+    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        return Admitted(split(token)[0])
+
+    async def refund(self, slot: Slot) -> None:
+        """Nobody has a limit here."""
+
+
+class OneEngine:
+    """A single pool, called default."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def engine(self, name: str) -> Engine:
+        if name != DEFAULT_POOL:
+            raise PoolNotFound(f"there is no pool {name!r}")
+        return self._engine

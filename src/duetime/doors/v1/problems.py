@@ -1,0 +1,61 @@
+"""Errors as replies: problem+json with the stable code of the error tree, and what a client should know beside it."""
+
+import re
+
+import msgspec
+
+from duetime.doors.v1.request import Reply
+from duetime.errors import (
+    DuetimeError,
+    InvalidRequest,
+    MethodNotAllowed,
+    Overloaded,
+    StoreUnavailable,
+    TooManyRequests,
+    Unauthorized,
+)
+from duetime.wire.convert import error_out
+
+PROBLEM = b"application/problem+json"
+MAX_DETAIL = 1000
+RETRY_AFTER_S = 1
+
+_AT = re.compile(r"(?s)(.*) - at `(.*)`")
+
+
+def reply_to(error: DuetimeError) -> Reply:
+    message = error_out(error)
+    if len(message.detail) > MAX_DETAIL:
+        # Some details quote what was sent, however long that is.
+        message.detail = f"{message.detail[:MAX_DETAIL]} ..."
+    return Reply(error.status, message, headers=_headers(error), content_type=PROBLEM)
+
+
+def _headers(error: DuetimeError) -> list[tuple[bytes, bytes]]:
+    match error:
+        case MethodNotAllowed():
+            return [(b"allow", ", ".join(error.fields["allow"]).encode())]
+        case Unauthorized():
+            return [(b"www-authenticate", b'Bearer realm="duetime"')]
+        case StoreUnavailable() | TooManyRequests() | Overloaded():
+            wait = error.fields.get("retry_after_s", RETRY_AFTER_S)
+            return [(b"retry-after", str(wait).encode())]
+        case _:
+            return []
+
+
+def invalid(error: Exception, what: str) -> InvalidRequest:
+    """What the decoder refused; `path` among the fields says where."""
+    if isinstance(error, RecursionError):
+        return InvalidRequest(f"the {what} is nested too deeply")
+    if not isinstance(error, msgspec.ValidationError):
+        return InvalidRequest(f"the {what} is not JSON: {error}")
+    found = _AT.fullmatch(str(error))
+    if found is None:
+        return InvalidRequest(f"the {what} is not valid: {error}", path="$")
+    return InvalidRequest(f"the {what} is not valid at {found[2]}: {found[1]}", path=found[2])
+
+
+def internal() -> DuetimeError:
+    """For what should not happen: the log has the traceback, the client a number to ask with."""
+    return DuetimeError("the server failed; its log says more under the X-Request-ID of this reply")

@@ -1,0 +1,72 @@
+"""Topics: queues whose jobs are delivered to a callback URL."""
+
+from msgspec import UNSET
+
+from duetime.callbacks.topic_registry import TopicPlace
+from duetime.clock import instant_ms
+from duetime.doors.v1.request import AnyRequest, NativeRequest, Reply
+from duetime.errors import InvalidRequest
+from duetime.job import Event
+from duetime.names import check_queue
+from duetime.topic import Status
+from duetime.wire import convert
+from duetime.wire.messages import JobIn
+from duetime.wire.topics import AddIn, SampleIn, TopicChangeIn, TopicIn, TopicsOut, change_of, topic_of
+
+NO_FIELDS = b"{}"
+
+
+def _place(request: AnyRequest) -> TopicPlace:
+    return TopicPlace(request.pool, request.queue)
+
+
+async def list_topics(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, TopicsOut(await request.topics.list_topics(request.pool, request.queue.namespace)))
+
+
+async def topic_counters(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.topics.counters(request.pool, request.queue.namespace))
+
+
+async def add_topic(request: NativeRequest[TopicIn, None]) -> Reply:
+    place = TopicPlace(request.pool, check_queue(request.queue.namespace, request.message.topic))
+    return Reply(201, await request.topics.add(place, topic_of(request.message)))
+
+
+async def get_topic(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.topics.get(_place(request)))
+
+
+async def edit_topic(request: NativeRequest[TopicChangeIn, None]) -> Reply:
+    return Reply(200, await request.topics.edit(_place(request), change_of(request.message)))
+
+
+async def remove_topic(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.topics.remove(_place(request)))
+
+
+async def put_online(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.topics.set_status(_place(request), Status.ONLINE))
+
+
+async def put_offline(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.topics.set_status(_place(request), Status.OFFLINE))
+
+
+async def test_topic(request: NativeRequest[SampleIn, None]) -> Reply:
+    body = convert.body_of(JobIn(body=request.message.body))
+    return Reply(200, await request.topics.sample(_place(request), body))
+
+
+async def add_job(request: NativeRequest[AddIn, None]) -> Reply:
+    message = request.message
+    if message.fix_time is not UNSET and message.due_at is not UNSET:
+        raise InvalidRequest("give fix_time or due_at, not both")
+    moved = await request.topics.add_job(
+        _place(request),
+        request.make_id() if message.id is UNSET else message.id,
+        convert.body_of(JobIn(body=message.body)) or NO_FIELDS,
+        fix_time="" if message.fix_time is UNSET else message.fix_time,
+        due_at=None if message.due_at is UNSET else instant_ms(message.due_at),
+    )
+    return Reply(201 if moved.event is Event.ACCEPTED else 200, convert.result_out(moved))

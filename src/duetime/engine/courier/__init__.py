@@ -1,1 +1,0 @@
-"""The courier: delivers the jobs of topics to their callback URLs."""

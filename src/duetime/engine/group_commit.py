@@ -1,0 +1,230 @@
+"""Group commit: requests of a queue that arrive while a store call is under way share the next one.
+
+The first request on an idle queue goes out at once; there is no timer and no wait for company. Under load the batches
+grow by themselves, and with them the throughput. Only when a whole call's worth waits does a second call go out beside
+the first, so that this process prepares one while the store works on the other. Where an answer is not given before it
+is on record, the next call does not wait for that either.
+
+Each request keeps its own answer: an error value from the store reaches only its caller, a failed call reaches all who
+were in it. Callers that shared a call are answered some at a time: each of them has something to do then, and hundreds
+in one turn of the event loop would hold up everybody else.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from copy import copy
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.metrics.meters import Spread
+from duetime.names import Queue
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+T = TypeVar("T")
+
+MAX_CALLS = 2
+ANSWERS_PER_TURN = 16
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Starts a task that somebody keeps an eye on."""
+
+
+Promise = Callable[[], asyncio.Future[None] | None]
+
+
+class Submission(NamedTuple, Generic[Request, Answer]):
+    request: Request
+    weight: int
+    answer: asyncio.Future[Answer]
+
+
+class Inbox(Generic[Request, Answer]):
+    """What waits for a queue's next call, and how many calls are under way."""
+
+    def __init__(self) -> None:
+        self.entries: deque[Submission[Request, Answer]] = deque()
+        self.weight = 0
+        self.runners = 0
+
+
+class GroupCommit(Generic[Request, Answer]):
+    """One verb's group commit over all queues. `max_weight` bounds a call, but one request always fits.
+
+    `orphan` takes an answer whose caller went away during the call; `sizes` is told how many requests shared a call.
+    `promise`, asked right after a call, is what must be done before its answers are given, None if nothing; if it
+    fails, its error takes the place of every answer that is not an error itself.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Queue, Sequence[Request]], Awaitable[Sequence[Answer | DuetimeError]]],
+        spawn: Spawn,
+        *,
+        max_weight: int,
+        orphan: Callable[[Answer], None] | None = None,
+        sizes: Spread | None = None,
+        promise: Promise | None = None,
+    ) -> None:
+        self._call = call
+        self._spawn = spawn
+        self._max_weight = max_weight
+        self._orphan = orphan
+        self._sizes = sizes or Spread()
+        self._promise = promise
+        self._closed = False
+        # A queue has an inbox while a runner of its lives.
+        self._inboxes: dict[Queue, Inbox[Request, Answer]] = {}
+        self.calls = 0
+        self.requests = 0
+
+    async def submit(self, queue: Queue, request: Request, weight: int = 1) -> Answer:
+        """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
+        if self._closed:
+            raise StoreUnavailable("the engine is stopping")
+        inbox = self._inboxes.get(queue)
+        if inbox is None:
+            inbox = Inbox[Request, Answer]()
+            self._start(queue, inbox)
+            self._inboxes[queue] = inbox
+        entry = Submission(request, weight, asyncio.get_running_loop().create_future())
+        inbox.entries.append(entry)
+        inbox.weight += weight
+        if inbox.weight >= self._max_weight and inbox.runners < MAX_CALLS:
+            self._start(queue, inbox)
+        try:
+            return await entry.answer
+        except asyncio.CancelledError:
+            # The answer may have come in the same instant as the cancellation.
+            if self._orphan and not entry.answer.cancelled() and entry.answer.exception() is None:
+                self._orphan(entry.answer.result())
+            raise
+
+    def close(self) -> None:
+        """Take no more requests; those that are in are served."""
+        self._closed = True
+
+    def _start(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
+        runner = self._spawn(self._run(queue, inbox))
+        inbox.runners += 1
+        # A callback and not a `finally`: a task that is cancelled before its first step never gets to one.
+        runner.add_done_callback(lambda done: self._broke(done, queue, inbox))
+
+    async def _run(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
+        while inbox.entries:
+            if entries := self._take(inbox):
+                await self._serve(queue, entries)
+        self._leave(queue, inbox)
+
+    def _broke(self, runner: asyncio.Task[None], queue: Queue, inbox: Inbox[Request, Answer]) -> None:
+        if runner.cancelled() or runner.exception():
+            self._leave(queue, inbox)
+
+    def _leave(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
+        """A runner is gone. The last one takes the inbox with it; if it was stopped, those who still wait are told."""
+        inbox.runners -= 1
+        if inbox.runners:
+            return
+        del self._inboxes[queue]
+        for entry in inbox.entries:
+            _fail(entry.answer, StoreUnavailable("the engine is stopping"))
+
+    def _take(self, inbox: Inbox[Request, Answer]) -> list[Submission[Request, Answer]]:
+        entries: list[Submission[Request, Answer]] = []
+        weight = 0
+        while inbox.entries and (not entries or weight + inbox.entries[0].weight <= self._max_weight):
+            entry = inbox.entries.popleft()
+            inbox.weight -= entry.weight
+            if not entry.answer.done():
+                entries.append(entry)
+                weight += entry.weight
+        return entries
+
+    async def _serve(self, queue: Queue, entries: Sequence[Submission[Request, Answer]]) -> None:
+        self.calls += 1
+        self.requests += len(entries)
+        self._sizes.observe(len(entries))
+        try:
+            answers = await self._call(queue, [entry.request for entry in entries])
+            pairs = list(zip(entries, answers, strict=True))
+        except asyncio.CancelledError:
+            for entry in entries:
+                _fail(entry.answer, StoreUnavailable("the engine stopped during the call", unknown=True))
+            raise
+        except Exception as error:  # whatever it is, it belongs to the callers
+            for entry in entries:
+                _fail(entry.answer, own_copy(error))
+            return
+        promised = self._promise() if self._promise else None
+        if promised is None:
+            self._answer_all(pairs)
+        else:
+            promised.add_done_callback(lambda done: self._answer_all(pairs, done.exception()))
+
+    def _answer_all(
+        self,
+        pairs: Sequence[tuple[Submission[Request, Answer], Answer | DuetimeError]],
+        broken: BaseException | None = None,
+    ) -> None:
+        """`broken`: why what was promised is not so."""
+        in_turns(pairs, lambda pair: self._answer(*pair, broken), self._spawn)
+
+    def _answer(
+        self, entry: Submission[Request, Answer], answer: Answer | DuetimeError, broken: BaseException | None
+    ) -> None:
+        if isinstance(broken, Exception) and not isinstance(answer, DuetimeError):
+            _fail(entry.answer, own_copy(broken))
+        elif isinstance(answer, DuetimeError):
+            _fail(entry.answer, answer)
+        elif not entry.answer.done():
+            entry.answer.set_result(answer)
+        elif self._orphan:
+            self._orphan(answer)
+
+
+def in_turns(items: Sequence[T], give: Callable[[T], None], spawn: Spawn) -> None:
+    """Give the first items now and some more in each turn of the event loop. All are given, whatever happens."""
+    left = iter(items)
+    _give_some(left, give)
+    if len(items) <= ANSWERS_PER_TURN:
+        return
+
+    def give_the_rest(_: object = None) -> None:
+        for item in left:
+            give(item)
+
+    try:
+        spawn(_give_in_turns(left, give)).add_done_callback(give_the_rest)
+    except StoreUnavailable:  # the engine has stopped
+        give_the_rest()
+
+
+async def _give_in_turns(left: Iterator[T], give: Callable[[T], None]) -> None:
+    some = True
+    while some:
+        await asyncio.sleep(0)
+        some = _give_some(left, give)
+
+
+def _give_some(left: Iterator[T], give: Callable[[T], None]) -> bool:
+    """False if nothing was left."""
+    some = list(islice(left, ANSWERS_PER_TURN))
+    for item in some:
+        give(item)
+    return bool(some)
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def own_copy(error: Exception) -> Exception:
+    """One for each caller to raise: a shared error would gather the tracebacks of all of them."""
+    if not isinstance(error, DuetimeError):
+        return error
+    own = copy(error)
+    own.__cause__ = error
+    return own

@@ -1,0 +1,137 @@
+"""A local copy of the registry's records, for whoever asks more often than the registry should be asked.
+
+It follows the registry's announcements, and looks by itself every second in case one was lost; so a change made by
+any process is known here at once, and within a second at worst. It says how old its knowledge is: after an outage
+its reader decides what that is still good for.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import msgspec
+
+from duetime.errors import DuetimeError
+from duetime.stores.registry import Record, Registry
+
+log = logging.getLogger("duetime.mirror")
+
+CHECK_EVERY_S = 0.9
+"""A bit under a second, so that the look itself still falls into it."""
+RECONNECT_S = 0.2
+
+
+class RegistryCopy:
+    """An async context manager: inside it the copy is kept up to date.
+
+    `registry` is asked anew for every look, because its store may be closed and opened again.
+    """
+
+    def __init__(self, registry: Callable[[], Registry]) -> None:
+        self._registry = registry
+        self._records: dict[tuple[str, str], Record] = {}
+        self._version = 0
+        self._seen_at = -math.inf
+        self._lock = asyncio.Lock()
+        self._begun = self._finished = 0
+        self._error: DuetimeError | None = None
+        self._followers: list[asyncio.Task[None]] = []
+        self._news = asyncio.Event()
+
+    async def __aenter__(self) -> "RegistryCopy":
+        try:
+            await self.refresh()
+        except DuetimeError as error:
+            log.warning("registry_unavailable", extra={"error": error.message})
+        self._followers = [asyncio.create_task(self._follow()), asyncio.create_task(self._check())]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for follower in self._followers:
+            follower.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
+
+    def get(self, kind: str, key: str) -> Record | None:
+        return self._records.get((kind, key))
+
+    def list_records(self, kind: str, prefix: str = "") -> Sequence[Record]:
+        """Sorted by key."""
+        found = [record for (of, key), record in self._records.items() if of == kind and key.startswith(prefix)]
+        return sorted(found, key=lambda record: record.key)
+
+    async def changed(self, since: int) -> int:
+        """Wait until the copy is no longer that of version `since`; answers its version."""
+        while self._version == since:
+            await self._news.wait()
+        return self._version
+
+    def age_s(self) -> float:
+        """How long ago this copy was certainly complete; infinite before the first look."""
+        return time.monotonic() - self._seen_at
+
+    async def refresh(self) -> None:
+        """Return after a look that began after this call; callers that come together share one.
+
+        Raises what the registry raised for that look.
+        """
+        wanted = self._begun + 1
+        async with self._lock:
+            if self._finished < wanted:
+                await self._look()
+            if self._error:
+                raise self._error
+
+    async def _look(self) -> None:
+        self._begun += 1
+        began, seen_at = self._begun, time.monotonic()
+        try:
+            registry = self._registry()
+            changes = await registry.changes(self._version)
+            if changes.version < self._version:
+                # Not the registry that was followed so far: it was wiped. Nothing known holds any more.
+                changes = msgspec.structs.replace(await registry.changes(0), whole=True)
+        except DuetimeError as error:
+            self._error = error
+        else:
+            if changes.whole:
+                self._records.clear()
+            self._records.update({(record.kind, record.key): record for record in changes.records})
+            for name in changes.deleted:
+                self._records.pop(name, None)
+            if changes.version != self._version:
+                self._news.set()
+                self._news = asyncio.Event()
+            self._version, self._seen_at, self._error = changes.version, seen_at, None
+        self._finished = began
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for _ in self._registry().watch():
+                    await self.refresh()
+            except DuetimeError:
+                pass  # the look of every second says so in the log
+            except Exception:
+                log.exception("registry_watch_failed")
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _check(self) -> None:
+        healthy = True
+        while True:
+            try:
+                await self.refresh()
+            except DuetimeError as error:
+                if healthy:
+                    log.warning("registry_unavailable", extra={"error": error.message})
+                healthy = False
+            except Exception:
+                # Its readers see the age grow; to stop looking for good would be worse.
+                log.exception("registry_look_failed")
+            else:
+                healthy = True
+            await asyncio.sleep(CHECK_EVERY_S)

@@ -1,0 +1,378 @@
+"""Waiting for jobs, without polling.
+
+Each queue with waiting consumers has a desk. A consumer parks at the desks of its queues *before* it looks for the
+first time, so no wake falls between looking and waiting. A desk makes one store call at a time for all who stand there,
+first come first served; a consumer is in at most one call at a time. The store answers when the next job falls due and
+the desk sets its timer to that; a push, a wake from another process and the safety net only ever bring it closer.
+
+What was leased for a consumer that has gone meanwhile is given back to its old place.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from duetime.engine.group_commit import Spawn, in_turns, own_copy
+from duetime.errors import StoreUnavailable
+from duetime.job import STEP_JOBS, Delivery
+from duetime.names import Queue
+from duetime.stores.base import Reserved, Store
+
+CHECK_EVERY_S = 1.0
+CHECK_AT_ONCE = 250
+"""Queues in one call, so that the check of thousands holds up no delivery."""
+ABOUT_TO_S = 0.05
+FIRST_REACH = 8
+JUMP_MS = 5
+"""Timers are set anew when the store's clock has run ahead of them by more than this ..."""
+SET_BACK_MS = 1000
+"""... and left alone when it seems to be behind by less: too early costs a call, and the reading may be slow."""
+
+Wants = Sequence[tuple[int, int]]
+"""(limit, ttr_ms) per consumer."""
+Reserve = Callable[[Queue, Wants], Awaitable[Sequence[list[Delivery]]]]
+"""One store call; answers what each consumer gets. The call tells the room what it learned."""
+GiveBack = Callable[[Sequence[Delivery]], None]
+
+
+class StoreTime:
+    """The store's clock as this process knows it: its distance from the loop's own clock, which never jumps."""
+
+    def __init__(self) -> None:
+        self._offset_ms = 0.0
+        self._told_ms = 0.0
+
+    def learn(self, now_ms: int) -> bool:
+        """Take a reading; answers whether the clock has run ahead since it last said so, in one jump or bit by bit.
+
+        A reading is old by its answer's way back, so of two the later offset is nearer the truth, unless the clock was
+        set back.
+        """
+        offset = now_ms - asyncio.get_running_loop().time() * 1000
+        if offset > self._offset_ms or offset < self._offset_ms - SET_BACK_MS:
+            self._offset_ms = offset
+        ahead = self._offset_ms - self._told_ms
+        if ahead > JUMP_MS or ahead < 0:
+            self._told_ms = self._offset_ms
+        return ahead > JUMP_MS
+
+    def now_ms(self) -> int:
+        """As far as it is known: never more than an answer's way back behind."""
+        return int(asyncio.get_running_loop().time() * 1000 + self._offset_ms)
+
+    def seconds_until(self, at_ms: int) -> float:
+        return (at_ms - self._offset_ms) / 1000 - asyncio.get_running_loop().time()
+
+
+class Waiter:
+    """A consumer that waits: what it wants, where it stands, and what it gets."""
+
+    def __init__(self, limit: int, ttr_ms: int) -> None:
+        self.wants = (limit, ttr_ms)
+        self.desks: list[QueueWaiters] = []
+        self.answer: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
+        self.error: Exception | None = None
+        self.busy = True
+
+    def free(self) -> None:
+        """The call brought nothing: available again, and first of all for jobs that lack a consumer, in its order."""
+        self.busy = False
+        for desk in self.desks:
+            desk.offer()
+
+    def fail(self, error: Exception) -> None:
+        """Waiting is over. Not an exception in the future: nobody would retrieve it if the consumer has just gone."""
+        if not self.answer.done():
+            self.error = error
+            self.answer.set_result([])
+
+
+class QueueWaiters:
+    """Where the waiting consumers of one queue stand.
+
+    `_next_at` is when the earliest job that it knows of falls due. With a timer that is to come; without one it has
+    come, and either a call is under way for the job or all consumers here are busy in calls for other queues.
+    """
+
+    def __init__(self, queue: Queue, room: "WaitingRoom") -> None:
+        self.queue = queue
+        self.parked: dict[Waiter, None] = {}
+        self._room = room
+        self._next_at: int | None = None
+        self._noticed = 0
+        self._asked: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._calling = False
+        self._again = False
+        self._reach = FIRST_REACH
+
+    def signal(self) -> None:
+        """There may be a job: look, now or right after the call that is under way."""
+        if self._calling:
+            self._again = True
+        elif self.parked and not self._room.closed:
+            # An engine that breaks starts nothing more, and its end tells those who wait.
+            with suppress(StoreUnavailable):
+                self._room.spawn(self._serve())
+                self._calling = True
+
+    def offer(self) -> None:
+        """A consumer is free again: look, but only for a job that is known to be due.
+
+        If every freed consumer set off a call, the calls for two queues would set off each other for ever: each keeps
+        some consumers from the other and brings them nothing.
+        """
+        if self._next_at is not None and self._timer is None and not self._calling:
+            self.signal()
+
+    def notice(self, due_at: int) -> None:
+        """A job waits here from `due_at` on."""
+        # The answer that is on its way replaces what was known before it was asked for, but no later news.
+        outdated = self._asked is not None and self._noticed <= self._asked and self._timer is None
+        self._noticed = self._room.news
+        if self._next_at is None or due_at < self._next_at or outdated:
+            self._next_at = due_at
+            self.clock_changed()
+        elif self._timer is None:
+            self.signal()
+
+    def learn(self, reserved: Reserved, since: int) -> None:
+        """What a reserve of this queue said about what is left, by the store's own clock.
+
+        What was noticed while that call was under way may have come after it, and then its answer does not know.
+        """
+        next_at = reserved.next_at
+        if self._noticed > since and self._next_at is not None:
+            next_at = self._next_at if next_at is None else min(next_at, self._next_at)
+        self._next_at = next_at
+        self._set_timer(0.0 if next_at is None else (next_at - reserved.now) / 1000)
+
+    def clock_changed(self) -> None:
+        """Set the timer by what is known of the store's clock. Too early costs a call that sets it right."""
+        self._set_timer(0.0 if self._next_at is None else self._room.time.seconds_until(self._next_at))
+
+    def _set_timer(self, seconds: float) -> None:
+        self.cancel_timer()
+        if self._next_at is None or not self.parked:
+            return
+        if seconds <= 0:
+            self.signal()
+        else:
+            # Some loops round timers to milliseconds: up is late by less than one, down would cost an idle call.
+            delay = math.ceil(seconds * 1000) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay, self._fire)
+
+    def cancel_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.signal()
+
+    async def _serve(self) -> None:
+        try:
+            self._again = True
+            while self._again:
+                self._again = False
+                await self._call_once()
+        finally:
+            self._calling = False
+
+    async def _call_once(self) -> None:
+        waiters = self._next_waiters()
+        if not waiters:
+            return
+        for waiter in waiters:
+            waiter.busy = True
+        self._asked = self._room.news
+        try:
+            shares = await self._room.reserve(self.queue, [waiter.wants for waiter in waiters])
+        except Exception as error:  # whatever it is, it belongs to the consumers
+            self._failed(waiters, error)
+            return
+        finally:
+            self._asked = None
+        filled = sum(map(len, shares)) == sum(waiter.wants[0] for waiter in waiters)
+        self._reach = min(2 * self._reach, STEP_JOBS) if filled else FIRST_REACH
+        in_turns(list(zip(waiters, shares, strict=True)), self._hand_over, self._room.spawn)
+
+    def _hand_over(self, pair: tuple[Waiter, list[Delivery]]) -> None:
+        waiter, share = pair
+        if waiter.answer.done():
+            self._room.give_back(share)
+        elif share:
+            waiter.answer.set_result(share)
+        else:
+            waiter.free()
+
+    def _next_waiters(self) -> list[Waiter]:
+        """Those who stand first: few at first, and twice as many after each call that had something for all of them.
+
+        One job for a desk where hundreds wait must not cost a look at each of them.
+        """
+        chosen: list[Waiter] = []
+        wanted = 0
+        for waiter in self.parked:
+            if waiter.busy or waiter.answer.done():
+                continue
+            wanted += waiter.wants[0]
+            if chosen and wanted > self._reach:
+                break
+            chosen.append(waiter)
+        return chosen
+
+    def _failed(self, waiters: Sequence[Waiter], error: Exception) -> None:
+        """Consumers sit out an outage until their deadline; the safety net looks again when the store is back.
+
+        Until then the jobs that this call was for count as unknown, or the calls of several queues would fail in turns.
+        """
+        if self._asked is not None and self._noticed <= self._asked and self._timer is None:
+            self._next_at = None
+        if isinstance(error, StoreUnavailable):
+            self._room.outage = error
+        for waiter in waiters:
+            if not isinstance(error, StoreUnavailable):
+                waiter.fail(error)
+            waiter.free()
+
+
+class WaitingRoom:
+    """All desks of an engine, and the duty that checks them every second in case a wake was lost.
+
+    `news` counts what was noticed. `outage` is why the store could not be reached when it was last asked.
+    """
+
+    name = "safety net"
+
+    def __init__(self, store: Store, spawn: Spawn, *, reserve: Reserve, give_back: GiveBack) -> None:
+        self.spawn = spawn
+        self.reserve = reserve
+        self.give_back = give_back
+        self.time = StoreTime()
+        self.news = 0
+        self.outage: StoreUnavailable | None = None
+        self.closed = False
+        self._store = store
+        self._desks: dict[Queue, QueueWaiters] = {}
+        self._check_now = asyncio.Event()
+
+    @property
+    def parked(self) -> int:
+        return len({waiter for desk in self._desks.values() for waiter in desk.parked})
+
+    async def wait(
+        self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: "FirstLook"
+    ) -> list[Delivery]:
+        """Park, look once, then wait for a job until the loop's clock shows `deadline`; empty-handed only after it."""
+        waiter.desks = [self._park(queue, waiter) for queue in queues]
+        try:
+            found = await first()
+            if found:
+                return found
+            waiter.free()
+            loop = asyncio.get_running_loop()
+            while not waiter.answer.done() and (left := deadline - loop.time()) > 0:
+                await asyncio.wait([waiter.answer], timeout=left)
+            return self._outcome(waiter)
+        except asyncio.CancelledError:
+            # The answer may have come in the same instant as the cancellation.
+            if waiter.answer.done():
+                self.give_back(waiter.answer.result())
+            raise
+        finally:
+            # A desk that is in a call for this consumer sees that it has gone.
+            waiter.answer.cancel()
+            for desk in waiter.desks:
+                self._leave(desk, waiter)
+
+    def _outcome(self, waiter: Waiter) -> list[Delivery]:
+        if error := waiter.error or (None if waiter.answer.done() else self.outage):
+            raise own_copy(error)
+        return waiter.answer.result() if waiter.answer.done() else []
+
+    def _park(self, queue: Queue, waiter: Waiter) -> QueueWaiters:
+        desk = self._desks.get(queue) or self._desks.setdefault(queue, QueueWaiters(queue, self))
+        desk.parked[waiter] = None
+        return desk
+
+    def _leave(self, desk: QueueWaiters, waiter: Waiter) -> None:
+        desk.parked.pop(waiter, None)
+        if not desk.parked and self._desks.get(desk.queue) is desk:
+            desk.cancel_timer()
+            del self._desks[desk.queue]
+
+    def notice(self, queue: Queue, due_at: int) -> None:
+        """A job waits in the queue from `due_at` on: known from a push here or a wake from elsewhere."""
+        self.news += 1
+        if desk := self._desks.get(queue):
+            desk.notice(due_at)
+
+    def learn(self, queue: Queue, reserved: Reserved, *, since: int) -> None:
+        """What any reserve of this engine found out; `since` is how much was news before that call."""
+        self.outage = None
+        self._learn_time(reserved.now)
+        if desk := self._desks.get(queue):
+            desk.learn(reserved, since)
+
+    def _learn_time(self, now_ms: int) -> None:
+        if self.time.learn(now_ms):
+            for desk in list(self._desks.values()):
+                desk.clock_changed()
+
+    def check_now(self) -> None:
+        """Wakes may have been missed: look everywhere."""
+        self._check_now.set()
+
+    def close(self) -> None:
+        """Nobody waits any longer. What is on its way to them is given back."""
+        self.closed = True
+        for desk in self._desks.values():
+            desk.cancel_timer()
+            for waiter in desk.parked:
+                waiter.fail(StoreUnavailable("the engine is stopping"))
+
+    async def due(self, queues: Sequence[Queue]) -> list[Queue]:
+        """Those whose head has fallen due or is about to, in their order; the others' timers are set by the way."""
+        self._learn_time((await self._store.ping()).now)
+        worth: list[Queue] = []
+        for queue, head in zip(queues, await self._store.heads(queues), strict=True):
+            if head is None:
+                continue
+            if self.time.seconds_until(head) <= ABOUT_TO_S:
+                worth.append(queue)
+            else:
+                self.notice(queue, head)
+        return worth
+
+    async def run_once(self) -> float:
+        self._check_now.clear()
+        if queues := list(self._desks):
+            try:
+                info = await self._store.ping()
+                for at in range(0, len(queues), CHECK_AT_ONCE):
+                    await self._check(queues[at : at + CHECK_AT_ONCE])
+            except StoreUnavailable as error:
+                self.outage = error
+                raise
+            self.outage = None
+            self._learn_time(info.now)
+        return CHECK_EVERY_S
+
+    async def _check(self, queues: Sequence[Queue]) -> None:
+        for queue, head in zip(queues, await self._store.heads(queues), strict=True):
+            if head is not None:
+                self.notice(queue, head)
+
+    async def rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._check_now.wait()
+        except TimeoutError:
+            return
+
+
+FirstLook = Callable[[], Awaitable[list[Delivery]]]
+"""The consumer's own first try, queue by queue in its order."""

@@ -1,0 +1,1 @@
+"""The HTTP/1.1 server: sockets, connections, requests. It knows nothing of queues."""

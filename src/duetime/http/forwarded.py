@@ -1,0 +1,73 @@
+"""The client's address behind proxies that the operator trusts (`trusted_proxies`): X-Forwarded-For, read from its end.
+
+Each proxy appends the address that it was called from. Whatever stands left of the first address that is no proxy of
+ours was written by somebody who may lie, and is not looked at.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from duetime.errors import InvalidSettings
+from duetime.http.request_head import HeaderList
+
+Address = tuple[str, int]
+
+UNIX = "unix"
+"""Stands for every client of a Unix socket."""
+MOST_HOPS = 16
+
+
+@dataclass(frozen=True)
+class TrustedProxies:
+    networks: Sequence[IPv4Network | IPv6Network]
+    has_unix: bool = False
+
+    def trusts(self, peer: Address | None) -> bool:
+        """Whether this peer (None: of a Unix socket) may say whom it speaks for."""
+        if peer is None:
+            return self.has_unix
+        found = _read_hop(peer[0])
+        return found is not None and self._is_ours(found)
+
+    def client_of(self, headers: HeaderList, peer: Address | None) -> Address | None:
+        """Whom a trusted peer speaks for; itself, if it does not say."""
+        hops = b",".join([value for name, value in headers if name == b"x-forwarded-for"]).decode("latin-1").split(",")
+        client = peer
+        for hop in reversed(hops[-MOST_HOPS:]):
+            found = _read_hop(hop)
+            if found is None:
+                break
+            client = (str(found), 0)
+            if not self._is_ours(found):
+                break
+        return client
+
+    def _is_ours(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self.networks)
+
+
+def read_proxies(text: str) -> TrustedProxies | None:
+    """None if there are none. Raises InvalidSettings."""
+    words = text.replace(",", " ").split()
+    if not words:
+        return None
+    try:
+        networks = [ip_network(word) for word in words if word != UNIX]
+    except ValueError as error:
+        raise InvalidSettings(f"trusted_proxies: {error}; write 127.0.0.1, 10.0.0.0/8 or {UNIX}") from None
+    return TrustedProxies(networks, UNIX in words)
+
+
+def _read_hop(text: str) -> IPv4Address | IPv6Address | None:
+    """`1.2.3.4`, `1.2.3.4:567`, `::1`, `[::1]:567`; an IPv4 address that came over IPv6 is one of IPv4."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return (isinstance(found, IPv6Address) and found.ipv4_mapped) or found

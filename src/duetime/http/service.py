@@ -1,0 +1,265 @@
+"""What all connections of one listener share: the application, the limits, the time, who is connected.
+
+`now` and the Date header move once a tick (about a second): time limits are that coarse and never early, and no
+request pays for a timer.
+"""
+
+import asyncio
+import heapq
+import logging
+import resource
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import msgspec
+from starlette.types import ASGIApp
+
+from duetime.http.balance import ConnectionBalance
+from duetime.http.forwarded import TrustedProxies
+from duetime.http.memory_budget import Budget
+from duetime.ids import ALPHABET, encode
+from duetime.settings import Settings
+
+log = logging.getLogger("duetime.http")
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+SPARE = 64
+FRESH_S = 0.25
+"""What a new connection has to ask for something before it counts as idle."""
+FILES_FOR_OTHERS = 256
+"""Files that are not connections: stores, the journal, logs, those who are told that it is full."""
+RETRY_AFTER_S = 1
+TICK_S = 1.0
+BLOCKS = 64
+"""Sets of headers that are remembered."""
+LEAST_TICK_S = 0.005
+
+_PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
+
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class HttpLimits(msgspec.Struct, frozen=True):
+    """What one client may cost. Seconds and bytes."""
+
+    head_bytes: int = 32_768
+    """Request line and headers: this much is always accepted, one read more at most."""
+    headers: int = 100
+    head_s: float = 10
+    """From a connection or a request's first byte to the end of its headers."""
+    body_s: float = 10
+    """A body may always take this long, and beyond that as long as it comes at `body_rate` bytes a second."""
+    body_rate: int = 1024
+    idle_s: float = 75
+    """Between two requests on one connection."""
+    write_s: float = 30
+    """Without the client reading any of an answer."""
+    linger_s: float = 2
+    """For a refused client to read its answer."""
+    connections: int = 16_384
+    """Of one listener; and SPARE more that get one answer each."""
+
+    @property
+    def parked(self) -> int:
+        """Requests that may wait for jobs at a time; an eighth of the connections is left to requests that end."""
+        return max(1, self.connections - max(1, self.connections // 8))
+
+
+def limits_of(settings: Settings) -> HttpLimits:
+    """As they are set, and never more connections than this process can have files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return HttpLimits(
+        head_bytes=settings.max_header_size,
+        headers=settings.max_headers,
+        head_s=settings.header_timeout.total_seconds(),
+        body_s=settings.body_timeout.total_seconds(),
+        body_rate=max(1, settings.body_rate),
+        idle_s=settings.idle_timeout.total_seconds(),
+        write_s=settings.write_timeout.total_seconds(),
+        connections=max(1, min(settings.max_connections, files - FILES_FOR_OTHERS)),
+    )
+
+
+class ClientAddress(Protocol):
+    """A connection, as its listener sees it."""
+
+    def watch(self, now: float) -> None:
+        """Called once a tick: end what takes too long."""
+        ...
+
+    def drain(self) -> None:
+        """Make the present answers the last and end a parked wait."""
+        ...
+
+    def close_if_idle(self) -> None: ...
+
+    def idle_since(self) -> float | None:
+        """When it last asked for something, None while it is answered or has just come; 0 after its last answer."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class HttpRequest(Protocol):
+    """A request that is being answered, as its listener sees it."""
+
+    task: asyncio.Task[None]
+
+
+RefusalBody = Callable[[bytes, int, str], tuple[bytes, bytes]]
+"""From path, status and reason to content type and body."""
+
+
+def plain_refusal(path: bytes, status: int, reason: str) -> tuple[bytes, bytes]:
+    """The form of an error where no application says how its errors look."""
+    return b"application/json", msgspec.json.encode({"error": reason})
+
+
+class Service:
+    """One listener's shared state. Belongs to one event loop."""
+
+    def __init__(
+        self, app: ASGIApp, limits: HttpLimits, budget: Budget, balance: ConnectionBalance | None = None
+    ) -> None:
+        self.app = app
+        self.limits = limits
+        self.budget = budget
+        self.balance = balance
+        self.connections: set[ClientAddress] = set()
+        self.proxies: TrustedProxies | None = None
+        self.refusal_body: RefusalBody = plain_refusal
+        self.spares: set[ClientAddress] = set()
+        self.parked = 0
+        self.requests: set[HttpRequest] = set()
+        self.answers: defaultdict[int, int] = defaultdict(int)
+        self.draining = False
+        self.empty = asyncio.Event()
+        shortest = min(limits.head_s, limits.body_s, limits.idle_s, limits.write_s, limits.linger_s)
+        self.tick_s = max(LEAST_TICK_S, min(TICK_S, shortest / 2))
+        self.request_id = RequestIds().make
+        self.clock = asyncio.get_running_loop().time
+        self._blocks: dict[Headers, bytes] = {}
+        self._loop = asyncio.get_running_loop()
+        self.move_clock()
+
+    def move_clock(self) -> None:
+        self.now = self._loop.time()
+        self.date_line = f"date: {formatdate(usegmt=True)}\r\n".encode()
+
+    def after(self, seconds: float) -> float:
+        """The earliest tick that is certainly `seconds` away."""
+        return self.now + seconds + self.tick_s
+
+    def begin(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
+        """Run one request; the listener's drain waits for it, also when its client has gone."""
+        request.task = self._loop.create_task(work)
+        self.requests.add(request)
+
+    def end(self, request: HttpRequest) -> None:
+        self.requests.discard(request)
+        self._tell_empty()
+
+    def welcome(self, client: ClientAddress) -> None:
+        self.connections.add(client)
+        if len(self.connections) - len(self.spares) > self.limits.connections:
+            self.spares.add(client)
+        self.tell_count()
+
+    def settle_in(self, client: ClientAddress) -> bool:
+        """Whether a connection that asks for something may stay after its answer: if there is room by now."""
+        if client in self.spares and len(self.connections) - len(self.spares) < self.limits.connections:
+            self.spares.discard(client)
+        return client not in self.spares
+
+    def tell_count(self) -> None:
+        """Let the other processes know how many clients this one has."""
+        if self.balance is None:
+            return
+        if self.draining:
+            self.balance.vacate()
+        else:
+            self.balance.tell(len(self.connections))
+
+    def forget(self, client: ClientAddress) -> None:
+        self.connections.discard(client)
+        self.spares.discard(client)
+        self.tell_count()
+        self._tell_empty()
+
+    def is_packed(self) -> bool:
+        """Not even a spare connection is left, and nobody is idle: a sixteenth of the clients would be closed then."""
+        limit = self.limits.connections
+        return len(self.connections) >= limit + SPARE and not self._shed(limit // 16 + 1)
+
+    def _shed(self, count: int) -> bool:
+        idle = [
+            (since, id(client), client) for client in self.connections if (since := client.idle_since()) is not None
+        ]
+        for _, _, client in heapq.nsmallest(count, idle):
+            self.forget(client)
+            client.close_if_idle()
+        if idle:
+            log.warning("connections_shed", extra={"count": min(count, len(idle)), "open": len(self.connections)})
+        return bool(idle)
+
+    def _tell_empty(self) -> None:
+        if self.draining and not self.connections and not self.requests:
+            self.empty.set()
+
+    async def cut(self) -> None:
+        """The time for a drain is over: cancel what is left, and see it end."""
+        tasks = [request.task for request in self.requests]
+        for task in tasks:
+            task.cancel()
+        for client in list(self.connections):
+            client.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def header_block(self, headers: Headers) -> bytes:
+        """The lines of headers that many answers share, none of which says how long the body is."""
+        block = self._blocks.get(headers)
+        if block is None:
+            block = b"".join([b"%b: %b\r\n" % header for header in headers])
+            if not block.count(b"\n") == block.count(b"\r") == len(headers):
+                raise RuntimeError("a response header holds a line break")
+            if len(self._blocks) < BLOCKS:
+                self._blocks[headers] = block
+        return block
+
+    def error(self, status: int, reason: str, path: bytes = b"") -> bytes:
+        """A whole answer of the protocol's own, before any application is asked."""
+        self.answers[status] += 1
+        kind, body = self.refusal_body(path, status, reason)
+        return b"%b%bX-Request-ID: %b\r\nconnection: close\r\n%bcontent-type: %b\r\n" % (
+            STATUS_LINES[status],
+            self.date_line,
+            self.request_id().encode(),
+            b"retry-after: %d\r\n" % RETRY_AFTER_S if status == 503 else b"",
+            kind,
+        ) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+class RequestIds:
+    """26 characters like a job's id, at a tenth of its price: chance once a millisecond, then the last four count."""
+
+    def __init__(self) -> None:
+        self._ms = -1
+        self._start = ""
+        self._count = 0
+
+    def make(self) -> str:
+        ms = time.time_ns() // 1_000_000
+        count = self._count + 1
+        if ms != self._ms or count >> 20:
+            self._ms = ms
+            self._start = encode(ms << 80 | secrets.randbits(80))[:22]
+            count = 0
+        self._count = count
+        return self._start + _PAIRS[count >> 10] + _PAIRS[count & 1023]

@@ -1,0 +1,1 @@
+"""What is counted and shown on /metrics, for all processes of a server."""

@@ -1,0 +1,194 @@
+"""What is counted of a pool and of each of its queues. All of our own metric names stand in this file.
+
+Times are in seconds. Lateness is the time from due to delivered; wait the time from accepted to the first delivery,
+a delay included; run the time from a delivery to its end by ack, release or kill, where both came through this process.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from duetime.job import Delivery, Event, Lease, Moved
+from duetime.metrics.meters import OTHER, PER_QUEUE, CounterMeter, Family, Meters, Spread
+from duetime.names import Queue
+from duetime.stores.base import Pushed
+
+PER_POOL = ("pool",)
+PER_VERB = ("pool", "verb")
+
+LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 30, 300)
+WAIT_S = (0.01, 0.1, 1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800)
+RUN_S = (0.005, 0.02, 0.1, 0.5, 1, 5, 15, 60, 300, 1_800)
+CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+BATCH_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+MAX_RUNNING = 10_000
+"""Deliveries of a pool whose time is taken at once; beyond that the oldest is given up."""
+
+COUNTERS = {
+    "pushed": "Jobs accepted by a push, replacements included.",
+    "kept": "Pushed jobs whose id was there already.",
+    "delivered": "Deliveries to consumers.",
+    "acked": "Jobs finished.",
+    "released": "Deliveries given back by consumers, to be tried again.",
+    "given_back": "Deliveries undone because they did not reach their consumer.",
+    "lapsed": "Leases that ran out and made the job ready again.",
+    "dead": "Jobs that ended as dead letters.",
+    "expired": "Jobs that outlived their ttl.",
+    "cancelled": "Jobs removed by id, dead letters included.",
+    "rescheduled": "Jobs whose due time was changed.",
+    "respawned": "Dead letters brought back.",
+    "purged": "Jobs removed with their queue or state.",
+}
+EVENTS = {
+    Event.ACCEPTED: "pushed",
+    Event.REPLACED: "pushed",
+    Event.KEPT: "kept",
+    Event.ACKED: "acked",
+    Event.RELEASED: "released",
+    Event.GIVEN_BACK: "given_back",
+    Event.LEASE_EXPIRED: "lapsed",
+    Event.DEAD: "dead",
+    Event.EXPIRED: "expired",
+    Event.CANCELLED: "cancelled",
+    Event.DELETED: "cancelled",
+    Event.RESCHEDULED: "rescheduled",
+    Event.RESPAWNED: "respawned",
+}
+
+
+class QueueMeters:
+    """What is counted of one queue, or of all queues that are not shown by name."""
+
+    __slots__ = ("by_event", "delivered", "expired", "lateness", "purged", "pushed", "run", "wait")
+
+    def __init__(self, families: "Families", labels: tuple[str, str, str]) -> None:
+        tallies = {name: family.of(*labels) for name, family in families.counters.items()}
+        self.by_event = {event: tallies[name] for event, name in EVENTS.items()}
+        self.pushed = tallies["pushed"]
+        self.delivered = tallies["delivered"]
+        self.expired = tallies["expired"]
+        self.purged = tallies["purged"]
+        self.lateness = families.lateness.of(*labels)
+        self.wait = families.wait.of(*labels)
+        self.run = families.run.of(*labels)
+
+    def moved(self, moved: Iterable[object]) -> None:
+        """Count what happened; what is no Moved (an error, None) did not happen."""
+        by_event = self.by_event
+        for one in moved:
+            if isinstance(one, Moved) and (tally := by_event.get(one.event)) is not None:
+                tally.value += 1
+
+    def push(self, pushed: Pushed) -> None:
+        jobs = pushed.jobs
+        plain = [None if one.reason else one.event for one in jobs].count(Event.ACCEPTED)
+        self.pushed.value += plain
+        if plain < len(jobs):
+            self._push_others([one for one in jobs if one.reason or one.event is not Event.ACCEPTED])
+
+    def _push_others(self, jobs: Sequence[Moved]) -> None:
+        self.moved(jobs)
+        # Accepted for a reason: it took the place of an expired job.
+        self.expired.value += sum(one.event is Event.ACCEPTED for one in jobs)
+
+    def deliver(self, deliveries: Sequence[Delivery], now: int) -> None:
+        self.delivered.value += len(deliveries)
+        self.lateness.observe_all([(now - delivery.due_at) / 1000 for delivery in deliveries])
+        first = [(now - one.lease.born) / 1000 for one in deliveries if one.lease.attempt == 1]
+        self.wait.observe_all(first)
+
+
+class Families:
+    """The metrics that have a series per queue."""
+
+    def __init__(self, meters: Meters) -> None:
+        self.counters: dict[str, Family[CounterMeter]] = {
+            name: meters.counter(f"duetime_jobs_{name}_total", about, PER_QUEUE) for name, about in COUNTERS.items()
+        }
+        self.lateness = meters.spread(
+            "duetime_job_lateness_seconds", "From due to delivered.", PER_QUEUE, edges=LATENESS_S
+        )
+        self.wait = meters.spread(
+            "duetime_job_wait_seconds",
+            "From accepted to the first delivery, a delay included.",
+            PER_QUEUE,
+            edges=WAIT_S,
+        )
+        self.run = meters.spread(
+            "duetime_job_run_seconds", "From a delivery to its ack, release or kill.", PER_QUEUE, edges=RUN_S
+        )
+
+
+class PoolMeters:
+    """What is counted of one pool. Survives its engines: a pool that was opened again counts on."""
+
+    def __init__(self, meters: Meters, pool: str) -> None:
+        self._pool = pool
+        self._names = meters.names
+        self._families = Families(meters)
+        self._queues: dict[Queue, QueueMeters] = {}
+        self._other: QueueMeters | None = None
+        self._started: dict[str, tuple[Lease, float]] = {}
+        self._calls = meters.spread(
+            "duetime_store_call_seconds", "How long the store took for a call.", PER_VERB, edges=CALL_S
+        )
+        self._errors = meters.counter(
+            "duetime_store_call_errors_total", "Calls that the store could not serve.", (*PER_VERB, "code")
+        )
+        self._batches = meters.spread(
+            "duetime_batch_requests", "Requests that shared one store call.", PER_VERB, edges=BATCH_REQUESTS
+        )
+        self.reaper_passes = meters.counter(
+            "duetime_reaper_passes_total", "Rounds of the reaper that the store answered.", PER_POOL
+        ).of(pool)
+        self._reaped_at = meters.level(
+            "duetime_reaper_last_pass_timestamp_seconds", "When the reaper last came round.", PER_POOL, shared=True
+        )
+        self.parked = meters.level("duetime_parked_polls", "Consumers that wait for a job.", PER_POOL).of(pool)
+
+    def queue(self, queue: Queue) -> QueueMeters:
+        known = self._queues.get(queue)
+        if known is not None:
+            return known
+        labels = self._names.shown(self._pool, *queue)
+        if labels[1:] == (OTHER, OTHER):
+            self._other = self._other or QueueMeters(self._families, labels)
+            return self._other
+        known = self._queues[queue] = QueueMeters(self._families, labels)
+        return known
+
+    def calls(self, verb: str) -> Spread:
+        return self._calls.of(self._pool, verb)
+
+    def batches(self, verb: str) -> Spread:
+        """How many requests a group commit took, for each verb that has one."""
+        return self._batches.of(self._pool, verb)
+
+    def failed(self, verb: str, code: str) -> None:
+        self._errors.of(self._pool, verb, code).value += 1
+
+    def reaped(self, now: int) -> None:
+        self.reaper_passes.value += 1
+        self._reaped_at.of(self._pool).value = now / 1000
+
+    def started(self, deliveries: Iterable[Delivery], at_s: float) -> None:
+        started = self._started
+        started.update({one.lease.id: (one.lease, at_s) for one in deliveries})
+        while len(started) > MAX_RUNNING:
+            del started[next(iter(started))]
+
+    def ended(self, lease: Lease, at_s: float) -> None:
+        found = self._started.pop(lease.id, None)
+        if found is not None and found[0] == lease:
+            self.queue(lease.queue).run.observe(at_s - found[1])
+
+    def acked_by_id(self, queue: Queue, answers: Iterable[object], at_s: float) -> None:
+        meters = self.queue(queue)
+        acked = meters.by_event[Event.ACKED]
+        for one in answers:
+            if isinstance(one, Moved):
+                acked.value += 1
+                self.ended(Lease(queue, one.id, one.born, one.attempt), at_s)
+
+    def forget(self, lease: Lease) -> None:
+        """It was not run after all."""
+        self._started.pop(lease.id, None)

@@ -1,0 +1,110 @@
+"""How many jobs are where, asked of the stores when somebody wants to know, at most every five seconds.
+
+Only the process that is asked reads them: all processes look at the same stores. A pool that does not answer in time
+shows no numbers, which is better than old ones.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from duetime.engine.pools import Pools
+from duetime.errors import DuetimeError
+from duetime.job import Counts
+from duetime.metrics.meters import PER_QUEUE, Meters, Names, Snapshot
+from duetime.names import Queue
+from duetime.stores.base import Store
+
+EVERY_S = 5.0
+WITHIN_S = 3.0
+MAX_READ = 10_000
+"""Queues of a pool that are asked for; a pool with more shows no more."""
+STEP = 500
+
+Shown = tuple[str, str, str]
+
+
+class QueueLevels(NamedTuple):
+    """`shown` are the values of PER_QUEUE; several queues may be shown as one."""
+
+    shown: Shown
+    counts: Counts
+    oldest_s: float
+
+
+class LevelsFollower(Protocol):
+    """Shows the same readings under other names."""
+
+    def clear(self) -> None: ...
+
+    def pool(self, name: str, levels: Sequence[QueueLevels]) -> None: ...
+
+
+class StoreLevels:
+    """Keeps the last reading. Belongs to one event loop."""
+
+    def __init__(self, pools: Pools, names: Names) -> None:
+        self.meters = Meters()
+        self._pools = pools
+        self._names = names
+        self._jobs = self.meters.level("duetime_jobs", "Jobs by state.", (*PER_QUEUE, "state"), shared=True)
+        self._oldest = self.meters.level(
+            "duetime_oldest_ready_seconds", "How long ago the first job in line fell due.", PER_QUEUE, shared=True
+        )
+        self._up = self.meters.level("duetime_pool_up", "1 while the pool's store answers.", ("pool",), shared=True)
+        self._followers: list[LevelsFollower] = []
+        self._reading = asyncio.Lock()
+        self._read_at = -EVERY_S
+
+    def follow(self, follower: LevelsFollower) -> None:
+        self._followers.append(follower)
+
+    def forget(self) -> None:
+        """Read anew for the next who asks."""
+        self._read_at = -EVERY_S
+
+    async def read(self) -> Snapshot:
+        async with self._reading:
+            if time.monotonic() - self._read_at >= EVERY_S:
+                found = await asyncio.gather(*(self._read_pool(name) for name in self._pools.names))
+                self._show(dict(zip(self._pools.names, found, strict=True)))
+                self._read_at = time.monotonic()
+        return self.meters.snapshot()
+
+    async def _read_pool(self, pool: str) -> list[QueueLevels] | None:
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                return await self._read_store(pool, self._pools.engine(pool).store)
+        except (DuetimeError, TimeoutError):
+            return None
+
+    async def _read_store(self, pool: str, store: Store) -> list[QueueLevels]:
+        queues = (await store.queues())[:MAX_READ]
+        levels: list[QueueLevels] = []
+        for at in range(0, len(queues), STEP):
+            chunk: Sequence[Queue] = queues[at : at + STEP]
+            counted, heads = await store.counts(chunk), await store.heads(chunk)
+            for queue, counts, head in zip(chunk, counted, heads, strict=True):
+                oldest_s = max(counts.now - head, 0) / 1000 if head is not None and counts.ready else 0.0
+                levels.append(QueueLevels(self._names.shown(pool, *queue), counts, oldest_s))
+        return levels
+
+    def _show(self, pools: dict[str, list[QueueLevels] | None]) -> None:
+        for family in (self._jobs, self._oldest, self._up, *self._followers):
+            family.clear()
+        for pool, levels in pools.items():
+            self._up.of(pool).value = levels is not None
+            if levels is not None:
+                self._show_pool(pool, levels)
+
+    def _show_pool(self, pool: str, levels: Sequence[QueueLevels]) -> None:
+        for level in levels:
+            for state in ("delayed", "ready", "leased", "dead"):
+                self._jobs.of(*level.shown, state).value += getattr(level.counts, state)
+            if level.counts.damaged:
+                self._jobs.of(*level.shown, "damaged").value += level.counts.damaged
+            oldest = self._oldest.of(*level.shown)
+            oldest.value = max(oldest.value, level.oldest_s)
+        for follower in self._followers:
+            follower.pool(pool, levels)

@@ -1,0 +1,65 @@
+"""Answers /metrics for the whole server, whichever of its processes is asked.
+
+Each process tells what it counted; the one that was asked reads the stores, adds all up and writes the text. What
+processes had counted that are no more is the supervisor's to remember (`ledger.py`), and comes with the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from duetime.engine.pools import Pools
+from duetime.metrics import snapshots
+from duetime.metrics.ended_processes import METRICS
+from duetime.metrics.exposition import render
+from duetime.metrics.meters import Meters, Snapshot
+from duetime.metrics.process_meters import PER_WORKER, watch_process
+from duetime.metrics.queue_levels import StoreLevels
+from duetime.metrics.siblings import Siblings, WorkerInfo, WorkerReply
+
+log = logging.getLogger("duetime.metrics")
+
+
+class Scraper:
+    """One per process: it answers for the process, and for all of them."""
+
+    def __init__(self, pools: Pools, siblings: Siblings) -> None:
+        self.meters = pools.meters
+        self.levels = StoreLevels(pools, self.meters.names)
+        self._siblings = siblings
+        watch_process(self.meters, siblings.name)
+        siblings.handle(METRICS, self._tell)
+
+    async def _tell(self, question: bytes) -> bytes:
+        return snapshots.encode(self.meters.snapshot())
+
+    async def text(self) -> bytes:
+        """Everything there is to know. A large server's takes a while to write, so a thread does that."""
+        levels, replies, workers = await asyncio.gather(
+            self.levels.read(), self._siblings.ask_all(METRICS), self._siblings.workers()
+        )
+        return await asyncio.to_thread(_write, replies, [levels, _sibling_levels(workers)])
+
+
+def _sibling_levels(workers: Sequence[WorkerInfo]) -> Snapshot:
+    meters = Meters()
+    restarts = meters.counter(
+        "duetime_worker_restarts_total", "Unexpected ends of a worker process since the server's start.", PER_WORKER
+    )
+    up = meters.level("duetime_worker_up", "1 while the worker process serves.", PER_WORKER, shared=True)
+    for worker in workers:
+        restarts.of(worker.name).value = worker.restarts
+        up.of(worker.name).value = worker.state == "ready"
+    return meters.snapshot()
+
+
+def _write(replies: Sequence[WorkerReply], more: Sequence[Snapshot]) -> bytes:
+    found: list[Snapshot] = []
+    for reply in replies:
+        try:
+            found.append(snapshots.decode(reply.body))
+        except msgspec.MsgspecError:
+            log.warning("metrics_unreadable", extra={"worker": reply.worker})
+    return render(snapshots.merge([*found, *more]))

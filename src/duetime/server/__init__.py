@@ -1,0 +1,1 @@
+"""The server process: its wiring, its entrances, and the supervision of several worker processes."""

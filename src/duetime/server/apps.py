@@ -1,0 +1,165 @@
+"""The applications of the two listeners, and the place where a door plugs in.
+
+A door is an ASGI application with a prefix. A request goes to the first door whose prefix its path has, through nothing
+but a comparison: push, reserve and ack pass here. Everything else is ordinary Starlette.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duetime.alerts.problems import Alerts
+from duetime.alerts.watchdog import Watchdog, WatchTargets
+from duetime.callbacks.failing_topics import FailingCallbacks
+from duetime.doors.health import health_routes
+from duetime.doors.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyParts
+from duetime.doors.lmstfy.settings import make_parts
+from duetime.doors.local_guard import local_only
+from duetime.doors.v1 import NativeDoor
+from duetime.doors.v1.gate import TokenGate
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.http.memory_budget import Budget
+from duetime.metrics.scraper import Scraper
+from duetime.metrics.siblings import Siblings
+from duetime.server.callbacks import Callbacks, make_callbacks
+from duetime.server.supervision.siblings import Alone
+from duetime.settings import Settings
+
+if TYPE_CHECKING:  # the extra [otel] is optional
+    from duetime.tracing.server import ServerTracing
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a process has while it serves. `draining` is set when its end begins; `siblings` are all processes like it;
+    `beside` are its companions, once they run.
+    """
+
+    settings: Settings
+    pools: Pools
+    mirror: RegistryCopy
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    siblings: Siblings = field(default_factory=Alone)
+    beside: list[object] = field(default_factory=list[object])
+    tracing: "ServerTracing | None" = None
+
+    @cached_property
+    def budget(self) -> Budget:
+        """What all HTTP listeners of the process may hold in memory."""
+        return Budget(self.settings.max_buffered)
+
+    @cached_property
+    def alerts(self) -> Alerts:
+        """Who tells people what is wrong."""
+        return Alerts(
+            lambda: self.pools.registry,
+            self.mirror,
+            deployment=self.settings.registry_store or self.settings.store,
+            repeat_s=self.settings.alert_repeat.total_seconds(),
+        )
+
+    @cached_property
+    def callbacks(self) -> Callbacks:
+        """Topics, for the doors and the courier."""
+        return make_callbacks(self.settings, self.pools, self.mirror)
+
+    @cached_property
+    def lmstfy(self) -> LmstfyParts:
+        """What its two listeners share."""
+        return make_parts(self.settings, self.pools, self.mirror, self.scraper)
+
+    @cached_property
+    def scraper(self) -> Scraper:
+        """Answers for the metrics of this process, and of all."""
+        return Scraper(self.pools, self.siblings)
+
+
+class Door(NamedTuple):
+    """`prefix` is one or more whole segments of the path, "/v1" or "/api"; "" takes what no other door wants."""
+
+    prefix: str
+    app: ASGIApp
+
+
+def api_doors(runtime: Runtime) -> Sequence[Door]:
+    """The doors of the API listener."""
+    lmstfy = runtime.lmstfy
+    gate = TokenGate(lmstfy.tokens, lmstfy.limits)
+    native = NativeDoor(runtime.pools, gate, topics=runtime.callbacks.service)
+    return (Door("/v1", native), Door("/api", LmstfyDoor(lmstfy)))
+
+
+def admin_doors(runtime: Runtime) -> Sequence[Door]:
+    """The doors of the admin listener."""
+    return (Door("", LmstfyAdmin(runtime.lmstfy)),)
+
+
+def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
+    """What runs beside the listeners in every process: entered before they listen, left when they are drained."""
+    settings = runtime.settings
+    targets = WatchTargets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
+    callbacks = runtime.callbacks
+    courier = callbacks.courier(runtime.pools, runtime.mirror, alert=runtime.alerts.event, draining=runtime.draining)
+    failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.mirror, failures=settings.alert_callbacks)
+    watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
+    return (runtime.alerts, watchdog, callbacks.logs, callbacks.tally, courier)
+
+
+def api_app(runtime: Runtime) -> ASGIApp:
+    return _listener_app(runtime, api_doors(runtime), no_such_api, detailed=False, is_open=runtime.settings.dev)
+
+
+def admin_app(runtime: Runtime) -> ASGIApp:
+    is_open = not runtime.settings.accounts
+    return _listener_app(runtime, admin_doors(runtime), no_such_page, detailed=True, is_open=is_open)
+
+
+def _listener_app(
+    runtime: Runtime, doors: Sequence[Door], otherwise: Response, *, detailed: bool, is_open: bool
+) -> ASGIApp:
+    """`is_open`: it asks for no password."""
+
+    def not_found(request: Request, error: Exception) -> Response:
+        return otherwise
+
+    health = Starlette(
+        routes=health_routes(runtime.pools, runtime.draining, beside=runtime.beside, detailed=detailed),
+        exception_handlers={404: not_found, 405: not_found},
+    )
+    health.router.redirect_slashes = False
+    named = [door for door in doors if door.prefix]
+    last = [door.app for door in doors if not door.prefix]
+    app = compose([*named, Door("/healthz", health), Door("/readyz", health)], last[0] if last else otherwise)
+    if runtime.tracing is not None:
+        app = runtime.tracing.around(app)
+    if is_open:
+        app = local_only(app)
+    return runtime.lmstfy.access_log.around(app)
+
+
+def compose(doors: Sequence[Door], otherwise: ASGIApp) -> ASGIApp:
+    """One application out of many; the first door that fits serves."""
+    table = [(door.prefix, door.prefix + "/", door.app) for door in doors]
+
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            for exact, prefix, door in table:
+                if path.startswith(prefix) or path == exact:
+                    return door(scope, receive, send)
+        return otherwise(scope, receive, send)
+
+    return app
+
+
+no_such_api = Response(b'{"error":"api not found"}', 404, media_type="application/json; charset=utf-8")
+no_such_page = PlainTextResponse("404 page not found", 404)

@@ -1,0 +1,67 @@
+"""Callbacks in a server process: what doors and the courier need of topics, made from the settings.
+
+A door that takes jobs for topics (TCP, ouqiang's HTTP) calls `service.desk`; an administrator's page calls `service`.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from duetime.callbacks.courier import Courier, CourierOptions
+from duetime.callbacks.daily_logs import DailyLogs
+from duetime.callbacks.targets import AllowedTargets, read_networks
+from duetime.callbacks.topic_counts import Tally
+from duetime.callbacks.topic_lane import Alert
+from duetime.callbacks.topic_registry import TopicRegistry
+from duetime.callbacks.topic_service import TopicService
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.errors import InvalidSettings
+from duetime.ids import IdMaker
+from duetime.settings import Settings
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """`tally` outlives `options`' courier: it saves the last counts."""
+
+    service: TopicService
+    tally: Tally
+    logs: DailyLogs
+    options: CourierOptions
+
+    def courier(self, pools: Pools, mirror: RegistryCopy, *, alert: Alert, draining: asyncio.Event) -> Courier:
+        return Courier(pools, mirror, self.tally, options=self.options, alert=alert, draining=draining)
+
+
+def make_callbacks(settings: Settings, pools: Pools, mirror: RegistryCopy) -> Callbacks:
+    """Raises InvalidSettings."""
+    allowed = read_networks(settings.callback_allow)
+    zone = read_zone(settings.topic_timezone)
+    service = TopicService(
+        lambda: pools.registry,
+        pools.engine,
+        topics=TopicRegistry(lambda: pools.registry, mirror),
+        targets=AllowedTargets(allowed),
+        zone=zone,
+    )
+    tally = Tally(lambda: pools.registry, IdMaker().make(), lambda: datetime.now(zone).strftime("%Y%m%d"))
+    options = CourierOptions(
+        in_flight=settings.callback_in_flight,
+        per_host=settings.callback_per_host,
+        lease_ms=round(settings.callback_lease.total_seconds() * 1000),
+        allowed=allowed,
+        zone=zone,
+        grace_s=settings.drain_timeout.total_seconds(),
+    )
+    return Callbacks(service, tally, DailyLogs(settings.topic_log, zone), options)
+
+
+def read_zone(name: str) -> tzinfo | None:
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidSettings(f"topic_timezone: {name!r} is not a time zone; write Asia/Shanghai or UTC") from None

@@ -1,0 +1,161 @@
+"""One process that serves: stores, engines and listeners, in one event loop.
+
+`serve` returns when it was told to stop and everything is closed: nothing new is accepted, parked polls end, requests
+under way are answered, for at most `drain_timeout`. What is left is cut then, or when there is hurry.
+"""
+
+import asyncio
+import gc
+import resource
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp
+
+from duetime.doors.refusals import refusal_body
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.errors import InvalidSettings
+from duetime.http.forwarded import read_proxies
+from duetime.http.listener import Listener
+from duetime.http.service import limits_of
+from duetime.journal.journal import Journal
+from duetime.journal.settings import options_of
+from duetime.metrics.listener_meters import watch_budget, watch_listener
+from duetime.metrics.meters import Meters
+from duetime.metrics.siblings import Siblings
+from duetime.server.apps import Runtime, admin_app, api_app, companions
+from duetime.server.entrances import Entrance, Listening, Make, Sockets, close_all
+from duetime.server.extra_doors import has_ouqiang, has_tcp, ouqiang_app, tcp_door
+from duetime.server.supervision.signals import Orders
+from duetime.settings import Settings
+from duetime.stores.open import open_store
+
+if TYPE_CHECKING:
+    from duetime.tracing.server import ServerTracing
+
+try:
+    import uvloop
+except ImportError:  # not on every platform
+    uvloop = None
+
+LAST_GRACE_S = 1.0
+"""The admin listener answers until the others are drained, and then has this long."""
+
+
+def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool = False) -> Make:
+    """An HTTP listener for an application, within the limits that are set; metrics call it by its name.
+
+    The processes of a server share the clients of one listener evenly: of that which is balanced.
+    """
+
+    def make(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
+        balance = runtime.siblings.balance if is_balanced else None
+        limits = limits_of(runtime.settings)
+        proxies = read_proxies(runtime.settings.trusted_proxies)
+        listener = Listener(make_app(runtime), sockets, limits=limits, budget=runtime.budget, balance=balance)
+        listener.service.proxies, listener.service.refusal_body = proxies, refusal_body
+        watch_listener(runtime.pools.meters, name, listener.service)
+        return listener
+
+    return make
+
+
+def has_socket(settings: Settings) -> bool:
+    return bool(settings.unix_socket)
+
+
+def has_admin_socket(settings: Settings) -> bool:
+    return bool(settings.admin_unix_socket)
+
+
+ENTRANCES: Sequence[Entrance] = (
+    Entrance("API", "host", "port", http("api", api_app, is_balanced=True)),
+    Entrance("socket", "unix_socket", "", http("api_socket", api_app), is_on=has_socket),
+    Entrance("TCP", "tcp_host", "tcp_port", tcp_door, is_on=has_tcp, scheme="tcp"),
+    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), is_on=has_ouqiang),
+    Entrance("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),
+    Entrance(
+        "admin-socket", "admin_unix_socket", "", http("admin_socket", admin_app), is_on=has_admin_socket, last=True
+    ),
+)
+"""Everything that a server can listen on. A further door is a further row, with its settings."""
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run on the fastest event loop there is, with as many files as this process may have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    factory = None if uvloop is None else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(work)
+
+
+async def serve(
+    settings: Settings, sockets: Sockets, orders: Orders, *, siblings: Siblings, ready: Callable[[Runtime], None]
+) -> None:
+    """Serve on these sockets, and close them, until told to stop; `ready` is called when everything is up.
+
+    Raises InvalidSettings for stores that no waiting would bring. A store that is only down is opened when it comes
+    back.
+    """
+    async with AsyncExitStack() as stack:
+        stack.callback(close_all, sockets)
+        options = options_of(settings)
+        tracing = await stack.enter_async_context(_trace(settings)) if settings.otel_endpoint else None
+        pools = Pools(
+            settings.pools,
+            open_store=open_store,
+            registry_url=settings.registry_store,
+            max_body=settings.max_body,
+            meters=Meters(settings.metrics_queues),
+            journal=await stack.enter_async_context(Journal(options)) if options else None,
+        )
+        if tracing is not None:
+            pools.make_engine = tracing.engine
+        await stack.enter_async_context(pools)
+        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
+        runtime = Runtime(settings, pools, mirror, siblings=siblings, tracing=tracing)
+        watch_budget(pools.meters, runtime.budget)
+        for companion in companions(runtime):
+            runtime.beside.append(await stack.enter_async_context(companion))
+        listeners = [(one.make(runtime, [sockets[one.name]]), one.last) for one in ENTRANCES if one.name in sockets]
+        for listener, _ in listeners:
+            await listener.start()
+        _spare_the_collector()
+        ready(runtime)
+        await orders.stop.wait()
+        runtime.draining.set()
+        await _drain(listeners, orders, settings.drain_timeout.total_seconds())
+
+
+def _trace(settings: Settings) -> AbstractAsyncContextManager["ServerTracing"]:
+    try:
+        from duetime.tracing.server import export_traces  # noqa: PLC0415 - the extra [otel] is optional
+    except ModuleNotFoundError as missing:
+        raise InvalidSettings(f"otel_endpoint needs the extra duetime[otel] ({missing.name} is missing)") from None
+    return export_traces(settings.otel_endpoint)
+
+
+async def _drain(listeners: Sequence[tuple[Listening, bool]], orders: Orders, grace_s: float) -> None:
+    async def gently() -> None:
+        await asyncio.gather(*(listener.stop(grace_s) for listener, last in listeners if not last))
+        await asyncio.gather(*(listener.stop(min(grace_s, LAST_GRACE_S)) for listener, last in listeners if last))
+
+    drain = asyncio.create_task(gently())
+    hurry = asyncio.create_task(orders.hurry.wait())
+    await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    hurry.cancel()
+    if not drain.done():
+        drain.cancel()
+        await asyncio.gather(drain, *(listener.stop(0) for listener, _ in listeners), return_exceptions=True)
+    else:
+        drain.result()
+
+
+def _spare_the_collector() -> None:
+    """What is there now stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()

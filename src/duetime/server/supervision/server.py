@@ -1,0 +1,31 @@
+"""A whole server, from settings to its end: one process, or a supervisor with several."""
+
+import asyncio
+import os
+
+from duetime.server.process import run
+from duetime.server.supervision.pid_file import pid_file
+from duetime.server.supervision.program import Program, count_workers
+from duetime.server.supervision.single_process import SingleProcess
+from duetime.server.supervision.supervisor import Supervisor
+from duetime.server.supervision.systemd import Notifier
+from duetime.settings import Settings
+
+
+def run_server(settings: Settings, program: Program) -> None:
+    """Return when it was told to stop. Raises InvalidSettings when it cannot be started so."""
+    notifier = Notifier(os.environ)
+    workers = count_workers(settings)
+    with pid_file(settings.pid_file):
+        if workers == 1:
+            run(_single(settings, program, notifier))
+        else:
+            asyncio.run(_supervised(settings, workers, program, notifier))
+
+
+async def _single(settings: Settings, program: Program, notifier: Notifier) -> None:
+    await SingleProcess(settings, program, notifier).run()
+
+
+async def _supervised(settings: Settings, workers: int, program: Program, notifier: Notifier) -> None:
+    await Supervisor(settings, workers, program, notifier).run()

@@ -1,0 +1,130 @@
+"""A server of one process: no supervisor, so it starts as fast as it can and has nothing to talk to.
+
+New settings are taken over in the same process: everything but the sockets is drained, closed and built again, and who
+connects meanwhile waits in the sockets' queues.
+"""
+
+import asyncio
+import logging
+import socket
+from contextlib import suppress
+
+from duetime.errors import InvalidSettings
+from duetime.metrics.ended_processes import EndedProcesses
+from duetime.server.apps import Runtime
+from duetime.server.entrances import addresses, bind_all, close_all, rebind
+from duetime.server.process import ENTRANCES, serve
+from duetime.server.supervision.program import Program, Started, differ
+from duetime.server.supervision.siblings import Alone
+from duetime.server.supervision.signals import Orders, Signals
+from duetime.server.supervision.systemd import Notifier
+from duetime.settings import Settings, mask
+
+log = logging.getLogger("duetime.supervision")
+
+
+class SingleProcess:
+    """`run` returns when it was told to stop and everything is closed."""
+
+    def __init__(self, settings: Settings, program: Program, notifier: Notifier) -> None:
+        self._settings = settings
+        self._program = program
+        self._notifier = notifier
+        self._sockets = bind_all(ENTRANCES, settings)
+        self._signals = Signals(program.reopen_logs)
+        self._ledger = EndedProcesses(settings.metrics_queues)
+        self._is_announced = False
+        self._fallback: tuple[Settings, dict[str, socket.socket]] | None = None
+
+    async def run(self) -> None:
+        """Raises InvalidSettings when it cannot serve with these settings from the start."""
+        alive = asyncio.create_task(self._notifier.keep_alive())
+        try:
+            while not self._signals.stop.is_set():
+                orders = Orders()
+                sockets = {name: sock.dup() for name, sock in self._sockets.items()}
+                alone = Alone(self._ledger)
+                serving = asyncio.create_task(serve(self._settings, sockets, orders, siblings=alone, ready=self._ready))
+                try:
+                    await self._watch(serving, orders)
+                    await alone.farewell()
+                except InvalidSettings as error:
+                    self._fall_back(error)
+        finally:
+            close_all(self._sockets)
+            alive.cancel()
+
+    def _ready(self, runtime: Runtime) -> None:
+        if self._fallback is not None:
+            log.info("settings_reloaded")
+            self._forget(self._fallback[1])
+            self._fallback = None
+        if not self._is_announced:
+            self._is_announced = True
+            problems = {name: mask(error.message) for name, error in runtime.pools.errors().items()}
+            self._program.announce(Started(self._settings, addresses(ENTRANCES, self._sockets), problems))
+        self._notifier.ready("serving")
+
+    async def _watch(self, serving: "asyncio.Task[None]", orders: Orders) -> None:
+        """Until it has ended: by itself, by a signal, or for new settings."""
+        while not serving.done():
+            news = {asyncio.create_task(event.wait()) for event in (self._signals.stop, self._signals.reload)}
+            await asyncio.wait({serving, *news}, return_when=asyncio.FIRST_COMPLETED)
+            for task in news:
+                task.cancel()
+            if self._signals.stop.is_set():
+                self._notifier.stopping()
+                close_all(self._sockets)
+                await self._end(serving, orders)
+            elif self._signals.reload.is_set():
+                self._signals.reload.clear()
+                await self._reload(serving, orders)
+        serving.result()
+
+    async def _end(self, serving: "asyncio.Task[None]", orders: Orders) -> None:
+        orders.stop.set()
+        hurry = asyncio.create_task(self._signals.hurry.wait())
+        await asyncio.wait({serving, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        if self._signals.hurry.is_set():
+            orders.hurry.set()
+        hurry.cancel()
+        with suppress(Exception):  # the caller asks the task
+            await serving
+
+    async def _reload(self, serving: "asyncio.Task[None]", orders: Orders) -> None:
+        self._notifier.reloading()
+        try:
+            change = self._read_change()
+        except InvalidSettings as error:
+            log.error("settings_refused", extra={"error": error.message})
+            change = None
+        if change is None:
+            self._notifier.ready("serving")
+            return
+        self._fallback = (self._settings, self._sockets)
+        self._settings, self._sockets = change
+        self._program.set_up_logging(self._settings)
+        await self._end(serving, orders)
+
+    def _read_change(self) -> tuple[Settings, dict[str, socket.socket]] | None:
+        settings = self._program.read()
+        if not differ(settings, self._settings):
+            log.info("settings_unchanged")
+            return None
+        if settings.workers != self._settings.workers:
+            raise InvalidSettings("from one process to several takes a restart")
+        if any(url.startswith("memory:") for url in (*self._settings.pools.values(), self._settings.registry_store)):
+            raise InvalidSettings("a memory store would lose its jobs; that takes a restart")
+        return settings, rebind(ENTRANCES, self._sockets, self._settings, settings)
+
+    def _fall_back(self, error: InvalidSettings) -> None:
+        if self._fallback is None:
+            raise error
+        log.error("settings_refused", extra={"error": error.message})
+        refused, (self._settings, self._sockets) = self._sockets, self._fallback
+        self._fallback = None
+        self._forget(refused)
+        self._program.set_up_logging(self._settings)
+
+    def _forget(self, sockets: dict[str, socket.socket]) -> None:
+        close_all({name: sock for name, sock in sockets.items() if self._sockets.get(name) is not sock})

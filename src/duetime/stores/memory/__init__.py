@@ -1,0 +1,1 @@
+"""The reference store: the contract in plain Python, in one process's memory."""

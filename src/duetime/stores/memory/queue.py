@@ -1,0 +1,417 @@
+"""One queue of the reference store: where its jobs stand, and the rules by which they move.
+
+Plain functions and data without any waiting; `memory.py` puts the contract's verbs on top of it.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from duetime.errors import (
+    BodyTooLarge,
+    DuetimeError,
+    ExpiresBeforeDue,
+    JobDead,
+    JobExists,
+    JobRunning,
+    LeaseLost,
+    MarkMismatch,
+    QueueFull,
+)
+from duetime.job import (
+    STEP_BYTES,
+    STEP_JOBS,
+    Counts,
+    Delivery,
+    Event,
+    IfExists,
+    Job,
+    Lease,
+    Moved,
+    NewJob,
+    Priority,
+    Reason,
+    State,
+)
+from duetime.names import Queue
+from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, QueueRules, RulesChange
+
+WAITING, LEASED, DEAD = "waiting", "leased", "dead"
+
+Index = list[tuple[int, str]]
+"""(instant, id), kept sorted."""
+
+
+@dataclass
+class StoredJob:
+    """A job as the store holds it. `sort_at` is where it stands in its place's index."""
+
+    id: str
+    body: bytes
+    born: int
+    priority: Priority
+    tries: int
+    due_at: int
+    expires_at: int
+    attributes: Mapping[str, str]
+    attempt: int = 0
+    used: int = 0
+    error: str = ""
+    reason: str = ""
+    place: str = WAITING
+    sort_at: int = 0
+
+    def expired(self, now: int) -> bool:
+        return self.place == WAITING and 0 < self.expires_at < now
+
+    def out_of_tries(self) -> bool:
+        return 0 < self.tries <= self.used
+
+
+@dataclass
+class MemoryQueue:
+    """One queue: every job stands in exactly one of `waiting`, `leases` and `dead`, and in `ttl` if it can expire."""
+
+    jobs: dict[str, StoredJob] = field(default_factory=dict[str, StoredJob])
+    waiting: dict[Priority, Index] = field(default_factory=lambda: {priority: [] for priority in Priority})
+    ttl: Index = field(default_factory=list[tuple[int, str]])
+    leases: Index = field(default_factory=list[tuple[int, str]])
+    dead: Index = field(default_factory=list[tuple[int, str]])
+    marks: dict[str, tuple[bytes, int, Pushed]] = field(default_factory=dict[str, tuple[bytes, int, Pushed]])
+    rules: QueueRules = field(default_factory=QueueRules)
+    floor: int = 0
+    latest: int = 0
+    expired: int = 0
+    known: bool = False
+
+    def is_idle(self, now: int) -> bool:
+        """Nothing keeps it from being forgotten."""
+        return not self.jobs and self.rules == QueueRules() and self.latest + IDLE_MS <= now
+
+    def earliest(self) -> int | None:
+        return min((index[0][0] for index in self.waiting.values() if index), default=None)
+
+    def index_of(self, job: StoredJob) -> Index:
+        match job.place:
+            case "leased":
+                return self.leases
+            case "dead":
+                return self.dead
+            case _:
+                return self.waiting[job.priority]
+
+    def put(self, job: StoredJob, place: str, sort_at: int) -> None:
+        job.place, job.sort_at = place, sort_at
+        self.jobs[job.id] = job
+        insort(self.index_of(job), (sort_at, job.id))
+        if place == WAITING and job.expires_at:
+            insort(self.ttl, (job.expires_at, job.id))
+
+    def take(self, job: StoredJob) -> None:
+        """Out of its place, to be put into another one in the same step."""
+        _remove(self.index_of(job), (job.sort_at, job.id))
+        if job.place == WAITING and job.expires_at:
+            _remove(self.ttl, (job.expires_at, job.id))
+
+    def forget(self, job: StoredJob) -> None:
+        """The end of a job that is out of its place. Whatever the clock does, its born never comes again."""
+        del self.jobs[job.id]
+        self.floor = max(self.floor, job.born)
+
+    def end(self, job: StoredJob) -> None:
+        self.take(job)
+        self.forget(job)
+
+    def next_born(self, now: int, above: int = 0) -> int:
+        born = max(now, self.floor + 1, above + 1)
+        if born > now:
+            self.floor = max(self.floor, born)
+        return born
+
+    def wait(self, job: StoredJob, due_at: int) -> None:
+        job.due_at = due_at
+        self.put(job, WAITING, due_at)
+
+    def die(self, job: StoredJob, now: int, reason: Reason) -> Moved:
+        """To the dead letters; the job must be out of its place."""
+        job.expires_at = 0
+        job.reason = reason
+        self.put(job, DEAD, now)
+        return Moved(Event.DEAD, job.id, job.born, job.attempt, reason=reason)
+
+    def expire(self, job: StoredJob, now: int) -> Moved:
+        """End a job by its ttl; it must be out of its place."""
+        self.expired += 1
+        if self.rules.expired_to_dead:
+            return self.die(job, now, Reason.EXPIRED)
+        self.forget(job)
+        return Moved(Event.EXPIRED, job.id, job.born, job.attempt)
+
+    def back_to_waiting(self, job: StoredJob, now: int, due_at: int, event: Event) -> Moved:
+        """A job that was leased waits again, or ends. It must be out of its place."""
+        if event is not Event.GIVEN_BACK and job.out_of_tries():
+            return self.die(job, now, Reason.TRIES)
+        if job.expires_at and max(now, due_at) > job.expires_at:
+            return self.expire(job, now)
+        self.wait(job, due_at)
+        return Moved(event, job.id, job.born, job.attempt, due_at)
+
+    def pending_expired(self, now: int) -> int:
+        return bisect_left(self.ttl, (now, ""))
+
+
+def _remove(index: Index, entry: tuple[int, str]) -> None:
+    del index[bisect_left(index, entry)]
+
+
+def lease_lost(lease: Lease) -> LeaseLost:
+    return LeaseLost(f"the lease on {lease.id!r} (attempt {lease.attempt}) is no longer held", id=lease.id)
+
+
+class MemoryPicker:
+    """Serves the asks of one reserve call, within the bounds of a step."""
+
+    def __init__(self, queue: Queue, line: MemoryQueue, now: int) -> None:
+        self._queue, self._line, self._now = queue, line, now
+        self._looks_left = STEP_JOBS
+        self._bytes = 0
+        self.expired: list[Moved] = []
+
+    def serve(self, ask: Ask) -> list[Delivery]:
+        taken: list[Delivery] = []
+        quotas = (0, 0, 0) if self._line.rules.strict else ask.quotas
+        for priority, quota in [*zip(Priority, quotas, strict=True), *((priority, ask.limit) for priority in Priority)]:
+            wanted = min(quota, ask.limit - len(taken))
+            while wanted > 0 and (delivery := self._next(priority, ask.ttr_ms)):
+                taken.append(delivery)
+                wanted -= 1
+        return taken
+
+    def _next(self, priority: Priority, ttr_ms: int) -> Delivery | None:
+        index = self._line.waiting[priority]
+        while index and index[0][0] <= self._now and self._looks_left:
+            job = self._line.jobs[index[0][1]]
+            if job.expired(self._now):
+                self._looks_left -= 1
+                self._line.take(job)
+                self.expired.append(self._line.expire(job, self._now))
+                continue
+            size = len(job.body) + sum(len(name.encode()) + len(text.encode()) for name, text in job.attributes.items())
+            if self._bytes and self._bytes + size > STEP_BYTES:
+                self._looks_left = 0
+                return None
+            self._looks_left -= 1
+            self._bytes += size
+            return self._lease(job, ttr_ms)
+        return None
+
+    def _lease(self, job: StoredJob, ttr_ms: int) -> Delivery:
+        self._line.take(job)
+        job.attempt += 1
+        job.used += 1
+        self._line.put(job, LEASED, self._now + ttr_ms)
+        return Delivery(
+            Lease(self._queue, job.id, job.born, job.attempt),
+            job.body,
+            due_at=job.due_at,
+            lease_until=job.sort_at,
+            priority=job.priority,
+            tries=job.tries,
+            used=job.used,
+            expires_at=job.expires_at,
+            attributes=job.attributes,
+            error=job.error,
+        )
+
+
+def push(line: MemoryQueue, request: Push, now: int) -> Pushed | DuetimeError:
+    mark = request.mark
+    if mark and (made := line.marks.get(mark.name)) and made[1] > now:
+        digest, _, answer = made
+        if digest != mark.digest:
+            return MarkMismatch(f"the mark {mark.name!r} was used for another request", mark=mark.name)
+        return msgspec.structs.replace(answer, now=now, repeated=True)
+    if refusal := _refusal(line, request, now):
+        return refusal
+    line.known = True
+    pushed = Pushed([_add(line, job, request.if_exists, now) for job in request.jobs], now)
+    if mark:
+        line.marks[mark.name] = (mark.digest, now + mark.life_ms, pushed)
+    return pushed
+
+
+def _refusal(line: MemoryQueue, request: Push, now: int) -> DuetimeError | None:
+    """Why the whole request is refused, if it is; nothing has been changed then."""
+    rules, seen, held = line.rules, set[str](), len(line.jobs)
+    for job in request.jobs:
+        if rules.max_body and len(job.body) > rules.max_body:
+            return BodyTooLarge(f"the body has {len(job.body)} bytes; this queue takes {rules.max_body}", id=job.id)
+        if job.ttl_ms and _due(job, now) > now + job.ttl_ms:
+            return ExpiresBeforeDue(f"the job {job.id!r} would expire before it is due", id=job.id)
+        old = line.jobs.get(job.id)
+        there = job.id in seen or (old is not None and not old.expired(now))
+        if there and request.if_exists is IfExists.ERROR:
+            return JobExists(f"a job with the id {job.id!r} exists", id=job.id)
+        if job.id not in seen and old is None:
+            held += 1
+            if rules.max_jobs and held > rules.max_jobs:
+                return QueueFull(f"the queue holds its {rules.max_jobs} jobs", max_jobs=rules.max_jobs)
+        seen.add(job.id)
+    return None
+
+
+def _due(job: NewJob, now: int) -> int:
+    return now + job.delay_ms if job.due_at is None else job.due_at
+
+
+def _add(line: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved:
+    old = line.jobs.get(new.id)
+    expired = old is not None and old.expired(now)
+    if old and not expired and if_exists is not IfExists.REPLACE:
+        due_at = old.due_at if old.place == WAITING else 0
+        return Moved(Event.KEPT, old.id, old.born, old.attempt, due_at, reason=old.place)
+    was = old.born if old else 0
+    if old:
+        line.end(old)
+        line.expired += expired
+    born = new.born or line.next_born(now, above=was)
+    job = StoredJob(
+        id=new.id,
+        body=new.body,
+        born=born,
+        priority=new.priority,
+        tries=new.tries,
+        due_at=0,
+        expires_at=now + new.ttl_ms if new.ttl_ms else 0,
+        attributes=new.attributes,
+        attempt=new.attempt,
+    )
+    line.latest = max(line.latest, born)
+    line.wait(job, _due(new, now))
+    event = Event.REPLACED if old and not expired else Event.ACCEPTED
+    return Moved(event, job.id, born, job.attempt, job.due_at, reason="expired" if expired else "", was=was)
+
+
+def cancel(line: MemoryQueue, job_id: str, now: int) -> Moved | None:
+    job = line.jobs.get(job_id)
+    if job is None or job.expired(now):
+        return None
+    line.end(job)
+    event = Event.DELETED if job.place == DEAD else Event.CANCELLED
+    return Moved(event, job.id, job.born, job.attempt, reason="running" if job.place == LEASED else "")
+
+
+def reschedule(line: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved | DuetimeError | None:
+    job = line.jobs.get(job_id)
+    if job is None or job.expired(now):
+        return None
+    if job.place == LEASED:
+        return JobRunning(f"the job {job_id!r} is leased", id=job_id)
+    if job.place == DEAD:
+        return JobDead(f"the job {job_id!r} is dead; respawn it first", id=job_id)
+    if job.expires_at and due_at > job.expires_at:
+        return ExpiresBeforeDue(f"the job {job_id!r} would expire before it is due", id=job_id)
+    line.take(job)
+    line.wait(job, due_at)
+    return Moved(Event.RESCHEDULED, job.id, job.born, job.attempt, due_at)
+
+
+def reap(line: MemoryQueue, now: int, limit: int) -> Iterator[Moved]:
+    lapsed = [line.jobs[job_id] for until, job_id in line.leases[:limit] if until <= now]
+    for job in lapsed:
+        line.take(job)
+        yield line.back_to_waiting(job, now, now, Event.LEASE_EXPIRED)
+    for job in [line.jobs[job_id] for _, job_id in line.ttl[: limit - len(lapsed)] if line.jobs[job_id].expired(now)]:
+        line.take(job)
+        yield line.expire(job, now)
+
+
+def counts(line: MemoryQueue, now: int) -> Counts:
+    due = sum(bisect_left(index, (now + 1, "")) for index in line.waiting.values())
+    waiting = sum(len(index) for index in line.waiting.values())
+    gone = line.pending_expired(now)
+    return Counts(
+        delayed=waiting - due,
+        ready=due - gone,
+        leased=len(line.leases),
+        dead=len(line.dead) + (gone if line.rules.expired_to_dead else 0),
+        expired=line.expired + gone,
+        now=now,
+    )
+
+
+def places(line: MemoryQueue, state: State, now: int, *, expired: bool = False) -> Iterable[tuple[int, int, str]]:
+    """Sort keys (priority where it matters, instant, id) of the jobs in a state; on demand with those that expired."""
+    match state:
+        case State.LEASED:
+            return [(0, *entry) for entry in line.leases]
+        case State.DEAD:
+            return [(0, *entry) for entry in line.dead]
+        case State.DELAYED:
+            return [(0, *entry) for index in line.waiting.values() for entry in index if entry[0] > now]
+        case State.READY:
+            ready = [(int(job.priority), *key) for key, job in _waiting_jobs(line) if key[0] <= now]
+            return [key for key in ready if expired or not line.jobs[key[2]].expired(now)]
+
+
+def _waiting_jobs(line: MemoryQueue) -> Iterator[tuple[tuple[int, str], StoredJob]]:
+    for index in line.waiting.values():
+        for key in index:
+            yield key, line.jobs[key[1]]
+
+
+def parse_cursor(cursor: str) -> tuple[int, int, str]:
+    priority, at, job_id = cursor.split(":", 2)
+    return int(priority), int(at), job_id
+
+
+def view(queue: Queue, job: StoredJob, now: int) -> Job:
+    match job.place:
+        case "leased":
+            state = State.LEASED
+        case "dead":
+            state = State.DEAD
+        case _:
+            state = State.DELAYED if job.due_at > now else State.READY
+    return Job(
+        queue=queue,
+        id=job.id,
+        born=job.born,
+        state=state,
+        body=job.body,
+        due_at=job.due_at,
+        priority=job.priority,
+        tries=job.tries,
+        used=job.used,
+        attempt=job.attempt,
+        expires_at=job.expires_at,
+        lease_until=job.sort_at if state is State.LEASED else 0,
+        dead_at=job.sort_at if state is State.DEAD else 0,
+        reason=job.reason,
+        error=job.error,
+        attributes=job.attributes,
+    )
+
+
+def set_fields(change: RulesChange) -> dict[str, int | bool]:
+    fields = msgspec.structs.asdict(change)
+    return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+
+
+def check(queue: Queue, line: MemoryQueue) -> Iterator[str]:
+    indexes = [(WAITING, index) for index in line.waiting.values()] + [(LEASED, line.leases), (DEAD, line.dead)]
+    placed = [(job_id, place, at) for place, index in indexes for at, job_id in index]
+    if sorted(job_id for job_id, _, _ in placed) != sorted(line.jobs):
+        yield f"{queue}: the indexes and the jobs do not name the same ids"
+    for job_id, place, at in placed:
+        job = line.jobs.get(job_id)
+        if job is None or (job.place, job.sort_at) != (place, at):
+            yield f"{queue}: {job_id!r} stands under {place} at {at}, but is {job}"
+    for _, index in [*indexes, ("ttl", line.ttl)]:
+        if index != sorted(index):
+            yield f"{queue}: an index is out of order"
+    lasting = sorted((job.expires_at, job.id) for job in line.jobs.values() if job.place == WAITING and job.expires_at)
+    if lasting != line.ttl:
+        yield f"{queue}: the ttl index does not match the waiting jobs"

@@ -1,0 +1,270 @@
+"""The reference store: the contract in plain Python, in one process's memory.
+
+Other stores are compared with this one, answer by answer, so it is written to be read. It is also the store for users'
+own tests. One event loop, no awaits inside a verb: every verb is atomic by nature.
+"""
+
+import asyncio
+import secrets
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from duetime.clock import Clock, SystemClock
+from duetime.errors import DuetimeError, LeaseLost
+from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Event, Job, Lease, Moved, Reason, State, payload_bytes
+from duetime.names import Queue
+from duetime.stores.base import (
+    Ask,
+    Page,
+    Purged,
+    Push,
+    Pushed,
+    QueueRules,
+    Reaped,
+    Reserved,
+    RulesChange,
+    StoreInfo,
+    Wake,
+)
+from duetime.stores.memory import queue as lines
+from duetime.stores.memory.queue import DEAD, LEASED, MemoryQueue, StoredJob
+from duetime.stores.memory.registry import MemoryRegistry
+
+MAX_PENDING_WAKES = 10_000
+
+
+class MemoryStore:
+    """Keeps the contract of `stores.base.Store`; everything is gone with the process."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lines: dict[Queue, MemoryQueue] = {}
+        self._epoch = secrets.token_hex(8)
+        self._listeners: set[asyncio.Queue[Wake]] = set()
+        self.registry = MemoryRegistry(self._clock)
+
+    def _line(self, queue: Queue) -> MemoryQueue:
+        return self._lines.setdefault(queue, MemoryQueue())
+
+    def _leased(self, lease: Lease) -> tuple[MemoryQueue, StoredJob]:
+        """The line and job of a lease that is held, or LeaseLost."""
+        line = self._line(lease.queue)
+        job = line.jobs.get(lease.id)
+        if job is None or job.place != LEASED or (job.born, job.attempt) != (lease.born, lease.attempt):
+            raise lines.lease_lost(lease)
+        return line, job
+
+    def _announce(self, queue: Queue, line: MemoryQueue, before: int | None) -> None:
+        earliest = line.earliest()
+        if earliest is None or line.rules.paused or (before is not None and before <= earliest):
+            return
+        for listener in self._listeners:
+            if listener.full():
+                while not listener.empty():
+                    listener.get_nowait()
+                listener.put_nowait(Wake())
+            else:
+                listener.put_nowait(Wake(queue, earliest))
+
+    # --- the hot path
+
+    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        line, now = self._line(queue), self._clock.now_ms()
+        before = line.earliest()
+        answers = [lines.push(line, request, now) for request in requests]
+        self._announce(queue, line, before)
+        return answers
+
+    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        line, now = self._line(queue), self._clock.now_ms()
+        if line.rules.paused:
+            return Reserved([[] for _ in asks], None, now, paused=True)
+        picker = lines.MemoryPicker(queue, line, now)
+        deliveries = [picker.serve(ask) for ask in asks]
+        return Reserved(deliveries, line.earliest(), now, picker.expired)
+
+    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
+        return [self._ack(lease) for lease in leases]
+
+    def _ack(self, lease: Lease) -> Moved | LeaseLost | None:
+        if lease.id not in self._line(lease.queue).jobs:
+            return None
+        try:
+            line, job = self._leased(lease)
+        except LeaseLost as lost:
+            now = self._clock.now_ms()
+            return None if self._line(lease.queue).jobs[lease.id].expired(now) else lost
+        line.end(job)
+        return Moved(Event.ACKED, job.id, job.born, job.attempt)
+
+    async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
+        line, job = self._leased(lease)
+        now, before = self._clock.now_ms(), line.earliest()
+        job.error = error or job.error
+        line.take(job)
+        moved = line.back_to_waiting(job, now, now + delay_ms, Event.RELEASED)
+        self._announce(lease.queue, line, before)
+        return moved
+
+    async def give_back(self, lease: Lease) -> Moved:
+        line, job = self._leased(lease)
+        now, before = self._clock.now_ms(), line.earliest()
+        line.take(job)
+        job.used -= 1
+        moved = line.back_to_waiting(job, now, job.due_at, Event.GIVEN_BACK)
+        self._announce(lease.queue, line, before)
+        return moved
+
+    async def kill(self, lease: Lease, error: str = "") -> Moved:
+        line, job = self._leased(lease)
+        job.error = error or job.error
+        line.take(job)
+        return line.die(job, self._clock.now_ms(), Reason.KILLED)
+
+    async def extend(self, lease: Lease, ttr_ms: int) -> int:
+        line, job = self._leased(lease)
+        line.take(job)
+        line.put(job, LEASED, self._clock.now_ms() + ttr_ms)
+        return job.sort_at
+
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+        line, now = self._line(queue), self._clock.now_ms()
+        return [lines.cancel(line, job_id, now) for job_id in ids]
+
+    async def reschedule(
+        self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
+    ) -> Sequence[Moved | DuetimeError | None]:
+        line, now = self._line(queue), self._clock.now_ms()
+        before = line.earliest()
+        answers = [lines.reschedule(line, job_id, now, now + delay_ms if due_at is None else due_at) for job_id in ids]
+        self._announce(queue, line, before)
+        return answers
+
+    async def reap(self, limit: int = 500) -> Reaped:
+        now, left = self._clock.now_ms(), limit
+        moved: dict[Queue, Sequence[Moved]] = {}
+        for queue in sorted(self._lines):
+            line = self._lines[queue]
+            before = line.earliest()
+            if happened := list(lines.reap(line, now, left)):
+                moved[queue] = happened
+                left -= len(happened)
+                self._announce(queue, line, before)
+            if line.known and line.is_idle(now):
+                line.known, line.expired = False, 0
+        ends = [line.leases[0][0] for line in self._lines.values() if line.leases]
+        expiries = [line.ttl[0][0] + 1 for line in self._lines.values() if line.ttl]
+        return Reaped(moved, min(ends + expiries, default=None), now)
+
+    async def wakeups(self) -> AsyncIterator[Wake]:
+        listener: asyncio.Queue[Wake] = asyncio.Queue(MAX_PENDING_WAKES)
+        self._listeners.add(listener)
+        try:
+            yield Wake()
+            while True:
+                yield await listener.get()
+        finally:
+            self._listeners.discard(listener)
+
+    # --- looking and administering
+
+    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+        lines = [self._line(queue) for queue in queues]
+        return [None if line.rules.paused else line.earliest() for line in lines]
+
+    async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
+        line, now = self._line(queue), self._clock.now_ms()
+        jobs, room = list[Job | None](), STEP_BYTES
+        for job_id in ids[:STEP_JOBS]:
+            found = line.jobs.get(job_id)
+            job = None if found is None or found.expired(now) else lines.view(queue, found, now)
+            room -= payload_bytes(job) if job else 0
+            if jobs and room < 0:
+                break
+            jobs.append(job)
+        return jobs
+
+    async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+        line, now = self._line(queue), self._clock.now_ms()
+        places = sorted(lines.places(line, state, now))
+        start = bisect_right(places, lines.parse_cursor(cursor)) if cursor else 0
+        shown = places[start : start + limit]
+        more = start + limit < len(places)
+        jobs = [lines.view(queue, line.jobs[job_id], now) for _, _, job_id in shown]
+        return Page(jobs, "{}:{}:{}".format(*shown[-1]) if more else None)
+
+    async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
+        now = self._clock.now_ms()
+        return [lines.counts(self._line(queue), now) for queue in queues]
+
+    async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
+        known = (queue for queue, line in self._lines.items() if line.known)
+        return sorted(queue for queue in known if namespace in (None, queue.namespace))
+
+    async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
+        line = self._line(queue)
+        below = [sum(bisect_left(index, (edge, "")) for index in line.waiting.values()) for edge in edges]
+        return [high - low for low, high in pairwise(below)]
+
+    async def respawn(
+        self,
+        queue: Queue,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = 1,
+        ttl_ms: int = 0,
+        tries: int | None = None,
+    ) -> Sequence[Moved]:
+        line, now = self._line(queue), self._clock.now_ms()
+        before = line.earliest()
+        chosen = [job_id for _, job_id in line.dead[:limit]] if ids is None else ids
+        moved: list[Moved] = []
+        for job_id in chosen[:STEP_JOBS]:
+            job = line.jobs.get(job_id)
+            if job is None or job.place != DEAD:
+                continue
+            line.take(job)
+            job.used, job.reason, job.error = 0, "", ""
+            job.tries = job.tries if tries is None else tries
+            job.expires_at = now + ttl_ms if ttl_ms else 0
+            line.wait(job, now)
+            moved.append(Moved(Event.RESPAWNED, job.id, job.born, job.attempt, now))
+        self._announce(queue, line, before)
+        return moved
+
+    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
+        line, now = self._line(queue), self._clock.now_ms()
+        if limit is None and set(states) == set(State):
+            floor = max([line.floor, now, *(job.born for job in line.jobs.values())])
+            rules = line.rules
+            self._lines[queue] = MemoryQueue(marks=line.marks, rules=rules, floor=floor, known=rules != QueueRules())
+            return Purged(len(line.jobs), now)
+        matching = [job_id for state in states for _, _, job_id in sorted(lines.places(line, state, now, expired=True))]
+        doomed = matching[: min(STEP_JOBS, STEP_JOBS if limit is None else limit)]
+        for job_id in doomed:
+            line.end(line.jobs[job_id])
+        line.floor = max(line.floor, now)
+        wanted = len(matching) if limit is None else min(limit, len(matching))
+        return Purged(len(doomed), now, more=len(doomed) < wanted)
+
+    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
+        line = self._line(queue)
+        if change is not None:
+            resumed = line.rules.paused and change.paused is False
+            line.rules = msgspec.structs.replace(line.rules, **lines.set_fields(change))
+            line.known = True
+            if resumed:
+                self._announce(queue, line, None)
+        return line.rules
+
+    async def ping(self) -> StoreInfo:
+        return StoreInfo("memory", "1", self._epoch, self._clock.now_ms())
+
+    async def check(self) -> Sequence[str]:
+        return [problem for queue, line in self._lines.items() for problem in lines.check(queue, line)]
+
+    async def close(self) -> None:
+        self._listeners.clear()

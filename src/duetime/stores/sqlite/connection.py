@@ -1,0 +1,186 @@
+"""Connections to a SQLite file: how one is opened and upgraded, how it waits for the lock, how its errors read.
+
+Everything here blocks and runs in the threads of `sqlite_thread.py`. Only this module knows SQLite's error codes.
+"""
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from duetime.backoff import chance
+from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.stores.sql.queries import load_migrations, load_queries, statements
+from duetime.stores.sqlite.disk import CHECKPOINT_PAGES
+
+QUERIES = load_queries("sqlite")
+SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
+WRITER_CACHE_KIB = 32_768
+READER_CACHE_KIB = 8_192
+"""Pages that a connection keeps in memory: what a process grows by as the file does. A reader loses its own with each
+commit of another connection, so a large one is of no use to it."""
+
+_RETRY_MS = (1, 5)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_UNAVAILABLE = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_NOLFS,
+)
+
+T = TypeVar("T")
+
+
+def connect(
+    path: Path, deadline: float, *, synchronous: str, checkpoint_pages: int = CHECKPOINT_PAGES, read_only: bool = False
+) -> sqlite3.Connection:
+    """A connection that never begins a transaction by itself and never waits for a lock inside SQLite.
+
+    To open it waits until the deadline: whoever is the first or the last at a file holds all of it for a moment.
+    """
+    return retry_while_busy(lambda: _connect(path, synchronous, checkpoint_pages, read_only), deadline)
+
+
+def _connect(path: Path, synchronous: str, checkpoint_pages: int, read_only: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+    try:
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages}")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB if read_only else WRITER_CACHE_KIB}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_synchronous(word: str) -> str:
+    if word.upper() not in SYNCHRONOUS:
+        raise InvalidSettings(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {word!r}")
+    return word.upper()
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """The error's kind without its detail; -1 if SQLite itself had no part in it."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return -1 if code is None else code & 0xFF
+
+
+def lacks_room(error: sqlite3.Error) -> bool:
+    """Also where SQLite could not extend the memory that its connections share, which is a file beside the log."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return primary_code(error) == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+def checkpoint(connection: sqlite3.Connection) -> bool:
+    """Move the log into the file, so that it begins anew in the room that it has; False if that is not possible now."""
+    try:
+        busy, log, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.OperationalError:
+        return False
+    return not busy and log == moved
+
+
+def translate(error: sqlite3.Error, *, committing: bool = False) -> DuetimeError:
+    """The contract's word for a driver error. While committing, an error of the disk leaves the outcome open."""
+    code = primary_code(error)
+    if lacks_room(error):
+        return StoreFull(f"the SQLite file cannot grow: {error}")
+    if code in _BUSY:
+        return StoreUnavailable(f"the SQLite file is locked: {error}")
+    if code in _UNAVAILABLE or isinstance(error, sqlite3.ProgrammingError):
+        return StoreUnavailable(f"the SQLite file cannot be used: {error}", unknown=committing)
+    return StoreDamaged(f"the SQLite file is damaged or foreign: {error}")
+
+
+def _retry_pause_s() -> float:
+    low, high = _RETRY_MS
+    return (low + (high - low) * chance()) / 1000
+
+
+def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
+    """SQLite's own busy handler sleeps up to 100 ms at a time, far beyond what a due job should wait."""
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            if primary_code(error) not in _BUSY or time.monotonic() >= deadline:
+                raise
+        time.sleep(_retry_pause_s())
+
+
+class Turnstile:
+    """Lets processes that write to one file take turns.
+
+    A process that commits and begins again at once would hardly ever leave a gap for one that retries every few
+    milliseconds. So whoever wants to begin first takes this lock and holds it until it has begun: the one that just
+    committed finds it taken and waits behind. The lock is advisory and goes with the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def begin(self, connection: sqlite3.Connection, deadline: float) -> None:
+        """Start a writing transaction; sqlite3.OperationalError (busy) if that takes longer than the deadline."""
+        self._lock(deadline)
+        try:
+            retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _lock(self, deadline: float) -> None:
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return None  # whoever holds it may have stopped; SQLite's own lock still decides
+            time.sleep(_retry_pause_s())
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def prepare_file(connection: sqlite3.Connection, now_ms: int, deadline: float) -> None:
+    """Switch to the write-ahead log and apply the migrations that are missing. Safe in many processes at once."""
+    (mode,) = retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone(), deadline)
+    if mode != "wal":
+        raise StoreUnavailable(f"SQLite cannot keep a write-ahead log here; the journal mode is {mode!r}")
+    if not retry_while_busy(lambda: _missing_migrations(connection), deadline):
+        return
+    retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)
+    try:
+        for number in _missing_migrations(connection):
+            name, script = load_migrations("sqlite")[number]
+            for statement in statements(script):
+                connection.execute(statement)
+            connection.execute("INSERT INTO migrations VALUES (?, ?, ?)", (number, name, now_ms))
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _missing_migrations(connection: sqlite3.Connection) -> list[int]:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and "migrations" not in tables:
+        raise StoreDamaged(f"this SQLite file is not Duetime's: it has the tables {', '.join(sorted(tables))}")
+    applied = {number for (number,) in connection.execute("SELECT number FROM migrations")} if tables else set[int]()
+    ours = load_migrations("sqlite")
+    if newer := applied - set(ours):
+        raise StoreUnavailable(f"a newer Duetime has upgraded this SQLite file (migration {max(newer)})")
+    return [number for number in ours if number not in applied]

@@ -1,0 +1,359 @@
+"""The verbs that change jobs, each as one step of the writer.
+
+Every one follows the same course: read the queue and the jobs, let `rules.py` decide, write back what changed, announce
+if a job became the queue's earliest. Called in the writer's thread, inside a transaction.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from duetime.errors import DuetimeError, LeaseLost, MarkMismatch
+from duetime.job import STEP_JOBS, Event, Lease, Moved, Priority, Reason, State
+from duetime.names import Queue
+from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange
+from duetime.stores.sql import rules
+from duetime.stores.sql.rows import (
+    DEAD,
+    GONE,
+    WAITING,
+    JobRow,
+    Payload,
+    QueueRow,
+    ReadyRow,
+    as_json,
+    payloads_by_id,
+    ready_rows,
+)
+from duetime.stores.sqlite.rows import (
+    announce,
+    changing,
+    earliest,
+    execute,
+    fetch,
+    fetch_one,
+    find_jobs,
+    insert_jobs,
+    job_rows,
+    write_jobs,
+)
+from duetime.stores.sqlite.threads import Step
+from duetime.stores.sqlite.views import list_keys
+
+CLOCK_ERROR_MS = 3_600_000
+"""How far ahead a clock may have been for a while: what is swept was over for longer than that."""
+
+PURGED_MS = 60_000
+"""How long the row of a purged queue stays, so that its floor raises no other queue's borns."""
+
+T = TypeVar("T")
+
+_encode_answer = msgspec.msgpack.Encoder().encode
+_decode_answer = msgspec.msgpack.Decoder(Pushed).decode
+
+
+# --- push
+
+
+def push(step: Step, queue: Queue, requests: Sequence[Push]) -> list[Pushed | DuetimeError]:
+    with changing(step, queue, create=True) as line:
+        head = earliest(step, line)
+        found = find_jobs(step, line, [job.id for request in requests for job in request.jobs])
+        plan = rules.PushPlan(line, found, step.now)
+        answers = [_push_once(step, queue, plan, request) for request in requests]
+        if plan.removed:
+            execute(step, "delete_jobs", queue=line.id, ids=as_json(plan.removed))
+        insert_jobs(step, plan.inserted)
+        if not line.paused:
+            announce(step, queue, head, plan.earliest)
+    return answers
+
+
+def _push_once(step: Step, queue: Queue, plan: rules.PushPlan, request: Push) -> Pushed | DuetimeError:
+    if request.mark is None:
+        return plan.decide(request)
+    if (repeated := _repeated(step, queue, request.mark)) is not None:
+        return repeated
+    answer = plan.decide(request)
+    if isinstance(answer, Pushed):
+        _set_mark(step, queue, request.mark, answer)
+    return answer
+
+
+def _repeated(step: Step, queue: Queue, mark: Mark) -> Pushed | DuetimeError | None:
+    row = fetch_one(step, "get_mark", namespace=queue.namespace, queue=queue.name, name=mark.name, now=step.now)
+    if row is None:
+        return None
+    digest, answer = row
+    if digest != mark.digest:
+        return MarkMismatch(f"the mark {mark.name!r} was used for another request", mark=mark.name)
+    return msgspec.structs.replace(_decode_answer(answer), now=step.now, repeated=True)
+
+
+def _set_mark(step: Step, queue: Queue, mark: Mark, answer: Pushed) -> None:
+    execute(
+        step,
+        "set_mark",
+        namespace=queue.namespace,
+        queue=queue.name,
+        name=mark.name,
+        digest=mark.digest,
+        expires_at=step.now + mark.life_ms,
+        answer=_encode_answer(answer),
+    )
+
+
+# --- reserve and ack
+
+
+def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+    with changing(step, queue) as line:
+        if line.paused or not line.jobs:
+            return Reserved([[] for _ in asks], None, step.now, paused=bool(line.paused))
+        picker = rules.Picker(line, step.now, partial(_read_ready, step, line))
+        picked = [picker.serve(ask) for ask in asks]
+        payloads = _lease(step, line, [pick for picks in picked for pick in picks])
+        deliveries = [[pick.delivery(queue, payloads[pick.row.id]) for pick in picks] for picks in picked]
+        write_jobs(step, line, picker.expired)
+        return Reserved(deliveries, earliest(step, line), step.now, picker.ended)
+
+
+def _read_ready(
+    step: Step, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
+) -> Sequence[ReadyRow]:
+    place = {"queue": line.id, "priority": int(priority), "after_at": after[0], "after_id": after[1]}
+    (answer,) = fetch_one(step, "ready_jobs", **place, now=step.now, limit=limit)
+    return ready_rows(answer)
+
+
+def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str, Payload]:
+    """Write the leases, and read the payloads that go with them."""
+    if not picks:
+        return {}
+    by_end: dict[int, list[str]] = {}
+    for pick in picks:
+        by_end.setdefault(pick.lease_until, []).append(pick.row.id)
+    for lease_until, ids in by_end.items():
+        execute(step, "lease_jobs", queue=line.id, lease_until=lease_until, ids=as_json(ids))
+    (answer,) = fetch_one(step, "get_payloads", queue=line.id, ids=as_json([pick.row.id for pick in picks]))
+    return payloads_by_id(answer)
+
+
+def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
+    with changing(step, queue) as line:
+        answers: list[Moved | LeaseLost | None]
+        if _all_held(step, line, leases):
+            # The usual case needs no look at each job: the leases say all there is to know.
+            answers = [*rules.ack_held(line, leases)]
+        else:
+            jobs = find_jobs(step, line, [lease.id for lease in leases])
+            answers = [rules.ack(line, jobs.get(lease.id), lease, step.now) for lease in leases]
+        if ended := [answer.id for answer in answers if isinstance(answer, Moved)]:
+            execute(step, "delete_jobs", queue=line.id, ids=as_json(ended))
+    return answers
+
+
+def _all_held(step: Step, line: QueueRow, leases: Sequence[Lease]) -> bool:
+    fences = {(lease.id, lease.born, lease.attempt) for lease in leases}
+    if not leases or len(fences) < len(leases) or not line.leased:
+        return False
+    (held,) = fetch_one(step, "count_held", queue=line.id, leases=as_json(fences))
+    return held == len(leases)
+
+
+# --- verbs on one lease
+
+
+def release(step: Step, lease: Lease, delay_ms: int, error: str) -> Moved:
+    def decide(line: QueueRow, job: JobRow) -> Moved:
+        job.error = error or None
+        return rules.wait_again(line, job, step.now, step.now + delay_ms, Event.RELEASED)
+
+    return _move_lease(step, lease, decide)
+
+
+def give_back(step: Step, lease: Lease) -> Moved:
+    def decide(line: QueueRow, job: JobRow) -> Moved:
+        return rules.wait_again(line, job, step.now, job.due_at, Event.GIVEN_BACK)
+
+    return _move_lease(step, lease, decide)
+
+
+def kill(step: Step, lease: Lease, error: str) -> Moved:
+    def decide(line: QueueRow, job: JobRow) -> Moved:
+        job.error = error or None
+        return rules.die(line, job, step.now, Reason.KILLED)
+
+    return _move_lease(step, lease, decide)
+
+
+def extend(step: Step, lease: Lease, ttr_ms: int) -> int:
+    until = step.now + ttr_ms
+
+    def decide(line: QueueRow, job: JobRow) -> None:
+        rules.leave(line, job)
+        rules.hold(line, job, until)
+
+    _move_lease(step, lease, decide)
+    return until
+
+
+def _move_lease(step: Step, lease: Lease, decide: Callable[[QueueRow, JobRow], T]) -> T:
+    with changing(step, lease.queue) as line:
+        job = find_jobs(step, line, [lease.id]).get(lease.id)
+        if job is None or not rules.holds(job, lease):
+            raise rules.lease_lost(lease)
+        head = earliest(step, line)
+        answer = decide(line, job)
+        _settle(step, lease.queue, line, [job], head)
+    return answer
+
+
+def _settle(step: Step, queue: Queue, line: QueueRow, jobs: Sequence[JobRow], head: int | None) -> None:
+    """Write jobs that have moved, and announce the earliest of those that wait now."""
+    write_jobs(step, line, jobs)
+    if not line.paused:
+        announce(step, queue, head, min((job.due_at for job in jobs if job.place == WAITING), default=None))
+
+
+# --- verbs on ids
+
+
+def cancel(step: Step, queue: Queue, ids: Sequence[str]) -> list[Moved | None]:
+    with changing(step, queue) as line:
+        jobs = find_jobs(step, line, ids)
+        answers = [rules.cancel(line, jobs[job_id], step.now) if job_id in jobs else None for job_id in ids]
+        write_jobs(step, line, [job for job in jobs.values() if job.place == GONE])
+    return answers
+
+
+def reschedule(step: Step, queue: Queue, ids: Sequence[str], due_at: int) -> list[Moved | DuetimeError | None]:
+    with changing(step, queue) as line:
+        head, jobs = earliest(step, line), find_jobs(step, line, ids)
+        answers = [rules.reschedule(line, jobs[key], step.now, due_at) if key in jobs else None for key in ids]
+        moved = {answer.id for answer in answers if isinstance(answer, Moved)}
+        _settle(step, queue, line, [jobs[job_id] for job_id in moved], head)
+    return answers
+
+
+def respawn(
+    step: Step, queue: Queue, ids: Sequence[str] | None, limit: int, ttl_ms: int, tries: int | None
+) -> list[Moved]:
+    with changing(step, queue) as line:
+        head = earliest(step, line)
+        if ids is None:
+            chosen = job_rows(fetch(step, "longest_dead", queue=line.id, limit=min(limit, STEP_JOBS)))
+        else:
+            chosen = find_jobs(step, line, ids[:STEP_JOBS])
+        dead = [job for job in chosen.values() if job.place == DEAD]
+        moved = [rules.respawn(line, job, step.now, step.now + ttl_ms if ttl_ms else 0, tries) for job in dead]
+        _settle(step, queue, line, dead, head)
+    return moved
+
+
+# --- whole queues
+
+
+def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) -> Purged:
+    with changing(step, queue, create=True) as line:
+        line.floor = max(line.floor, step.now)
+        if limit is None and set(states) == set(State):
+            return _forget(step, line)
+        bound = STEP_JOBS if limit is None else min(limit, STEP_JOBS)
+        found = list[str]()
+        for state in dict.fromkeys(states):
+            keys = list_keys(step, line, state, limit=bound + 1 - len(found), expired=True)
+            found.extend(key.id for key in keys)
+        jobs = find_jobs(step, line, found[:bound])
+        for job in jobs.values():
+            rules.end(line, job)
+        write_jobs(step, line, jobs.values())
+        more = len(found) > bound and (limit is None or limit > bound)
+        return Purged(len(jobs), step.now, more=more)
+
+
+def _forget(step: Step, line: QueueRow) -> Purged:
+    removed = line.jobs
+    if removed and line.last_born >= step.now:
+        # Rare: something was born in this millisecond, or the clock has stepped back.
+        (last_born,) = fetch_one(step, "last_born", queue=line.id)
+        line.floor = max(line.floor, last_born)
+    if removed <= STEP_JOBS:
+        execute(step, "delete_queue_jobs", queue=line.id)
+    else:
+        new, _ = fetch_one(step, "new_queue")
+        execute(step, "discard", queue=line.id)
+        execute(step, "change_queue_id", old=line.id, new=new)
+        line.id = new
+    line.known = int(line.rules() != QueueRules())
+    line.expired = line.jobs = line.leased = line.dead = line.reap_at = line.last_born = 0
+    return Purged(removed, step.now)
+
+
+def configure(step: Step, queue: Queue, change: RulesChange) -> QueueRules:
+    with changing(step, queue, create=True) as line:
+        was_paused, line.known = line.paused, 1
+        for name, value in msgspec.structs.asdict(change).items():
+            if value is not msgspec.UNSET:
+                setattr(line, name, int(value))
+        if was_paused and not line.paused:
+            announce(step, queue, None, earliest(step, line))
+    return line.rules()
+
+
+# --- the reaper
+
+
+def reap(step: Step, limit: int) -> Reaped:
+    moved: dict[Queue, Sequence[Moved]] = {}
+    left = limit
+    for namespace, name in fetch(step, "queues_to_reap", now=step.now, limit=limit):
+        queue = Queue(namespace, name)
+        if happened := _reap_queue(step, queue, left):
+            moved[queue] = happened
+            left -= len(happened)
+        if left <= 0:
+            break
+    leftovers = _sweep(step)
+    (next_at,) = fetch_one(step, "next_reap")
+    return Reaped(moved, step.now if leftovers else next_at, step.now)
+
+
+def _reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
+    with changing(step, queue) as line:
+        head = earliest(step, line)
+        lapsed = job_rows(fetch(step, "lapsed_jobs", queue=line.id, now=step.now, limit=limit))
+        moved = [rules.wait_again(line, job, step.now, step.now, Event.LEASE_EXPIRED) for job in lapsed.values()]
+        expired = job_rows(fetch(step, "expired_jobs", queue=line.id, now=step.now, limit=limit - len(lapsed)))
+        moved += [rules.expire(line, job, step.now) for job in expired.values()]
+        _settle(step, queue, line, [*lapsed.values(), *expired.values()], head)
+        (next_lapse,), (next_expiry,) = (fetch_one(step, name, queue=line.id) for name in ("next_lapse", "next_expiry"))
+        line.reap_at = rules.next_visit(next_lapse, next_expiry)
+        if 0 < line.idle_from() <= step.now:
+            line.known = line.expired = 0
+    return moved
+
+
+def _forget_queues(step: Step) -> None:
+    """Remove rows of purged queues. Their floors live on in one for the whole file."""
+    if removable := fetch(step, "removable_queues", before=step.now - PURGED_MS, limit=STEP_JOBS):
+        execute(step, "remove_queues", ids=as_json([queue_id for queue_id, _ in removable]))
+        execute(step, "forget_floor", floor=max(floor for _, floor in removable))
+
+
+def _sweep(step: Step) -> bool:
+    """Remove some of what nobody will ask for again; True if there are more jobs of purged queues."""
+    execute(step, "delete_old_marks", now=step.now - CLOCK_ERROR_MS, limit=STEP_JOBS)
+    execute(step, "delete_old_counters", now=step.now, limit=STEP_JOBS)
+    _forget_queues(step)
+    discarded = fetch_one(step, "some_discarded")
+    if discarded is None:
+        return False
+    (queue_id,) = discarded
+    ids = [job_id for (job_id,) in fetch(step, "some_jobs", queue=queue_id, limit=STEP_JOBS)]
+    execute(step, "delete_jobs", queue=queue_id, ids=as_json(ids))
+    if len(ids) < STEP_JOBS:
+        execute(step, "forget_discarded", queue=queue_id)
+    return fetch_one(step, "some_discarded") is not None
