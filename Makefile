@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full check format pipeline bench lock clean
+.PHONY: help run setup setup-dev setup-bench test test-full lint check format pipeline bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -50,11 +50,13 @@ test: setup-dev ## Run every test: make test ARGS="-k reserve"
 test-full: setup-dev ## Run every test at full size
 	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) --timeout 900 $(ARGS)
 
-check: $(VENV)/.stamp-dev ## Lint, types, import rules, unit and contract tests on memory and SQLite
+lint: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+check: lint ## The same, and the unit and contract tests on memory and SQLite
 	$(PYTEST) --stores memory,sqlite tests/unit tests/contract $(ARGS)
 
 format: $(VENV)/.stamp-dev ## Format the code and apply the safe fixes

@@ -7,11 +7,13 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
+WITHOUT_SESSION = tuple(f"{SPARK}test_{name}.py::" for name in ("batch_journal", "cluster", "connect", "pushing"))
+"""Tests that need no session or start processes with their own. In the shared process they would only make it last."""
 
 
 class SideBySide(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else nodeid
+        return SPARK if nodeid.startswith(SPARK) and not nodeid.startswith(WITHOUT_SESSION) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SideBySide:
