@@ -1,12 +1,14 @@
 """Clients that repeat each request until it is answered, and remember what they were told.
 
 A producer pushes with an id, with an Idempotency-Key, or with both; a consumer finishes by lease or, as clients of
-lmstfy do, by id. `wrong` are answers that said that nothing had happened although it had.
+lmstfy do, by id. A push whose job was finished before it was repeated is a new job, so books are kept by id and born.
+`wrong` are answers that said that nothing had happened although it had.
 """
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,46 @@ from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.names import Queue
 from duetime.stores.base import Store
+from duetime.stores.redis.store import RedisStore
+from tests.faults.losing_proxy import LosingProxy
+from tests.plugins.served import ServedProcess
+from tests.plugins.until import until
 
 QUEUE = Queue("ns", "q")
 PAUSE_S = 0.02
 
+Key = tuple[str, int]
 Happened = Callable[[], Awaitable[bool]]
+
+
+async def cut_replies(proxy: LosingProxy, load: "AnsweredLoad", jobs: int) -> None:
+    """Lose answers until so many pushes are answered; now and then for so long that the repetitions fail as well."""
+    proxy.loses_every = 10
+    for _ in range(4):
+        lost = proxy.lost
+        await until(lambda lost=lost: proxy.lost > lost + 5 or len(load.pushed) == jobs, deadline_s=250)
+        proxy.on_loss = proxy.refuse
+        await asyncio.sleep(0.5)
+        proxy.on_loss = None
+        proxy.accept()
+    await until(lambda: len(load.pushed) == jobs, deadline_s=250)
+    proxy.loses_every = 0
+
+
+@asynccontextmanager
+async def loaded(server: ServedProcess, url: str, jobs: int) -> AsyncIterator["AnsweredLoad"]:
+    """Load that runs inside the block until it is over; the server is stopped then."""
+    store = await RedisStore.open(url)
+    try:
+        load = AnsweredLoad(server.api, store)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load.run(producers=6, consumers=4, jobs=jobs))
+            yield load
+        assert len(load.pushed) == jobs
+        code, log = await asyncio.to_thread(server.stop)
+        assert code == 0, log
+    finally:
+        await store.close()
 
 
 class AnsweredLoad:
@@ -29,13 +66,15 @@ class AnsweredLoad:
 
     def __init__(self, api: str, store: Store) -> None:
         self._api, self._store = api, store
-        self.pushed: dict[str, bytes] = {}
-        self.acked: set[str] = set()
+        self.pushed: dict[Key, bytes] = {}
+        self.acked: set[Key] = set()
+        self.acked_by_id: set[str] = set()
         self.wrong: list[str] = []
         self.repeats = 0
 
     async def run(self, *, producers: int, consumers: int, jobs: int) -> None:
         """Ends when every push is answered and no delivery is under way."""
+        assert jobs % producers == 0
         done = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             consuming = [tasks.create_task(self._consume(number, done)) for number in range(consumers)]
@@ -55,7 +94,8 @@ class AnsweredLoad:
                 reply = await self._ask(
                     client, "POST", f"/v1/queues/{QUEUE}/jobs", self._is_there(known), json=job, headers=headers
                 )
-                self.pushed[reply.json()["moved"]["id"]] = body.encode()
+                moved = reply.json()["moved"]
+                self.pushed[moved["id"], moved["born"]] = body.encode()
 
     async def _consume(self, number: int, done: asyncio.Event) -> None:
         async with httpx.AsyncClient(timeout=60) as client:
@@ -78,11 +118,11 @@ class AnsweredLoad:
         ids = [lease["id"] for lease in leases]
         reply = await self._ask(client, "POST", f"/v1/queues/{QUEUE}/ack", self._is_gone(ids), json={"leases": leases})
         assert not any("error" in result for result in reply.json()["results"]), reply.text
-        self.acked.update(ids)
+        self.acked.update((lease["id"], lease["born"]) for lease in leases)
 
     async def _finish_by_id(self, client: httpx.AsyncClient, job_id: str) -> None:
         await self._ask(client, "DELETE", f"/api/{QUEUE}/job/{job_id}", None)
-        self.acked.add(job_id)
+        self.acked_by_id.add(job_id)
 
     async def _ask(
         self, client: httpx.AsyncClient, method: str, path: str, happened: Happened | None, **request: Any
@@ -118,10 +158,13 @@ class AnsweredLoad:
 
         return look
 
-    def untold(self, journal: Path) -> tuple[set[str], set[str]]:
-        """Pushes and acks that were answered, and that the journal does not know."""
+    def untold(self, journal: Path) -> tuple[set[Key], set[Key | str]]:
+        """Pushes and acks that were answered, and that the journal does not know. A kept job that was finished before
+        it could be written down again is known by its end.
+        """
         entries = [item for item in read_journal(journal) if isinstance(item, Entry)]
         begins = (Event.ACCEPTED, Event.REPLACED)
-        told = {(entry.id, body_of(entry)) for entry in entries if entry.event in begins}
-        finished = {entry.id for entry in entries if entry.event is Event.ACKED}
-        return {job_id for job_id, body in self.pushed.items() if (job_id, body) not in told}, self.acked - finished
+        told = {(entry.id, entry.born, body_of(entry)) for entry in entries if entry.event in begins}
+        finished = {(entry.id, entry.born) for entry in entries if entry.event is Event.ACKED}
+        pushes = {key for key, body in self.pushed.items() if (*key, body) not in told}
+        return pushes - finished, (self.acked - finished) | (self.acked_by_id - {job_id for job_id, _ in finished})

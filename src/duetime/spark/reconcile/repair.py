@@ -84,7 +84,7 @@ class Repair:
         for row, held in zip(rows, self._view.get(queue, [row["id"] for row in rows]), strict=True):
             if held is not None and held.born == row["born"]:
                 self._note(row, "present")
-            elif held is not None:
+            elif held is not None or row["action"] == reconcile.SUPERSEDE:
                 drafts.append(self._end(queue, row, Event.CANCELLED, now, SUPERSEDED))
                 self._note(row, SUPERSEDED)
             elif row["action"] == reconcile.EXPIRE or 0 < row["expires_at"] <= now:

@@ -22,7 +22,7 @@ from duetime.spark.lake.files import LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile import transform as reconcile
 from duetime.spark.reconcile.entries import RepairEntries
-from duetime.spark.reconcile.repair import Reconciled, Repair
+from duetime.spark.reconcile.repair import SUPERSEDED, Reconciled, Repair
 
 
 def run_reconcile(
@@ -76,7 +76,8 @@ def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> None:
 def _count_plan(lake: Lake, done: Reconciled) -> None:
     plan = lake.spark.read.parquet(f"{done.folder}/plan")
     for row in plan.groupBy("action", F.col("body").isNull().alias("bare")).count().collect():
-        name = "expired" if row["action"] == reconcile.EXPIRE else "no_body" if row["bare"] else "pushed"
+        ended = {reconcile.EXPIRE: "expired", reconcile.SUPERSEDE: SUPERSEDED}
+        name = ended.get(row["action"]) or ("no_body" if row["bare"] else "pushed")
         done.counts[name] = done.counts.get(name, 0) + row["count"]
     done.lost = plan.count()
     if adopted := lake.spark.read.parquet(f"{done.folder}/adopt").count():

@@ -2,10 +2,11 @@
 
 A job that was accepted, has not ended and is not in the store is pushed again under its old born, with an attempt past
 the highest on record, so that no lease from before the loss is ever valid again, and with what is left of its tries and
-its time. One that is past its expires_at is closed as expired. Full keys decide. DataFrame -> DataFrame.
+its time. One that is past its expires_at is closed as expired. Of several that had the same id only the last one can
+have lived on; the others are closed. Full keys decide. DataFrame -> DataFrame.
 """
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from duetime.job import Priority
@@ -14,7 +15,7 @@ from duetime.spark.audit.transform import LOST, UNANSWERED, Scanned
 from duetime.spark.lifecycle.states import BEGINS
 from duetime.spark.schemas import KEY
 
-PUSH, EXPIRE = "push", "expire"
+PUSH, EXPIRE, SUPERSEDE = "push", "expire", "supersede"
 
 PLAN = (
     *("action", *KEY, "batch", "due_at", "expires_at", "attempt", "tries", "priority"),
@@ -34,12 +35,13 @@ def plan(jobs: DataFrame, events: DataFrame, scanned: Scanned) -> DataFrame:
         .join(placed, on=list(KEY), how="inner")
         .where(settled & in_scope & ((F.col("outcome") == LOST) | overdue))
     )
+    newest = F.max("born").over(Window.partitionBy(*KEY[:-1]))
     bodies = events.transform(_bodies_of, missing)
     return (
         missing.join(bodies, on=list(KEY), how="left")
         .withColumns(
             {
-                "action": F.when(overdue, EXPIRE).otherwise(PUSH),
+                "action": F.when(F.col("born") < newest, SUPERSEDE).when(overdue, EXPIRE).otherwise(PUSH),
                 "due_at": F.coalesce("due_at", "born"),
                 "attempt": F.when(overdue, F.col("attempt")).otherwise(F.col("attempt") + 1),
                 "tries": _left_tries(),
