@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from duetime.errors import InvalidId, InvalidName, InvalidRequest
 
+DEFAULT_POOL = "default"
+"""The pool of everything that names none."""
 MAX_NAME = 255
 MAX_ID = 128
 MAX_ATTRIBUTES = 64

@@ -22,7 +22,8 @@ from typing import Any
 
 from duetime.clock import duration_ms
 from duetime.errors import InvalidSettings, InvalidTime
-from duetime.settings_file import DEFAULT_POOL, read_accounts, read_pools, read_registry
+from duetime.names import DEFAULT_POOL
+from duetime.settings_file import read_accounts, read_pools, read_registry
 
 PREFIX = "DUETIME_"
 FILE = "duetime.toml"
@@ -227,7 +228,7 @@ class Settings:
     tcp_door: bool = _row(False, SettingKind.SWITCH, "php-delayqueue's TCP protocol: whether it is served")
     tcp_host: str = _row("127.0.0.1", SettingKind.TEXT, "TCP door: its address; loopback only without a token")
     tcp_port: int = _row(6789, SettingKind.NUMBER, "TCP door: its port; 0 picks a free one")
-    tcp_pool: str = _row("default", SettingKind.TEXT, "TCP door: the pool of its topics")
+    tcp_pool: str = _row(DEFAULT_POOL, SettingKind.TEXT, "TCP door: the pool of its topics")
     tcp_namespace: str = _row("default", SettingKind.TEXT, "TCP door: the namespace of its topics")
     tcp_token: str = _row("", SettingKind.TEXT, "TCP door: what requests must carry as `token`", secret=True)
     tcp_certificate: str = _row("", SettingKind.TEXT, "TCP door: PEM file of the certificate and key, for TLS")
@@ -237,7 +238,7 @@ class Settings:
     ouqiang_door: bool = _row(False, SettingKind.SWITCH, "ouqiang/delay-queue's HTTP protocol: whether it is served")
     ouqiang_host: str = _row("127.0.0.1", SettingKind.TEXT, "ouqiang door: its address; loopback only without a token")
     ouqiang_port: int = _row(9277, SettingKind.NUMBER, "ouqiang door: its port; 0 picks a free one")
-    ouqiang_pool: str = _row("default", SettingKind.TEXT, "ouqiang door: the pool of its jobs")
+    ouqiang_pool: str = _row(DEFAULT_POOL, SettingKind.TEXT, "ouqiang door: the pool of its jobs")
     ouqiang_namespace: str = _row(
         "ouqiang", SettingKind.TEXT, "ouqiang door: the namespace of its jobs, a queue per topic"
     )

@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from duetime.errors import InvalidSettings
-
-DEFAULT_POOL = "default"
+from duetime.names import DEFAULT_POOL
 
 _POOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 

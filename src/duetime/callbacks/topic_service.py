@@ -12,7 +12,7 @@ from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.engine.engine import Engine
 from duetime.job import Moved
-from duetime.names import Queue
+from duetime.names import DEFAULT_POOL, Queue
 from duetime.stores.registry import Registry
 from duetime.topic import Status, Topic, TopicChange
 from duetime.wire.convert import priority_out
@@ -24,8 +24,6 @@ from duetime.wire.topics import (
     TopicCountsOut,
     TopicOut,
 )
-
-DEFAULT_POOL = "default"
 
 
 class TopicService:

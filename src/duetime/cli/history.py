@@ -21,6 +21,7 @@ from duetime.job import Event, Priority
 from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
 from duetime.journal.reader import Damage, read_job
 from duetime.journal.settings import options_of
+from duetime.names import DEFAULT_POOL
 
 RANKS = {
     Event.ACCEPTED: 0,
@@ -125,7 +126,7 @@ def _ends(entry: Entry, born: int) -> bool:
 def _timeline(life: Sequence[Entry]) -> Text:
     first = life[0]
     title = f"{first.namespace}/{first.queue} {safe(first.id)}"
-    text = Text.assemble((title, "bold"), f"  pool {first.pool}" if first.pool != "default" else "", "\n")
+    text = Text.assemble((title, "bold"), f"  pool {first.pool}" if first.pool != DEFAULT_POOL else "", "\n")
     before = first.ts
     for entry in life:
         passed = f"+{span(entry.ts - before)}" if entry.ts > before else ""

@@ -15,6 +15,7 @@ from duetime.cli.config import ConfigOption, read_settings
 from duetime.errors import DuetimeError, InvalidSettings
 from duetime.journal.settings import options_of
 from duetime.logs import reopen_logs, set_up_logging
+from duetime.names import DEFAULT_POOL
 from duetime.settings import DEFAULT_STORE, Settings, mask
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def announce(started: "Started") -> None:
 def _facts(started: "Started") -> list[tuple[str, str]]:
     pools = started.settings.pools
     journal = options_of(started.settings)
-    stores = [("store" if name == "default" else f"pool {name}", mask(url)) for name, url in pools.items()]
+    stores = [("store" if name == DEFAULT_POOL else f"pool {name}", mask(url)) for name, url in pools.items()]
     local = started.addresses["API"].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
     return [
         *stores,

@@ -20,10 +20,9 @@ from duetime.client.transport import is_http
 from duetime.doors.rate_limits import RateLimits
 from duetime.doors.tokens import EVERYTHING, Access, Tokens, digest_of, split
 from duetime.doors.tokens import LABEL as LABEL_LENGTH
-from duetime.engine.pools import DEFAULT_POOL
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidRequest, NotFound, StoreUnavailable, Unauthorized
-from duetime.names import check_namespace
+from duetime.names import DEFAULT_POOL, check_namespace
 from duetime.settings import mask
 from duetime.stores.open import open_store
 

@@ -20,10 +20,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from duetime.engine.pools import DEFAULT_POOL
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import Forbidden, PoolNotFound, Unauthorized
 from duetime.ids import ALPHABET
+from duetime.names import DEFAULT_POOL
 from duetime.stores.registry import Record, Registry
 
 KIND = "token"

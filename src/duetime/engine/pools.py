@@ -26,13 +26,12 @@ from duetime.metrics.journal_meters import watch_journal
 from duetime.metrics.meters import Meters
 from duetime.metrics.observer import Metered
 from duetime.metrics.pool_meters import PoolMeters
-from duetime.names import Queue
+from duetime.names import DEFAULT_POOL, Queue
 from duetime.stores.base import Store
 from duetime.stores.registry import Registry
 
 log = logging.getLogger("duetime.pools")
 
-DEFAULT_POOL = "default"
 REGISTRY = "(registry)"
 """The name under which a store that serves as registry only is kept; no pool can be called so."""
 FIRST_LOOK_S = 5.0

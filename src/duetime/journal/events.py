@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from duetime.job import Event
+from duetime.names import DEFAULT_POOL
 
 ENDS = frozenset(
     {Event.ACKED, Event.CANCELLED, Event.REPLACED, Event.EXPIRED, Event.PURGED, Event.DELETED},
@@ -40,7 +41,7 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     ts: int
     event: Event
-    pool: str = "default"
+    pool: str = DEFAULT_POOL
     namespace: str = ""
     queue: str = ""
     id: str = ""

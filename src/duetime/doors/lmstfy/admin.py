@@ -30,10 +30,10 @@ from duetime.doors.lmstfy.wire import (
     to_pretty_json,
     without_slash,
 )
-from duetime.engine.pools import DEFAULT_POOL
 from duetime.errors import DuetimeError
 from duetime.ids import IdMaker
 from duetime.metrics.exposition import CONTENT_TYPE
+from duetime.names import DEFAULT_POOL
 
 log = logging.getLogger("duetime.lmstfy")
 

@@ -8,9 +8,8 @@ from duetime.doors.lmstfy.params import is_namespace
 from duetime.doors.lmstfy.wire import TEXT, LmstfyAnswer, Refused, refused, to_json, to_pretty_json
 from duetime.doors.rate_limits import Limit
 from duetime.doors.tokens import EVERYTHING, Access, Token, split
-from duetime.engine.pools import DEFAULT_POOL
 from duetime.errors import PoolNotFound, VersionConflict
-from duetime.names import MAX_NAME
+from duetime.names import DEFAULT_POOL, MAX_NAME
 
 MIN_TOKEN = 20
 NO_POOL = "the pool was not exists"

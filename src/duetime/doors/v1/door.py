@@ -24,11 +24,10 @@ from duetime.doors.v1.queries import QueuesQuery
 from duetime.doors.v1.request import AnyRequest, NativeRequest, QueuePath, Reply, token_of
 from duetime.doors.v1.router import Router
 from duetime.doors.v1.routes import ROUTES, Route
-from duetime.engine.pools import DEFAULT_POOL
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.http.exchange import ClientGone, Exchange
 from duetime.ids import IdMaker
-from duetime.names import Queue, check_id, check_namespace, check_queue
+from duetime.names import DEFAULT_POOL, Queue, check_id, check_namespace, check_queue
 from duetime.wire.messages import MAX_REQUEST
 
 log = logging.getLogger("duetime.server")

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 from duetime.doors.rate_limits import RateLimits, Side, Slot
 from duetime.doors.tokens import EVERYTHING, Access, Tokens, split
 from duetime.engine import Engine
-from duetime.engine.pools import DEFAULT_POOL
 from duetime.errors import Forbidden, PoolNotFound, Unauthorized
+from duetime.names import DEFAULT_POOL
 
 
 class Engines(Protocol):

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from duetime.ids import IdMaker
 from duetime.job import Event
-from duetime.names import Queue
+from duetime.names import DEFAULT_POOL, Queue
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, read_until
 from duetime.spark.audit.store import StoreView, open_view, scan
@@ -27,7 +27,6 @@ WAIT_S = 60.0
 """How long to wait for the nodes' next heartbeat. They come every 5 s, but a busy node on a busy machine is late, and
 calling it silent means that nothing is proved.
 """
-DEFAULT_POOL = "default"
 
 Told = Callable[[str], None]
 

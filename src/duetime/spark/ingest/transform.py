@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField
 
 from duetime.journal.lines import HEAD
+from duetime.names import DEFAULT_POOL
 from duetime.spark.schemas import ENTRY, EVENTS
 
 REQUIRED = ("ts", "wrote_at", "node", "seq", "event")
@@ -64,7 +65,7 @@ def _present(field: StructField) -> Column:
     """What an entry leaves out has its default there."""
     match field.dataType:
         case StringType():
-            default = F.lit("default" if field.name == "pool" else "")
+            default = F.lit(DEFAULT_POOL if field.name == "pool" else "")
         case LongType() | IntegerType():
             default = F.lit(0)
         case other:

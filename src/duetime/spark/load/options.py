@@ -13,7 +13,7 @@ from duetime.client.transport import is_http
 from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.job import DEFAULT_TRIES, MAX_TRIES, Priority
-from duetime.names import check_namespace, check_queue
+from duetime.names import DEFAULT_POOL, check_namespace, check_queue
 from duetime.settings import MASK, mask
 
 MARK_LIFE_MS = 7 * 86_400_000
@@ -64,7 +64,7 @@ class LoadOptions:
     timeout_ms: int = 0
     writers: int = 0
     journal: str | None = None
-    pool: str = "default"
+    pool: str = DEFAULT_POOL
 
     def __repr__(self) -> str:
         """Without passwords and the token: Spark's logs and tracebacks show what is pickled to executors."""

@@ -14,9 +14,10 @@ from pyspark.sql import functions as F
 
 from duetime.ids import IdMaker
 from duetime.journal.dead_nodes import close_dead_nodes
+from duetime.names import DEFAULT_POOL
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import check_complete
-from duetime.spark.audit.run import DEFAULT_POOL, Beside, Evidence, Told, gather
+from duetime.spark.audit.run import Beside, Evidence, Told, gather
 from duetime.spark.audit.store import open_view
 from duetime.spark.lake.files import LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
