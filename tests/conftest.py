@@ -4,8 +4,8 @@
 pytest_plugins = [
     "tests.plugins.ports",
     "tests.plugins.redis_server",
-    "tests.plugins.redis_tls",
     "tests.plugins.redis_topologies",
+    "tests.plugins.redis_tls",
     "tests.plugins.scale",
     "tests.plugins.served",
     "tests.plugins.side_by_side",

@@ -110,6 +110,14 @@ def test_a_redis_user_without_channels(tmp_path: Path, start_redis: Callable[...
     assert find(ran, "redis.channels")["grade"] == "ok"
 
 
+def test_sentinels_over_tls(tmp_path: Path, tls_sentinel_port: int, certificate: Path) -> None:
+    """The Sentinels are asked over TLS, as the store asks them, and not only the primary that they name."""
+    url = f"redis+sentinel://127.0.0.1:{tls_sentinel_port}/main?tls=1&ca={certificate}"
+    ran = Shell(url, tmp_path).run("doctor", "--json")
+    assert (grades(ran)["redis.version"], grades(ran)["redis.role"]) == ("ok", "ok")
+    assert grades(ran)["store.answers"] == "ok"
+
+
 def test_entries_that_were_set_aside(tmp_path: Path, start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis()
     shell = Shell(server.url, tmp_path)

@@ -1,19 +1,21 @@
 """Redis over TLS, with a certificate that openssl makes for the tests.
 
 `certificate` is for localhost and 127.0.0.1, signs itself and has its key beside it (`key.pem`). `tls_port("no")`
-starts a Redis with it and answers its port; with `"yes"` clients must show a certificate, too.
+starts a Redis with it and answers its port; with `"yes"` clients must show a certificate, too. `tls_sentinel_port`
+is the port of a Sentinel that watches such a Redis under the name `main`.
 """
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.plugins.ci import missing_service
 from tests.plugins.ports import find_free_port
-from tests.plugins.redis_server import RedisServer
+from tests.plugins.redis_server import RedisServer, Setting
+from tests.plugins.redis_topologies import SentinelServer
 
 
 @pytest.fixture(scope="session")
@@ -37,13 +39,30 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tls_port(start_redis: Callable[..., RedisServer], certificate: Path) -> Callable[..., int]:
     def start(clients: str) -> int:
         port = find_free_port()
-        start_redis(
-            tls_port=port,
-            tls_cert_file=str(certificate),
-            tls_key_file=str(certificate.with_name("key.pem")),
-            tls_ca_cert_file=str(certificate),
-            tls_auth_clients=clients,
-        )
+        start_redis(**_tls_settings(port, certificate, clients))
         return port
 
     return start
+
+
+@pytest.fixture
+def tls_sentinel_port(tls_port: Callable[..., int], certificate: Path, tmp_path: Path) -> Iterator[int]:
+    port, folder = find_free_port(), tmp_path / "sentinel"
+    folder.mkdir()
+    settings = _tls_settings(port, certificate, "no")
+    sentinel = SentinelServer(folder, tls_port("no"), **settings, tls_replication="yes")
+    sentinel.start()
+    try:
+        yield port
+    finally:
+        sentinel.kill()
+
+
+def _tls_settings(port: int, certificate: Path, clients: str) -> dict[str, Setting]:
+    return {
+        "tls_port": port,
+        "tls_cert_file": str(certificate),
+        "tls_key_file": str(certificate.with_name("key.pem")),
+        "tls_ca_cert_file": str(certificate),
+        "tls_auth_clients": clients,
+    }

@@ -130,14 +130,17 @@ class RedisCluster:
 class SentinelServer(RedisServer):
     """A Sentinel: the same program, another mode, and a configuration that it rewrites."""
 
-    def __init__(self, folder: Path, primary: RedisServer) -> None:
-        super().__init__(folder, sentinel=f"monitor {SERVICE} 127.0.0.1 {primary.port} 2")
+    def __init__(self, folder: Path, primary_port: int, **config: Setting) -> None:
+        super().__init__(folder, **config, sentinel=f"monitor {SERVICE} 127.0.0.1 {primary_port} 2")
         for name in ("save", "appendonly"):
             del self.config[name]
 
     def _launch(self) -> None:
         config_file = self.folder / "sentinel.conf"
-        settings = [f'dir "{self.folder}"', *(f"{name} {value}" for name, value in self.config.items())]
+        settings = [
+            f'dir "{self.folder}"',
+            *(f"{name.replace('_', '-')} {value}" for name, value in self.config.items()),
+        ]
         config_file.write_text("\n".join(settings) + "\n")
         with (self.folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -165,7 +168,7 @@ class SentinelSet:
         self.primary.start()
         self.replica = RedisServer(self._folder / "replica", replicaof=f"127.0.0.1 {self.primary.port}")
         self.replica.start()
-        self.sentinels = [SentinelServer(self._folder / f"sentinel-{n}", self.primary) for n in range(3)]
+        self.sentinels = [SentinelServer(self._folder / f"sentinel-{n}", self.primary.port) for n in range(3)]
         self.servers += [self.replica, *self.sentinels]
         for sentinel in self.sentinels:
             sentinel.start()

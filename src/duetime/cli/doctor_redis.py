@@ -6,7 +6,6 @@ channels on which processes wake each other. Nothing is written.
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from duetime.cli.findings import Finding, fail, ok, size, warn
 from duetime.errors import InvalidSettings, StoreUnavailable
@@ -49,45 +48,28 @@ def _primaries(url: str) -> list[tuple[str, Any]]:
     from redis.cluster import ClusterNode, RedisCluster  # noqa: PLC0415
     from redis.sentinel import Sentinel  # noqa: PLC0415
 
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
-    credentials, _, hosts = parts.netloc.rpartition("@")
-    username, _, password = credentials.partition(":")
-    common: dict[str, Any] = {
-        "username": unquote(username) or None,
-        "password": unquote(password) or None,
+    from duetime.stores.redis.connect import parse_address  # noqa: PLC0415 (it needs the driver)
+
+    address = parse_address(url)
+    shared: dict[str, Any] = {
         "socket_timeout": TIMEOUT_S,
         "socket_connect_timeout": TIMEOUT_S,
         "decode_responses": True,
-        **_tls(parts.scheme, options),
+        **({"ssl": True, **address.tls_files} if address.is_tls else {}),
     }
-    default_port = 26379 if parts.scheme == "redis+sentinel" else 6379
-    addresses = [_address(host, default_port) for host in hosts.split(",")]
-    match parts.scheme:
+    login: dict[str, Any] = {**shared, "username": address.username, "password": address.password}
+    match address.scheme:
         case "redis+cluster":
-            cluster = RedisCluster(startup_nodes=[ClusterNode(*one) for one in addresses], **common)
+            cluster = RedisCluster(startup_nodes=[ClusterNode(*one) for one in address.hosts], **login)
             nodes: list[Any] = cast(Any, cluster).get_primaries()
             return [(node.name, cast(Any, cluster).get_redis_connection(node)) for node in nodes]
         case "redis+sentinel":
-            service = parts.path.strip("/").split("/")[0]
-            asked = {"password": options.get("sentinel_password"), "socket_timeout": TIMEOUT_S}
-            host, port = cast(Any, Sentinel(addresses, sentinel_kwargs=asked)).discover_master(service)
-            return [(f"{host}:{port}", redis.Redis(host=host, port=port, **common))]
+            asked = {**shared, "password": address.option("sentinel_password") or None}
+            sentinels = cast(Any, Sentinel(address.hosts, sentinel_kwargs=asked))
+            host, port = sentinels.discover_master(address.service)
         case _:
-            host, port = addresses[0]
-            return [(f"{host}:{port}", redis.Redis(host=host, port=port, **common))]
-
-
-def _tls(scheme: str, options: Mapping[str, str]) -> dict[str, Any]:
-    if scheme != "rediss" and options.get("tls") not in {"1", "true", "yes"}:
-        return {}
-    files = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
-    return {"ssl": True, **{files[name]: value for name, value in options.items() if name in files}}
-
-
-def _address(text: str, default_port: int) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    return (host.strip("[]") or "localhost", int(port)) if colon else (text.strip("[]") or "localhost", default_port)
+            host, port = address.hosts[0]
+    return [(f"{host}:{port}", redis.Redis(host=host, port=port, **login))]
 
 
 def _info(client: Any) -> Facts:

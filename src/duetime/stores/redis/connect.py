@@ -49,6 +49,12 @@ class Address:
     def is_tls(self) -> bool:
         return self.scheme == "rediss" or self.option("tls") in {"1", "true", "yes"}
 
+    @property
+    def tls_files(self) -> dict[str, Any]:
+        """The files of the options `ca`, `cert` and `key`, by redis-py's names for them."""
+        names = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+        return {names[name]: value for name, value in self.options if name in names and value}
+
 
 def parse_address(url: str) -> Address:
     parts = urlsplit(url)
@@ -141,10 +147,7 @@ class _NodeMaker:
         }
         if not self.address.is_tls:
             return cast(RedisWire, Connection(host=host, port=port, **settings))
-        for option, setting in (("ca", "ssl_ca_certs"), ("cert", "ssl_certfile"), ("key", "ssl_keyfile")):
-            if value := self.address.option(option):
-                settings[setting] = value
-        return cast(RedisWire, SSLConnection(host=host, port=port, **settings))
+        return cast(RedisWire, SSLConnection(host=host, port=port, **settings, **self.address.tls_files))
 
 
 class SingleRedis:
