@@ -6,6 +6,7 @@ page says is what `--help` says.
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import typer
 from duetime.cli.options import GLOBAL_PANEL
 
 PAGE = Path("docs/cli.md")
+LINE = 119
 
 
 def write_reference(app: typer.Typer) -> str:
@@ -58,7 +60,7 @@ def _section(command: Any, path: str, context: Any) -> Iterator[str]:
     usage = re.sub(r"[{}]", "", " ".join(part for part in command.collect_usage_pieces(context) if part))
     yield f"### {path}\n"
     yield f"    {path} {usage}\n"
-    yield f"{_plain(command.help or '')}\n"
+    yield f"{textwrap.fill(_plain(command.help or ''), LINE, break_on_hyphens=False)}\n"
     rows = [param for param in command.params if not param.hidden and not _is_global(param)]
     rows.sort(key=lambda param: param.param_type_name != "argument")
     if rows:

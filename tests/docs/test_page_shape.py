@@ -1,0 +1,39 @@
+"""How pages are written: lines of prose that fit a screen, tables with few columns, and paths that exist."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCE = ROOT / "src" / "duetime"
+LONGEST_LINE = 119
+MODULE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|lua|sql)|[a-z_0-9]+(?:/[a-z_0-9]+)*/)`")
+ROOMS = {path.name for path in SOURCE.iterdir() if path.is_dir()}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, without tables and code: a row or a command cannot be broken."""
+    code = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code and not line.startswith(("|", "    ")):
+            yield number, line
+
+
+@every_page
+def test_lines_of_prose_stay_under_120_characters(page: Path) -> None:
+    assert [(number, len(line)) for number, line in prose(page) if len(line) > LONGEST_LINE] == []
+
+
+@every_page
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    """Paths like `engine/duties.py` are relative to src/duetime, others to the repository."""
+    named = set(MODULE.findall(page.read_text()))
+    missing = [path for path in named if not any((root / path).exists() for root in (SOURCE, ROOT, ROOT / "tests"))]
+    assert [path for path in missing if path.endswith(".py") or path.split("/")[0] in ROOMS] == []
