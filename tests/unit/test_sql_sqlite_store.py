@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from duetime.clock import ManualClock
-from duetime.errors import LeaseLost, StoreDamaged
+from duetime.errors import LeaseLost
 from duetime.job import STEP_BYTES, STEP_JOBS, Counts, NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange
@@ -98,13 +98,6 @@ async def test_any_text_and_any_bytes_come_back_as_they_were(store: SqliteStore,
     await store.release(first.lease, 0, text)
     [[second]] = (await store.reserve(QUEUE, [Ask(1, 1000)])).deliveries
     assert (second.body, second.attributes, second.error) == (body, {f"key {text}": text}, text)
-
-
-async def test_what_somebody_else_wrote_into_a_job_is_damage(store: SqliteStore) -> None:
-    await push(store, "a")
-    await store._writer.run(lambda step: step.connection.execute("UPDATE jobs SET attributes = 'nonsense'"))
-    with pytest.raises(StoreDamaged):
-        await store.get(QUEUE, ["a"])
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from duetime.names import Queue
 from duetime.stores.registry import Registry
 
 IDLE_MS = 600_000
-"""A queue that has no jobs and no rules and was not pushed to for this long is forgotten."""
+"""A queue that has no jobs and no rules is forgotten this long after the last push and the end of its last job."""
 
 
 class Mark(Struct, frozen=True):
@@ -311,8 +311,8 @@ class Store(Protocol):
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         """Every queue that was pushed to or configured, sorted, until it is purged or forgotten.
 
-        The reaper forgets a queue, and its running totals, when it has no jobs and no rules and the last push to it is
-        IDLE_MS ago.
+        The reaper forgets a queue, and its running totals, when it has no jobs and no rules, and the last push to it
+        and the end of its last job are IDLE_MS ago.
         """
         ...
 

@@ -82,13 +82,22 @@ class MemoryQueue:
     marks: dict[str, tuple[bytes, int, Pushed]] = field(default_factory=dict[str, tuple[bytes, int, Pushed]])
     rules: QueueRules = field(default_factory=QueueRules)
     floor: int = 0
-    latest: int = 0
+    used_at: int = 0
+    held_at: int = 0
     expired: int = 0
     known: bool = False
 
     def is_idle(self, now: int) -> bool:
         """Nothing keeps it from being forgotten."""
-        return not self.jobs and self.rules == QueueRules() and self.latest + IDLE_MS <= now
+        unused = max(self.used_at, self.held_at) + IDLE_MS <= now
+        return unused and not self.jobs and self.rules == QueueRules()
+
+    def note_use(self, now: int) -> None:
+        """Before each verb: one that ends the last job is the last that finds the queue with jobs."""
+        if self.jobs:
+            self.held_at = now
+        else:
+            self.used_at = max(self.used_at, self.held_at)
 
     def earliest(self) -> int | None:
         return min((index[0][0] for index in self.waiting.values() if index), default=None)
@@ -288,7 +297,7 @@ def _add(line: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved
         attributes=new.attributes,
         attempt=new.attempt,
     )
-    line.latest = max(line.latest, born)
+    line.used_at = max(line.used_at, born)
     line.wait(job, _due(new, now))
     event = Event.REPLACED if old and not expired else Event.ACCEPTED
     return Moved(event, job.id, born, job.attempt, job.due_at, reason="expired" if expired else "", was=was)

@@ -47,7 +47,9 @@ class MemoryStore:
         self.registry = MemoryRegistry(self._clock)
 
     def _line(self, queue: Queue) -> MemoryQueue:
-        return self._lines.setdefault(queue, MemoryQueue())
+        line = self._lines.setdefault(queue, MemoryQueue())
+        line.note_use(self._clock.now_ms())
+        return line
 
     def _leased(self, lease: Lease) -> tuple[MemoryQueue, StoredJob]:
         """The line and job of a lease that is held, or LeaseLost."""
@@ -147,7 +149,7 @@ class MemoryStore:
         now, left = self._clock.now_ms(), limit
         moved: dict[Queue, Sequence[Moved]] = {}
         for queue in sorted(self._lines):
-            line = self._lines[queue]
+            line = self._line(queue)
             before = line.earliest()
             if happened := list(lines.reap(line, now, left)):
                 moved[queue] = happened

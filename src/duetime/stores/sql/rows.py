@@ -4,6 +4,7 @@
 knows a database.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from msgspec import Struct
 from duetime.job import Job, NewJob, Priority, State
 from duetime.names import Queue
 from duetime.stores.base import IDLE_MS, QueueRules
+
+log = logging.getLogger("duetime.stores")
 
 WAITING, LEASED, DEAD, GONE = 0, 1, 2, -1
 """Places in the column `place`; GONE is never stored, it tells the writer to delete the row."""
@@ -123,6 +126,20 @@ class ReadyRow(Struct, frozen=True, array_like=True):
 ready_rows = msgspec.json.Decoder(list[ReadyRow]).decode
 _hex_payloads = msgspec.json.Decoder(list[tuple[str, str, str | None]]).decode
 
+
+def damaged_ready(answer: str) -> list[Any]:
+    """The ids of rows of `ready_jobs` that cannot be read."""
+    return [row[0] for row in msgspec.json.decode(answer) if not _is(row, ReadyRow)]
+
+
+def _is(value: object, kind: type) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 Payload = tuple[bytes, str | None]
 """A body, and attributes as JSON."""
 
@@ -149,7 +166,12 @@ def insert_values(queue_id: int, job: JobRow, new: NewJob) -> tuple[object, ...]
 
 
 def attributes(stored: str | None) -> Mapping[str, str]:
-    return _decode_attributes(stored) if stored else {}
+    """A job whose attributes cannot be read is shown and delivered without them."""
+    try:
+        return _decode_attributes(stored) if stored else {}
+    except msgspec.DecodeError as error:
+        log.error("damaged_attributes_left_out", extra={"error": str(error)})
+        return {}
 
 
 def as_json(values: object) -> str:
@@ -167,10 +189,12 @@ def _state(place: int, due_at: int, now: int) -> State:
             return State.DELAYED if due_at > now else State.READY
 
 
-def view(queue: Queue, row: tuple[Any, ...], now: int) -> Job:
-    """A row of `get_jobs`, for looking at it."""
+def view(queue: Queue, row: tuple[Any, ...], now: int) -> Job | None:
+    """A row of `get_jobs`, for looking at it; None for one that cannot be read."""
     job_id, born, place, priority, due_at, expires_at, lease_until, dead_at = row[:8]
     tries, used, attempt, reason, error, stored, body = row[8:]
+    if any(type(value) is not int for value in row[1:11]) or priority not in PRIORITIES or type(body) is not bytes:
+        return None
     return Job(
         queue=queue,
         id=job_id,

@@ -1,5 +1,6 @@
 """Reading and writing rows within one step; the words that the verbs and the views of the SQLite store are made of."""
 
+import logging
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -10,9 +11,11 @@ import msgspec
 from duetime.names import Queue
 from duetime.stores.base import Wake
 from duetime.stores.sql.queries import for_rows
-from duetime.stores.sql.rows import GONE, JobRow, QueueRow, as_json
+from duetime.stores.sql.rows import DEAD, GONE, LEASED, JobRow, QueueRow, as_json
 from duetime.stores.sqlite.connection import QUERIES
 from duetime.stores.sqlite.threads import Step
+
+log = logging.getLogger("duetime.stores")
 
 _INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
 
@@ -39,11 +42,14 @@ def load_queue(step: Step, queue: Queue) -> QueueRow:
 def changing(step: Step, queue: Queue, *, create: bool = False) -> Generator[QueueRow, None, None]:
     """A queue's row while a step changes it; written back if it did."""
     line = load_queue(step, queue)
+    held = line.jobs
     before = msgspec.structs.astuple(line)
     if create and not line.id:
         line.id, line.floor = fetch_one(step, "new_queue")
         execute(step, "insert_queue", id=line.id, namespace=queue.namespace, name=queue.name)
     yield line
+    if held and not line.jobs:
+        line.last_born = max(line.last_born, step.now)
     if not line.jobs and (idle_from := line.idle_from()):
         line.reap_by(idle_from)
     after = msgspec.structs.astuple(line)
@@ -81,6 +87,24 @@ def write_jobs(step: Step, line: QueueRow, jobs: Iterable[JobRow]) -> None:
         step.connection.executemany(QUERIES["move_job"], moved)
     if gone:
         execute(step, "delete_jobs", queue=line.id, ids=as_json(gone))
+
+
+def set_aside(step: Step, queue: Queue, line: QueueRow, ids: Sequence[Any]) -> None:
+    """Put rows that cannot be read as jobs out of everybody's way; counts and `check` show them."""
+    for (place,) in fetch(step, "set_aside_jobs", queue=line.id, ids=as_json(ids)):
+        line.jobs -= 1
+        line.leased -= place == LEASED
+        line.dead -= place == DEAD
+    for job_id in ids:
+        log.error("damaged_job_set_aside", extra={"queue": str(queue), "job": str(job_id)})
+
+
+def sound_rows(step: Step, queue: Queue, line: QueueRow, rows: list[tuple[Any, ...]]) -> dict[str, JobRow]:
+    """As `job_rows`, without those whose numbers are none, which are set aside."""
+    damaged = [row[0] for row in rows if any(type(value) is not int for value in row[1:])]
+    if damaged:
+        set_aside(step, queue, line, damaged)
+    return job_rows(row for row in rows if row[0] not in damaged)
 
 
 def earliest(step: Step, line: QueueRow) -> int | None:

@@ -24,6 +24,7 @@ from duetime.stores.sql.rows import (
     QueueRow,
     ReadyRow,
     as_json,
+    damaged_ready,
     payloads_by_id,
     ready_rows,
 )
@@ -37,6 +38,8 @@ from duetime.stores.sqlite.rows import (
     find_jobs,
     insert_jobs,
     job_rows,
+    set_aside,
+    sound_rows,
     write_jobs,
 )
 from duetime.stores.sqlite.threads import Step
@@ -112,7 +115,7 @@ def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
     with changing(step, queue) as line:
         if line.paused or not line.jobs:
             return Reserved([[] for _ in asks], None, step.now, paused=bool(line.paused))
-        picker = rules.Picker(line, step.now, partial(_read_ready, step, line))
+        picker = rules.Picker(line, step.now, partial(_read_ready, step, queue, line))
         picked = [picker.serve(ask) for ask in asks]
         payloads = _lease(step, line, [pick for picks in picked for pick in picks])
         deliveries = [[pick.delivery(queue, payloads[pick.row.id]) for pick in picks] for picks in picked]
@@ -121,11 +124,17 @@ def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
 
 
 def _read_ready(
-    step: Step, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
+    step: Step, queue: Queue, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
 ) -> Sequence[ReadyRow]:
     place = {"queue": line.id, "priority": int(priority), "after_at": after[0], "after_id": after[1]}
-    (answer,) = fetch_one(step, "ready_jobs", **place, now=step.now, limit=limit)
-    return ready_rows(answer)
+    while True:
+        (answer,) = fetch_one(step, "ready_jobs", **place, now=step.now, limit=limit)
+        try:
+            return ready_rows(answer)
+        except msgspec.ValidationError:
+            if not (damaged := damaged_ready(answer)):
+                raise
+            set_aside(step, queue, line, damaged)
 
 
 def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str, Payload]:
@@ -276,6 +285,7 @@ def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) 
 
 def _forget(step: Step, line: QueueRow) -> Purged:
     removed = line.jobs
+    execute(step, "delete_queue_jobs", queue=-line.id)
     if removed and line.last_born >= step.now:
         # Rare: something was born in this millisecond, or the clock has stepped back.
         (last_born,) = fetch_one(step, "last_born", queue=line.id)
@@ -324,14 +334,15 @@ def reap(step: Step, limit: int) -> Reaped:
 def _reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
     with changing(step, queue) as line:
         head = earliest(step, line)
-        lapsed = job_rows(fetch(step, "lapsed_jobs", queue=line.id, now=step.now, limit=limit))
+        lapsed = sound_rows(step, queue, line, fetch(step, "lapsed_jobs", queue=line.id, now=step.now, limit=limit))
         moved = [rules.wait_again(line, job, step.now, step.now, Event.LEASE_EXPIRED) for job in lapsed.values()]
-        expired = job_rows(fetch(step, "expired_jobs", queue=line.id, now=step.now, limit=limit - len(lapsed)))
+        left = limit - len(lapsed)
+        expired = sound_rows(step, queue, line, fetch(step, "expired_jobs", queue=line.id, now=step.now, limit=left))
         moved += [rules.expire(line, job, step.now) for job in expired.values()]
         _settle(step, queue, line, [*lapsed.values(), *expired.values()], head)
         (next_lapse,), (next_expiry,) = (fetch_one(step, name, queue=line.id) for name in ("next_lapse", "next_expiry"))
         line.reap_at = rules.next_visit(next_lapse, next_expiry)
-        if 0 < line.idle_from() <= step.now:
+        if not moved and 0 < line.idle_from() <= step.now:
             line.known = line.expired = 0
     return moved
 

@@ -81,13 +81,16 @@ def list_jobs(step: Step, queue: Queue, state: State, cursor: str | None, limit:
     after = Key.parse(cursor) if cursor else _START
     keys = list_keys(step, line, state, after=after, limit=limit + 1)
     jobs, size = list[Job](), 0
+    seen = 0
     for (row,) in (fetch(step, "get_jobs", queue=line.id, ids=as_json([key.id])) for key in keys[:limit]):
         job = view(queue, row, step.now)
-        size += payload_bytes(job)
+        size += payload_bytes(job) if job else 0
         if jobs and size > STEP_BYTES:
             break
-        jobs.append(job)
-    return Page(jobs, str(keys[len(jobs) - 1]) if len(jobs) < len(keys) else None)
+        seen += 1
+        if job:
+            jobs.append(job)
+    return Page(jobs, str(keys[seen - 1]) if seen < len(keys) else None)
 
 
 def get(step: Step, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
@@ -95,7 +98,7 @@ def get(step: Step, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
     jobs, room = list[Job | None](), STEP_BYTES
     for job_id in ids[:STEP_JOBS]:
         found = [view(queue, row, step.now) for row in fetch(step, "get_jobs", queue=line.id, ids=as_json([job_id]))]
-        job = found[0] if found and not _expired(found[0], step.now) else None
+        job = found[0] if found and found[0] and not _expired(found[0], step.now) else None
         room -= payload_bytes(job) if job else 0
         if jobs and room < 0:
             break
@@ -128,6 +131,7 @@ def _counts(step: Step, line: QueueRow) -> Counts:
         dead=line.dead + (gone if line.expired_to_dead else 0),
         expired=line.expired + gone,
         now=step.now,
+        damaged=fetch_one(step, "count_jobs", queue=-line.id)[0] if line.id else 0,
     )
 
 
@@ -161,6 +165,7 @@ def _problems(step: Step) -> Iterator[str]:
     for queue, job_id, place in fetch(step, "check_places"):
         yield f"queue {queue}: the fields of {job_id!r} do not fit place {place}"
     for queue, job_id in fetch(step, "check_owners"):
-        yield f"queue {queue}: {job_id!r} belongs to no queue"
+        what = "was set aside, because it cannot be read as a job" if queue < 0 else "belongs to no queue"
+        yield f"queue {queue}: {job_id!r} {what}"
     for name, reap_at, needed_at in fetch(step, "check_agenda"):
         yield f"{name}: the reaper comes at {reap_at} and is needed at {needed_at}"

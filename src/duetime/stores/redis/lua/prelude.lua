@@ -51,11 +51,11 @@ local EPOCH = 1577836800000 -- 2020-01-01: five bytes of milliseconds last until
 local LONGEST_HEADER = 17
 
 -- What P:meta keeps of the rules: 1 paused + 2 strict + 4 expired_to_dead, max_jobs, max_body; and of the running
--- state: floor, the latest born, swept, slack, the largest value that P:jobs ever had.
+-- state: floor, the latest born or end of the last job, swept, slack, the largest value that P:jobs ever had.
 local RULES, STATE = '>BI8I8', '>I8I8I8I8I8'
 local NO_SLACK = 2 ^ 52
 
-local IDLE = 600000 -- IDLE_MS of stores/base.py: an empty queue is forgotten when its last push is this long ago
+local IDLE = 600000 -- IDLE_MS of stores/base.py: an empty queue is forgotten when it has not been used for this long
 
 local CHUNK = 4000 -- arguments that one unpack() can take; even, so that pairs stay together
 
@@ -84,10 +84,12 @@ local q = {
 -- The given instant, or this server's.
 function q.clock(given)
   if given ~= '' then
-    return tonumber(given)
+    q.now = tonumber(given)
+  else
+    local time = call('TIME')
+    q.now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  local time = call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  return q.now
 end
 
 -- An instant as Redis reads it; Lua's own way loses digits.
@@ -345,6 +347,7 @@ function q.commit()
   for key, values in pairs(q.hsets) do q.variadic('HSET', key, values) end
   for key, scores in pairs(q.zadds) do q.variadic('ZADD', key, scores) end
   if q.hdels[q.jobs] and q.is_idle() then
+    q.latest = math.max(q.latest, q.now)
     q.next_end = math.min(q.next_end, q.latest + IDLE)
   end
   local state = pack(STATE, q.floor, q.latest, q.swept, q.slack, q.largest)

@@ -25,7 +25,8 @@ WHERE namespace = :namespace AND name = :name;
 SELECT
     1 + max(
         coalesce((SELECT max(id) FROM queues), 0),
-        coalesce((SELECT max(queue) FROM discarded), 0)
+        coalesce((SELECT max(queue) FROM discarded), 0),
+        coalesce(-(SELECT min(queue) FROM jobs), 0)
     ),
     floor
 FROM forgotten

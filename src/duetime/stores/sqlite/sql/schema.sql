@@ -35,7 +35,7 @@ CREATE TABLE queues (
     max_jobs INTEGER NOT NULL,
     max_body INTEGER NOT NULL,
     floor INTEGER NOT NULL,             -- every later born is above it
-    last_born INTEGER NOT NULL,         -- the highest born there has been; tells a purge when to look at each
+    last_born INTEGER NOT NULL,         -- the highest born, or the end of the last job; tells when the queue was used
     expired INTEGER NOT NULL,           -- running total
     jobs INTEGER NOT NULL,              -- rows in jobs, of which ...
     leased INTEGER NOT NULL,            -- ... in place 1
@@ -58,7 +58,7 @@ CREATE TABLE discarded (
 );
 
 CREATE TABLE jobs (
-    queue INTEGER NOT NULL,
+    queue INTEGER NOT NULL,             -- negative: set aside, because the row cannot be read as a job
     id TEXT NOT NULL,
     born INTEGER NOT NULL,
     place INTEGER NOT NULL,             -- 0 waiting -> 1 leased -> 0, 2 dead or gone; 2 -> 0 by respawn
