@@ -44,6 +44,10 @@ class LoadClient:
         except ConnectionRefusedError:
             books.refused += 1
             return None
+        except ConnectionResetError as error:
+            books.resets += 1
+            books.lost.append(f"{error!r} while connecting")
+            return None
         try:
             reply = await peer.ask(request)
         except (ConnectionResetError, BrokenPipeError, asyncio.IncompleteReadError) as error:

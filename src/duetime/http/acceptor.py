@@ -83,7 +83,9 @@ class Acceptor:
                 return
             try:
                 client, _ = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except ConnectionAbortedError:  # that client has gone; others may wait behind it
+                continue
+            except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno not in OUT_OF_FILES:

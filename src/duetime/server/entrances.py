@@ -15,6 +15,7 @@ from typing import Protocol
 
 from duetime.errors import InvalidSettings
 from duetime.server.apps import Runtime
+from duetime.server.syn_filter import drop_new_connections
 from duetime.server.unix_socket import listen_at
 from duetime.settings import FILE, Settings, row, variable
 
@@ -97,6 +98,17 @@ def _bind(entrance: Entrance, settings: Settings) -> socket.socket:
 def close_all(sockets: Sockets) -> None:
     for sock in sockets.values():
         sock.close()
+
+
+def leave_all(entrances: Iterable[Entrance], sockets: Sockets) -> None:
+    """The server ends: let go of the sockets, so that listeners that share them can empty and close them.
+
+    A socket that closes soon completes no further connections; one that answers until the end still does.
+    """
+    for entrance in entrances:
+        if entrance.name in sockets and not entrance.last:
+            drop_new_connections(sockets[entrance.name])
+    close_all(sockets)
 
 
 def addresses(entrances: Iterable[Entrance], sockets: Sockets) -> dict[str, str]:

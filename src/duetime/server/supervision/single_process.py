@@ -12,7 +12,7 @@ from contextlib import suppress
 from duetime.errors import InvalidSettings
 from duetime.metrics.ended_processes import EndedProcesses
 from duetime.server.apps import Runtime
-from duetime.server.entrances import addresses, bind_all, close_all, rebind
+from duetime.server.entrances import addresses, bind_all, close_all, leave_all, rebind
 from duetime.server.process import ENTRANCES, serve
 from duetime.server.supervision.program import Program, Started, differ
 from duetime.server.supervision.siblings import Alone
@@ -74,7 +74,7 @@ class SingleProcess:
                 task.cancel()
             if self._signals.stop.is_set():
                 self._notifier.stopping()
-                close_all(self._sockets)
+                leave_all(ENTRANCES, self._sockets)
                 await self._end(serving, orders)
             elif self._signals.reload.is_set():
                 self._signals.reload.clear()

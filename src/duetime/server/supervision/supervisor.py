@@ -17,7 +17,7 @@ from duetime.errors import InvalidSettings
 from duetime.http.balance import ConnectionBalance
 from duetime.metrics.ended_processes import METRICS, EndedProcesses
 from duetime.metrics.siblings import WorkerReply
-from duetime.server.entrances import addresses, bind_all, close_all, rebind
+from duetime.server.entrances import addresses, bind_all, close_all, leave_all, rebind
 from duetime.server.process import ENTRANCES
 from duetime.server.supervision.control_channel import ControlLost
 from duetime.server.supervision.program import Program, Start, Started, check_shared, count_workers, differ
@@ -80,7 +80,7 @@ class Supervisor:
         finally:
             self._notifier.stopping()
             # First ours, then theirs: who closes a socket last empties its queue, and that must be a worker.
-            close_all(self._sockets)
+            leave_all(ENTRANCES, self._sockets)
             await asyncio.gather(*(place.leave(self._signals.hurry) for place in self._places))
             await asyncio.gather(*self._keeping.values())
             alive.cancel()
