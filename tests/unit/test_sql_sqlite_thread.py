@@ -18,7 +18,7 @@ from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.store import SqliteStore
-from duetime.stores.sqlite.threads import Step, WriterThread
+from duetime.stores.sqlite.threads import BIG_JOBS, Step, WriterThread
 
 QUEUE = Queue("shop", "mail")
 
@@ -275,3 +275,56 @@ def taken(turnstile: Turnstile) -> bool:
         return True
     fcntl.flock(turnstile._file, fcntl.LOCK_UN)
     return False
+
+
+# --- whose turn it is
+
+
+async def test_queues_are_served_in_turn_and_each_in_its_own_order(store: SqliteStore) -> None:
+    served = list[str]()
+    gate, held = await hold(store)
+    calls = [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("b", 2)]
+    tasks = [
+        asyncio.create_task(
+            store._writer.run(
+                lambda step, name=name, number=number: served.append(f"{name}{number}"), queue=Queue("shop", name)
+            )
+        )
+        for name, number in calls
+    ]
+    await asyncio.sleep(0)
+    gate.open()
+    await asyncio.gather(held, *tasks)
+    assert served == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+async def test_a_small_operation_is_answered_before_a_big_one_begins(store: SqliteStore) -> None:
+    gate, held = await hold(store)
+    flood = [Gate(), Gate()]
+    big = [asyncio.create_task(store._writer.run(one, queue=QUEUE, jobs=BIG_JOBS)) for one in flood]
+    small = asyncio.create_task(push(store, "a", Queue("shop", "quiet")))
+    await asyncio.sleep(0)
+    gate.open()
+    flood[0].open()
+    await asyncio.to_thread(flood[1].entered.wait, 30)
+    # The second big operation is under way and cannot end.
+    await asyncio.wait_for(small, 10)
+    assert not big[1].done()
+    flood[1].open()
+    assert await asyncio.gather(held, *big) == ["through"] * 3
+
+
+async def test_big_operations_of_a_flood_do_not_starve_each_other(store: SqliteStore) -> None:
+    gate, held = await hold(store)
+    served = list[int]()
+    big = [
+        asyncio.create_task(
+            store._writer.run(lambda step, n=n: served.append(n), queue=Queue("shop", f"q{n}"), jobs=BIG_JOBS)
+        )
+        for n in range(20)
+    ]
+    small = [asyncio.create_task(push(store, f"a{n}")) for n in range(20)]
+    await asyncio.sleep(0)
+    gate.open()
+    await asyncio.gather(held, *big, *small)
+    assert served == list(range(20))

@@ -34,7 +34,7 @@ from duetime.stores.sqlite.connection import Turnstile, check_synchronous, conne
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.registry import SqliteRegistry
 from duetime.stores.sqlite.rows import fetch_one, load_queue
-from duetime.stores.sqlite.threads import ReaderThread, Step, WriterThread
+from duetime.stores.sqlite.threads import BIG_JOBS, ReaderThread, Step, WriterThread
 from duetime.stores.sqlite.wake import Mailboxes, Meta, WakeHub
 
 LOCK_TIMEOUT_S = 5.0
@@ -124,7 +124,10 @@ class SqliteStore:
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         try:
-            return await self._writer.run(lambda step: self._push(step, queue, requests), adds=True)
+            jobs = sum(len(request.jobs) for request in requests)
+            return await self._writer.run(
+                lambda step: self._push(step, queue, requests), queue=queue, jobs=jobs, adds=True
+            )
         except StoreFull as full:
             if len(requests) == 1:
                 return [full]
@@ -137,31 +140,35 @@ class SqliteStore:
         return verbs.push(step, queue, requests)
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        return await self._writer.run(lambda step: verbs.reserve(step, queue, asks))
+        return await self._writer.run(
+            lambda step: verbs.reserve(step, queue, asks), queue=queue, jobs=sum(ask.limit for ask in asks)
+        )
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
-        return await self._writer.run(lambda step: verbs.ack(step, queue, leases))
+        return await self._writer.run(lambda step: verbs.ack(step, queue, leases), queue=queue, jobs=len(leases))
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
-        return await self._writer.run(lambda step: verbs.release(step, lease, delay_ms, error))
+        return await self._writer.run(lambda step: verbs.release(step, lease, delay_ms, error), queue=lease.queue)
 
     async def give_back(self, lease: Lease) -> Moved:
-        return await self._writer.run(lambda step: verbs.give_back(step, lease))
+        return await self._writer.run(lambda step: verbs.give_back(step, lease), queue=lease.queue)
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
-        return await self._writer.run(lambda step: verbs.kill(step, lease, error))
+        return await self._writer.run(lambda step: verbs.kill(step, lease, error), queue=lease.queue)
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
-        return await self._writer.run(lambda step: verbs.extend(step, lease, ttr_ms))
+        return await self._writer.run(lambda step: verbs.extend(step, lease, ttr_ms), queue=lease.queue)
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        return await self._writer.run(lambda step: verbs.cancel(step, queue, ids))
+        return await self._writer.run(lambda step: verbs.cancel(step, queue, ids), queue=queue, jobs=len(ids))
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
     ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
         return await self._writer.run(
-            lambda step: verbs.reschedule(step, queue, ids, step.now + delay_ms if due_at is None else due_at)
+            lambda step: verbs.reschedule(step, queue, ids, step.now + delay_ms if due_at is None else due_at),
+            queue=queue,
+            jobs=len(ids),
         )
 
     async def reap(self, limit: int = 500) -> Reaped:
@@ -176,10 +183,10 @@ class SqliteStore:
         return await self._reader.run(lambda step: views.heads(step, queues))
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        return await self._reader.run(lambda step: views.get(step, queue, ids))
+        return await self._reader.run(lambda step: views.get(step, queue, ids), queue=queue)
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
-        return await self._reader.run(lambda step: views.list_jobs(step, queue, state, cursor, limit))
+        return await self._reader.run(lambda step: views.list_jobs(step, queue, state, cursor, limit), queue=queue)
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         return await self._reader.run(lambda step: views.counts(step, queues))
@@ -188,7 +195,7 @@ class SqliteStore:
         return await self._reader.run(lambda step: views.queues(step, namespace))
 
     async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
-        return await self._reader.run(lambda step: views.due_histogram(step, queue, edges))
+        return await self._reader.run(lambda step: views.due_histogram(step, queue, edges), queue=queue)
 
     async def respawn(
         self,
@@ -199,15 +206,17 @@ class SqliteStore:
         ttl_ms: int = 0,
         tries: int | None = None,
     ) -> Sequence[Moved]:
-        return await self._writer.run(lambda step: verbs.respawn(step, queue, ids, limit, ttl_ms, tries))
+        return await self._writer.run(
+            lambda step: verbs.respawn(step, queue, ids, limit, ttl_ms, tries), queue=queue, jobs=limit
+        )
 
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
-        return await self._writer.run(lambda step: verbs.purge(step, queue, states, limit))
+        return await self._writer.run(lambda step: verbs.purge(step, queue, states, limit), queue=queue, jobs=BIG_JOBS)
 
     async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
         if change is None:
             return await self._reader.run(lambda step: load_queue(step, queue).rules())
-        return await self._writer.run(lambda step: verbs.configure(step, queue, change))
+        return await self._writer.run(lambda step: verbs.configure(step, queue, change), queue=queue)
 
     async def ping(self) -> StoreInfo:
         epoch, now, disk = await self._reader.run(

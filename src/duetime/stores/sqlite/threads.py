@@ -1,8 +1,9 @@
 """Threads that own one connection each and run operations for coroutines.
 
-The writer takes whatever waits in its inbox into one transaction, so that concurrent callers share one fsync; a caller
-hears of its result only after COMMIT. An operation that fails takes back only what it did itself. The reader runs each
-operation on a fresh snapshot, so that a caller sees what it has written.
+The writer takes whatever waits into one transaction, queue by queue in turn, so that concurrent callers share one
+fsync; a caller hears of its result only after COMMIT, and so an operation on many jobs begins a transaction.
+An operation that fails takes back only what it did itself. The reader runs each operation on a fresh snapshot, so that
+a caller sees what it has written.
 """
 
 import asyncio
@@ -10,16 +11,18 @@ import logging
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
-from queue import Empty, SimpleQueue
+from itertools import chain
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import msgspec
 
 from duetime.clock import Clock
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.names import Queue
 from duetime.stores.base import Wake
 from duetime.stores.sqlite.connection import QUERIES, Turnstile, checkpoint, retry_while_busy, translate
 from duetime.stores.sqlite.disk import DiskReserve
@@ -31,6 +34,8 @@ MAX_OPERATIONS = 256
 """Per transaction ..."""
 MAX_TRANSACTION_S = 0.02
 """... which takes in no further operation after this long, so that nobody waits for long behind it."""
+BIG_JOBS = 50
+"""An operation on so many jobs takes long enough that nobody shall wait for it who need not."""
 
 T = TypeVar("T")
 
@@ -50,10 +55,17 @@ class Step:
 class PendingStep:
     """An operation on its way through a thread."""
 
-    __slots__ = ("adds", "error", "future", "operation", "result", "step")
+    __slots__ = ("adds", "error", "future", "is_big", "operation", "queue", "result", "step")
 
-    def __init__(self, operation: Callable[[Step], Any], future: "asyncio.Future[Any]", adds: bool) -> None:
-        self.operation, self.future, self.adds = operation, future, adds
+    def __init__(
+        self,
+        operation: Callable[[Step], Any],
+        future: "asyncio.Future[Any]",
+        queue: Queue | None,
+        is_big: bool,
+        adds: bool,
+    ) -> None:
+        self.operation, self.future, self.queue, self.is_big, self.adds = operation, future, queue, is_big, adds
         self.result: Any = None
         self.error: BaseException | None = None
         self.step: Step | None = None
@@ -68,6 +80,33 @@ class PendingStep:
             self.future.set_exception(self.error)
 
 
+class WaitingLines:
+    """Operations that wait: each queue's in a line of its own, and the lines are served in turn.
+
+    So an operation of a quiet queue waits for one operation of a flooded queue, and not for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[Queue | None, deque[PendingStep]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def add(self, call: PendingStep) -> None:
+        self._lines.setdefault(call.queue, deque()).append(call)
+
+    def take(self, *, small: bool = False) -> PendingStep | None:
+        """The next one. `small`: big ones, and those that wait behind them, stay where they are."""
+        for queue, line in self._lines.items():
+            if not (small and line[0].is_big):
+                call = line.popleft()
+                del self._lines[queue]
+                if line:
+                    self._lines[queue] = line  # as the last one
+                return call
+        return None
+
+
 class DatabaseThread:
     """Owns a connection from `start` to `close`; both, and `run`, are for coroutines of one loop.
 
@@ -79,6 +118,8 @@ class DatabaseThread:
         self._connect, self._clock = connect, clock
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[PendingStep | None] = SimpleQueue()
+        self._lines = WaitingLines()
+        self._is_last = False
         self._running: list[PendingStep] = []
         self._closing = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -89,12 +130,17 @@ class DatabaseThread:
         self._thread.start()
         await asyncio.shield(self._opened)
 
-    async def run(self, operation: Callable[[Step], T], *, adds: bool = False) -> T:
-        """An operation that `adds` jobs gets none of the room that is kept back for the others."""
+    async def run(
+        self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
+    ) -> T:
+        """Run an operation for `queue` on up to so many `jobs`.
+
+        One that `adds` jobs gets none of the room that is kept back for the others.
+        """
         if self._closing:
             raise StoreUnavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._inbox.put(PendingStep(operation, future, adds))
+        self._inbox.put(PendingStep(operation, future, queue, jobs >= BIG_JOBS, adds))
         return await future
 
     async def close(self) -> None:
@@ -120,7 +166,7 @@ class DatabaseThread:
             return
         self._post(_settle, self._opened, None)
         try:
-            while (call := self._inbox.get()) is not None:
+            while (call := self._next()) is not None:
                 self._serve(connection, call)
         except BaseException as error:
             # A mistake of ours: better a store that is closed than callers that wait for ever.
@@ -128,7 +174,7 @@ class DatabaseThread:
             raise
         finally:
             self._closing = True
-            self._fail(StoreUnavailable("the store is closed"), self._waiting())
+            self._fail_waiting(StoreUnavailable("the store is closed"))
             connection.close()
             self._post(_settle, self._closed, None)
 
@@ -157,7 +203,9 @@ class DatabaseThread:
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            return self._fail(translate(error), calls)
+            self._fail(translate(error), calls)
+            # Whoever waits has waited just as long: it would not be better off with another timeout.
+            return self._fail_waiting(translate(error))
         try:
             for call in calls:
                 if not call.future.cancelled():
@@ -206,17 +254,27 @@ class DatabaseThread:
             self._fail(error, calls)
         return None
 
-    def _waiting(self) -> Iterator[PendingStep]:
-        """What is in the inbox right now; the order to close stays in it."""
-        while True:
-            try:
-                call = self._inbox.get_nowait()
-            except Empty:
-                return
-            if call is None:
-                self._inbox.put(None)
-                return
-            yield call
+    def _next(self) -> PendingStep | None:
+        """Waits for an operation; None after the last one."""
+        while not (call := self._next_waiting()) and not self._is_last:
+            self._take_in(self._inbox.get())
+        return call
+
+    def _next_waiting(self, *, small: bool = False) -> PendingStep | None:
+        """One of those that were asked for until now, if there is one."""
+        while not self._inbox.empty():
+            self._take_in(self._inbox.get())
+        return self._lines.take(small=small)
+
+    def _take_in(self, call: PendingStep | None) -> None:
+        """None is the order to close: nothing is asked for after it."""
+        if call is None:
+            self._is_last = True
+        else:
+            self._lines.add(call)
+
+    def _fail_waiting(self, error: DuetimeError) -> None:
+        self._fail(error, iter(self._next_waiting, None))
 
     def _fail(self, error: DuetimeError, calls: Iterable[PendingStep]) -> None:
         failed = list(calls)
@@ -257,10 +315,11 @@ class WriterThread(DatabaseThread):
     def _companions(self) -> Iterator[PendingStep]:
         """Calls that share the transaction of the first one."""
         deadline = time.monotonic() + MAX_TRANSACTION_S
-        for call in islice(self._waiting(), MAX_OPERATIONS - 1):
-            yield call
-            if time.monotonic() >= deadline:
+        for _ in range(MAX_OPERATIONS - 1):
+            # A big one begins the next transaction: those who are in this one need not wait for it.
+            if time.monotonic() >= deadline or (call := self._next_waiting(small=True)) is None:
                 return
+            yield call
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         self._turnstile.begin(connection, time.monotonic() + self._lock_timeout_s)
