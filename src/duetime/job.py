@@ -147,8 +147,8 @@ class Job(Struct, frozen=True):
     attributes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-class Moved(Struct, frozen=True, gc=False):
-    """One thing that happened to one job, as a store tells it to the engine.
+class Moved(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One thing that happened to one job.
 
     `due_at` is where the job waits now (0 if it does not). `reason`: why it is dead; for kept, where the kept job is
     ("waiting", "leased", "dead"); for cancelled, "running" if a consumer held it; for accepted, "expired" if it took

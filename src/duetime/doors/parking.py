@@ -12,14 +12,15 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope
 
-from duetime.http.exchange import ClientGone, Exchange
+from duetime.doors.asgi import exchange_of
+from duetime.http.exchange import ClientGone
 
 T = TypeVar("T")
 
 
 async def park(scope: Scope, receive: Receive, waiting: Awaitable[T], otherwise: T) -> T:
     """Await; a draining server ends it early with `otherwise`. Raises ClientGone, or is cancelled by the server."""
-    exchange: Exchange | None = scope.get("extensions", {}).get("duetime.exchange")
+    exchange = exchange_of(scope)
     if exchange is not None:
         return await exchange.park(waiting, otherwise)
     async with WhileConnected(receive):

@@ -21,7 +21,6 @@ from duetime.wire.messages import (
     JobOut,
     LeaseRef,
     MarkIn,
-    MovedOut,
     PageOut,
     PushedOut,
     ResultOut,
@@ -75,14 +74,10 @@ def lease_ref(lease: Lease) -> LeaseRef:
     return LeaseRef(lease.id, lease.born, lease.attempt)
 
 
-def moved_out(moved: Moved) -> MovedOut:
-    return MovedOut(moved.event, moved.id, moved.born, moved.attempt, moved.due_at, moved.reason, moved.was)
-
-
 def result_out(answer: Moved | DuetimeError | None) -> ResultOut:
     match answer:
         case Moved():
-            return ResultOut(moved=moved_out(answer))
+            return ResultOut(moved=answer)
         case DuetimeError():
             return ResultOut(error=error_out(answer))
         case None:
@@ -219,10 +214,6 @@ def lease(queue: Queue, message: LeaseRef) -> Lease:
     return Lease(queue, message.id, message.born, message.attempt)
 
 
-def moved(message: MovedOut) -> Moved:
-    return Moved(message.event, message.id, message.born, message.attempt, message.due_at, message.reason, message.was)
-
-
 def error(message: ErrorOut) -> DuetimeError:
     """What the engine raised, of the same class."""
     fields = {name: msgspec.json.decode(value) for name, value in message.fields.items()}
@@ -230,9 +221,7 @@ def error(message: ErrorOut) -> DuetimeError:
 
 
 def result(message: ResultOut) -> Moved | DuetimeError | None:
-    if message.error:
-        return error(message.error)
-    return moved(message.moved) if message.moved else None
+    return error(message.error) if message.error else message.moved
 
 
 def results(messages: Sequence[ResultOut]) -> list[Moved | DuetimeError | None]:

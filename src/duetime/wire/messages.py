@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from duetime.clock import MAX_DURATION, MAX_INSTANT
-from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, Event, IfExists, State
+from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, IfExists, Moved, State
 from duetime.names import MAX_ID
 from duetime.stores.base import QueueRules
 
@@ -107,22 +107,10 @@ class ErrorOut(Struct, omit_defaults=True):
     fields: dict[str, msgspec.Raw] = {}
 
 
-class MovedOut(Struct, omit_defaults=True):
-    """What happened to one job. `reason` says where a kept job is, or why a dead one is dead."""
-
-    event: Event
-    id: str
-    born: int
-    attempt: int = 0
-    due_at: int = 0
-    reason: str = ""
-    was: int = 0
-
-
 class ResultOut(Struct, omit_defaults=True):
     """One of many: `moved`, or `error`, or neither where there was nothing to do."""
 
-    moved: MovedOut | None = None
+    moved: Moved | None = None
     error: ErrorOut | None = None
 
 

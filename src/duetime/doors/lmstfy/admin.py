@@ -13,6 +13,7 @@ from typing import NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from duetime import __version__
+from duetime.doors.asgi import header, request_id, send_answer
 from duetime.doors.lmstfy import admin_tokens
 from duetime.doors.lmstfy.admin_call import AdminCall
 from duetime.doors.lmstfy.options import LmstfyParts
@@ -22,10 +23,7 @@ from duetime.doors.lmstfy.wire import (
     LmstfyAnswer,
     Refused,
     error,
-    header,
     refused,
-    request_id,
-    send_answer,
     to_json,
     to_pretty_json,
     without_slash,
@@ -120,10 +118,9 @@ class LmstfyAdmin:
         if scope["type"] != "http":
             return
         answer = await self._answer(scope, receive)
-        name, is_sent = request_id(scope, self._request_ids)
-        extra: tuple[Header, ...] = () if is_sent else ((b"x-request-id", name.encode()),)
+        _, name_header = request_id(scope, self._request_ids.make)
         try:
-            await send_answer(scope, send, answer, extra)
+            await send_answer(scope, send, answer.status, answer.headers, answer.body, name_header)
         except OSError:
             log.debug("client_gone")
 

@@ -7,7 +7,8 @@ from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Receive, Scope
 
-from duetime.doors.lmstfy.wire import header, parse_query, read_body, refused
+from duetime.doors.asgi import header
+from duetime.doors.lmstfy.wire import parse_query, read_all
 
 MAX_BODY = 65_536
 
@@ -20,13 +21,7 @@ class AdminCall:
         self.namespace = self.token = ""
 
     async def body(self) -> bytes:
-        try:
-            body = await read_body(self._scope, self._receive, MAX_BODY)
-        except EOFError:
-            raise refused(400, "failed to read body") from None
-        if body is None:
-            raise refused(413, "body too large")
-        return body
+        return await read_all(self._scope, self._receive, MAX_BODY, "body too large")
 
     async def form(self) -> dict[str, str]:
         """The query's values under those of a form body, which win. Anything else in the body is no form."""

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from duetime.clock import Clock, SystemClock
 from duetime.doors.access_log import POOL
+from duetime.doors.asgi import header, request_id, send_answer
 from duetime.doors.lmstfy import consumers, inspection, producers
 from duetime.doors.lmstfy.call import DoorTools, LmstfyCall
 from duetime.doors.lmstfy.metrics import METHODS
@@ -20,14 +21,10 @@ from duetime.doors.lmstfy.options import LmstfyParts
 from duetime.doors.lmstfy.params import check_consumed_names, check_names
 from duetime.doors.lmstfy.wire import (
     JSON,
-    Header,
     LmstfyAnswer,
     Refused,
     error,
-    header,
     parse_query,
-    request_id,
-    send_answer,
     to_json,
     without_slash,
 )
@@ -136,10 +133,9 @@ class LmstfyDoor:
         started = time.perf_counter()
         call = LmstfyCall(scope, receive)
         answer = await self._answer(call)
-        name, is_sent = request_id(scope, self._request_ids)
-        extra: tuple[Header, ...] = () if is_sent else ((b"x-request-id", name.encode()),)
+        _, name_header = request_id(scope, self._request_ids.make)
         try:
-            await send_answer(scope, send, answer, extra)
+            await send_answer(scope, send, answer.status, answer.headers, answer.body, name_header)
         except OSError:
             await self._take_back(call)
         elapsed_s = time.perf_counter() - started

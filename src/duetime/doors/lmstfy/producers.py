@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from duetime.doors.asgi import header
 from duetime.doors.lmstfy.call import DoorTools, LmstfyCall
 from duetime.doors.lmstfy.ids import make_id
 from duetime.doors.lmstfy.params import Publishing, read_publishing
-from duetime.doors.lmstfy.wire import LmstfyAnswer, header, read_body, refused
+from duetime.doors.lmstfy.wire import LmstfyAnswer, read_all, refused
 from duetime.errors import InvalidId, JobExists
 from duetime.job import IfExists, NewJob
 from duetime.names import check_id
@@ -39,7 +40,7 @@ PLAIN = Versioned(False, {})
 
 async def publish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     asked = read_publishing(call.query, desk.defaults)
-    body = await _read(call, desk.max_body, "body too large")
+    body = await read_all(call.scope, call.receive, desk.max_body, "body too large")
     job_id = await _push_one(desk, call, asked, body)
     return LmstfyAnswer(201, b'{"job_id":"%b","msg":"published"}' % job_id.encode())
 
@@ -47,7 +48,9 @@ async def publish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
 async def bulk_publish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     """All of the jobs or none."""
     asked = read_publishing(call.query, desk.defaults)
-    bodies = split_array(await _read(call, MAX_BULK * desk.max_body + BETWEEN_JOBS, "job too large"))
+    bodies = split_array(
+        await read_all(call.scope, call.receive, MAX_BULK * desk.max_body + BETWEEN_JOBS, "job too large")
+    )
     if not bodies:
         raise refused(400, "no jobs")
     if len(bodies) > MAX_BULK:
@@ -67,16 +70,6 @@ async def republish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
         return answer  # nothing can be called so, and an unknown id is fine
     await call.engine.cancel(call.queue, [call.job_id])
     return answer
-
-
-async def _read(call: LmstfyCall, limit: int, too_large: str) -> bytes:
-    try:
-        body = await read_body(call.scope, call.receive, limit)
-    except EOFError:
-        raise refused(400, "failed to read body") from None
-    if body is None:
-        raise refused(413, too_large)
-    return body
 
 
 async def _push_one(desk: DoorTools, call: LmstfyCall, asked: Publishing, body: bytes) -> str:

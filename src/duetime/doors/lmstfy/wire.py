@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
-from duetime.http.exchange import Exchange
-from duetime.ids import IdMaker
-
-Header = tuple[bytes, bytes]
+from duetime.doors.asgi import Header, read_body
+from duetime.errors import BodyTooLarge
+from duetime.http.exchange import ClientGone
 
 JSON: Header = (b"content-type", b"application/json; charset=utf-8")
 TEXT: Header = (b"content-type", b"text/plain; charset=utf-8")
@@ -80,57 +79,14 @@ def parse_query(raw: bytes) -> dict[str, str]:
     return found
 
 
-def header(scope: Scope, name: bytes) -> bytes:
-    """The first header of that name (in lower case), empty if there is none."""
-    for found, value in scope["headers"]:
-        if found == name:
-            return value
-    return b""
-
-
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
-    """The whole body, or None as soon as it is known to be larger than `limit`. Raises EOFError if it is cut off."""
-    announced = header(scope, b"content-length")
-    if len(announced) > 18 or (announced.isdigit() and int(announced) > limit):
-        return None
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        return body if len(body) <= limit else None
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        if message["type"] != "http.request":
-            raise EOFError
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            return None
-        chunks.append(chunk)
-        if not message.get("more_body"):
-            return b"".join(chunks)
-        message = await receive()
-
-
-def request_id(scope: Scope, ids: IdMaker) -> tuple[str, bool]:
-    """The id of this request, and whether the server sends it by itself."""
-    given = scope.get("state", {}).get("request_id")
-    return (given, True) if given else (ids.make(), False)
-
-
-async def send_answer(scope: Scope, send: Send, answer: LmstfyAnswer, extra: Sequence[Header] = ()) -> None:
-    """Raises OSError if the server knows that nobody is there to read it."""
-    exchange: Exchange | None = scope.get("extensions", {}).get("duetime.exchange")
-    if exchange is not None and send == exchange.send:
-        exchange.answer(answer.status, tuple(answer.headers) if answer.status != 204 else (), answer.body)
-        return
-    headers = [*answer.headers, *extra]
-    if answer.status == 204:
-        headers = list(extra)
-    else:
-        headers.append((b"content-length", b"%d" % len(answer.body)))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+async def read_all(scope: Scope, receive: Receive, limit: int, too_large: str) -> bytes:
+    """The whole body; lmstfy's refusals if it is too large or cut off."""
+    try:
+        return await read_body(scope, receive, limit)
+    except ClientGone:
+        raise refused(400, "failed to read body") from None
+    except BodyTooLarge:
+        raise refused(413, too_large) from None
 
 
 def without_slash(scope: Scope) -> LmstfyAnswer:

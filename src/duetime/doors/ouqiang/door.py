@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
+from duetime.doors.asgi import read_body, send_answer
 from duetime.doors.ouqiang.jobs import OuqiangJobs
 from duetime.doors.ouqiang.messages import Named, Pop, PushMessage, answer, parse
 from duetime.doors.parking import park
 from duetime.doors.tokens import bearer, same_secret, token_in_query
-from duetime.doors.v1.request import read_body
 from duetime.engine import Engine
 from duetime.errors import DuetimeError, InvalidId, InvalidRequest, Unauthorized
 from duetime.http.exchange import ClientGone
@@ -54,10 +54,8 @@ class OuqiangDoor:
         taken: list[Delivery] = []
         scope["duetime.taken"] = taken
         status, body = (404, NOT_FOUND) if handler is None else (200, await self._answer(handler, scope, receive))
-        length = (b"content-length", str(len(body)).encode())
         try:
-            await send({"type": "http.response.start", "status": status, "headers": [*HEADERS, length]})
-            await send({"type": "http.response.body", "body": body})
+            await send_answer(scope, send, status, HEADERS, body)
         except OSError:
             for delivery in taken:
                 await self._jobs.give_back(delivery)
@@ -67,7 +65,7 @@ class OuqiangDoor:
     ) -> bytes:
         try:
             self._check_token(scope)
-            body = await read_body(receive, dict(scope["headers"]), self._limit)
+            body = await read_body(scope, receive, self._limit)
             return await handler(scope, receive, body)
         except DuetimeError as error:
             return answer(1, error.message)

@@ -16,16 +16,17 @@ from starlette.types import Receive, Scope, Send
 
 from duetime.callbacks.topic_service import TopicService
 from duetime.doors.access_log import POOL
+from duetime.doors.asgi import exchange_of, request_id, send_answer
 from duetime.doors.rate_limits import Slot
 from duetime.doors.v1 import problems
 from duetime.doors.v1.gate import Engines, Gate
 from duetime.doors.v1.pages import pages
 from duetime.doors.v1.queries import QueuesQuery
-from duetime.doors.v1.request import AnyRequest, NativeRequest, QueuePath, Reply, token_of
+from duetime.doors.v1.request import AnyRequest, Headers, NativeRequest, QueuePath, Reply, token_of
 from duetime.doors.v1.router import Router
 from duetime.doors.v1.routes import ROUTES, Route
 from duetime.errors import DuetimeError, InvalidRequest
-from duetime.http.exchange import ClientGone, Exchange
+from duetime.http.exchange import ClientGone
 from duetime.ids import IdMaker
 from duetime.names import DEFAULT_POOL, Queue, check_id, check_namespace, check_queue
 from duetime.wire.messages import MAX_REQUEST
@@ -72,9 +73,7 @@ class NativeDoor:
             self._router.add("GET", path, page)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Our own server names every request and says so in the reply; another one leaves both to us.
-        named: str | None = scope.get("state", {}).get("request_id")
-        request_id = named or self._make_id()
+        name, name_header = request_id(scope, self._make_id)
         try:
             reply = await self._answer(scope, receive)
         except DuetimeError as error:
@@ -82,10 +81,10 @@ class NativeDoor:
         except ClientGone:
             return
         except Exception:
-            log.exception("request_failed", extra={"request_id": request_id, "path": scope["path"]})
+            log.exception("request_failed", extra={"request_id": name, "path": scope["path"]})
             reply = problems.reply_to(problems.internal())
         try:
-            await self._send(send, reply, None if named else request_id)
+            await self._send(scope, send, reply, name_header)
         except BaseException as error:
             if reply.undo is not None:
                 await reply.undo()
@@ -149,21 +148,14 @@ class NativeDoor:
         except DuetimeError as error:
             log.warning("slot_lost", extra={"error": error.code})
 
-    async def _send(self, send: Send, reply: Reply, request_id: str | None) -> None:
+    async def _send(self, scope: Scope, send: Send, reply: Reply, name_header: Headers) -> None:
         content = reply.content if reply.message is None else self._encode(reply.message)
-        headers = [
-            (b"content-type", reply.content_type),
-            (b"content-length", str(len(content)).encode()),
-            *reply.headers,
-        ]
-        if request_id is not None:
-            headers.append((b"x-request-id", request_id.encode()))
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        shared = ((b"content-type", reply.content_type),)
+        await send_answer(scope, send, reply.status, shared, content, (*reply.headers, *name_header))
 
 
 async def _follow_up(scope: Scope, settle: Callable[[bool], Awaitable[None]]) -> None:
-    exchange: Exchange | None = scope.get("extensions", {}).get("duetime.exchange")
+    exchange = exchange_of(scope)
     if exchange is None:
         # Another HTTP server does not tell what became of an answer.
         await _settle(settle, True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
-from duetime.job import Event, IfExists, State
+from duetime.job import Event, IfExists, Moved, State
 from duetime.stores.base import QueueRules
 from duetime.topic import Method, Status, Success
 from duetime.wire import messages as m
@@ -65,12 +65,12 @@ TOPIC = t.TopicOut(
 
 
 def _moved(event: Event, due_at: int = 0, reason: str = "") -> m.ResultOut:
-    return m.ResultOut(m.MovedOut(event, "welcome-17", NOW, 1, due_at, reason))
+    return m.ResultOut(Moved(event, "welcome-17", NOW, 1, due_at, reason))
 
 
-ACCEPTED = m.ResultOut(m.MovedOut(Event.ACCEPTED, "welcome-17", NOW, due_at=NOW + MINUTE))
-CANCELLED = m.ResultOut(m.MovedOut(Event.CANCELLED, "welcome-17", NOW))
-RESCHEDULED = m.ResultOut(m.MovedOut(Event.RESCHEDULED, "welcome-17", NOW, due_at=NOW + 2 * MINUTE))
+ACCEPTED = m.ResultOut(Moved(Event.ACCEPTED, "welcome-17", NOW, due_at=NOW + MINUTE))
+CANCELLED = m.ResultOut(Moved(Event.CANCELLED, "welcome-17", NOW))
+RESCHEDULED = m.ResultOut(Moved(Event.RESCHEDULED, "welcome-17", NOW, due_at=NOW + 2 * MINUTE))
 
 
 @dataclass(frozen=True)

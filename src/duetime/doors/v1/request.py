@@ -11,11 +11,11 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from duetime.callbacks.topic_service import TopicService
+from duetime.doors.asgi import Header, exchange_of, read_body
 from duetime.doors.parking import park
 from duetime.doors.tokens import Access, bearer, token_text
 from duetime.engine import Engine
-from duetime.errors import BodyTooLarge, InvalidRequest
-from duetime.http.exchange import ClientGone
+from duetime.errors import InvalidRequest
 from duetime.names import Queue
 
 In = TypeVar("In")
@@ -23,7 +23,7 @@ Query = TypeVar("Query")
 T = TypeVar("T")
 
 MakeId = Callable[[], str]
-Headers = Sequence[tuple[bytes, bytes]]
+Headers = Sequence[Header]
 
 JSON = b"application/json"
 
@@ -91,44 +91,17 @@ class NativeRequest(Generic[In, Query]):
 
     async def read(self, limit: int) -> bytes:
         """The whole body, at most `limit` bytes. Raises BodyTooLarge, ClientGone."""
-        self.raw = await read_body(self._receive, self.headers, limit)
+        self.raw = await read_body(self._scope, self._receive, limit)
         return self.raw
 
     @property
     def unwatched(self) -> bool:
         """The server in front is not ours: it drops an answer whose client has gone, and nobody hears of it."""
-        return "duetime.exchange" not in self._scope.get("extensions", {})
+        return exchange_of(self._scope) is None
 
     async def park(self, waiting: Awaitable[T], otherwise: T) -> T:
         """Wait for as long as the client does; a draining server ends it early with `otherwise`."""
         return await park(self._scope, self._receive, waiting, otherwise)
-
-
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
-    """The whole body, refused as soon as it is known to be too large."""
-    announced = headers.get(b"content-length")
-    if announced is not None and announced.isdigit() and int(announced) > limit:
-        raise _too_large(limit)
-    event = await receive()
-    if not event.get("more_body") and event["type"] == "http.request" and len(event.get("body", b"")) <= limit:
-        return event.get("body", b"")
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        if event["type"] == "http.disconnect":
-            raise ClientGone("the client has gone")
-        chunk: bytes = event.get("body", b"")
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        if not event.get("more_body"):
-            return b"".join(chunks)
-        event = await receive()
-
-
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"a request has at most {limit} bytes", limit=limit)
 
 
 def token_of(headers: Mapping[bytes, bytes]) -> str:
