@@ -36,10 +36,11 @@
 
 `code` is the stable word on the wire; `fields` are what a program may want to read. A store answers
 with these as values where a call carries several requests, and raises them where it carries one.
+`of` makes an error whose text more than one store or door uses.
 """
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class DuetimeError(Exception):
@@ -97,6 +98,10 @@ class ExpiresBeforeDue(InvalidRequest):
 
     code = "expires_before_due"
 
+    @classmethod
+    def of(cls, job_id: str) -> Self:
+        return cls(f"the job {job_id!r} would expire before it is due", id=job_id)
+
 
 class InvalidCondition(InvalidRequest):
     """The retry condition cannot be read."""
@@ -109,6 +114,10 @@ class BodyTooLarge(InvalidRequest):
 
     code = "body_too_large"
     status = 413
+
+    @classmethod
+    def of(cls, job_id: str, size: int, limit: object) -> Self:
+        return cls(f"the body has {size} bytes; this queue takes {limit}", id=job_id)
 
 
 class Unauthorized(DuetimeError):
@@ -137,11 +146,19 @@ class JobNotFound(NotFound):
 
     code = "job_not_found"
 
+    @classmethod
+    def of(cls, job_id: str, queue: object) -> Self:
+        return cls(f"there is no job {job_id!r} in {queue}", id=job_id)
+
 
 class PoolNotFound(NotFound):
     """There is no such pool."""
 
     code = "pool_not_found"
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        return cls(f"there is no pool {name!r}")
 
 
 class TopicNotFound(NotFound):
@@ -169,11 +186,19 @@ class JobExists(Conflict):
 
     code = "job_exists"
 
+    @classmethod
+    def of(cls, job_id: str) -> Self:
+        return cls(f"a job with the id {job_id!r} exists", id=job_id)
+
 
 class LeaseLost(Conflict):
     """The lease is no longer held: it lapsed, or the job was ended or replaced."""
 
     code = "lease_lost"
+
+    @classmethod
+    def of(cls, job_id: str, attempt: int) -> Self:
+        return cls(f"the lease on {job_id!r} (attempt {attempt}) is no longer held", id=job_id)
 
 
 class JobRunning(Conflict):
@@ -181,17 +206,29 @@ class JobRunning(Conflict):
 
     code = "job_running"
 
+    @classmethod
+    def of(cls, job_id: str) -> Self:
+        return cls(f"the job {job_id!r} is leased", id=job_id)
+
 
 class JobDead(Conflict):
     """The job is among the dead letters; respawn it first."""
 
     code = "job_dead"
 
+    @classmethod
+    def of(cls, job_id: str) -> Self:
+        return cls(f"the job {job_id!r} is dead; respawn it first", id=job_id)
+
 
 class VersionConflict(Conflict):
     """The record was changed by somebody else."""
 
     code = "version_conflict"
+
+    @classmethod
+    def of(cls, kind: str, key: str, present: int, expected: int | None) -> Self:
+        return cls(f"{kind} {key!r} is at version {present}, not {expected}", version=present)
 
 
 class TopicExists(Conflict):
@@ -212,12 +249,20 @@ class MarkMismatch(Conflict):
     code = "mark_mismatch"
     status = 422
 
+    @classmethod
+    def of(cls, name: str) -> Self:
+        return cls(f"the mark {name!r} was used for another request", mark=name)
+
 
 class QueueFull(DuetimeError):
     """The queue holds as many jobs as it may."""
 
     code = "queue_full"
     status = 429
+
+    @classmethod
+    def of(cls, max_jobs: int) -> Self:
+        return cls(f"the queue holds its {max_jobs} jobs", max_jobs=max_jobs)
 
 
 class TooManyRequests(DuetimeError):

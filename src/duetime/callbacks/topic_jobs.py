@@ -118,7 +118,7 @@ def read_clock_text(text: str, zone: tzinfo | None) -> int:
 
 
 def _no_job(place: TopicPlace, job_id: str) -> JobNotFound:
-    return JobNotFound(f"there is no job {job_id!r} in {place.queue}", id=job_id)
+    return JobNotFound.of(job_id, place.queue)
 
 
 def _log(event: str, place: TopicPlace, job_id: str, **fields: Any) -> None:

@@ -72,7 +72,7 @@ def _for_each(
             chunk = checked[at : at + STEP_JOBS]
             for job_id, result in zip(chunk, call(client, chunk), strict=True):
                 if result is None or isinstance(result, DuetimeError):
-                    error = result or JobNotFound(f"there is no job {job_id!r} in {queue}", id=job_id)
+                    error = result or JobNotFound.of(job_id, queue)
                     failures.append(error)
                     if len(checked) > 1:
                         _tell_failure(answer, queue, job_id, error)

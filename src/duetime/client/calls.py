@@ -296,7 +296,7 @@ def get_one(queue: Queue, job_id: str) -> Call[Job]:
 
     def only(found: Sequence[Job | None]) -> Job:
         if found[0] is None:
-            raise JobNotFound(f"there is no job {job_id!r} in {queue}", id=job_id)
+            raise JobNotFound.of(job_id, queue)
         return found[0]
 
     return then(get(queue, [job_id]), only)

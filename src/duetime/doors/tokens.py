@@ -165,7 +165,7 @@ class Tokens:
 
     def require_pool(self, pool: str) -> None:
         if pool not in self._pools:
-            raise PoolNotFound(f"there is no pool {pool!r}")
+            raise PoolNotFound.of(pool)
 
     async def check(self, pool: str, namespace: str, secret: str) -> Token:
         """The token of this secret. Raises Unauthorized, or StoreUnavailable if nobody can tell."""

@@ -142,7 +142,7 @@ class Pools:
         """Raises PoolNotFound, or StoreUnavailable while the pool is not open."""
         pool = self._pools.get(name)
         if pool is None:
-            raise PoolNotFound(f"there is no pool {name!r}")
+            raise PoolNotFound.of(name)
         return _opened(pool)
 
     def watch(self, witness: PoolWitness) -> None:

@@ -90,5 +90,5 @@ class OneEngine:
 
     def engine(self, name: str) -> Engine:
         if name != DEFAULT_POOL:
-            raise PoolNotFound(f"there is no pool {name!r}")
+            raise PoolNotFound.of(name)
         return self._engine

@@ -98,7 +98,7 @@ def _one(request: NativeRequest[Any, None], answer: Moved | DuetimeError | None)
     if isinstance(answer, DuetimeError):
         raise answer
     if answer is None:
-        raise JobNotFound(f"there is no job {request.job_id!r} in {request.queue}", id=request.job_id)
+        raise JobNotFound.of(request.job_id, request.queue)
     return Reply(200, convert.result_out(answer))
 
 
@@ -188,7 +188,7 @@ def _setter(jobs: Sequence[NewJob | DuetimeError], pushed: Pushed, mark: Mark) -
     """The place of the job whose push set the mark, the first time."""
     ids = [job.id if isinstance(job, NewJob) else "" for job in jobs]
     if len(pushed.jobs) != 1 or pushed.jobs[0].id not in ids:
-        raise MarkMismatch(f"the mark {mark.name!r} was used for another request", mark=mark.name)
+        raise MarkMismatch.of(mark.name)
     return ids.index(pushed.jobs[0].id)
 
 

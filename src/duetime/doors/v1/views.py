@@ -28,7 +28,7 @@ _CURSOR = re.compile(r"[0-9]:[0-9]{1,15}:(?P<id>.{1,128})", re.DOTALL)
 async def get_job(request: NativeRequest[None, None]) -> Reply:
     [job] = await request.engine.store.get(request.queue, [request.job_id])
     if job is None:
-        raise JobNotFound(f"there is no job {request.job_id!r} in {request.queue}", id=request.job_id)
+        raise JobNotFound.of(request.job_id, request.queue)
     return Reply(200, convert.job_out(job))
 
 

@@ -176,7 +176,7 @@ def _remove(index: Index, entry: tuple[int, str]) -> None:
 
 
 def lease_lost(lease: Lease) -> LeaseLost:
-    return LeaseLost(f"the lease on {lease.id!r} (attempt {lease.attempt}) is no longer held", id=lease.id)
+    return LeaseLost.of(lease.id, lease.attempt)
 
 
 class MemoryPicker:
@@ -240,7 +240,7 @@ def push(line: MemoryQueue, request: Push, now: int) -> Pushed | DuetimeError:
     if mark and (made := line.marks.get(mark.name)) and made[1] > now:
         digest, _, answer = made
         if digest != mark.digest:
-            return MarkMismatch(f"the mark {mark.name!r} was used for another request", mark=mark.name)
+            return MarkMismatch.of(mark.name)
         return msgspec.structs.replace(answer, now=now, repeated=True)
     if refusal := _refusal(line, request, now):
         return refusal
@@ -256,17 +256,17 @@ def _refusal(line: MemoryQueue, request: Push, now: int) -> DuetimeError | None:
     rules, seen, held = line.rules, set[str](), len(line.jobs)
     for job in request.jobs:
         if rules.max_body and len(job.body) > rules.max_body:
-            return BodyTooLarge(f"the body has {len(job.body)} bytes; this queue takes {rules.max_body}", id=job.id)
+            return BodyTooLarge.of(job.id, len(job.body), rules.max_body)
         if job.ttl_ms and _due(job, now) > now + job.ttl_ms:
-            return ExpiresBeforeDue(f"the job {job.id!r} would expire before it is due", id=job.id)
+            return ExpiresBeforeDue.of(job.id)
         old = line.jobs.get(job.id)
         there = job.id in seen or (old is not None and not old.expired(now))
         if there and request.if_exists is IfExists.ERROR:
-            return JobExists(f"a job with the id {job.id!r} exists", id=job.id)
+            return JobExists.of(job.id)
         if job.id not in seen and old is None:
             held += 1
             if rules.max_jobs and held > rules.max_jobs:
-                return QueueFull(f"the queue holds its {rules.max_jobs} jobs", max_jobs=rules.max_jobs)
+                return QueueFull.of(rules.max_jobs)
         seen.add(job.id)
     return None
 
@@ -317,11 +317,11 @@ def reschedule(line: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved |
     if job is None or job.expired(now):
         return None
     if job.place == LEASED:
-        return JobRunning(f"the job {job_id!r} is leased", id=job_id)
+        return JobRunning.of(job_id)
     if job.place == DEAD:
-        return JobDead(f"the job {job_id!r} is dead; respawn it first", id=job_id)
+        return JobDead.of(job_id)
     if job.expires_at and due_at > job.expires_at:
-        return ExpiresBeforeDue(f"the job {job_id!r} would expire before it is due", id=job_id)
+        return ExpiresBeforeDue.of(job_id)
     line.take(job)
     line.wait(job, due_at)
     return Moved(Event.RESCHEDULED, job.id, job.born, job.attempt, due_at)

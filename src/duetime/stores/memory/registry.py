@@ -41,7 +41,7 @@ class MemoryRegistry:
         record = self._records.get((kind, key))
         present = record.version if record else 0
         if if_version not in (None, present):
-            raise VersionConflict(f"{kind} {key!r} is at version {present}, not {if_version}", version=present)
+            raise VersionConflict.of(kind, key, present, if_version)
 
     def _bump(self) -> int:
         self._version += 1

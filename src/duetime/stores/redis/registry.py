@@ -104,4 +104,4 @@ def _record(kind: str, key: str, value: bytes) -> Record:
 
 
 def _conflict(kind: str, key: str, present: int, expected: int | None) -> VersionConflict:
-    return VersionConflict(f"{kind} {key!r} is at version {present}, not {expected}", version=present)
+    return VersionConflict.of(kind, key, present, expected)

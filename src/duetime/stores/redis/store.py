@@ -332,15 +332,15 @@ def read_refusal(jobs: Sequence[NewJob], mark: Mark | None, text: str) -> Duetim
     code, *numbers = text.split(" ")
     if code == "m":
         name = mark.name if mark else ""
-        return MarkMismatch(f"the mark {name!r} was used for another request", mark=name)
+        return MarkMismatch.of(name)
     if code == "f":
-        return QueueFull(f"the queue holds its {numbers[0]} jobs", max_jobs=int(numbers[0]))
+        return QueueFull.of(int(numbers[0]))
     job = jobs[int(numbers[0]) - 1]
     if code == "b":
-        return BodyTooLarge(f"the body has {len(job.body)} bytes; this queue takes {numbers[1]}", id=job.id)
+        return BodyTooLarge.of(job.id, len(job.body), numbers[1])
     if code == "l":
-        return _expires_before_due(job.id)
-    return JobExists(f"a job with the id {job.id!r} exists", id=job.id)
+        return ExpiresBeforeDue.of(job.id)
+    return JobExists.of(job.id)
 
 
 def _read_deliveries(queue: Queue, found: Iterable[tuple[bytes, Any, bytes]], lease_until: int) -> list[Delivery]:
@@ -414,18 +414,14 @@ def _read_rescheduled(job_id: str, answer: bytes | None) -> Moved | DuetimeError
         case None:
             return None
         case b"r":
-            return JobRunning(f"the job {job_id!r} is leased", id=job_id)
+            return JobRunning.of(job_id)
         case b"d":
-            return JobDead(f"the job {job_id!r} is dead; respawn it first", id=job_id)
+            return JobDead.of(job_id)
         case b"l":
-            return _expires_before_due(job_id)
+            return ExpiresBeforeDue.of(job_id)
         case _:
             return read_moved(job_id, answer)
 
 
 def _lease_lost(lease: Lease) -> LeaseLost:
-    return LeaseLost(f"the lease on {lease.id!r} (attempt {lease.attempt}) is no longer held", id=lease.id)
-
-
-def _expires_before_due(job_id: str) -> ExpiresBeforeDue:
-    return ExpiresBeforeDue(f"the job {job_id!r} would expire before it is due", id=job_id)
+    return LeaseLost.of(lease.id, lease.attempt)

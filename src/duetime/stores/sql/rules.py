@@ -48,7 +48,7 @@ from duetime.stores.sql.rows import (
 
 
 def lease_lost(lease: Lease) -> LeaseLost:
-    return LeaseLost(f"the lease on {lease.id!r} (attempt {lease.attempt}) is no longer held", id=lease.id)
+    return LeaseLost.of(lease.id, lease.attempt)
 
 
 def holds(job: JobRow | None, lease: Lease) -> bool:
@@ -157,11 +157,11 @@ def reschedule(line: QueueRow, job: JobRow, now: int, due_at: int) -> Moved | Du
     if job.expired(now):
         return None
     if job.place == LEASED:
-        return JobRunning(f"the job {job.id!r} is leased", id=job.id)
+        return JobRunning.of(job.id)
     if job.place == DEAD:
-        return JobDead(f"the job {job.id!r} is dead; respawn it first", id=job.id)
+        return JobDead.of(job.id)
     if job.expires_at and due_at > job.expires_at:
-        return ExpiresBeforeDue(f"the job {job.id!r} would expire before it is due", id=job.id)
+        return ExpiresBeforeDue.of(job.id)
     wait(line, job, due_at)
     return Moved(Event.RESCHEDULED, job.id, job.born, job.attempt, due_at)
 
@@ -210,16 +210,16 @@ class PushPlan:
         seen, held = set[str](), self._line.jobs
         for new in request.jobs:
             if max_body and len(new.body) > max_body:
-                return BodyTooLarge(f"the body has {len(new.body)} bytes; this queue takes {max_body}", id=new.id)
+                return BodyTooLarge.of(new.id, len(new.body), max_body)
             if new.ttl_ms and _due(new, now) > now + new.ttl_ms:
-                return ExpiresBeforeDue(f"the job {new.id!r} would expire before it is due", id=new.id)
+                return ExpiresBeforeDue.of(new.id)
             old = self._jobs.get(new.id)
             if request.if_exists is IfExists.ERROR and (new.id in seen or (old and not old.expired(now))):
-                return JobExists(f"a job with the id {new.id!r} exists", id=new.id)
+                return JobExists.of(new.id)
             if max_jobs and old is None and new.id not in seen:
                 held += 1
                 if held > max_jobs:
-                    return QueueFull(f"the queue holds its {max_jobs} jobs", max_jobs=max_jobs)
+                    return QueueFull.of(max_jobs)
             seen.add(new.id)
         return None
 

@@ -67,7 +67,7 @@ def _delete(step: Step, kind: str, key: str, if_version: int | None) -> bool:
 def _require(record: Record | None, kind: str, key: str, if_version: int | None) -> None:
     present = record.version if record else 0
     if if_version not in (None, present):
-        raise VersionConflict(f"{kind} {key!r} is at version {present}, not {if_version}", version=present)
+        raise VersionConflict.of(kind, key, present, if_version)
 
 
 def _write(step: Step, kind: str, key: str, value: bytes | None) -> int:

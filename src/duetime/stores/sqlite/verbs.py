@@ -91,7 +91,7 @@ def _repeated(step: Step, queue: Queue, mark: Mark) -> Pushed | DuetimeError | N
         return None
     digest, answer = row
     if digest != mark.digest:
-        return MarkMismatch(f"the mark {mark.name!r} was used for another request", mark=mark.name)
+        return MarkMismatch.of(mark.name)
     return msgspec.structs.replace(_decode_answer(answer), now=step.now, repeated=True)
 
 
