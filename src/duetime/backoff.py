@@ -1,7 +1,8 @@
 """How long to wait before the next try.
 
 A policy is data with one function: `delay_ms(failures)` for the n-th failure (from 1). Policies are frozen, so they
-travel in settings and payloads. `parse` reads the text form that settings and the CLI use.
+travel in settings and payloads. `parse` reads the text form that settings and the CLI use. `Outage` counts the failures
+of whatever is tried again and again, for every loop that outlives its store.
 """
 
 import random
@@ -66,6 +67,33 @@ class OddMinutes:
 
     def delay_ms(self, failures: int) -> int:
         return (2 * failures - 1) * MINUTE_MS
+
+
+OUTAGE = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
+"""For whatever has to come back soon after its store does."""
+
+
+class Outage:
+    """Failures in a row of one thing that is tried again until it works."""
+
+    def __init__(self, policy: Backoff = OUTAGE) -> None:
+        self._policy = policy
+        self.failures = 0
+
+    def failed(self) -> bool:
+        """Count one more failure. True for the first in a row: the log has one line per outage."""
+        self.failures += 1
+        return self.failures == 1
+
+    def worked(self) -> int:
+        """The outage is over; answers how many failures it had, 0 if there was none."""
+        failures, self.failures = self.failures, 0
+        return failures
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait now, after the last failure."""
+        return self._policy.delay_ms(self.failures) / 1000
 
 
 def parse(text: Duration) -> Backoff:

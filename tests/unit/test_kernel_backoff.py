@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.backoff import Exponential, Fixed, Listed, OddMinutes, parse
+from duetime.backoff import Exponential, Fixed, Listed, OddMinutes, Outage, parse
 from duetime.errors import InvalidRequest, InvalidTime
 
 
@@ -78,3 +78,11 @@ def test_parse_refuses_the_rest(text: str) -> None:
 def test_policies_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Fixed(1).wait_ms = 2  # type: ignore[misc]
+
+
+def test_an_outage_is_logged_once_and_waits_as_its_policy_says() -> None:
+    outage = Outage(Listed((100, 300)))
+    assert outage.worked() == 0
+    assert [(outage.failed(), outage.pause_s) for _ in range(3)] == [(True, 0.1), (False, 0.3), (False, 0.3)]
+    assert outage.worked() == 3
+    assert (outage.failed(), outage.pause_s) == (True, 0.1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
 
+from duetime.backoff import Outage
 from duetime.callbacks import request as letters
 from duetime.callbacks.breaker import Breaker
 from duetime.callbacks.caller import Caller
@@ -24,7 +25,6 @@ from duetime.callbacks.topic_counts import Acked, Count, Tally
 from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry, secrets_of
 from duetime.clock import Clock
 from duetime.condition import Condition, parse
-from duetime.engine.duties import OUTAGE
 from duetime.engine.engine import Engine
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, Event, Lease
@@ -95,16 +95,15 @@ class TopicLane:
 
     async def run(self) -> None:
         """For ever; a cancelled lane holds no job that it has not begun to deliver."""
-        failures = 0
+        outage = Outage()
         while True:
             try:
                 await self._round()
-                failures = 0
+                outage.worked()
             except DuetimeError as error:
-                failures += 1
-                if failures == 1:
+                if outage.failed():
                     log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
-                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+                await asyncio.sleep(outage.pause_s)
 
     async def _round(self) -> None:
         """Wait for a job, then deliver for as long as there are any."""
@@ -307,12 +306,15 @@ class TopicLane:
 
     async def _ack(self, batch: Sequence[Lease]) -> None:
         async def ack() -> Acked:
-            for failures in range(1, ACK_TRIES):
+            outage = Outage()
+            while True:
                 try:
                     return await self._office.engine(self.place.pool).ack(batch)
                 except StoreUnavailable:
-                    await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
-            return await self._office.engine(self.place.pool).ack(batch)
+                    outage.failed()
+                    if outage.failures == ACK_TRIES:
+                        raise
+                await asyncio.sleep(outage.pause_s)
 
         try:
             answers = await self._office.tally.finish(self.topic.id, self.place, batch, ack)
@@ -396,17 +398,16 @@ class RemovedTopicLane:
         self._topics = topics
 
     async def run(self) -> None:
-        failures = 0
+        outage = Outage()
         while True:
             try:
                 if await self._round():
                     return
-                failures = 0
+                outage.worked()
             except DuetimeError as error:
-                failures += 1
-                if failures == 1:
+                if outage.failed():
                     log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
-                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+                await asyncio.sleep(outage.pause_s)
 
     async def _round(self) -> bool:
         engine = self._office.engine(self.place.pool)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import httpx
 import msgspec
 
-from duetime.backoff import Exponential
+from duetime.backoff import Outage
 from duetime.client.calls import Call, Request
 from duetime.client.embedded_engine import embedded_engine
 from duetime.engine import Engine
@@ -23,7 +23,6 @@ from duetime.wire import convert, messages
 Answer = TypeVar("Answer")
 
 TRIES = 5
-PAUSE = Exponential(base_ms=50, cap_ms=2_000)
 CONNECT_S = 5.0
 REPLY_S = 30.0
 OK_BELOW = 400
@@ -59,7 +58,7 @@ class Attempts:
 
     def __init__(self, call: Call[Any]) -> None:
         self._call = call
-        self._failures = 0
+        self._outage = Outage()
 
     def after_error(self, error: httpx.TransportError) -> float:
         """The pause before the next try, or the error that ends it."""
@@ -76,8 +75,8 @@ class Attempts:
         raise error
 
     def _pause(self) -> float | None:
-        self._failures += 1
-        return PAUSE.delay_ms(self._failures) / 1000 if self._failures < TRIES else None
+        self._outage.failed()
+        return self._outage.pause_s if self._outage.failures < TRIES else None
 
 
 def _refusal(reply: httpx.Response) -> DuetimeError:

@@ -9,13 +9,10 @@ import asyncio
 import logging
 from typing import Protocol
 
-from duetime.backoff import Backoff, Exponential
+from duetime.backoff import OUTAGE, Backoff, Outage
 from duetime.errors import DuetimeError
 
 log = logging.getLogger("duetime.engine")
-
-OUTAGE = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
-
 
 STUCK_S = 60.0
 """A round that takes longer does not come back: whatever it waits for has no deadline."""
@@ -43,23 +40,22 @@ class Duty(Protocol):
         ...
 
 
-async def run_duty(duty: Duty, outage: Backoff = OUTAGE, pulse: Pulse | None = None) -> None:
+async def run_duty(duty: Duty, policy: Backoff = OUTAGE, pulse: Pulse | None = None) -> None:
+    """Until cancelled, or a bug in the duty."""
     pulse = pulse or Pulse()
     loop = asyncio.get_running_loop()
-    failures = 0
+    outage = Outage(policy)
     while True:
         pulse.began = loop.time()
         try:
             pause = await duty.run_once()
         except DuetimeError as error:
             pulse.began = None
-            failures += 1
-            if failures == 1:
+            if outage.failed():
                 log.warning("duty_fails", extra={"duty": duty.name, "code": error.code, "error": error.message})
-            await asyncio.sleep(outage.delay_ms(failures) / 1000)
+            await asyncio.sleep(outage.pause_s)
             continue
         pulse.began = None
-        if failures:
+        if failures := outage.worked():
             log.info("duty_works", extra={"duty": duty.name, "failures": failures})
-            failures = 0
         await duty.rest(pause)

@@ -20,10 +20,10 @@ from itertools import repeat
 from types import TracebackType
 from typing import Any, TypeVar
 
-from duetime.backoff import chance
+from duetime.backoff import OUTAGE, Outage, chance
 from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
-from duetime.engine.duties import OUTAGE, Pulse, run_duty
+from duetime.engine.duties import Pulse, run_duty
 from duetime.engine.group_commit import GroupCommit
 from duetime.engine.heavy_calls import HeavyCalls
 from duetime.engine.reaper import Reaper
@@ -424,7 +424,7 @@ class Engine:
 
     async def _listen(self) -> None:
         """Turn the store's wakes into noticed jobs, for as long as the engine lives."""
-        failures = 0
+        outage = Outage(self._outage)
         loop = asyncio.get_running_loop()
         while True:
             started, why = loop.time(), "the store ended them"
@@ -437,11 +437,10 @@ class Engine:
             except DuetimeError as error:
                 why = error.message
             if loop.time() - started > OUTAGE.cap_ms / 1000:
-                failures = 0  # a connection that lasted; shorter ones belong to one outage
-            if failures == 0:
+                outage.worked()  # a connection that lasted; shorter ones belong to one outage
+            if outage.failed():
                 log.warning("wakeups_lost", extra={"error": why})
-            failures += 1
-            await asyncio.sleep(self._outage.delay_ms(failures) / 1000)
+            await asyncio.sleep(outage.pause_s)
 
 
 def _weight(jobs: Sequence[NewJob]) -> int:

@@ -14,6 +14,7 @@ from types import TracebackType
 
 import msgspec
 
+from duetime.backoff import Outage
 from duetime.errors import DuetimeError
 from duetime.stores.registry import Record, Registry
 
@@ -121,17 +122,16 @@ class RegistryCopy:
             await asyncio.sleep(RECONNECT_S)
 
     async def _check(self) -> None:
-        healthy = True
+        outage = Outage()
         while True:
             try:
                 await self.refresh()
             except DuetimeError as error:
-                if healthy:
+                if outage.failed():
                     log.warning("registry_unavailable", extra={"error": error.message})
-                healthy = False
             except Exception:
                 # Its readers see the age grow; to stop looking for good would be worse.
                 log.exception("registry_look_failed")
             else:
-                healthy = True
+                outage.worked()
             await asyncio.sleep(CHECK_EVERY_S)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+from duetime.backoff import Outage
 from duetime.client import connect_async
-from duetime.engine.duties import OUTAGE
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.wire.payload import RESTARTS
 from duetime.worker.events import TaskEvent
@@ -88,15 +88,14 @@ class Worker:
 
     async def _first_contact(self) -> int | None:
         """The restart counter as it is now. Waits for a store that is away; None if told to stop meanwhile."""
-        failures = 0
+        outage = Outage()
         while not self._stopping.is_set():
             try:
                 return await self._client.send(count(self._app.namespace, RESTARTS))
             except StoreUnavailable as error:
-                failures += 1
-                if failures == 1:
+                if outage.failed():
                     log.warning("store_unavailable", extra={"error": error.message})
-                await self._pause(OUTAGE.delay_ms(failures) / 1000)
+                await self._pause(outage.pause_s)
         return None
 
     async def _work(self, restarts: int) -> None:

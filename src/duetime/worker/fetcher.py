@@ -12,8 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from duetime.backoff import Outage
 from duetime.client import AsyncClient
-from duetime.engine.duties import OUTAGE
 from duetime.errors import DuetimeError
 from duetime.worker.events import TaskEvent
 from duetime.worker.held_jobs import HeldJobs
@@ -54,7 +54,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Until cancelled. A cancelled wait takes no job with it."""
-        failures = 0
+        outage = Outage()
         while True:
             want = self._want()
             if want <= 0:
@@ -70,12 +70,11 @@ class Fetcher:
                     self._options.queues, limit=want, ttr=self._options.lease_s, wait=self._wait_s()
                 )
             except DuetimeError as error:
-                failures += 1
-                if failures == 1:
+                if outage.failed():
                     log.warning("reserve_failed", extra={"code": error.code, "error": error.message})
-                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+                await asyncio.sleep(outage.pause_s)
                 continue
-            failures = 0
+            outage.worked()
             self.shelf.extend(run for delivery in found if (run := self._jobs.take(delivery)))
             self.pump()
             if not found:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from duetime.backoff import OUTAGE, Outage
 from duetime.client import AsyncClient
 from duetime.client.calls import bulk, push
-from duetime.engine.duties import OUTAGE
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import Delivery, Event, IfExists, NewJob, State
 from duetime.names import Queue, check_queue
@@ -89,7 +89,7 @@ class Scheduler:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        failures, plant_at = 0, 0.0
+        outage, plant_at = Outage(), 0.0
         while True:
             try:
                 if time.monotonic() >= plant_at:
@@ -98,12 +98,11 @@ class Scheduler:
                 ticks = await self._client.queue(TICKS).reserve(limit=10, ttr=TTR_S, wait=WAIT_S)
                 for tick in ticks:
                     await self.handle(tick)
-                failures = 0
+                outage.worked()
             except DuetimeError as error:
-                failures += 1
-                if failures == 1:
+                if outage.failed():
                     log.warning("schedules_wait", extra={"error": error.message})
-                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+                await asyncio.sleep(outage.pause_s)
             except Exception:
                 # The lease of its tick lapses, and another worker may do better.
                 log.exception("schedule_broke")

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from duetime.backoff import Outage
 from duetime.client import AsyncClient, calls
 from duetime.client.calls import Call, Result
-from duetime.engine.duties import OUTAGE
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import STEP_JOBS
 from duetime.names import Queue
@@ -82,16 +82,15 @@ class Settler:
 
     async def _persist(self, call: Call[Any]) -> Any:
         """Repeat until the store has answered; an answer that was lost may turn into LeaseLost."""
-        failures = 0
+        outage = Outage()
         while True:
             try:
                 answer = await self._client.send(call)
             except StoreUnavailable as error:
-                failures += 1
                 self.failures += 1
-                if failures == 1:
+                if outage.failed():
                     log.warning("store_unavailable", extra={"error": error.message})
-                await asyncio.sleep(OUTAGE.delay_ms(failures) / 1000)
+                await asyncio.sleep(outage.pause_s)
             else:
                 return answer
 

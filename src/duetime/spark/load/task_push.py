@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from duetime.backoff import Exponential
+from duetime.backoff import Exponential, Outage
 from duetime.client import AsyncClient, calls, connect_async
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.job import IfExists
@@ -85,15 +85,15 @@ async def ask_store(options: LoadOptions) -> StoreInfo:
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:
     """Do it, and again for about a minute while the store does not answer."""
-    failures = 0
+    outage = Outage(PAUSE)
     while True:
         try:
             return await work()
         except StoreUnavailable:
-            failures += 1
-            if failures == TRIES:
+            outage.failed()
+            if outage.failures == TRIES:
                 raise
-        await asyncio.sleep(PAUSE.delay_ms(failures) / 1000)
+        await asyncio.sleep(outage.pause_s)
 
 
 async def push_portions(
@@ -119,7 +119,7 @@ async def push_portions(
 async def _push(destination: Bulk, portion: Portion, pace: Pace | None) -> AsyncIterator[Loaded]:
     """The portion's answers in the order of its steps, whatever had to be repeated."""
     answers: dict[int, Loaded] = {}
-    left, failures = list(portion.steps), 0
+    left, outage = list(portion.steps), Outage(PAUSE)
     while left:
         unanswered: list[LoadStep] = []
         problem: StoreUnavailable | None = None
@@ -132,10 +132,12 @@ async def _push(destination: Bulk, portion: Portion, pace: Pace | None) -> Async
             else:
                 raise LoadFailed(f"{portion.queue}: {answer.error.message}", code=answer.error.code)
         if problem is not None:
-            failures = failures + 1 if len(unanswered) == len(left) else 1
-            if failures == TRIES:
+            if len(unanswered) < len(left):
+                outage.worked()
+            outage.failed()
+            if outage.failures == TRIES:
                 raise problem
-            await asyncio.sleep(PAUSE.delay_ms(failures) / 1000)
+            await asyncio.sleep(outage.pause_s)
         left = unanswered
     for step in portion.steps:
         yield answers[step.first]
