@@ -7,7 +7,8 @@ Units are in the names: `*_at` is epoch milliseconds, `*_ms` a duration. Zero me
 and `tries`, `lease_until` and `dead_at`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import date, timedelta
 from enum import IntEnum, StrEnum
 
 from msgspec import Struct, field
@@ -24,6 +25,13 @@ STEP_JOBS = 500
 """A call ends after this many jobs ..."""
 STEP_BYTES = 4 * 1_048_576
 """... or this many bytes of bodies and attributes."""
+
+DAY_MS = 86_400_000
+TOTAL_DAYS = 31
+"""For so many UTC days, today included, a queue's totals are kept day by day."""
+
+UNFENCED = "unfenced"
+"""The reason of an ack by id alone."""
 
 
 class State(StrEnum):
@@ -151,8 +159,9 @@ class Moved(Struct, frozen=True, gc=False, omit_defaults=True):
     """One thing that happened to one job.
 
     `due_at` is where the job waits now (0 if it does not). `reason`: why it is dead; for kept, where the kept job is
-    ("waiting", "leased", "dead"); for cancelled, "running" if a consumer held it; for accepted, "expired" if it took
-    the place of an expired job. `was` is the born of the incarnation that this one took the place of.
+    ("waiting", "leased", "dead"); for cancelled, "running" if a consumer held it; for acked, "unfenced" if its id alone
+    named it; for accepted, "expired" if it took the place of an expired job. `was` is the born of the incarnation that
+    this one took the place of.
     """
 
     event: Event
@@ -182,6 +191,44 @@ class Counts(Struct, frozen=True):
         return self.delayed + self.ready + self.leased + self.dead
 
 
+class Totals(Struct, frozen=True):
+    """How often each thing happened to jobs of a queue; numbers that only grow.
+
+    Each is a number of events of the journal, so a job counts as often as the thing happens to it:
+
+    - `accepted`: jobs that a push brought in, also in the place of another one (replaced). A kept job, a refused
+      push and one that a mark shows to be a repetition count nothing.
+    - `delivered`: leases that were given. A delivery that is given back stays counted.
+    - `acked`: jobs that a consumer finished, by lease or (unfenced) by id.
+    - `released`, `lapsed`: leases after which the job waits again, because the consumer gave it up or its time ran
+      out. A job that ends instead counts as dead or expired only.
+    - `dead`: jobs that came to the dead letters: out of tries, killed, or expired in a queue that keeps those.
+    - `cancelled`: jobs that were removed by id while they waited or were leased.
+    - `expired`: jobs that their ttl ended for good, also those whose place a push took.
+    - `respawned`: dead letters that were brought back.
+
+    Giving back, extending, rescheduling, purging and deleting dead letters count nothing; nor does the end of a job
+    that was replaced.
+    """
+
+    accepted: int = 0
+    delivered: int = 0
+    acked: int = 0
+    released: int = 0
+    lapsed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    respawned: int = 0
+
+
+class QueueTotals(Struct, frozen=True):
+    """Since counting began, and for each of the last TOTAL_DAYS days (UTC, by the store's clock) with any event."""
+
+    running: Totals = Totals()
+    days: Mapping[date, Totals] = field(default_factory=dict[date, Totals])
+
+
 TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     "push keep": {"waiting": "kept", "leased": "kept", "dead": "kept", "absent": "created"},
     "push replace": {"waiting": "replaced", "leased": "replaced", "dead": "replaced", "absent": "created"},
@@ -204,3 +251,20 @@ def payload_bytes(job: NewJob | Delivery | Job) -> int:
     if not job.attributes:
         return len(job.body)
     return len(job.body) + sum([len(name.encode()) + len(value.encode()) for name, value in job.attributes.items()])
+
+
+def utc_date(day: int) -> date:
+    """A day of totals, which stores number from the epoch on."""
+    return date(1970, 1, 1) + timedelta(day)
+
+
+def broken_totals(running: Totals, *, jobs: int, leased: int, dead: int) -> Iterator[str]:
+    """What cannot be: more jobs in a queue than its totals brought there. Fewer can: not every way out is counted."""
+    brought = running.accepted - running.acked - running.cancelled - running.expired
+    for what, held, at_most in (
+        ("jobs", jobs, brought),
+        ("leases", leased, running.delivered - running.released - running.lapsed),
+        ("dead letters", dead, running.dead - running.respawned),
+    ):
+        if held > at_most:
+            yield f"holds {held} {what}, but its totals leave {at_most}: {running}"

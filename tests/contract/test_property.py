@@ -238,9 +238,9 @@ class Jobs(Comparison):
         self.both(lambda store: store.extend(lease, ttr))
 
     @while_there_are("total")
-    @rule(queue=queues, ids=some_ids)
-    def cancel(self, queue: Queue, ids: Sequence[str]) -> None:
-        self.both(lambda store: store.cancel(queue, ids))
+    @rule(queue=queues, ids=some_ids, finished=st.booleans())
+    def cancel(self, queue: Queue, ids: Sequence[str], finished: bool) -> None:
+        self.both(lambda store: store.cancel(queue, ids, finished=finished))
 
     @while_there_are("total")
     @rule(queue=queues, ids=some_ids, delay=delays, offset=offsets)
@@ -299,7 +299,8 @@ async def picture(store: Store) -> list[Any]:
     both = [QUEUE, OTHER]
     jobs = [await store.get(queue, IDS) for queue in both]
     rules = [await store.configure(queue) for queue in both]
-    return [await store.counts(both), await store.heads(both), await store.queues(), jobs, rules]
+    counted = [await store.counts(both), await store.totals(both)]
+    return [*counted, await store.heads(both), await store.queues(), jobs, rules]
 
 
 class Records(Comparison):

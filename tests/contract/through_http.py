@@ -12,7 +12,7 @@ from typing import TypeVar
 from duetime.client import AsyncClient, Client, calls
 from duetime.client.calls import Call
 from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import Counts, Delivery, Job, Lease, Moved, State
+from duetime.job import Counts, Delivery, Job, Lease, Moved, QueueTotals, State
 from duetime.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -74,7 +74,8 @@ class ThroughHttp:
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         return await self._send(calls.extend(lease, f"{ttr_ms}ms"))
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+    async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
+        assert not finished, "only the compatible doors have an ack without a lease"
         return await self._send(calls.cancel(queue, ids))  # type: ignore[return-value]
 
     async def reschedule(
@@ -106,6 +107,9 @@ class ThroughHttp:
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         return [status.queue for status in await self._send(calls.statuses(namespace))]
+
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        return await self._behind.totals(queues)
 
     async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
         return await self._send(calls.due_histogram(queue, edges))

@@ -24,13 +24,15 @@ PLANS = {
     "stand": {"wait", "ttl"},
     "unstand": {"wait", "ttl"},
     "forget": {"jobs", "tries", "info"},
-    "die": {"dead", "tries"},
-    "expire": {"dead", "tries", "jobs", "info"},
-    "settle": {"leases", "wait", "ttl", "dead", "tries", "jobs", "info"},
+    "die": {"dead", "tries", "totals"},
+    "expire": {"dead", "tries", "jobs", "info", "totals"},
+    "settle": {"leases", "wait", "ttl", "dead", "tries", "jobs", "info", "totals"},
     "set_error": {"info"},
     "set_aside": {"damaged", "ttl", "jobs", "tries", "info"},
     "sweep": {"ttl", "meta"},
     "begin_with_removal": {"meta"},
+    "count": {"totals"},
+    "age_totals": {"totals"},
 }
 
 
@@ -83,7 +85,7 @@ def test_every_key_that_is_written_is_named(name: str) -> None:
             written |= keys
     for line in code.splitlines():
         if re.search(WRITES, line) or re.search(r"q\.(zadd|zrem|hset|hdel|zadds|zrems|hsets|hdels)\b", line):
-            written |= set(re.findall(r"q\.(jobs|wait|tries|info|leases|dead|ttl|meta|agenda|damaged)\b", line))
+            written |= set(re.findall(r"q\.(jobs|wait|tries|info|leases|dead|ttl|meta|agenda|damaged|totals)\b", line))
             written |= {"mark"} if ":mark:" in line else set()
     if "q.commit()" in code:
         written.add("meta")

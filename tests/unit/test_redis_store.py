@@ -1,14 +1,14 @@
 """What only the Redis store can get wrong: its indexes, its bounds, its memory."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
 
 from duetime.clock import ManualClock
 from duetime.engine import Engine, request_reply
-from duetime.job import STEP_BYTES, STEP_JOBS, Event, IfExists, NewJob, Priority, State
+from duetime.job import DAY_MS, STEP_BYTES, STEP_JOBS, Event, IfExists, NewJob, Priority, State, Totals
 from duetime.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed
 from duetime.stores.redis import keys
@@ -240,12 +240,16 @@ async def test_a_drained_store_is_as_small_as_it_was(
     while (await store.reap()).next_at is not None:
         pass
 
-    # Then nothing is left of them but a floor per partition, also after somebody has looked for them
+    # Then nothing is left of them but a floor per partition, also after somebody has looked for them; and the totals
+    # of queues that were not purged, for a while
     await store.counts(queues)
     await store.get(queues[0], ["0"])
     assert (await store.reserve(queues[0], [Ask(1, 1000)])).deliveries == [[]]
     left = {key.decode() for key in client.scan_iter("*")}
-    assert left <= {"dt:epoch", *(f"dt:{{{partition:02}}}:floor" for partition in range(keys.PARTITIONS))}
+    totals = {key for key in left if key.endswith(":totals")}
+    assert len(totals) == (300 if how == "reap" else 0)
+    assert all(30 < cast(int, client.pttl(key)) / DAY_MS <= 31 for key in totals)
+    assert left - totals <= {"dt:epoch", *(f"dt:{{{partition:02}}}:floor" for partition in range(keys.PARTITIONS))}
 
 
 async def test_looking_for_and_purging_an_unknown_queue_makes_none(store: RedisStore, client: redis.Redis) -> None:
@@ -279,4 +283,50 @@ async def test_calls_and_their_answers_leave_nothing(
 
         assert list(await engine.store.queues()) == []
         left = {key.decode() for key in set(client.scan_iter("*")) - before}
-        assert all(key.endswith(":floor") for key in left)
+        # Totals of queues with one answer each go after a day
+        totals = {key for key in left if key.endswith(":totals")}
+        assert len(totals) == 11
+        assert sum(cast(int, client.pttl(key)) <= DAY_MS for key in totals) == 10
+        assert all(key.endswith(":floor") for key in left - totals)
+
+
+async def test_jobs_from_before_there_were_totals_count_when_counting_begins(
+    store: RedisStore, client: redis.Redis
+) -> None:
+    # Given jobs that an older release has left behind
+    await store.push(QUEUE, [Push([NewJob(name, b"") for name in ("dead", "leased", "waiting")])])
+    [[dead, leased]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
+    await store.kill(dead.lease)
+    client.delete(f"{PREFIX}:totals")
+
+    # When the first of them moves
+    await store.ack(QUEUE, [leased.lease])
+
+    # Then the totals leave room for the others
+    [totals] = await store.totals([QUEUE])
+    assert totals.running == Totals(accepted=3, delivered=1, dead=1, acked=1)
+    assert list(await store.check()) == []
+
+
+async def test_totals_that_others_wrote_hold_nothing_up(store: RedisStore, client: redis.Redis) -> None:
+    for field, value in (("0", "short"), ("today", b"\0" * 54), ("20000", "")):
+        client.hset(f"{PREFIX}:totals", field, value)
+
+    await store.push(QUEUE, [Push([NewJob("a", b"")])])
+
+    [totals] = await store.totals([QUEUE])
+    assert totals.running == Totals(accepted=1)
+
+
+async def test_each_call_reads_and_writes_one_field_of_totals(store: RedisStore, client: redis.Redis) -> None:
+    def calls(command: str) -> int:
+        return cast(dict[str, Any], client.info("commandstats")).get(f"cmdstat_{command}", {}).get("calls", 0)
+
+    await store.push(QUEUE, [Push([NewJob("first", b"")])])
+    client.config_resetstat()
+
+    await store.push(QUEUE, [Push([NewJob(f"{number}", b"") for number in range(400)])])
+
+    assert calls("hget") == 1
+    assert calls("hgetall") == 0
+    assert calls("hset") <= 4, "the jobs (with the member that makes it a table), the state, the totals"

@@ -1,13 +1,15 @@
 """What only the SQLite store does: large purges, sweeping, bounded pages."""
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from duetime.clock import ManualClock
 from duetime.errors import LeaseLost
-from duetime.job import STEP_BYTES, STEP_JOBS, Counts, NewJob, State
+from duetime.job import STEP_BYTES, STEP_JOBS, TOTAL_DAYS, Counts, NewJob, State, Totals
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange
 from duetime.stores.sqlite.store import SqliteStore
@@ -171,3 +173,45 @@ async def test_a_queue_with_rules_is_not_forgotten(store: SqliteStore, clock: Ma
     await store.reap()
     assert (await store.configure(QUEUE)).paused
     assert await store.queues() == [QUEUE]
+
+
+async def test_jobs_from_before_there_were_totals_count_after_the_upgrade(tmp_path: Path) -> None:
+    # Given a file of an older release
+    path = tmp_path / "old.db"
+    store = await SqliteStore.open(path, synchronous="OFF")
+    await push(store, "dead", "leased", "waiting")
+    [[dead, leased]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
+    await store.kill(dead.lease)
+    await store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP TABLE totals")
+        connection.execute("DELETE FROM migrations WHERE number >= 3")
+
+    # When it is opened, and one of its jobs moves
+    store = await SqliteStore.open(path, synchronous="OFF")
+    await store.ack(QUEUE, [leased.lease])
+
+    # Then the totals leave room for the others
+    [totals] = await store.totals([QUEUE])
+    assert totals.running == Totals(accepted=3, delivered=1, dead=1, acked=1)
+    assert await store.check() == []
+    await store.close()
+
+
+async def test_the_totals_of_a_forgotten_queue_go_after_its_last_day(store: SqliteStore, clock: ManualClock) -> None:
+    for _ in range(TOTAL_DAYS + 1):
+        await push(store, "a", "b")
+        await store.cancel(QUEUE, ["a", "b"])
+        clock.advance("1d")
+        await store.reap()
+    assert await store.queues() == []
+    assert await rows(store, "totals") == TOTAL_DAYS, "one of them for the days that are not shown any more"
+
+    clock.advance(f"{TOTAL_DAYS - 2}d")
+    await store.reap()
+    [totals] = await store.totals([QUEUE])
+    assert totals.running.accepted == 2 * TOTAL_DAYS + 2
+
+    clock.advance("1d")
+    await store.reap()
+    assert await rows(store, "totals") == 0

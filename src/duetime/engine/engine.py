@@ -46,7 +46,6 @@ from duetime.job import (
 )
 from duetime.journal.observer import Journaled
 from duetime.metrics.meters import Spread
-from duetime.metrics.observer import ack_by_id
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, RulesChange, Store
 
@@ -393,8 +392,7 @@ class Engine:
         self, queue: Queue, requests: Sequence[Sequence[str]]
     ) -> Sequence[Sequence[Moved | None]]:
         ids = [job_id for ids in requests for job_id in ids]
-        journaled = self._journaled
-        answers = await (journaled.ack_by_id(queue, ids) if journaled else ack_by_id(self.store, queue, ids))
+        answers = await self.store.cancel(queue, ids, finished=True)
         return _split(answers, requests)
 
     def _moved(self, queue: Queue, moved: Sequence[Moved]) -> None:

@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 
 from duetime.engine.waiting import StoreTime
 from duetime.errors import DuetimeError, JobDead, JobRunning, JournalFull, LeaseLost, StoreUnavailable
-from duetime.job import Counts, Event, Job, Lease, Moved, State
+from duetime.job import Counts, Event, Job, Lease, Moved, QueueTotals, State
 from duetime.journal import pool_journal
 from duetime.journal.events import Draft
 from duetime.journal.journal import Journal
 from duetime.journal.pushed_lines import pushed_lines
 from duetime.journal.repeated_pushes import RepeatedPushes, has_repeated
-from duetime.metrics.observer import ack_by_id
 from duetime.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -46,7 +45,7 @@ NOT_AWAITED = frozenset({Event.RELEASED, Event.GIVEN_BACK, Event.LEASE_EXPIRED})
 
 
 class Journaled:
-    """Keeps the Store protocol, and adds `ack_by_id` and `promise`."""
+    """Keeps the Store protocol, and adds `promise`."""
 
     def __init__(self, store: Store, journal: Journal, pool: str) -> None:
         self.inner = store
@@ -142,18 +141,15 @@ class Journaled:
             self._record(pool_journal.acked(self._pool, queue, leases, answers, self._time.now_ms()))
         return answers
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
+    async def cancel(
+        self, queue: Queue, ids: Sequence[str], *, finished: bool = False
+    ) -> Sequence[Moved | StoreUnavailable | None]:
         self._journal.ready()
         with self._call():
-            answers = await self.inner.cancel(queue, ids)
-            self._record(pool_journal.moved(self._pool, queue, answers, self._time.now_ms()))
-        return answers
-
-    async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
-        """As cancel, but on record as acked, unfenced."""
-        self._journal.ready()
-        with self._call():
-            answers = await ack_by_id(self.inner, queue, ids)
+            answers = await self.inner.cancel(queue, ids, finished=finished)
+            if not finished:
+                self._record(pool_journal.moved(self._pool, queue, answers, self._time.now_ms()))
+                return answers
             if any(answer is None for answer in answers):
                 # An ack without a born holds up to its time, which must not be before the job's delivery.
                 with suppress(DuetimeError):
@@ -232,6 +228,9 @@ class Journaled:
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         return await self.inner.counts(queues)
+
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        return await self.inner.totals(queues)
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         return await self.inner.queues(namespace)

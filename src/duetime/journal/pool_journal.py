@@ -19,8 +19,6 @@ from duetime.stores.base import Reserved, Store
 
 KIND = "journal"
 KEY = "pool"
-UNFENCED = "unfenced"
-"""The reason of an ack by id alone."""
 
 
 class Journaling(Struct, frozen=True):
@@ -118,18 +116,12 @@ def acked(pool: str, queue: Queue, leases: Sequence[Lease], answers: Sequence[ob
 
 
 def acked_by_id(pool: str, queue: Queue, ids: Sequence[str], answers: Sequence[object], ts: int) -> list[Draft]:
-    """Cancelled in the store's words, but it was an ack; from the dead letters it is deleted all the same.
-
-    As for `acked`, what was gone already is told, too; only its born is not known.
-    """
+    """As `acked`; of what was gone already the born is not known."""
     again = [
         Moved(Event.ACKED, job_id, born=0, reason=REPEATED) if answer is None else answer
         for job_id, answer in zip(ids, answers, strict=True)
     ]
-    return [
-        msgspec.structs.replace(draft, event=Event.ACKED, reason=UNFENCED) if draft.event is Event.CANCELLED else draft
-        for draft in moved(pool, queue, again, ts)
-    ]
+    return moved(pool, queue, again, ts)
 
 
 def purged(pool: str, queue: Queue, states: Sequence[State], ts: int) -> Draft:

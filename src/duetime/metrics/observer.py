@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
 from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import Counts, Job, Lease, Moved, State
+from duetime.job import Counts, Job, Lease, Moved, QueueTotals, State
 from duetime.metrics.pool_meters import PoolMeters
 from duetime.names import Queue
 from duetime.stores.base import (
@@ -33,11 +33,6 @@ T = TypeVar("T")
 VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name not in ("registry", "wakeups", "close"))
 
 now_s = time.perf_counter
-
-
-async def ack_by_id(store: Store, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
-    """Cancel in the name of a consumer that has finished."""
-    return await (store.ack_by_id(queue, ids) if isinstance(store, Metered) else store.cancel(queue, ids))
 
 
 class Metered:
@@ -113,14 +108,15 @@ class Metered:
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         return await self._timed("extend", self.inner.extend(lease, ttr_ms))
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
-        return self._moved(queue, await self._timed("cancel", self.inner.cancel(queue, ids)))
-
-    async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
-        """A cancel by which a consumer says that it has finished: counted as that."""
-        answers = await self._timed("cancel", self.inner.cancel(queue, ids))
-        self._meters.acked_by_id(queue, answers, now_s())
-        return answers
+    async def cancel(
+        self, queue: Queue, ids: Sequence[str], *, finished: bool = False
+    ) -> Sequence[Moved | StoreUnavailable | None]:
+        answers = await self._timed("cancel", self.inner.cancel(queue, ids, finished=finished))
+        at_s = now_s()
+        for answer in answers if finished else ():
+            if isinstance(answer, Moved):
+                self._meters.ended(Lease(queue, answer.id, answer.born, answer.attempt), at_s)
+        return self._moved(queue, answers)
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
@@ -155,6 +151,9 @@ class Metered:
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         return await self._timed("counts", self.inner.counts(queues))
+
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        return await self._timed("totals", self.inner.totals(queues))
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         return await self._timed("queues", self.inner.queues(namespace))

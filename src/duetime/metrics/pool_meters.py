@@ -181,14 +181,6 @@ class PoolMeters:
         if found is not None and found[0] == lease:
             self.queue(lease.queue).run.observe(at_s - found[1])
 
-    def acked_by_id(self, queue: Queue, answers: Iterable[object], at_s: float) -> None:
-        meters = self.queue(queue)
-        acked = meters.by_event[Event.ACKED]
-        for one in answers:
-            if isinstance(one, Moved):
-                acked.value += 1
-                self.ended(Lease(queue, one.id, one.born, one.attempt), at_s)
-
     def forget(self, lease: Lease) -> None:
         """It was not run after all."""
         self._started.pop(lease.id, None)

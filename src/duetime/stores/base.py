@@ -25,6 +25,7 @@ Said once for all verbs:
   taken effect), StoreFull when only room is missing, StoreDamaged for foreign data under our keys. A call that
   carries several requests answers each on its own, with an error as a value; one bad request never fails its
   neighbours.
+- *Totals.* Every step counts what it does (`job.Totals`) in the same atomic step, under the UTC day of its now.
 - *Bounds.* A call ends at STEP_JOBS jobs or STEP_BYTES bytes of bodies and attributes; the answer says where to
   go on.
 """
@@ -35,7 +36,7 @@ from typing import Protocol
 from msgspec import UNSET, Struct, UnsetType, field
 
 from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, State
+from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, QueueTotals, State
 from duetime.names import Queue
 from duetime.stores.registry import Registry
 
@@ -241,9 +242,12 @@ class Store(Protocol):
         """
         ...
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
+    async def cancel(
+        self, queue: Queue, ids: Sequence[str], *, finished: bool = False
+    ) -> Sequence[Moved | StoreUnavailable | None]:
         """Remove jobs by id from wherever they are: cancelled (reason "running" if leased), deleted if dead.
 
+        `finished` says that a consumer without a lease is done with them: acked (reason "unfenced") for cancelled.
         StoreUnavailable as a value: only the part of the store that would have this job is down, or the store fell
         after it had removed others. Atomic per id. Idempotent: None where there is no such job. Cost O(log n) per id.
         """
@@ -308,10 +312,20 @@ class Store(Protocol):
         """
         ...
 
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        """What has happened in each queue. Moves nothing. Zeros for unknown queues. O(1) per queue, one round trip.
+
+        Totals go with a purge of the whole queue. A queue that is forgotten because it is idle leaves them behind, and
+        goes on counting if it is used again: for TOTAL_DAYS at least, or for a day if no more than one job was ever
+        accepted, as in the queue of one answer. Jobs of a store that was made before there were totals
+        count as accepted (and as delivered or dead, if they are that) when counting begins.
+        """
+        ...
+
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         """Every queue that was pushed to or configured, sorted, until it is purged or forgotten.
 
-        The reaper forgets a queue, and its running totals, when it has no jobs and no rules, and the last push to it
+        The reaper forgets a queue, and its `Counts.expired`, when it has no jobs and no rules, and the last push to it
         and the end of its last job are IDLE_MS ago.
         """
         ...
@@ -343,9 +357,9 @@ class Store(Protocol):
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
         """Remove jobs in the given states, oldest first within each; leased ones are fenced off.
 
-        With all four states and no limit the queue itself is forgotten with its running totals, unless it has rules,
-        which stay with it. Marks stay. Ends at its bound with `more`; atomic up to there. Expired jobs that are met
-        count as removed.
+        With all four states and no limit the queue itself is forgotten with its totals; if it has rules, they stay
+        with it. Marks stay. Ends at its bound with `more`; atomic up to there. Expired jobs that are met count as
+        removed.
         """
         ...
 
@@ -361,7 +375,8 @@ class Store(Protocol):
         ...
 
     async def check(self) -> Sequence[str]:
-        """Walk everything and name each broken invariant: every id in exactly one place, counts equal to the walk.
+        """Walk everything and name each broken invariant: every id in exactly one place, counts equal to the walk,
+        no more jobs than the totals leave.
 
         For tests and `doctor --deep`; slow, and only meaningful while nothing else runs. Empty means sound.
         """

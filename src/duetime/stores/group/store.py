@@ -7,8 +7,8 @@ jobs a group promises less, and nobody should be surprised:
 
 - A push of several jobs is all or nothing on each member, not over all of them.
 - Order (due_at, then id) and lists are in order on each member; reserve takes the member with the earliest job first.
-- `max_jobs` and marks hold on each member, and a mark only while its jobs' homes stay. Counts are refused while a
-  member is down: half a number would be a wrong one.
+- `max_jobs` and marks hold on each member, and a mark only while its jobs' homes stay. Counts and totals are refused
+  while a member is down: half a number would be a wrong one.
 
 A member that is to go away drains: it takes nothing new, and its jobs are delivered and found until it is empty.
 """
@@ -17,8 +17,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Lease, Moved, State, payload_bytes
+from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Lease, Moved, QueueTotals, State, Totals, payload_bytes
 from duetime.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -105,9 +107,11 @@ class GroupStore:
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         return await self._find_lease(lease, lambda store: store.extend(lease, ttr_ms))
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
+    async def cancel(
+        self, queue: Queue, ids: Sequence[str], *, finished: bool = False
+    ) -> Sequence[Moved | StoreUnavailable | None]:
         return await self._find_each(
-            queue, ids, lambda store, places: store.cancel(queue, [ids[place] for place in places])
+            queue, ids, lambda store, places: store.cancel(queue, [ids[place] for place in places], finished=finished)
         )
 
     async def reschedule(
@@ -200,6 +204,10 @@ class GroupStore:
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         found = (await self._members.ask(lambda store: store.counts(queues))).require_all()
         return [_add(counts) for counts in zip(*found.values(), strict=True)]
+
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        found = (await self._members.ask(lambda store: store.totals(queues))).require_all()
+        return [_add_totals(totals) for totals in zip(*found.values(), strict=True)]
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         found = (await self._members.ask(lambda store: store.queues(namespace))).require_one().found
@@ -328,3 +336,13 @@ def _add(parts: Sequence[Counts]) -> Counts:
         now=max(one.now for one in parts),
         damaged=sum(one.damaged for one in parts),
     )
+
+
+def _add_totals(parts: Sequence[QueueTotals]) -> QueueTotals:
+    dates = sorted({each for one in parts for each in one.days})
+    days = {each: _sum([one.days[each] for one in parts if each in one.days]) for each in dates}
+    return QueueTotals(_sum([one.running for one in parts]), days)
+
+
+def _sum(parts: Sequence[Totals]) -> Totals:
+    return Totals(*map(sum, zip(*map(msgspec.structs.astuple, parts), strict=True)))

@@ -4,6 +4,7 @@ Plain functions and data without any waiting; `memory.py` puts the contract's ve
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -21,8 +22,11 @@ from duetime.errors import (
     QueueFull,
 )
 from duetime.job import (
+    DAY_MS,
     STEP_BYTES,
     STEP_JOBS,
+    TOTAL_DAYS,
+    UNFENCED,
     Counts,
     Delivery,
     Event,
@@ -32,8 +36,12 @@ from duetime.job import (
     Moved,
     NewJob,
     Priority,
+    QueueTotals,
     Reason,
     State,
+    Totals,
+    broken_totals,
+    utc_date,
 )
 from duetime.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, QueueRules, RulesChange
@@ -85,7 +93,12 @@ class MemoryQueue:
     used_at: int = 0
     held_at: int = 0
     expired: int = 0
+    totals: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
+    """By UTC day, counted from the epoch; day 0 is the sum of those that are no longer kept one by one."""
     known: bool = False
+
+    def count(self, what: str, now: int) -> None:
+        self.totals.setdefault(now // DAY_MS, Counter())[what] += 1
 
     def is_idle(self, now: int) -> bool:
         """Nothing keeps it from being forgotten."""
@@ -148,6 +161,7 @@ class MemoryQueue:
         job.expires_at = 0
         job.reason = reason
         self.put(job, DEAD, now)
+        self.count("dead", now)
         return Moved(Event.DEAD, job.id, job.born, job.attempt, reason=reason)
 
     def expire(self, job: StoredJob, now: int) -> Moved:
@@ -156,6 +170,7 @@ class MemoryQueue:
         if self.rules.expired_to_dead:
             return self.die(job, now, Reason.EXPIRED)
         self.forget(job)
+        self.count("expired", now)
         return Moved(Event.EXPIRED, job.id, job.born, job.attempt)
 
     def back_to_waiting(self, job: StoredJob, now: int, due_at: int, event: Event) -> Moved:
@@ -165,6 +180,8 @@ class MemoryQueue:
         if job.expires_at and max(now, due_at) > job.expires_at:
             return self.expire(job, now)
         self.wait(job, due_at)
+        if event is not Event.GIVEN_BACK:
+            self.count("released" if event is Event.RELEASED else "lapsed", now)
         return Moved(event, job.id, job.born, job.attempt, due_at)
 
     def pending_expired(self, now: int) -> int:
@@ -221,6 +238,7 @@ class MemoryPicker:
         job.attempt += 1
         job.used += 1
         self._line.put(job, LEASED, self._now + ttr_ms)
+        self._line.count("delivered", self._now)
         return Delivery(
             Lease(self._queue, job.id, job.born, job.attempt),
             job.body,
@@ -284,7 +302,9 @@ def _add(line: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved
     was = old.born if old else 0
     if old:
         line.end(old)
-        line.expired += expired
+    if expired:
+        line.expired += 1
+        line.count("expired", now)
     born = new.born or line.next_born(now, above=was)
     job = StoredJob(
         id=new.id,
@@ -299,16 +319,22 @@ def _add(line: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved
     )
     line.used_at = max(line.used_at, born)
     line.wait(job, _due(new, now))
+    line.count("accepted", now)
     event = Event.REPLACED if old and not expired else Event.ACCEPTED
     return Moved(event, job.id, born, job.attempt, job.due_at, reason="expired" if expired else "", was=was)
 
 
-def cancel(line: MemoryQueue, job_id: str, now: int) -> Moved | None:
+def cancel(line: MemoryQueue, job_id: str, now: int, *, finished: bool) -> Moved | None:
     job = line.jobs.get(job_id)
     if job is None or job.expired(now):
         return None
     line.end(job)
-    event = Event.DELETED if job.place == DEAD else Event.CANCELLED
+    if job.place == DEAD:
+        return Moved(Event.DELETED, job.id, job.born, job.attempt)
+    event = Event.ACKED if finished else Event.CANCELLED
+    line.count(event, now)
+    if finished:
+        return Moved(event, job.id, job.born, job.attempt, reason=UNFENCED)
     return Moved(event, job.id, job.born, job.attempt, reason="running" if job.place == LEASED else "")
 
 
@@ -349,6 +375,15 @@ def counts(line: MemoryQueue, now: int) -> Counts:
         expired=line.expired + gone,
         now=now,
     )
+
+
+def totals(line: MemoryQueue, now: int) -> QueueTotals:
+    first = now // DAY_MS - TOTAL_DAYS + 1
+    for day in [day for day in line.totals if 0 < day < first]:
+        line.totals.setdefault(0, Counter()).update(line.totals.pop(day))
+    running = sum(line.totals.values(), Counter[str]())
+    days = {utc_date(day): Totals(**counted) for day, counted in sorted(line.totals.items()) if day}
+    return QueueTotals(Totals(**running), days)
 
 
 def places(line: MemoryQueue, state: State, now: int, *, expired: bool = False) -> Iterable[tuple[int, int, str]]:
@@ -424,3 +459,6 @@ def check(queue: Queue, line: MemoryQueue) -> Iterator[str]:
     lasting = sorted((job.expires_at, job.id) for job in line.jobs.values() if job.place == WAITING and job.expires_at)
     if lasting != line.ttl:
         yield f"{queue}: the ttl index does not match the waiting jobs"
+    running = Totals(**sum(line.totals.values(), Counter[str]()))
+    for problem in broken_totals(running, jobs=len(line.jobs), leased=len(line.leases), dead=len(line.dead)):
+        yield f"{queue}: {problem}"

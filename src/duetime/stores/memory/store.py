@@ -14,7 +14,19 @@ import msgspec
 
 from duetime.clock import Clock, SystemClock
 from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Event, Job, Lease, Moved, Reason, State, payload_bytes
+from duetime.job import (
+    STEP_BYTES,
+    STEP_JOBS,
+    Counts,
+    Event,
+    Job,
+    Lease,
+    Moved,
+    QueueTotals,
+    Reason,
+    State,
+    payload_bytes,
+)
 from duetime.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -100,6 +112,7 @@ class MemoryStore:
             now = self._clock.now_ms()
             return None if self._line(lease.queue).jobs[lease.id].expired(now) else lost
         line.end(job)
+        line.count("acked", self._clock.now_ms())
         return Moved(Event.ACKED, job.id, job.born, job.attempt)
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
@@ -132,9 +145,9 @@ class MemoryStore:
         line.put(job, LEASED, self._clock.now_ms() + ttr_ms)
         return job.sort_at
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
+    async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
         line, now = self._line(queue), self._clock.now_ms()
-        return [lines.cancel(line, job_id, now) for job_id in ids]
+        return [lines.cancel(line, job_id, now, finished=finished) for job_id in ids]
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
@@ -202,6 +215,10 @@ class MemoryStore:
         now = self._clock.now_ms()
         return [lines.counts(self._line(queue), now) for queue in queues]
 
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        now = self._clock.now_ms()
+        return [lines.totals(self._line(queue), now) for queue in queues]
+
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         known = (queue for queue, line in self._lines.items() if line.known)
         return sorted(queue for queue in known if namespace in (None, queue.namespace))
@@ -233,6 +250,7 @@ class MemoryStore:
             job.tries = job.tries if tries is None else tries
             job.expires_at = now + ttl_ms if ttl_ms else 0
             line.wait(job, now)
+            line.count("respawned", now)
             moved.append(Moved(Event.RESPAWNED, job.id, job.born, job.attempt, now))
         self._announce(queue, line, before)
         return moved

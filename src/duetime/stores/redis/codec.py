@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from duetime.job import Event, Job, Moved, NewJob, Priority, Reason, State
+from duetime.job import UNFENCED, Event, Job, Moved, NewJob, Priority, Reason, State
 from duetime.names import Queue
 
 RECORD = Struct(">BQIIHBQQ")
@@ -20,11 +20,13 @@ STATE = Struct(">QQQQQ")
 MOVED = Struct(">BBQIQQ")
 HOW = Struct(">QHBIQ")
 U16 = Struct(">H")
+TOTALS_BYTES = 54
+"""Nine numbers of six bytes, in the order of `job.Totals`."""
 BRIEF = Struct(">QQ")
 """What a brief mark keeps: born and now. No full one is as short."""
 
 EVENTS: tuple[Event, ...] = tuple(Event)
-REASONS: tuple[str, ...] = ("", *Reason, "waiting", "leased", "dead", "running")
+REASONS: tuple[str, ...] = ("", *Reason, "waiting", "leased", "dead", "running", UNFENCED)
 PRIORITIES: tuple[Priority, ...] = (Priority.NORMAL, *Priority)
 """By number."""
 
@@ -168,3 +170,7 @@ def _state_of(state: int, at: int, now: int) -> State:
     if state == WAITING:
         return State.DELAYED if at > now else State.READY
     return State.LEASED if state == LEASED else State.DEAD
+
+
+def read_totals(packed: bytes) -> list[int]:
+    return [int.from_bytes(packed[at : at + 6]) for at in range(0, TOTALS_BYTES, 6)]

@@ -10,11 +10,23 @@ from msgspec.structs import astuple
 from redis.exceptions import OutOfMemoryError
 
 from duetime.clock import Clock
-from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Moved, State
+from duetime.job import (
+    DAY_MS,
+    STEP_BYTES,
+    STEP_JOBS,
+    TOTAL_DAYS,
+    Counts,
+    Job,
+    Moved,
+    QueueTotals,
+    State,
+    Totals,
+    utc_date,
+)
 from duetime.names import Queue
 from duetime.stores.base import Page, Purged, QueueRules, RulesChange, StoreInfo
 from duetime.stores.redis import keys, walk
-from duetime.stores.redis.codec import PackedEntry, read_job
+from duetime.stores.redis.codec import TOTALS_BYTES, PackedEntry, read_job, read_totals
 from duetime.stores.redis.damage import read_happened
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.pipe import Argument
@@ -91,6 +103,10 @@ class RedisReads:
                 break
         return counted
 
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        runs = [([keys.prefix(queue)], (self._now(),)) for queue in queues]
+        return [_read_totals(*answer) for answer in checked(await self._scripts.run_many("totals", runs))]
+
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         members = checked(await self._link.many([(key, ("ZRANGE", key, 0, -1)) for key in keys.AGENDAS]))
         known = (Queue.parse(name.decode()) for names in members for name in names)
@@ -149,11 +165,23 @@ class RedisReads:
     async def check(self) -> Sequence[str]:
         problems: list[str] = []
         for queue in await self.queues():
-            problems += await walk.check_queue(self._link, queue, (await self.counts([queue]))[0])
+            [counts], [totals] = await self.counts([queue]), await self.totals([queue])
+            problems += await walk.check_queue(self._link, queue, counts, totals.running)
         return problems
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _read_totals(now: int, flat: Sequence[bytes]) -> QueueTotals:
+    found = {
+        int(day): read_totals(packed)
+        for day, packed in zip(flat[::2], flat[1::2], strict=True)
+        if day.isdigit() and len(packed) == TOTALS_BYTES
+    }
+    first = now // DAY_MS - TOTAL_DAYS + 1
+    days = {utc_date(day): Totals(*numbers) for day, numbers in sorted(found.items()) if day >= first}
+    return QueueTotals(Totals(*map(sum, zip(*found.values(), strict=True))), days)
 
 
 def _info(answer: Any) -> dict[str, str]:

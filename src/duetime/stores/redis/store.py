@@ -168,8 +168,10 @@ class RedisStore(RedisReads):
             again=again,
         )
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
-        return await self._on_ids("cancel", queue, ids, (), _read_cancelled)
+    async def cancel(
+        self, queue: Queue, ids: Sequence[str], *, finished: bool = False
+    ) -> Sequence[Moved | StoreUnavailable | None]:
+        return await self._on_ids("cancel", queue, ids, ("1" if finished else "",), _read_cancelled)
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None

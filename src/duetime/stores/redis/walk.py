@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from duetime.job import Counts
+from duetime.job import Counts, Totals, broken_totals
 from duetime.names import Queue
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import LEASED, RECORD, STATE, WAITING, QueueState, is_value, read_header
@@ -43,7 +43,7 @@ class Picture:
         return self.jobs.setdefault(job_id, WalkFindings())
 
 
-async def check_queue(link: Link, queue: Queue, counts: Counts) -> list[str]:
+async def check_queue(link: Link, queue: Queue, counts: Counts, running: Totals) -> list[str]:
     """Every broken invariant of a queue. Only meaningful while nothing else runs."""
     picture = await _look(link, queue)
     return [
@@ -53,6 +53,7 @@ async def check_queue(link: Link, queue: Queue, counts: Counts) -> list[str]:
             *_check_jobs(picture),
             *_check_sweep(picture, counts.now),
             *_check_counts(picture, counts),
+            *_check_totals(picture, running),
         )
     ]
 
@@ -140,6 +141,11 @@ def _check_counts(picture: Picture, counts: Counts) -> Iterator[str]:
     counted = {"delayed": counts.delayed, "ready": counts.ready, "leased": counts.leased}
     if walked != counted:
         yield f"the counts say {counted}, the walk found {walked}"
+
+
+def _check_totals(picture: Picture, running: Totals) -> Iterator[str]:
+    places = [place for found in picture.jobs.values() for place, _ in found.places]
+    return broken_totals(running, jobs=len(places), leased=places.count("leases"), dead=places.count("dead"))
 
 
 async def _members(link: Link, key: str) -> AsyncIterator[tuple[bytes, float]]:

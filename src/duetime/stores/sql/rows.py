@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from duetime.job import Job, NewJob, Priority, State
 from duetime.names import Queue
@@ -28,7 +28,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class QueueRow(Struct):
-    """A queue in one step, in the order of the columns. `id` is 0 until the queue has a row."""
+    """A queue in one step, in the order of the columns. `id` is 0 until the queue has a row.
+
+    `happened` is no column: what the step adds to the queue's totals.
+    """
 
     id: int = 0
     known: int = 0
@@ -44,6 +47,15 @@ class QueueRow(Struct):
     leased: int = 0
     dead: int = 0
     reap_at: int = 0
+    happened: dict[str, int] = field(default_factory=dict[str, int])
+
+    def count(self, what: str, by: int = 1) -> None:
+        """`what` is a field of `job.Totals`."""
+        self.happened[what] = self.happened.get(what, 0) + by
+
+    def columns(self) -> tuple[int, ...]:
+        """Of its row, but for the id."""
+        return msgspec.structs.astuple(self)[1:-1]
 
     def rules(self) -> QueueRules:
         return QueueRules(

@@ -20,6 +20,7 @@ from duetime.errors import (
 from duetime.job import (
     STEP_BYTES,
     STEP_JOBS,
+    UNFENCED,
     Delivery,
     Event,
     IfExists,
@@ -95,6 +96,7 @@ def hold(line: QueueRow, job: JobRow, until: int) -> None:
 def die(line: QueueRow, job: JobRow, now: int, reason: Reason) -> Moved:
     leave(line, job)
     line.dead += 1
+    line.count("dead")
     job.place, job.dead_at, job.reason, job.expires_at = DEAD, now, reason.value, 0
     return Moved(Event.DEAD, job.id, job.born, job.attempt, reason=reason.value)
 
@@ -105,6 +107,7 @@ def expire(line: QueueRow, job: JobRow, now: int) -> Moved:
     if line.expired_to_dead:
         return die(line, job, now, Reason.EXPIRED)
     end(line, job)
+    line.count("expired")
     return Moved(Event.EXPIRED, job.id, job.born, job.attempt)
 
 
@@ -118,6 +121,8 @@ def wait_again(line: QueueRow, job: JobRow, now: int, due_at: int, event: Event)
         return expire(line, job, now)
     leave(line, job)
     wait(line, job, due_at)
+    if event is not Event.GIVEN_BACK:
+        line.count("released" if event is Event.RELEASED else "lapsed")
     return Moved(event, job.id, job.born, job.attempt, due_at)
 
 
@@ -130,6 +135,7 @@ def ack(line: QueueRow, job: JobRow | None, lease: Lease, now: int) -> Moved | L
     if not holds(job, lease):
         return lease_lost(lease)
     end(line, job)
+    line.count("acked")
     return Moved(Event.ACKED, job.id, job.born, job.attempt)
 
 
@@ -137,6 +143,7 @@ def ack_held(line: QueueRow, leases: Sequence[Lease]) -> list[Moved]:
     """The same for different leases that are all known to be held."""
     line.jobs -= len(leases)
     line.leased -= len(leases)
+    line.count("acked", len(leases))
     line.floor = max(line.floor, *(lease.born for lease in leases))
     return [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in leases]
 
@@ -144,11 +151,16 @@ def ack_held(line: QueueRow, leases: Sequence[Lease]) -> list[Moved]:
 # --- verbs on ids
 
 
-def cancel(line: QueueRow, job: JobRow, now: int) -> Moved | None:
+def cancel(line: QueueRow, job: JobRow, now: int, *, finished: bool) -> Moved | None:
     if job.place == GONE or job.expired(now):
         return None
-    event = Event.DELETED if job.place == DEAD else Event.CANCELLED
-    reason = "running" if job.place == LEASED else ""
+    event, reason = Event.CANCELLED, "running" if job.place == LEASED else ""
+    if job.place == DEAD:
+        event = Event.DELETED
+    elif finished:
+        event, reason = Event.ACKED, UNFENCED
+    if event is not Event.DELETED:
+        line.count(event)
     end(line, job)
     return Moved(event, job.id, job.born, job.attempt, reason=reason)
 
@@ -172,6 +184,7 @@ def respawn(line: QueueRow, job: JobRow, now: int, expires_at: int, tries: int |
     if tries is not None:
         job.tries = tries
     wait(line, job, now)
+    line.count("respawned")
     return Moved(Event.RESPAWNED, job.id, job.born, job.attempt, now)
 
 
@@ -234,6 +247,7 @@ class PushPlan:
         end(self._line, old)
         if expired:
             self._line.expired += 1
+            self._line.count("expired")
             return self._accept(new, Event.ACCEPTED, reason="expired", was=old.born)
         return self._accept(new, Event.REPLACED, was=old.born)
 
@@ -243,6 +257,7 @@ class PushPlan:
         expires_at = now + new.ttl_ms if new.ttl_ms else 0
         job = JobRow(new.id, born, WAITING, int(new.priority), due_at, expires_at, new.tries, 0, new.attempt)
         line.jobs += 1
+        line.count("accepted")
         line.last_born = max(line.last_born, born)
         if expires_at:
             line.reap_by(expires_at + 1)
@@ -343,6 +358,7 @@ class Picker:
 
     def _pick(self, row: ReadyRow, priority: Priority, lease_until: int) -> Pick:
         self._line.leased += 1
+        self._line.count("delivered")
         self._line.reap_by(lease_until)
         return Pick(row, priority, lease_until)
 

@@ -1,13 +1,14 @@
 """Reading and writing rows within one step; the words that the verbs and the views of the SQLite store are made of."""
 
 import logging
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import msgspec
 
+from duetime.job import DAY_MS, Totals
 from duetime.names import Queue
 from duetime.stores.base import Wake
 from duetime.stores.sql.queries import for_rows
@@ -18,6 +19,9 @@ from duetime.stores.sqlite.threads import Step
 log = logging.getLogger("duetime.stores")
 
 _INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
+
+TOTALS = Totals.__struct_fields__
+"""The columns of `totals` behind the day."""
 
 
 def fetch(step: Step, query: str, **parameters: object) -> list[tuple[Any, ...]]:
@@ -43,7 +47,7 @@ def changing(step: Step, queue: Queue, *, create: bool = False) -> Generator[Que
     """A queue's row while a step changes it; written back if it did."""
     line = load_queue(step, queue)
     held = line.jobs
-    before = msgspec.structs.astuple(line)
+    before = line.columns() if line.id else None
     if create and not line.id:
         line.id, line.floor = fetch_one(step, "new_queue")
         execute(step, "insert_queue", id=line.id, namespace=queue.namespace, name=queue.name)
@@ -52,9 +56,16 @@ def changing(step: Step, queue: Queue, *, create: bool = False) -> Generator[Que
         line.last_born = max(line.last_born, step.now)
     if not line.jobs and (idle_from := line.idle_from()):
         line.reap_by(idle_from)
-    after = msgspec.structs.astuple(line)
-    if after != before:
-        step.connection.execute(QUERIES["update_queue"], (*after[1:], line.id))
+    after = line.columns()
+    if line.id and after != before:
+        step.connection.execute(QUERIES["update_queue"], (*after, line.id))
+    if line.happened:
+        add_to_totals(step, queue, step.now // DAY_MS, line.happened)
+
+
+def add_to_totals(step: Step, queue: Queue, day: int, happened: Mapping[str, int]) -> None:
+    numbers = [happened.get(what, 0) for what in TOTALS]
+    step.connection.execute(QUERIES["add_to_totals"], (*queue, day, *numbers))
 
 
 def find_jobs(step: Step, line: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from duetime.clock import Clock, SystemClock
 from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreFull, StoreUnavailable
-from duetime.job import Counts, Job, Lease, Moved, State
+from duetime.job import Counts, Job, Lease, Moved, QueueTotals, State
 from duetime.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -159,8 +159,10 @@ class SqliteStore:
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
         return await self._writer.run(lambda step: verbs.extend(step, lease, ttr_ms), queue=lease.queue)
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        return await self._writer.run(lambda step: verbs.cancel(step, queue, ids), queue=queue, jobs=len(ids))
+    async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
+        return await self._writer.run(
+            lambda step: verbs.cancel(step, queue, ids, finished=finished), queue=queue, jobs=len(ids)
+        )
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
@@ -190,6 +192,9 @@ class SqliteStore:
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         return await self._reader.run(lambda step: views.counts(step, queues))
+
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        return await self._reader.run(lambda step: [views.totals(step, queue) for queue in queues])
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         return await self._reader.run(lambda step: views.queues(step, namespace))

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from duetime.errors import DuetimeError, LeaseLost, MarkMismatch
-from duetime.job import STEP_JOBS, Event, Lease, Moved, Priority, Reason, State
+from duetime.job import DAY_MS, STEP_JOBS, TOTAL_DAYS, Event, Lease, Moved, Priority, Reason, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange
 from duetime.stores.sql import rules
@@ -29,6 +29,8 @@ from duetime.stores.sql.rows import (
     ready_rows,
 )
 from duetime.stores.sqlite.rows import (
+    TOTALS,
+    add_to_totals,
     announce,
     changing,
     earliest,
@@ -230,10 +232,11 @@ def _settle(step: Step, queue: Queue, line: QueueRow, jobs: Sequence[JobRow], he
 # --- verbs on ids
 
 
-def cancel(step: Step, queue: Queue, ids: Sequence[str]) -> list[Moved | None]:
+def cancel(step: Step, queue: Queue, ids: Sequence[str], *, finished: bool) -> list[Moved | None]:
     with changing(step, queue) as line:
         jobs = find_jobs(step, line, ids)
-        answers = [rules.cancel(line, jobs[job_id], step.now) if job_id in jobs else None for job_id in ids]
+        found = [jobs.get(job_id) for job_id in ids]
+        answers = [rules.cancel(line, job, step.now, finished=finished) if job else None for job in found]
         write_jobs(step, line, [job for job in jobs.values() if job.place == GONE])
     return answers
 
@@ -269,6 +272,7 @@ def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) 
     with changing(step, queue, create=True) as line:
         line.floor = max(line.floor, step.now)
         if limit is None and set(states) == set(State):
+            execute(step, "delete_totals", namespace=queue.namespace, queue=queue.name)
             return _forget(step, line)
         bound = STEP_JOBS if limit is None else min(limit, STEP_JOBS)
         found = list[str]()
@@ -354,11 +358,20 @@ def _forget_queues(step: Step) -> None:
         execute(step, "forget_floor", floor=max(floor for _, floor in removable))
 
 
+def _fold_totals(step: Step) -> None:
+    """Add totals of days that are no longer shown to day 0. Those of a forgotten queue end with its last day."""
+    before = step.now // DAY_MS - TOTAL_DAYS
+    for namespace, name, *numbers in fetch(step, "take_old_totals", before=before, limit=STEP_JOBS):
+        add_to_totals(step, Queue(namespace, name), 0, dict(zip(TOTALS, numbers, strict=True)))
+        execute(step, "delete_forgotten_totals", namespace=namespace, queue=name)
+
+
 def _sweep(step: Step) -> bool:
     """Remove some of what nobody will ask for again; True if there are more jobs of purged queues."""
     execute(step, "delete_old_marks", now=step.now - CLOCK_ERROR_MS, limit=STEP_JOBS)
     execute(step, "delete_old_counters", now=step.now, limit=STEP_JOBS)
     _forget_queues(step)
+    _fold_totals(step)
     discarded = fetch_one(step, "some_discarded")
     if discarded is None:
         return False

@@ -6,7 +6,20 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from duetime.clock import MAX_INSTANT
-from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, State, payload_bytes
+from duetime.job import (
+    DAY_MS,
+    STEP_BYTES,
+    STEP_JOBS,
+    TOTAL_DAYS,
+    Counts,
+    Job,
+    QueueTotals,
+    State,
+    Totals,
+    broken_totals,
+    payload_bytes,
+    utc_date,
+)
 from duetime.names import Queue
 from duetime.stores.base import Page
 from duetime.stores.sql.rows import PRIORITIES, QueueRow, as_json, view
@@ -135,6 +148,13 @@ def _counts(step: Step, line: QueueRow) -> Counts:
     )
 
 
+def totals(step: Step, queue: Queue) -> QueueTotals:
+    first = step.now // DAY_MS - TOTAL_DAYS + 1
+    rows = fetch(step, "get_totals", namespace=queue.namespace, queue=queue.name)
+    running = Totals(*map(sum, zip(*(numbers for _, *numbers in rows), strict=True)))
+    return QueueTotals(running, {utc_date(day): Totals(*numbers) for day, *numbers in rows if day >= first})
+
+
 def due_histogram(step: Step, queue: Queue, edges: Sequence[int]) -> list[int]:
     line = load_queue(step, queue)
     return [_count(step, line, first, last) for first, last in pairwise(edges)]
@@ -169,3 +189,8 @@ def _problems(step: Step) -> Iterator[str]:
         yield f"queue {queue}: {job_id!r} {what}"
     for name, reap_at, needed_at in fetch(step, "check_agenda"):
         yield f"{name}: the reaper comes at {reap_at} and is needed at {needed_at}"
+    for queue in queues(step, None):
+        line = load_queue(step, queue)
+        running = totals(step, queue).running
+        for problem in broken_totals(running, jobs=line.jobs, leased=line.leased, dead=line.dead):
+            yield f"{queue}: {problem}"

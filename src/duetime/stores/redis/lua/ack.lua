@@ -3,7 +3,7 @@
 -- ARGV: 1 now or '' · 2 bytes of values to read · 3 the latest born among the leases · 4 their fences in one piece ·
 --   5.. their ids, each once
 -- Returns: one letter per lease: a acked, g gone already, l lease lost
--- Touches: leases jobs tries info meta agenda
+-- Touches: leases jobs tries info meta agenda totals
 
 local now, budget, fences = q.clock(ARGV[1]), tonumber(ARGV[2]), ARGV[4]
 q.begin()
@@ -30,6 +30,7 @@ if #finished > 0 then
   if q.informed > 0 then
     q.hdels[q.info] = finished
   end
+  q.count(N_ACKED, #finished)
   q.commit()
 end
 return table.concat(letters)

@@ -3,7 +3,7 @@
 -- ARGV: 1 '1' to change, which creates the queue, '0' to read · 2 paused · 3 strict · 4 expired_to_dead · 5 max_jobs ·
 --   6 max_body: numbers, or '' for what stays as it is
 -- Returns: { paused, strict, expired_to_dead, max_jobs, max_body }
--- Touches: meta agenda
+-- Touches: meta agenda totals
 
 q.begin()
 local was_paused = q.paused
@@ -17,6 +17,7 @@ if ARGV[1] == '1' then
   q.read_rules(call('HGET', q.meta, 'rules'))
   call('ZADD', q.agenda, 'LT', q.is_idle() and q.text(q.latest + IDLE) or '+inf', q.name)
   call('PERSIST', q.meta)
+  call('PERSIST', q.totals)
 end
 if was_paused and rules[1] == 0 then
   q.paused, q.first_due = false, q.earliest()

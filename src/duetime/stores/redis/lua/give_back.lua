@@ -2,7 +2,7 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 fence
 -- Returns: packed Moved (given_back, expired or dead), false if the lease is lost
--- Touches: leases wait tries jobs info dead ttl meta agenda
+-- Touches: leases wait tries jobs info dead ttl meta agenda totals
 
 local now, id = q.clock(ARGV[1]), ARGV[2]
 q.begin()

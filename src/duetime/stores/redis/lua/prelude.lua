@@ -10,6 +10,8 @@
 --   P:ttl       zset  id by expires_at, for jobs with a ttl that wait and were due when the sweep came by
 --   P:info      hash  id -> last error (with its length before it) and attributes, for jobs that have either
 --   P:meta      hash  rules, state (see RULES and STATE), expired (a total), sweeping (where an unfinished sweep is)
+--   P:totals    hash  day (UTC, from the epoch on) -> what happened (see TOTALS); day 0 is the sum of the days that are
+--                     no longer kept one by one. Outlives a queue that was forgotten, for a while
 --   P:mark:*    string  what a marked push answered
 --   P:damaged   hash  id -> what was found of a job that cannot be read, set aside for people to look at
 --   KEYS[2]     zset  `dt:{NN}:queues`: queue by a lower bound of its next lease end or expiry; the registry of
@@ -39,9 +41,9 @@ local WAITING, LEASED, DEAD_TRIES, DEAD_KILLED, DEAD_EXPIRED = 0, 1, 2, 3, 4
 
 -- What happened: event, reason, born, attempt, due_at, was. Codes are positions in codec.py's EVENTS and REASONS.
 local MOVED = '>BBI8I4I8I8'
-local ACCEPTED, KEPT, REPLACED, GIVEN_BACK, RELEASED, LEASE_EXPIRED = 0, 1, 2, 4, 6, 7
+local ACCEPTED, KEPT, REPLACED, GIVEN_BACK, ACKED, RELEASED, LEASE_EXPIRED = 0, 1, 2, 4, 5, 6, 7
 local DEAD, CANCELLED, RESCHEDULED, EXPIRED, DELETED, RESPAWNED = 8, 9, 10, 11, 13, 14
-local NO_REASON, BY_TRIES, BY_EXPIRY, IS_WAITING, IS_LEASED, IS_DEAD, IS_RUNNING = 0, 1, 3, 4, 5, 6, 7
+local NO_REASON, BY_TRIES, BY_EXPIRY, IS_WAITING, IS_LEASED, IS_DEAD, IS_RUNNING, UNFENCED = 0, 1, 3, 4, 5, 6, 7, 8
 
 -- A header: flags, born, ttl, tries. Flags: priority 2 bits, form of the ttl 2 bits, code of the tries 3 bits, long
 -- born 1 bit.
@@ -56,6 +58,13 @@ local RULES, STATE = '>BI8I8', '>I8I8I8I8I8'
 local NO_SLACK = 2 ^ 52
 
 local IDLE = 600000 -- IDLE_MS of stores/base.py: an empty queue is forgotten when it has not been used for this long
+
+-- What happened on a day, in the order of job.Totals, and the place of each number. A script counts all it does with
+-- one read and one write of today's field, however many jobs it moves.
+local TOTALS, NO_TOTALS = '>I6I6I6I6I6I6I6I6I6', string.rep('\0', 54)
+local N_ACCEPTED, N_DELIVERED, N_ACKED, N_RELEASED, N_LAPSED = 1, 2, 3, 4, 5
+local N_DEAD, N_CANCELLED, N_EXPIRED, N_RESPAWNED = 6, 7, 8, 9
+local DAY, TOTAL_DAYS = 86400000, 31
 
 local CHUNK = 4000 -- arguments that one unpack() can take; even, so that pairs stay together
 
@@ -73,12 +82,14 @@ local q = {
   dead = prefix .. ':dead',
   ttl = prefix .. ':ttl',
   damaged = prefix .. ':damaged',
+  totals = prefix .. ':totals',
   wait = { prefix .. ':wait:1', prefix .. ':wait:2', prefix .. ':wait:3' },
   agenda = KEYS[2],
   floors = sub(KEYS[2], 1, 7) .. ':floor',
   name = sub(prefix, 9),
   shapes = {},
   first_due = huge, -- the earliest due_at that the script planned
+  now = 0,
 }
 
 -- The given instant, or this server's.
@@ -158,7 +169,17 @@ function q.is_idle()
   return not has_rules and call('HLEN', q.jobs) == 0 and call('HLEN', q.damaged) == 0
 end
 
--- Removes the last keys of a queue. No born of its jobs may come again, so its floor lives on in the partition's.
+-- Lets the totals of a queue that is forgotten for idleness go some time after it: soon if it was for one answer.
+function q.age_totals()
+  local accepted, days = 0, q.all_totals()
+  for i = 2, #days, 2 do
+    accepted = accepted + (#days[i] == #NO_TOTALS and unpack_struct('>I6', days[i]) or 0)
+  end
+  call('PEXPIRE', q.totals, q.text((accepted > 1 and TOTAL_DAYS or 1) * DAY))
+end
+
+-- Removes the last keys of a queue but for its totals. No born of its jobs may come again, so its floor lives on in the
+-- partition's.
 function q.forget_queue()
   call('UNLINK', q.meta)
   call('ZREM', q.agenda, q.name)
@@ -180,9 +201,10 @@ function q.begin()
   q.old_state, q.sweeping = meta[2] or pack(STATE, q.floor, 0, 0, NO_SLACK, 0), meta[3]
   q.held, q.recorded, q.informed = call('HLEN', q.jobs), call('HLEN', q.tries), call('HLEN', q.info)
   q.expiring, q.aside = call('ZCARD', q.ttl), call('HLEN', q.damaged)
-  call('ZCARD', q.leases)
-  call('ZCARD', q.dead)
+  q.found_jobs, q.found_leases, q.found_dead = q.held, call('ZCARD', q.leases), call('ZCARD', q.dead)
   call('ZCARD', q.agenda)
+  q.day = math.floor(q.now / DAY)
+  q.counted = call('HGET', q.totals, q.day)
   local wait = q.wait
   q.waiting = { call('ZCARD', wait[1]), call('ZCARD', wait[2]), call('ZCARD', wait[3]) }
   q.plan_anew()
@@ -231,9 +253,53 @@ function q.fetch(key, ids)
   return values
 end
 
--- The plan: what goes and what comes, by key; how many jobs expired; the next end that the agenda must know of.
+-- The plan: what goes and what comes, by key; how many jobs expired; the next end that the agenda must know of; what is
+-- to be counted.
 function q.plan_anew()
-  q.zrems, q.hdels, q.zadds, q.hsets, q.expired, q.next_end = {}, {}, {}, {}, 0, huge
+  q.zrems, q.hdels, q.zadds, q.hsets, q.expired, q.next_end, q.news = {}, {}, {}, {}, 0, huge, nil
+end
+
+-- Plans that the totals rise.
+function q.count(place, by)
+  if not q.news then
+    q.news = { 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  end
+  q.news[place] = q.news[place] + (by or 1)
+end
+
+-- Days and packed totals by turns. There are few more days than TOTAL_DAYS.
+function q.all_totals()
+  return call('HGETALL', q.totals)
+end
+
+-- One packed set of totals with `more` added.
+function q.add_totals(packed, more)
+  local sums = { unpack_struct(TOTALS, packed) }
+  for i = 1, 9 do
+    sums[i] = sums[i] + more[i]
+  end
+  return pack(TOTALS, unpack(sums, 1, 9))
+end
+
+-- The first event of a day: days that are no longer kept one by one go into day 0. Where there are no totals yet, the
+-- jobs that were there before counting began are its first ones.
+function q.begin_day()
+  local days, base = q.all_totals(), NO_TOTALS
+  local old = { '0' }
+  for i = 1, #days, 2 do
+    local day, packed = tonumber(days[i]), days[i + 1]
+    if day and day <= q.day - TOTAL_DAYS and #packed == #NO_TOTALS then
+      old[#old + 1] = days[i]
+      base = q.add_totals(base, { unpack_struct(TOTALS, packed) })
+    end
+  end
+  if #days == 0 then
+    base = q.add_totals(base, { q.found_jobs, q.found_leases, 0, 0, 0, q.found_dead, 0, 0, 0 })
+  end
+  if base ~= NO_TOTALS then
+    call('HDEL', q.totals, unpack(old))
+    call('HSET', q.totals, 0, base)
+  end
 end
 
 function q.append(lists, key, one, two)
@@ -308,6 +374,7 @@ end
 function q.die(id, job, now, state)
   q.zadd(q.dead, now, id)
   q.hset(q.tries, id, pack(RECORD, state, job[1], job[2], job[3], job[4], job[5], job[6], 0))
+  q.count(N_DEAD)
   return pack(MOVED, DEAD, state - DEAD_TRIES + BY_TRIES, job[1], job[2], 0, 0)
 end
 
@@ -318,6 +385,7 @@ function q.expire(id, job, now)
     return q.die(id, job, now, DEAD_EXPIRED)
   end
   q.forget(id, job[1])
+  q.count(N_EXPIRED)
   return pack(MOVED, EXPIRED, NO_REASON, job[1], job[2], 0, 0)
 end
 
@@ -332,6 +400,9 @@ function q.settle(id, job, expires, now, due, event)
   end
   q.hset(q.tries, id, pack(RECORD, WAITING, job[1], job[2], job[3], job[4], job[5], due, expires))
   q.stand(id, job[5], due, expires)
+  if event ~= GIVEN_BACK then
+    q.count(event == RELEASED and N_RELEASED or N_LAPSED)
+  end
   return pack(MOVED, event, NO_REASON, job[1], job[2], due, 0)
 end
 
@@ -357,6 +428,14 @@ function q.commit()
   end
   if q.expired > 0 then
     call('HINCRBY', q.meta, 'expired', q.expired)
+  end
+  if q.news then
+    if not q.counted or #q.counted ~= #NO_TOTALS then
+      q.begin_day()
+      q.counted = NO_TOTALS
+    end
+    q.counted = q.add_totals(q.counted, q.news)
+    call('HSET', q.totals, q.day, q.counted)
   end
   if q.next_end < huge then
     call('ZADD', q.agenda, 'LT', q.next_end, q.name)

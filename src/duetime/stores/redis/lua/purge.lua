@@ -3,7 +3,7 @@
 -- ARGV: 1 now or '' · 2 jobs to remove ('' for everything) · 3 as many as are wanted in all ('' for all there are) ·
 --   4 jobs to look at one by one · 5.. states
 -- Returns: { now, number removed, 1 if more are wanted and there else 0 }
--- Touches: jobs wait tries info leases dead ttl meta agenda damaged floors
+-- Touches: jobs wait tries info leases dead ttl meta agenda damaged floors totals
 
 local now = q.clock(ARGV[1])
 q.begin()
@@ -25,7 +25,7 @@ if ARGV[2] == '' then
   else
     q.floor = math.max(q.floor, q.latest)
   end
-  call('UNLINK', q.damaged, q.jobs, q.tries, q.info, q.leases, q.dead, q.ttl, q.wait[1], q.wait[2], q.wait[3])
+  call('UNLINK', q.damaged, q.jobs, q.tries, q.info, q.leases, q.dead, q.ttl, q.wait[1], q.wait[2], q.wait[3], q.totals)
   if q.is_idle() then
     q.forget_queue()
   else

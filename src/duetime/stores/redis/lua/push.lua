@@ -13,7 +13,7 @@
 --                           a brief mark stands for jobs that were all accepted with one born
 --   text                    refused: 'm' mark_mismatch · 'f max_jobs' queue_full · 'b index max_body' body_too_large ·
 --                           'l index' expires_before_due · 'x index' job_exists
--- Touches: jobs wait tries info leases dead ttl meta agenda damaged mark
+-- Touches: jobs wait tries info leases dead ttl meta agenda damaged mark totals
 
 local args = ARGV
 local now, budget, distinct = q.clock(args[1]), tonumber(args[2]), args[3] == '1'
@@ -164,6 +164,7 @@ local function add(group, first, last, above)
   q.next_end = math.min(q.next_end, expires > 0 and expires + 1 or huge)
   q.largest = math.max(q.largest, #header + largest_body + #o.attributes)
   q.held = q.held + last - first + 1
+  q.count(N_ACCEPTED, last - first + 1)
   return born
 end
 
@@ -199,7 +200,10 @@ local function meet(id, kind)
   q.forget(id, born)
   q.hdels[q.jobs] = nil -- the new value takes the old one's place
   q.held = q.held - 1
-  q.expired = q.expired + (expired and 1 or 0)
+  if expired then
+    q.expired = q.expired + 1
+    q.count(N_EXPIRED)
+  end
   return nil, born, expired
 end
 
@@ -313,6 +317,7 @@ if any then
   if not known then
     call('ZADD', q.agenda, 'LT', q.is_idle() and q.text(q.latest + IDLE) or '+inf', q.name)
     call('PERSIST', q.meta)
+    call('PERSIST', q.totals)
   end
   for mark, made in pairs(made_now) do
     -- Redis only cleans up; a given clock may go slower than Redis's own.

@@ -4,7 +4,7 @@
 -- ARGV: 1 now or '' · 2 jobs to move · 3 bytes of values to read
 -- Returns: { now, when to come again or false, id, packed Moved (lease_expired, dead, expired).. }; '' for a Moved: the
 --   job cannot be read and was set aside
--- Touches: leases wait tries jobs info dead ttl meta agenda damaged floors
+-- Touches: leases wait tries jobs info dead ttl meta agenda damaged floors totals
 
 local now, limit, budget = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
@@ -65,6 +65,7 @@ end
 if q.is_idle() then
   if q.latest + IDLE <= now then
     q.forget_queue()
+    q.age_totals()
     return answer
   end
   again = math.min(again, q.latest + IDLE)

@@ -2,7 +2,7 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 id · 3 fence · 4 delay_ms · 5 error ('' keeps the last one)
 -- Returns: packed Moved (released, dead or expired), false if the lease is lost
--- Touches: leases wait tries jobs info dead ttl meta agenda
+-- Touches: leases wait tries jobs info dead ttl meta agenda totals
 
 local now, id = q.clock(ARGV[1]), ARGV[2]
 q.begin()

@@ -6,7 +6,7 @@
 --   { id, moved.. } of jobs that had expired ('' for moved: the job cannot be read and was set aside), and of the
 --   deliveries { id.. }, their records in one piece, { header + body.. } and { info or false.. }, or false if none
 --   has any }
--- Touches: wait leases tries jobs info dead ttl meta agenda damaged
+-- Touches: wait leases tries jobs info dead ttl meta agenda damaged totals
 
 local now, looks, room = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
@@ -105,6 +105,7 @@ local infos = false
 if #raws > 0 then
   infos = q.informed > 0 and q.fetch(q.info, names)
   q.zadds[q.leases] = ends
+  q.count(N_DELIVERED, #raws)
   local died = q.hsets[q.tries] -- records of jobs that died of age
   if died then
     for i = 1, #values do

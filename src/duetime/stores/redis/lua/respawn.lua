@@ -3,7 +3,7 @@
 -- ARGV: 1 now or '' · 2 ttl_ms · 3 tries ('' keeps each job's own) · 4 how many of the longest dead ('' for the ids
 --   that follow) · 5.. ids
 -- Returns: { id, packed Moved (respawned).. }; '' for a Moved: the job cannot be read and was set aside
--- Touches: dead wait jobs tries info ttl meta agenda damaged
+-- Touches: dead wait jobs tries info ttl meta agenda damaged totals
 
 local now, age, allowed = q.clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 q.begin()
@@ -25,6 +25,7 @@ for i = 1, #ids do
       q.set_error(id, '')
     end
     q.stand(id, priority, now, expires)
+    q.count(N_RESPAWNED)
     answer[#answer + 1] = id
     answer[#answer + 1] = pack(MOVED, RESPAWNED, NO_REASON, born, attempt, now, 0)
   end

@@ -172,6 +172,95 @@ WHERE (namespace, queue, name) IN (
     LIMIT :limit
 );
 
+-- name: add_to_totals
+-- description: What one step did, under its day. Positional, because it runs in almost every step.
+INSERT INTO totals (
+    namespace,
+    queue,
+    day,
+    accepted,
+    delivered,
+    acked,
+    released,
+    lapsed,
+    dead,
+    cancelled,
+    expired,
+    respawned
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (namespace, queue, day) DO UPDATE SET
+    accepted = accepted + excluded.accepted,
+    delivered = delivered + excluded.delivered,
+    acked = acked + excluded.acked,
+    released = released + excluded.released,
+    lapsed = lapsed + excluded.lapsed,
+    dead = dead + excluded.dead,
+    cancelled = cancelled + excluded.cancelled,
+    expired = expired + excluded.expired,
+    respawned = respawned + excluded.respawned;
+
+-- name: get_totals
+-- description: What happened in a queue, day by day.
+SELECT
+    day,
+    accepted,
+    delivered,
+    acked,
+    released,
+    lapsed,
+    dead,
+    cancelled,
+    expired,
+    respawned
+FROM totals
+WHERE namespace = :namespace AND queue = :queue
+ORDER BY day;
+
+-- name: delete_totals
+-- description: Of a queue that is purged.
+DELETE FROM totals WHERE namespace = :namespace AND queue = :queue;
+
+-- name: take_old_totals
+-- description: Remove some of the days that are no longer kept one by one. Bounded, because nobody waits for it.
+DELETE FROM totals
+WHERE (namespace, queue, day) IN (
+    SELECT
+        namespace,
+        queue,
+        day
+    FROM totals
+    WHERE day > 0 AND day <= :before
+    ORDER BY day
+    LIMIT :limit
+)
+RETURNING
+    namespace,
+    queue,
+    accepted,
+    delivered,
+    acked,
+    released,
+    lapsed,
+    dead,
+    cancelled,
+    expired,
+    respawned;
+
+-- name: delete_forgotten_totals
+-- description: Of a queue that is not known any more and has no day but day 0.
+DELETE FROM totals
+WHERE
+    namespace = :namespace
+    AND queue = :queue
+    AND NOT EXISTS (
+        SELECT 1 FROM totals
+        WHERE namespace = :namespace AND queue = :queue AND day > 0
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM queues
+        WHERE namespace = :namespace AND name = :queue AND known = 1
+    );
+
 -- name: get_meta
 -- description: The file's one row.
 SELECT

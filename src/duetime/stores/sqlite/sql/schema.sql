@@ -52,6 +52,26 @@ CREATE INDEX queues_reap ON queues (reap_at) WHERE reap_at > 0;
 -- serves removable_queues
 CREATE INDEX queues_unknown ON queues (floor) WHERE known = 0;
 
+-- What happened in queues (see job.Totals). Kept by the queue's name: they outlive a queue that was forgotten.
+CREATE TABLE totals (
+    namespace TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    day INTEGER NOT NULL,               -- UTC, from the epoch on; 0 = all that are no longer kept one by one
+    accepted INTEGER NOT NULL,
+    delivered INTEGER NOT NULL,
+    acked INTEGER NOT NULL,
+    released INTEGER NOT NULL,
+    lapsed INTEGER NOT NULL,
+    dead INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL,
+    expired INTEGER NOT NULL,
+    respawned INTEGER NOT NULL,
+    PRIMARY KEY (namespace, queue, day)
+) WITHOUT ROWID;
+
+-- serves take_old_totals
+CREATE INDEX totals_days ON totals (day) WHERE day > 0;
+
 -- Ids that purged queues had: their jobs no longer count, and the reaper removes them bit by bit.
 CREATE TABLE discarded (
     queue INTEGER PRIMARY KEY
