@@ -62,7 +62,7 @@ class World:
         return topic
 
     async def add(self, job_id: str, key: str = "mail", **body: Any) -> None:
-        await self.service.desk.add(self.place(key), job_id, body)
+        await self.service.jobs.add(self.place(key), job_id, body)
 
     async def job(self, job_id: str, key: str = "mail") -> Job | None:
         [job] = await self.engine.store.get(self.place(key).queue, [job_id])

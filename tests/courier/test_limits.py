@@ -318,7 +318,7 @@ class TestShortLeaseAndFewSlots:
         assert isinstance(lane, TopicLane)
         await until(lambda: bool(lane.running))
 
-        await world.service.desk.delete(world.place("second"), "2")
+        await world.service.jobs.delete(world.place("second"), "2")
         await until(lambda: not lane.running)  # the renewal noticed
         go.set()
         await world.gone("1", key="first")
@@ -336,7 +336,7 @@ async def test_a_job_that_is_deleted_during_its_call_is_not_counted(world: World
     await world.add("1")
     await receiver.got(1)
 
-    await world.service.desk.delete(world.place("mail"), "1")
+    await world.service.jobs.delete(world.place("mail"), "1")
     await world.add("1")
     go.set()
     await receiver.got(2)

@@ -32,9 +32,9 @@ async def test_requests_and_notifications_can_be_compared(world: World, receiver
         for number in (0, 1, 2, 4):
             await world.gone(f"job-{number}")
         await world.waits("job-3")
-        await world.service.desk.get(world.place("mail"), "job-3")
-        await world.service.desk.delete(world.place("mail"), "job-3")
-        for again in (world.service.desk.get, world.service.desk.delete):
+        await world.service.jobs.get(world.place("mail"), "job-3")
+        await world.service.jobs.delete(world.place("mail"), "job-3")
+        for again in (world.service.jobs.get, world.service.jobs.delete):
             with pytest.raises(JobNotFound):
                 await again(world.place("mail"), "job-3")
         logging.getLogger("duetime.courier").warning("trouble")

@@ -95,7 +95,7 @@ async def test_a_job_is_due_after_the_topics_delay_or_at_its_fix_time(world: Wor
 
     await world.add("delayed", to="ann")
     fixed = "2037-11-15 09:00:00"
-    await world.service.desk.add(world.place("mail"), "fixed", {"to": "bob"}, fix_time=fixed)
+    await world.service.jobs.add(world.place("mail"), "fixed", {"to": "bob"}, fix_time=fixed)
     delayed, at = await world.job("delayed"), await world.job("fixed")
 
     assert delayed
@@ -110,7 +110,7 @@ async def test_a_job_is_due_after_the_topics_delay_or_at_its_fix_time(world: Wor
 
 async def test_get_and_delete_by_topic_and_id_also_while_offline(world: World) -> None:
     await world.topic(delay_ms=3_600_000)
-    desk, place = world.service.desk, world.place("mail")
+    desk, place = world.service.jobs, world.place("mail")
     await world.add("a:1", to="ann")
     await world.topics.set_status(place, Status.OFFLINE)
 

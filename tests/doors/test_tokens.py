@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from duetime.client import AsyncClient
-from duetime.doors.lmstfy import LmstfyDoor, Options, Parts
+from duetime.doors.lmstfy import LmstfyDoor, LmstfyOptions, LmstfyParts
 from duetime.doors.tokens import Tokens
 from duetime.doors.v1 import NativeDoor
 from duetime.doors.v1.gate import TokenGate
@@ -35,7 +35,7 @@ async def doors() -> AsyncIterator[Doors]:
         RegistryCopy(lambda: pools.registry) as mirror,
     ):
         tokens = Tokens(mirror, lambda: pools.registry, pools)
-        parts = Parts.make(pools, mirror, tokens, Options(), Scraper(pools, Alone()))
+        parts = LmstfyParts.make(pools, mirror, tokens, LmstfyOptions(), Scraper(pools, Alone()))
         native = NativeDoor(pools, TokenGate(tokens, parts.limits))
         async with listen(native) as first, listen(LmstfyDoor(parts)) as second:
             yield Doors(first.url, second.url, tokens)

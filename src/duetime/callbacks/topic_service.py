@@ -39,7 +39,7 @@ class TopicService:
         zone: tzinfo | None = None,
     ) -> None:
         self.topics = topics or TopicRegistry(registry)
-        self.desk = TopicJobs(engine, self.topics, zone=zone)
+        self.jobs = TopicJobs(engine, self.topics, zone=zone)
         self._registry = registry
         self._targets = targets or AllowedTargets()
         self._zone = zone
@@ -92,7 +92,7 @@ class TopicService:
     async def add_job(
         self, place: TopicPlace, job_id: str, body: bytes, *, fix_time: str = "", due_at: int | None = None
     ) -> Moved:
-        return await self.desk.add(place, job_id, body, fix_time=fix_time, due_at=due_at)
+        return await self.jobs.add(place, job_id, body, fix_time=fix_time, due_at=due_at)
 
     async def sample(self, place: TopicPlace, body: bytes = b"") -> SampleOut:
         """Call once, and tell what was sent and what came back."""

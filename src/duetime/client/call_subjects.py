@@ -1,4 +1,4 @@
-"""What a Call is about, for those who watch calls go by: tracing. The other calls have no subject."""
+"""What a Call is about, for tracing. Calls that are not traced by jobs have no subject."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from duetime.names import Queue
 
 @dataclass(frozen=True)
 class Pushing:
-    """`again` makes the same call with other jobs in the place of these."""
+    """`again` makes the same call with other jobs instead of these."""
 
     queue: Queue
     jobs: Sequence[NewJob]
@@ -19,12 +19,12 @@ class Pushing:
 
 @dataclass(frozen=True)
 class Reserving:
-    """Answers deliveries."""
+    """The call answers deliveries."""
 
 
 @dataclass(frozen=True)
 class Settling:
-    """`verb` ends the holding of these."""
+    """The call ends the leases of these jobs by `verb`."""
 
     verb: str
     leased: Sequence[Lease | Delivery]

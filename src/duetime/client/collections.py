@@ -168,7 +168,7 @@ class DelayedQueue(Collection):
         """
         while jobs := sorted(self._jobs(), key=lambda job: (job.born, job.id)):
             for job in jobs:
-                # Whoever removes it has it.
+                # Two consumers may find the same value; the one that removes it has it.
                 if self.remove_id(job.id):
                     return self._codec.decode(job.body)
         return None
@@ -254,7 +254,7 @@ class BlockingQueue(Collection):
         try:
             return Taken(self._client, delivery, self._codec.decode(delivery.body))
         except ValueError as error:
-            # What cannot be read now cannot be read later: keep it where somebody sees it.
+            # A value that cannot be read now cannot be read later, so it goes to the dead letters, where people see it.
             self._client.kill(delivery, error=f"not readable by the codec: {error}")
             raise
 

@@ -44,7 +44,7 @@ def open_async(way: Way) -> AsyncTransport:
 
 
 def _traced() -> ModuleType:
-    """By name: tracing stands above the client, and its packages are optional."""
+    """Imports tracing by its name: it stands above the client, and its packages are optional."""
     try:
         return import_module("duetime.tracing.client")
     except ModuleNotFoundError as missing:

@@ -54,7 +54,7 @@ def _timeout(call: Call[Any]) -> httpx.Timeout:
 
 
 class Attempts:
-    """What to do after each try of one call; the same for both colours."""
+    """What to do after each try of one call; the same for the sync and the async transport."""
 
     def __init__(self, call: Call[Any]) -> None:
         self._call = call
@@ -177,7 +177,7 @@ class AsyncEmbedded:
     async def _serve(self, ready: asyncio.Future[Engine]) -> None:
         try:
             async with embedded_engine(self._url, self._journal) as engine:
-                if not ready.done():  # its caller may be gone
+                if not ready.done():  # the caller may have been cancelled
                     ready.set_result(engine)
                     await self._stop.wait()
         except Exception as error:

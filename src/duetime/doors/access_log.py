@@ -1,7 +1,7 @@
 """The access log: one line per request at any door. Off by default; the admin API switches it for all processes.
 
 The fields are lmstfy's. It never holds a secret: tokens and the like in a query and tokens in admin paths are masked.
-A path that no door knows may hold a token at any place, so only its first segment is shown, if that is one of ours.
+A path that no door knows may hold a token in any segment, so only its first segment is shown, if that is one of ours.
 """
 
 import logging
@@ -33,7 +33,7 @@ GONE = 499
 UNKNOWN = 404
 """The status of a path that no door knows, if the request was let in to no pool."""
 FAILED = 500
-"""... and of one that ended without an answer."""
+"""The status of a request that ended without an answer."""
 
 LISTENER_PATHS = (
     "api",
@@ -50,7 +50,7 @@ LISTENER_PATHS = (
 )
 OUQIANG_PATHS = ("push", "pop", "finish", "delete", "get")
 FIRST_SEGMENTS = frozenset({*LISTENER_PATHS, *OUQIANG_PATHS})
-"""With these begin the paths that some door knows."""
+"""The first segments of the paths that some door knows."""
 
 _TOKEN_IN_PATH = re.compile(r"^(/token/[^/]*/)[^/]+")
 _SECRET = re.compile(r"token|passw|secret|signature|api_?key", re.IGNORECASE)
@@ -59,19 +59,19 @@ _SECRET = re.compile(r"token|passw|secret|signature|api_?key", re.IGNORECASE)
 class AccessLog:
     """`default` holds until somebody switches it."""
 
-    def __init__(self, mirror: RegistryCopy, registry: Callable[[], Registry], *, default: bool = False) -> None:
-        self._mirror = mirror
+    def __init__(self, registry_copy: RegistryCopy, registry: Callable[[], Registry], *, default: bool = False) -> None:
+        self._registry_copy = registry_copy
         self._registry = registry
         self._default = default
 
     @property
     def enabled(self) -> bool:
-        record = self._mirror.get(KIND, KEY)
+        record = self._registry_copy.get(KIND, KEY)
         return self._default if record is None else record.value == ON
 
     async def switch(self, *, on: bool) -> None:
         await self._registry().put(KIND, KEY, ON if on else OFF)
-        await self._mirror.refresh()
+        await self._registry_copy.refresh()
 
     def command(self, name: str, *, ip: str, done: bool, elapsed_s: float) -> None:
         """A request of a door that does not speak HTTP, in the same form; its id is the conversation's."""

@@ -24,7 +24,7 @@ PING_S = 2.0
 
 
 def dead_loops(companions: Iterable[object]) -> list[str]:
-    """The names of those that have an ended task among their `loops`; those without such an attribute have none."""
+    """The names of companions with an ended task among their `loops`; a companion without loops is never dead."""
     found: list[str] = []
     for companion in companions:
         loops: Iterable[asyncio.Task[Any]] = getattr(companion, "loops", ())
@@ -36,7 +36,7 @@ def dead_loops(companions: Iterable[object]) -> list[str]:
 def health_routes(
     pools: Pools, draining: asyncio.Event, *, beside: Sequence[object] = (), detailed: bool
 ) -> Sequence[Route]:
-    """`beside` runs with the listeners; `detailed` names the pools and their stores, for eyes that may see them."""
+    """`beside` runs with the listeners; `detailed` names the pools and their stores, for readers who may know them."""
 
     async def healthz(request: Request) -> Response:
         stores, dead = await _look(pools), dead_loops(beside)
@@ -67,7 +67,7 @@ async def _look(pools: Pools) -> dict[str, dict[str, Any]]:
 
 
 async def _ping(pools: Pools, name: str) -> dict[str, Any]:
-    """One pool's state. Says which error, not its text: that may name hosts."""
+    """One pool's state. Shows the code of an error and not its text, which may name hosts."""
     began = time.perf_counter()
     try:
         if error := pools.errors().get(name):

@@ -1,8 +1,8 @@
 """Limits: how many requests a token may make per interval.
 
 The window is fixed, as in lmstfy: the first request opens it, and it ends after the interval. Its count is kept in the
-registry, so all processes see the same one; the limits themselves are read from the mirror. A request that did not
-come to its end gives its slot back.
+registry, so all processes see the same one; the limits themselves are read from the process's copy of the registry. A
+request that fails gives its slot back.
 """
 
 import math
@@ -44,7 +44,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Slot(NamedTuple):
-    """One request's place in a window. `until` is the end of the window on this process's clock."""
+    """One request counted in a window. `until` is the end of the window on this process's clock."""
 
     counter: str
     life_ms: int
@@ -52,15 +52,15 @@ class Slot(NamedTuple):
 
 
 class RateLimits:
-    def __init__(self, mirror: RegistryCopy, registry: Callable[[], Registry]) -> None:
-        self._mirror = mirror
+    def __init__(self, registry_copy: RegistryCopy, registry: Callable[[], Registry]) -> None:
+        self._registry_copy = registry_copy
         self._registry = registry
 
     # --- for the doors
 
     async def spend(self, token: Token, side: Side) -> Slot | None:
         """Take a slot; None where the token has no limit. Raises TooManyRequests with `retry_after_s`."""
-        record = self._mirror.get(KIND, token.key)
+        record = self._registry_copy.get(KIND, token.key)
         if record is None:
             return None
         limit = _decode(record.value)
@@ -81,28 +81,28 @@ class RateLimits:
     # --- for administration
 
     async def get(self, token: Token) -> Limit | None:
-        await self._mirror.refresh()
-        record = self._mirror.get(KIND, token.key)
+        await self._registry_copy.refresh()
+        record = self._registry_copy.get(KIND, token.key)
         return _decode(record.value) if record else None
 
     async def list_limits(self, *, refresh: bool = False) -> list[tuple[Token, Limit]]:
-        """All limits with their tokens; of these only what tells them apart is known here."""
+        """All limits with their tokens, of which only the key is known here."""
         if refresh:
-            await self._mirror.refresh()
-        return [(Token.of_key(record.key), _decode(record.value)) for record in self._mirror.list_records(KIND)]
+            await self._registry_copy.refresh()
+        return [(Token.of_key(record.key), _decode(record.value)) for record in self._registry_copy.list_records(KIND)]
 
     async def add(self, token: Token, limit: Limit) -> None:
         """Raises VersionConflict if the token has one."""
         await self._registry().put(KIND, token.key, msgspec.json.encode(limit), if_version=0)
-        await self._mirror.refresh()
+        await self._registry_copy.refresh()
 
     async def put(self, token: Token, limit: Limit) -> None:
         await self._registry().put(KIND, token.key, msgspec.json.encode(limit))
-        await self._mirror.refresh()
+        await self._registry_copy.refresh()
 
     async def delete(self, token: Token) -> None:
         await self._registry().delete(KIND, token.key)
-        await self._mirror.refresh()
+        await self._registry_copy.refresh()
 
 
 def _decode(value: bytes) -> Limit:

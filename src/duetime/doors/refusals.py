@@ -6,7 +6,7 @@ from duetime.errors import DuetimeError, Forbidden, InvalidRequest, Overloaded
 from duetime.wire.messages import ErrorOut
 
 OURS: dict[int, type[DuetimeError]] = {403: Forbidden, 503: Overloaded}
-"""All other statuses say that the request was not right."""
+"""The errors of some statuses; every other status is an InvalidRequest."""
 
 
 def refusal_body(path: bytes, status: int, reason: str) -> tuple[bytes, bytes]:

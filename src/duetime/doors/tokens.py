@@ -4,8 +4,8 @@ A token is valid for one (pool, namespace) pair. Only its SHA-256 is kept, in th
 the answer to its creation, and a short label (the start of the hash) stands for it everywhere else. A lookup goes by
 the hash, so there is no secret to compare byte by byte.
 
-Every process checks against its own mirror of the registry, which knows of a revocation by any process within a second;
-a token that the mirror does not know is looked for in the registry itself before it is refused. While the registry
+Every process checks against its own copy of the registry, which knows of a revocation by any process within a second;
+a token that the copy does not hold is looked for in the registry itself before it is refused. While the registry
 cannot be reached, tokens that were known stay valid for `grace_s` (nothing can be revoked without it), so that an
 outage of its store does not take down pools on other stores; after that every check raises StoreUnavailable.
 """
@@ -111,7 +111,7 @@ def token_in_query(raw: bytes) -> str:
 
 
 def same_secret(given: str, expected: str) -> bool:
-    """In a time that does not tell how much of it was right."""
+    """Compares in constant time."""
     return hmac.compare_digest(_bytes_of(given), _bytes_of(expected))
 
 
@@ -132,14 +132,14 @@ class Tokens:
 
     def __init__(
         self,
-        mirror: RegistryCopy,
+        registry_copy: RegistryCopy,
         registry: Callable[[], Registry],
         pools: Container[str],
         *,
         dev: bool = False,
         grace_s: float = GRACE_S,
     ) -> None:
-        self._mirror = mirror
+        self._registry_copy = registry_copy
         self._registry = registry
         self._pools = pools
         self._dev = dev
@@ -174,20 +174,20 @@ class Tokens:
             return Token(pool, namespace, digest)
         if not secret:
             raise Unauthorized("token not found")
-        if self._mirror.age_s() > self._grace_s:
-            await self._mirror.refresh()
+        if self._registry_copy.age_s() > self._grace_s:
+            await self._registry_copy.refresh()
         key = f"{pool}/{namespace}/{digest}"
-        record = self._mirror.get(KIND, key)
+        record = self._registry_copy.get(KIND, key)
         if record is None:
             # It may have been made by another process a moment ago.
-            await self._mirror.refresh()
-            record = self._mirror.get(KIND, key)
+            await self._registry_copy.refresh()
+            record = self._registry_copy.get(KIND, key)
             if record is None:
                 raise Unauthorized("invalid token")
         return self._read(record)
 
     def _digest(self, secret: str) -> str:
-        """Remembered: clients bring the same few secrets with every request."""
+        """The hash of a secret, remembered because clients send the same few secrets with every request."""
         digest = digest_of(secret)
         if len(secret) <= LONGEST_REMEMBERED:
             if len(self._digests) >= DIGESTS:
@@ -196,7 +196,7 @@ class Tokens:
         return digest
 
     def _read(self, record: Record) -> Token:
-        """Decoded once per version of a record."""
+        """The record of a token, decoded once per version."""
         known = self._decoded.get(record.key)
         if known is None or known[0] != record.version:
             known = self._decoded[record.key] = record.version, _token(record)
@@ -222,20 +222,20 @@ class Tokens:
         token = Token(pool, namespace, digest_of(secret), description, scopes)
         value = msgspec.json.encode(TokenRecord(description, sorted(scopes)))
         await self._registry().put(KIND, token.key, value, if_version=0)
-        await self._mirror.refresh()
+        await self._registry_copy.refresh()
         return secret
 
     async def delete(self, token: Token) -> None:
         """Revoke: refused here at once, and by every other process within a second."""
         await self._registry().delete(KIND, token.key)
         self._decoded.pop(token.key, None)
-        await self._mirror.refresh()
+        await self._registry_copy.refresh()
 
     async def list_tokens(self, pool: str, namespace: str) -> Sequence[Token]:
         """Raises PoolNotFound."""
         self.require_pool(pool)
-        await self._mirror.refresh()
-        return [self._read(record) for record in self._mirror.list_records(KIND, f"{pool}/{namespace}/")]
+        await self._registry_copy.refresh()
+        return [self._read(record) for record in self._registry_copy.list_records(KIND, f"{pool}/{namespace}/")]
 
     async def find(self, namespace: str, text: str) -> Token:
         """The token that an administrator means: the token itself or its label, with or without a pool.

@@ -1,7 +1,8 @@
 """Accepting connections from a listening socket that other processes may share.
 
 A few are taken at a time, so that processes that listen side by side share a rush of clients; a server that is full
-makes room by closing who has been idle longest, and leaves the rest in the kernel's queue while nobody is. At
+makes room by closing the client that has been idle longest, and leaves new ones in the kernel's queue while no client
+is idle. At
 the end the queue is emptied before the socket is closed: whoever got a connection gets an answer.
 """
 
@@ -18,7 +19,7 @@ AT_ONCE = 4
 LAST_ONES = 4096
 """What is still taken from the queue of a socket that closes; more than any backlog."""
 PAUSE_S = 0.25
-"""For which nothing is accepted when there is no room at all, or no file left for a connection."""
+"""The pause before the next accept when there is no room at all, or no file left for a connection."""
 OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 

@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
             self._pause_reading()
 
     def _settle(self) -> bool:
-        """Bring what is kept unparsed to the account; False if that is more than there is room for."""
+        """Charges the unparsed bytes to the memory budget; False if they do not fit."""
         kept = len(self._held) + (self._overhead if self._in_head else 0)
         more, self._charged = kept - self._charged, kept
         if more <= 0:
@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
                 return self._hold(data) if data else None
 
     def _decline_upgrade(self) -> None:
-        """We speak nothing else, so the request is read as if it had not asked.
+        """Ignores a request to change the protocol, because the server speaks no other.
 
         The parser takes what follows the head for another protocol. Taking it for the next request would let a body
         smuggle one in; so a new parser gets the head once more, reduced to what tells the body's length.

@@ -127,7 +127,7 @@ class Exchange:
         return True
 
     def _pay(self) -> bool:
-        """Small bodies as they come; one that turns out to be large for all that it announced, while little is lost."""
+        """Charges a small body as it arrives, and a large one for its whole announced length as soon as that shows."""
         due = self.received - self.charged
         large = self.received > SMALL
         if large:
@@ -144,7 +144,7 @@ class Exchange:
         return 0
 
     def settle(self) -> None:
-        """The request is over, as far as memory is concerned."""
+        """Takes the request off the memory budget."""
         self._service.budget.give(self.charged)
         self.charged = 0
 

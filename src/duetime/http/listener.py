@@ -40,7 +40,7 @@ class Listener:
 
     @property
     def service(self) -> Service:
-        """What its connections share, for those who count them."""
+        """The state that its connections share; metrics read it."""
         return self._service
 
     async def start(self) -> None:

@@ -6,7 +6,7 @@ growing whatever clients do. Large requests may use three quarters only: a few o
 """
 
 SMALL = 65_536
-"""Up to here a body is small."""
+"""The largest body in bytes that counts as small."""
 
 
 class Budget:
@@ -30,7 +30,7 @@ class Budget:
         return True
 
     def force(self, size: int) -> None:
-        """What is in memory already counts, wanted or not."""
+        """Charges bytes that are in memory already, also beyond the budget."""
         self.held += size
 
     def give(self, size: int) -> None:

@@ -33,7 +33,7 @@ SPARE = 64
 FRESH_S = 0.25
 """What a new connection has to ask for something before it counts as idle."""
 FILES_FOR_OTHERS = 256
-"""Files that are not connections: stores, the journal, logs, those who are told that it is full."""
+"""Files kept for other uses than connections: stores, the journal, logs, and clients that are refused."""
 RETRY_AFTER_S = 1
 TICK_S = 1.0
 BLOCKS = 64
@@ -214,7 +214,7 @@ class Service:
             self.empty.set()
 
     async def cut(self) -> None:
-        """The time for a drain is over: cancel what is left, and see it end."""
+        """Ends a drain whose time is over: cancels the requests that are left and waits for them."""
         tasks = [request.task for request in self.requests]
         for task in tasks:
             task.cancel()

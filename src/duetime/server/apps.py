@@ -1,4 +1,4 @@
-"""The applications of the two listeners, and the place where a door plugs in.
+"""The applications of the two listeners, and the list of doors that each of them serves.
 
 A door is an ASGI application with a prefix. A request goes to the first door whose prefix its path has, through nothing
 but a comparison: push, reserve and ack pass here. Everything else is ordinary Starlette.
@@ -59,7 +59,7 @@ class Runtime:
 
     @cached_property
     def alerts(self) -> Alerts:
-        """Who tells people what is wrong."""
+        """Sends alerts to people."""
         return Alerts(
             lambda: self.pools.registry,
             self.mirror,
@@ -79,7 +79,7 @@ class Runtime:
 
     @cached_property
     def scraper(self) -> Scraper:
-        """Answers for the metrics of this process, and of all."""
+        """Collects the metrics of this process, and of all processes."""
         return Scraper(self.pools, self.siblings)
 
 

@@ -1,6 +1,6 @@
 """Callbacks in a server process: what doors and the courier need of topics, made from the settings.
 
-A door that takes jobs for topics (TCP, ouqiang's HTTP) calls `service.desk`; an administrator's page calls `service`.
+A door that takes jobs for topics (TCP, ouqiang's HTTP) calls `service.jobs`; an administrator's page calls `service`.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Entrances: addresses that a server listens on, bound before anything else is started.
 
 An entrance is a row: a name, the settings of its address, and what to make of a bound socket. The sockets are bound by
-the process that the operator started and handed on to whoever serves them, so that a port that cannot be had is an
-error of the start, and a port outlives the processes that accept from it. The rows are in host.py.
+the process that the operator started and handed to the processes that serve them, so that a port that cannot be had is
+an error of the start, and a port outlives the processes that accept from it. The rows are in process.py.
 """
 
 import errno

@@ -27,7 +27,7 @@ def tcp_door(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpDoor:
     settings = runtime.settings
     rules = Rules(settings.tcp_pool, settings.tcp_namespace, settings.tcp_token, settings.tcp_update_fails)
     options = TcpOptions(tls=read_certificate(settings.tcp_certificate), access_log=runtime.lmstfy.access_log)
-    return TcpDoor(Commands(runtime.callbacks.service.desk, rules), sockets, options)
+    return TcpDoor(Commands(runtime.callbacks.service.jobs, rules), sockets, options)
 
 
 def ouqiang_app(runtime: Runtime) -> ASGIApp:

@@ -1,7 +1,8 @@
 """One process that serves: stores, engines and listeners, in one event loop.
 
 `serve` returns when it was told to stop and everything is closed: nothing new is accepted, parked polls end, requests
-under way are answered, for at most `drain_timeout`. What is left is cut then, or when there is hurry.
+under way are answered, for at most `drain_timeout`. Requests that are left are cut then, or at once after a
+second signal.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ LAST_GRACE_S = 1.0
 def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool = False) -> Make:
     """An HTTP listener for an application, within the limits that are set; metrics call it by its name.
 
-    The processes of a server share the clients of one listener evenly: of that which is balanced.
+    The processes of a server share the clients of the balanced listener evenly.
     """
 
     def make(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
@@ -156,6 +157,6 @@ async def _drain(listeners: Sequence[tuple[Listening, bool]], orders: Orders, gr
 
 
 def _spare_the_collector() -> None:
-    """What is there now stays: the garbage collector need not look at it again and again."""
+    """Takes the objects of the start out of the garbage collector's passes, because they live until the end."""
     gc.collect()
     gc.freeze()

@@ -107,7 +107,7 @@ def describe(body: bytes) -> str | None:
 
 
 def counter_name(namespace: str, name: str) -> str:
-    """In the registry, where others count as well."""
+    """The counter's key in the registry, which holds other counters as well."""
     return f"tasks/{namespace}/{name}"
 
 

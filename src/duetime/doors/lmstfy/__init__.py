@@ -1,6 +1,7 @@
-"""The lmstfy door: its HTTP API to the letter, so that its clients work against Duetime unchanged.
+"""The lmstfy door: lmstfy's HTTP API, reproduced exactly, so that its clients work against Duetime unchanged.
 
-`LmstfyDoor` serves the API listener, `LmstfyAdmin` the admin listener; both are ASGI applications that share `Parts`.
+`LmstfyDoor` serves the API listener, `LmstfyAdmin` the admin listener; both are ASGI applications and
+share `LmstfyParts`.
 What differs from lmstfy, and why, stands in docs/lmstfy.md.
 """
 

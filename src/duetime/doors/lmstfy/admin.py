@@ -157,7 +157,7 @@ class LmstfyAdmin:
         except binascii.Error:
             return False
         expected = self._accounts.get(user)
-        # Compare something in any case: the time must not tell which users there are.
+        # An unknown user is compared as well, so that the time taken does not tell which users exist.
         matches = hmac.compare_digest(password, expected if expected is not None else b"")
         return matches and expected is not None
 

@@ -24,7 +24,7 @@ class AdminCall:
         return await read_all(self._scope, self._receive, MAX_BODY, "body too large")
 
     async def form(self) -> dict[str, str]:
-        """The query's values under those of a form body, which win. Anything else in the body is no form."""
+        """The values of the query and of a form in the body; the form wins. A body of another type is no form."""
         body = await self.body()
         kind = header(self._scope, b"content-type").decode("latin-1").partition(";")[0].strip().lower()
         sent: dict[str, str] = {}

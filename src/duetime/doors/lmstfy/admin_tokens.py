@@ -17,7 +17,7 @@ YES = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
 async def create_token(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
-    """`description` and, for one's own, `token`; beyond lmstfy `scopes`, such as `read,write`."""
+    """Parameters: `description`; `token` to choose the secret; `scopes` (not in lmstfy), such as `read,write`."""
     form = await call.form()
     description, own = form.get("description", ""), form.get("token", "")
     if not description:

@@ -1,4 +1,4 @@
-"""What a handler gets: the request, let in, and the things of the door that it needs."""
+"""What a handler gets: the admitted request, and the tools that all requests of the door share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,9 +28,9 @@ class DoorTools:
 class LmstfyCall:
     """One request.
 
-    `queues` is that part of the path as it came, `queue` the one queue that it names on every route but consume;
+    `queues` is that part of the path as it came; `queue` is the one queue that it names on every route but consume;
     `secret` is the token's, without its pool; `admitted` says that pool and namespace are real, not just asked for;
-    `taken` is what must go back if nobody gets it.
+    `taken` are the deliveries to give back if the answer does not reach the client.
     """
 
     __slots__ = (

@@ -21,9 +21,9 @@ log = logging.getLogger("duetime.lmstfy")
 NO_JOB = LmstfyAnswer(404, b'{"msg":"no job available"}')
 
 
-async def consume(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+async def consume(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     deadline = time.monotonic()
-    asked = read_consuming(call.query, desk.defaults)
+    asked = read_consuming(call.query, tools.defaults)
     deadline += asked.timeout
     queues = consumed_queues(call.namespace, call.queues)
     try:
@@ -37,17 +37,17 @@ async def consume(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     if not found:
         return NO_JOB
     call.taken = found
-    now, ttr_ms = desk.clock.now_ms(), asked.ttr * 1000
+    now, ttr_ms = tools.clock.now_ms(), asked.ttr * 1000
     bodies: list[bytes] = []
     for delivery in found:
         elapsed = elapsed_ms(delivery.lease.id, now)
-        desk.metrics.consumed(call.pool, delivery.lease.queue, elapsed)
+        tools.metrics.consumed(call.pool, delivery.lease.queue, elapsed)
         bodies.append(_delivered(delivery, elapsed, ttr_ms))
     return LmstfyAnswer(200, bodies[0] if asked.count == 1 else b"[%b]" % b",".join(bodies))
 
 
 async def _take(call: LmstfyCall, queues: Sequence[Queue], asked: Consuming, deadline: float) -> list[Delivery]:
-    """What is there, up to the count; if that is nothing and there is time, wait for one job and no more."""
+    """Up to `count` jobs that are ready now. If none is, and the request has time, wait for one job."""
     ttr_ms = asked.ttr * 1000
     found: list[Delivery] = []
     if queues:
@@ -58,10 +58,12 @@ async def _take(call: LmstfyCall, queues: Sequence[Queue], asked: Consuming, dea
 
 
 async def _wait(call: LmstfyCall, queues: Sequence[Queue], ttr_ms: int, deadline: float) -> list[Delivery]:
-    """One job, or none when the deadline has passed on our own clock: never a millisecond early."""
+    """One job, or none once the deadline has passed on our own clock, and not a millisecond earlier."""
     while (left := deadline - time.monotonic()) > 0:
         if not queues:
-            await asyncio.sleep(left)  # a name that no queue can have is waited for as any other: nothing ever comes
+            await asyncio.sleep(
+                left
+            )  # No queue can have such a name, so no job ever comes; the client waits as for any other.
         elif found := await call.engine.reserve(queues, ttr_ms=ttr_ms, wait_ms=math.ceil(left * 1000)):
             return found
     return []
@@ -83,7 +85,7 @@ def _delivered(delivery: Delivery, elapsed: int, ttr_ms: int) -> bytes:
 
 
 def place_json(queue: Queue, tries: int, ttl_s: int) -> bytes:
-    """The last keys, which a delivered and a peeked job have in common. Names need no escapes."""
+    """The last keys of a job, the same for delivered and peeked jobs. Names need no escapes."""
     return b'"namespace":"%b","queue":"%b","remain_tries":%d,"ttl":%d' % (
         queue.namespace.encode(),
         queue.name.encode(),
@@ -102,23 +104,23 @@ def id_json(job_id: str) -> bytes:
 
 
 def remaining_tries(tries: int, used: int) -> int:
-    """Jobs without a limit come from other doors; here they have the most that can be."""
+    """Jobs of other doors may have unlimited tries, which are shown as the largest number that lmstfy knows."""
     return max(tries - used, 0) if tries else MAX_U16
 
 
 def remaining_s(expires_at: int, now_ms: int) -> int:
-    """Rounded up, so that a fresh ttl reads as it was given; 0 is kept for jobs that never expire."""
+    """Rounded up, so that a fresh ttl reads as it was given; 0 is reserved for jobs that never expire."""
     return max(-((now_ms - expires_at) // 1000), 1) if expires_at else 0
 
 
-async def acknowledge(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
-    """By id alone, in any state, whoever asks: it also serves to recall a job."""
+async def acknowledge(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    """Removes a job by its id alone, in any state and without a lease, so it also recalls a job."""
     try:
         check_id(call.job_id)
     except InvalidId:
-        return LmstfyAnswer(204)  # nothing can be called so
+        return LmstfyAnswer(204)  # no job can have this id
     [moved] = await call.engine.ack_by_id(call.queue, [call.job_id])
     if moved is not None:
-        elapsed = elapsed_ms(call.job_id, desk.clock.now_ms())
-        desk.metrics.acknowledged(call.pool, call.queue, elapsed, delivered=moved.attempt > 0)
+        elapsed = elapsed_ms(call.job_id, tools.clock.now_ms())
+        tools.metrics.acknowledged(call.pool, call.queue, elapsed, delivered=moved.attempt > 0)
     return LmstfyAnswer(204)

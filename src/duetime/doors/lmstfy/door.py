@@ -54,16 +54,16 @@ NOT_FOUND = error(404, "api not found")
 INTERNAL = error(500, "internal error")
 CRASHED = LmstfyAnswer(500, b"", ())
 GONE = LmstfyAnswer(499, b"", ())
-"""For the metrics: nobody reads it."""
+"""The client has gone; only the metrics see this answer."""
 PREFIX = "/api/:namespace/:queue"
 KNOWN_LINES = 1024
 LONGEST_LINE = 1024
-"""How many requests are remembered, and up to which size."""
+"""How many request lines are remembered, and the longest one in characters and bytes."""
 ACTIONS = {Side.READ: "consume", Side.WRITE: "produce"}
 
 
 class LmstfyRoute(NamedTuple):
-    """`access` is any of what the token must allow; `side` is what the request spends; `public` needs no token."""
+    """A token needs one of `access`; `side` is the limit that the request counts against; `public` needs no token."""
 
     handler: Handler
     access: tuple[Access, ...] = (Access.READ,)
@@ -92,7 +92,7 @@ ROUTES: Mapping[tuple[str, str], LmstfyRoute] = {
 
 
 class KnownToken(NamedTuple):
-    """What a request's line and token say, once it has been read."""
+    """What the line and the token of an earlier request said."""
 
     route: LmstfyRoute
     api: str
@@ -123,7 +123,7 @@ class LmstfyDoor:
         self._metrics = parts.metrics
         self._options = parts.options
         clock = clock or SystemClock()
-        self._desk = DoorTools(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
+        self._tools = DoorTools(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
         self._request_ids = IdMaker(clock)
         self._known: dict[Line, KnownToken] = {}
 
@@ -144,7 +144,7 @@ class LmstfyDoor:
         self._metrics.finished((pool, namespace, call.api, method), answer.status, elapsed_s)
 
     async def _answer(self, call: LmstfyCall) -> LmstfyAnswer:
-        """Every error becomes an answer here, and says nothing about the inside."""
+        """Every error becomes an answer here; the answer says nothing about the inside of the server."""
         try:
             route = self._recall(call) or self._read(call)
             return await self._serve(route, call) if route else _no_route(call)
@@ -159,7 +159,7 @@ class LmstfyDoor:
             return CRASHED
 
     def _recall(self, call: LmstfyCall) -> LmstfyRoute | None:
-        """What was read from an equal request before: producers and consumers send the same line over and over."""
+        """The route of an equal request before; producers and consumers send the same line over and over."""
         known = self._known.get(_line(call))
         if known is None:
             return None
@@ -169,7 +169,7 @@ class LmstfyDoor:
         return known.route
 
     def _read(self, call: LmstfyCall) -> LmstfyRoute | None:
-        """Everything that the request's line and token say; raises what is wrong about it."""
+        """Reads the request's line and token into `call`. Raises an error for what is wrong with them."""
         call.query = parse_query(call.scope["query_string"])
         route = _find_route(call)
         if route is None:
@@ -185,7 +185,7 @@ class LmstfyDoor:
         return route
 
     def _remember(self, route: LmstfyRoute, call: LmstfyCall) -> None:
-        """Of requests that were let in, and that can come again: not those about one job."""
+        """Remembers the line of an admitted request that may come again; lines about one job do not."""
         line = _line(call)
         if not call.job_id and sum(map(len, line)) <= LONGEST_LINE:
             if len(self._known) >= KNOWN_LINES:
@@ -199,11 +199,11 @@ class LmstfyDoor:
         slot = await self._spend(token, route.side) if token and route.side else None
         if slot is None:
             call.engine = self._pools.engine(call.pool)
-            return await route.handler(self._desk, call)
+            return await route.handler(self._tools, call)
         status = 0
         try:
             call.engine = self._pools.engine(call.pool)
-            answer = await route.handler(self._desk, call)
+            answer = await route.handler(self._tools, call)
             status = answer.status
         finally:
             if status not in (200, 201):
@@ -211,7 +211,7 @@ class LmstfyDoor:
         return answer
 
     async def _admit(self, route: LmstfyRoute, call: LmstfyCall) -> Token | None:
-        """By its token; None where none is asked for."""
+        """Checks the token and returns it; None on a route that asks for none."""
         if route.public and self._options.public_sizes:
             return None
         token = await self._tokens.check(call.pool, call.namespace, call.secret)
@@ -243,7 +243,7 @@ class LmstfyDoor:
             log.warning("slot_lost", extra={"error": failure.code})
 
     async def _take_back(self, call: LmstfyCall) -> None:
-        """The client has gone before its answer: its jobs go back to their places."""
+        """Gives the jobs back whose answer could not be sent because the client has gone."""
         for delivery in call.taken:
             try:
                 await call.engine.give_back(delivery.lease)

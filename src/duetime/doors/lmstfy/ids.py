@@ -9,7 +9,7 @@ _TIME = 10
 
 
 class _Digits(dict[int, str]):
-    """Crockford's digits as those that int() knows; anything else as one that it does not."""
+    """Maps Crockford's digits to the digits of int(), and every other character to one that int() refuses."""
 
     def __missing__(self, key: int) -> str:
         return "z"
@@ -24,7 +24,7 @@ def make_id(ids: IdMaker, delay_s: int, *, version_1: bool) -> str:
 
 
 def elapsed_ms(job_id: str, now_ms: int) -> int:
-    """Since the id was made; 0 for one that does not say, or says later than now."""
+    """Milliseconds since the id was made; 0 for an id that holds no time, or one after `now`."""
     extra = len(job_id) - LENGTH
     if extra not in (0, 1):
         return 0

@@ -27,11 +27,11 @@ PARTS: Mapping[str, Sequence[str]] = {
     "deleted": ("pool_delete_jobs",),
     "respawned": ("deadletter_respawn_jobs",),
 }
-"""What one pool did; lmstfy's twelve counters per pool are these few, seen from its several parts."""
+"""Events of a pool, each with lmstfy's counters of it: lmstfy counts one event in several of its parts."""
 
 
 class QueueSeries(NamedTuple):
-    """What is counted per queue."""
+    """The counters of one queue."""
 
     published: CounterMeter
     consumed: CounterMeter
@@ -106,7 +106,7 @@ class Metrics:
         self._pool(pool)["respawned"] += jobs
 
     def _series(self, pool: str, queue: Queue) -> QueueSeries:
-        """Looked up by labels once; a lookup costs more than the counting."""
+        """The counters of a queue, kept because a lookup by labels costs more than the counting."""
         known = self._queues.get((pool, queue))
         if known is None:
             labels = self._names.shown(pool, *queue)
@@ -124,14 +124,14 @@ class Metrics:
         return self._pools.get(pool) or self._pools.setdefault(pool, dict.fromkeys(PARTS, 0))
 
     def _add_up(self) -> None:
-        """Once per snapshot, and not for every job."""
+        """Adds the counts to the pool's counters, once per snapshot instead of once per job."""
         for pool, counts in self._pools.items():
             for name, counter in self._counters.items():
                 counter.of(pool).value = sum(counts[part] for part, names in PARTS.items() if name in names)
 
 
 class LmstfyLevels:
-    """lmstfy's three sizes, out of the one reading of the stores."""
+    """lmstfy's three sizes, taken from the queue levels that were read for all metrics."""
 
     def __init__(self, levels: StoreLevels) -> None:
         meters = levels.meters

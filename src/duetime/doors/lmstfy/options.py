@@ -18,7 +18,7 @@ from duetime.stores.registry import Registry
 
 
 class LmstfyOptions(Struct, frozen=True):
-    """`accounts` are the users of the admin listener with their passwords; without any, nobody is asked.
+    """`accounts` are the users of the admin listener with their passwords; without accounts the listener asks for none.
 
     `public_sizes`: /size and /deadletter/size need no token. `protect_admin`: every admin route asks for an account,
     also those that lmstfy leaves open.
@@ -48,11 +48,13 @@ class LmstfyParts:
 
     @classmethod
     def make(
-        cls, pools: Pools, mirror: RegistryCopy, tokens: Tokens, options: LmstfyOptions, scraper: Scraper
+        cls, pools: Pools, registry_copy: RegistryCopy, tokens: Tokens, options: LmstfyOptions, scraper: Scraper
     ) -> "LmstfyParts":
         def registry() -> Registry:
             return pools.registry
 
-        access_log = AccessLog(mirror, registry, default=options.access_log)
+        access_log = AccessLog(registry_copy, registry, default=options.access_log)
         LmstfyLevels(scraper.levels)
-        return cls(pools, tokens, RateLimits(mirror, registry), access_log, Metrics(scraper.meters), scraper, options)
+        return cls(
+            pools, tokens, RateLimits(registry_copy, registry), access_log, Metrics(scraper.meters), scraper, options
+        )

@@ -23,7 +23,7 @@ _QUEUES = re.compile(r"[A-Za-z0-9_,-]*\Z", re.ASCII)
 
 
 class Defaults(Struct, frozen=True):
-    """What a request gets that does not say; seconds."""
+    """The values of parameters that a request leaves out, in seconds."""
 
     delay: int = 0
     ttl: int = 86_400
@@ -53,7 +53,7 @@ def check_names(namespace: str, queue: str) -> None:
 
 
 def check_consumed_names(namespace: str, queues: str) -> None:
-    """The laxer rule: commas, a leading underscore, and any length."""
+    """The laxer rule of consume: it allows commas, a leading underscore, and any length."""
     _check_namespace(namespace)
     if not _QUEUES.match(queues):
         raise refused(400, "queue name contains forbidden characters")
@@ -69,7 +69,7 @@ def is_namespace(name: str) -> bool:
 
 
 def consumed_queues(namespace: str, queues: str) -> Sequence[Queue]:
-    """In the order of the path, each once. A name longer than a queue's can be has no jobs and is left out."""
+    """The queues in the order of the path, each once. A name that is too long for a queue is left out."""
     names = [name for name in queues.split(",") if name]
     if not names:
         raise refused(400, "invalid queue name(s)")

@@ -38,46 +38,46 @@ class Versioned(NamedTuple):
 PLAIN = Versioned(False, {})
 
 
-async def publish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
-    asked = read_publishing(call.query, desk.defaults)
-    body = await read_all(call.scope, call.receive, desk.max_body, "body too large")
-    job_id = await _push_one(desk, call, asked, body)
+async def publish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    asked = read_publishing(call.query, tools.defaults)
+    body = await read_all(call.scope, call.receive, tools.max_body, "body too large")
+    job_id = await _push_one(tools, call, asked, body)
     return LmstfyAnswer(201, b'{"job_id":"%b","msg":"published"}' % job_id.encode())
 
 
-async def bulk_publish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
-    """All of the jobs or none."""
-    asked = read_publishing(call.query, desk.defaults)
+async def bulk_publish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    """Publishes all of the jobs or none."""
+    asked = read_publishing(call.query, tools.defaults)
     bodies = split_array(
-        await read_all(call.scope, call.receive, MAX_BULK * desk.max_body + BETWEEN_JOBS, "job too large")
+        await read_all(call.scope, call.receive, MAX_BULK * tools.max_body + BETWEEN_JOBS, "job too large")
     )
     if not bodies:
         raise refused(400, "no jobs")
     if len(bodies) > MAX_BULK:
         raise refused(400, "too many jobs")
-    if any(len(body) > desk.max_body for body in bodies):
+    if any(len(body) > tools.max_body for body in bodies):
         raise refused(413, "job too large")
-    job_ids = await _push(desk, call, asked, bodies)
+    job_ids = await _push(tools, call, asked, bodies)
     return LmstfyAnswer(201, b'{"job_ids":%b,"msg":"published"}' % msgspec.json.encode(job_ids))
 
 
-async def republish(desk: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+async def republish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     """Publish, and only then remove the old job: whatever happens in between, one of the two is there."""
-    answer = await publish(desk, call)
+    answer = await publish(tools, call)
     try:
         check_id(call.job_id)
     except InvalidId:
-        return answer  # nothing can be called so, and an unknown id is fine
+        return answer  # no job can have this id, and an unknown id is no error
     await call.engine.cancel(call.queue, [call.job_id])
     return answer
 
 
-async def _push_one(desk: DoorTools, call: LmstfyCall, asked: Publishing, body: bytes) -> str:
-    """As `_push`, for the one job that most requests bring."""
+async def _push_one(tools: DoorTools, call: LmstfyCall, asked: Publishing, body: bytes) -> str:
+    """Does what `_push` does for the single job that most requests bring, with less work."""
     version_1, attributes = read_version(call)
     delay, ttl, tries = asked.delay, asked.ttl, asked.tries
     for is_last in (False, True):
-        job_id = make_id(desk.ids, delay, version_1=version_1)
+        job_id = make_id(tools.ids, delay, version_1=version_1)
         job = NewJob(job_id, body, delay_ms=delay * 1000, ttl_ms=ttl * 1000, tries=tries, attributes=attributes)
         try:
             await call.engine.push(call.queue, (job,), if_exists=IfExists.ERROR)
@@ -86,24 +86,24 @@ async def _push_one(desk: DoorTools, call: LmstfyCall, asked: Publishing, body: 
                 raise
         else:
             break
-    desk.metrics.published(call.pool, call.queue, 1, delayed=delay > 0)
+    tools.metrics.published(call.pool, call.queue, 1, delayed=delay > 0)
     return job_id
 
 
-async def _push(desk: DoorTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes]) -> list[str]:
-    """Under new ids. Two processes may draw the same one in the same millisecond: then once more."""
+async def _push(tools: DoorTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes]) -> list[str]:
+    """Pushes under new ids. Two processes may draw the same id in one millisecond; then it tries once more."""
     versioned = read_version(call)
     try:
-        return await _push_once(desk, call, asked, bodies, versioned)
+        return await _push_once(tools, call, asked, bodies, versioned)
     except JobExists:
-        return await _push_once(desk, call, asked, bodies, versioned)
+        return await _push_once(tools, call, asked, bodies, versioned)
 
 
 async def _push_once(
-    desk: DoorTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes], versioned: Versioned
+    tools: DoorTools, call: LmstfyCall, asked: Publishing, bodies: Sequence[bytes], versioned: Versioned
 ) -> list[str]:
     version_1, attributes = versioned
-    ids = [make_id(desk.ids, asked.delay, version_1=version_1) for _ in bodies]
+    ids = [make_id(tools.ids, asked.delay, version_1=version_1) for _ in bodies]
     jobs = [
         NewJob(
             job_id,
@@ -116,12 +116,12 @@ async def _push_once(
         for job_id, body in zip(ids, bodies, strict=True)
     ]
     await call.engine.push(call.queue, jobs, if_exists=IfExists.ERROR)
-    desk.metrics.published(call.pool, call.queue, len(jobs), delayed=asked.delay > 0)
+    tools.metrics.published(call.pool, call.queue, len(jobs), delayed=asked.delay > 0)
     return ids
 
 
 def read_version(call: LmstfyCall) -> Versioned:
-    """The attributes: cut, in lower case, only the first value of a header, none that is empty."""
+    """The attributes from headers: trimmed, in lower case, the first value of each, without empty ones."""
     if header(call.scope, b"enable-job-version").lower() != b"yes":
         return PLAIN
     first: dict[bytes, bytes] = {}

@@ -12,7 +12,7 @@ from duetime.metrics.scraper import Scraper
 from duetime.settings import Settings
 
 
-def make_parts(settings: Settings, pools: Pools, mirror: RegistryCopy, scraper: Scraper) -> LmstfyParts:
+def make_parts(settings: Settings, pools: Pools, registry_copy: RegistryCopy, scraper: Scraper) -> LmstfyParts:
     """Raises InvalidSettings for defaults that no request could ask for."""
     options = LmstfyOptions(
         defaults=_defaults(settings),
@@ -22,8 +22,8 @@ def make_parts(settings: Settings, pools: Pools, mirror: RegistryCopy, scraper: 
         protect_admin=settings.admin_protect_all,
         access_log=settings.access_log,
     )
-    tokens = Tokens(mirror, lambda: pools.registry, pools, dev=settings.dev)
-    return LmstfyParts.make(pools, mirror, tokens, options, scraper)
+    tokens = Tokens(registry_copy, lambda: pools.registry, pools, dev=settings.dev)
+    return LmstfyParts.make(pools, registry_copy, tokens, options, scraper)
 
 
 def _defaults(settings: Settings) -> Defaults:

@@ -1,4 +1,4 @@
-"""Bytes in, bytes out: what the two lmstfy listeners share, and how their JSON is spelt.
+"""What the two lmstfy listeners share: answers, refusals, queries, and how their JSON is spelt.
 
 lmstfy's clients compare texts, so answers look as its server writes them: keys in alphabetical order, `<`, `>` and `&`
 escaped, no newline at the end.
@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 def to_json(value: Any) -> bytes:
-    # None of these bytes has a meaning of its own in JSON: where they stand, they stand in a string.
+    # JSON gives these bytes no meaning outside of strings, so every one of them stands in a string.
     return _ESCAPED.sub(_escape, msgspec.json.encode(value, order="sorted"))
 
 
@@ -90,7 +90,7 @@ async def read_all(scope: Scope, receive: Receive, limit: int, too_large: str) -
 
 
 def without_slash(scope: Scope) -> LmstfyAnswer:
-    """To the same address without the slash at its end; the method is kept by 307, and GET may change to GET."""
+    """Redirects to the address without its last slash: 301 for GET, and 307, which keeps the method, for others."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope["query_string"]
     location = _LAST_SLASH.sub(b"", raw) + (b"?" + query if query else b"")

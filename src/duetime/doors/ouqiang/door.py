@@ -111,7 +111,7 @@ class OuqiangDoor:
 
 
 def _id(named: Named) -> str | None:
-    """None for an id that no job can have: it is an unknown one, and that is no error here."""
+    """None for an id that no job can have. This door treats it as an unknown id, which is no error."""
     if not (job_id := named.id.strip()):
         raise InvalidRequest("id must not be empty")
     try:

@@ -39,7 +39,7 @@ class OuqiangJobs:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def push(self, push: PushMessage) -> None:
-        """The new job is in before an old one of its id goes."""
+        """Pushes the new job before it removes an old one of the same id."""
         queue = check_queue(self._namespace, push.topic)
         job = NewJob(
             push.id,
@@ -55,7 +55,7 @@ class OuqiangJobs:
         await asyncio.gather(*(engine.cancel(one, [push.id]) for one in others))
 
     async def pop(self, topics: str, wait_ms: int = POP_WAIT_MS) -> tuple[Delivery, Popped] | None:
-        """Topics that no queue can be called never have a job."""
+        """A topic whose name no queue can have never has a job."""
         queues = self._named(topics)
         engine = self._engine()
         loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class OuqiangJobs:
         return None
 
     async def finish(self, job_id: str) -> None:
-        """Wherever it is; nothing happens for an id that nobody knows."""
+        """Removes the job from whatever queue it is in; an unknown id is no error."""
         engine = self._engine()
         first = self._seen.pop(job_id, None)
         if first is not None:
@@ -99,7 +99,7 @@ class OuqiangJobs:
         return None
 
     async def give_back(self, delivery: Delivery) -> None:
-        """Its client has gone. A lease that cannot be given back lapses by itself."""
+        """Gives a job back whose client has gone. A lease that cannot be given back lapses by itself."""
         try:
             await self._engine().give_back(delivery.lease)
         except DuetimeError as error:
@@ -130,7 +130,7 @@ class OuqiangJobs:
 
 
 def _ttr(job: Delivery | Job) -> int:
-    """Jobs that another door put into the namespace have none, or any text that its sender liked."""
+    """Reads the attribute `ttr`. Jobs of other doors have none, or any text."""
     text = job.attributes.get(TTR, "")
     if not (text.isascii() and text.isdigit()):
         return DEFAULT_TTR_S

@@ -1,7 +1,7 @@
 """php-delayqueue's three commands, from decoded request to reply.
 
-A reply is `{"code": 1, "msg": "succ", "data": ...}` or code 0 and "fail"; why is in the log, because the protocol has
-no place for it. An unknown command has no reply at all.
+A reply is `{"code": 1, "msg": "succ", "data": ...}` or code 0 and "fail"; the reason is in the log, because the
+protocol cannot carry it. An unknown command has no reply at all.
 """
 
 import hmac
@@ -40,8 +40,8 @@ FAILED = reply(False)
 
 
 class Commands:
-    def __init__(self, desk: TopicJobs, rules: Rules) -> None:
-        self._desk = desk
+    def __init__(self, topic_jobs: TopicJobs, rules: Rules) -> None:
+        self._topic_jobs = topic_jobs
         self._rules = rules
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -57,9 +57,9 @@ class Commands:
                 case "add":
                     return await self._add(place, job_id, request)
                 case "get":
-                    return reply(True, _as_kept(await self._desk.get(place, job_id)))
+                    return reply(True, _as_kept(await self._topic_jobs.get(place, job_id)))
                 case _:
-                    await self._desk.delete(place, job_id)
+                    await self._topic_jobs.delete(place, job_id)
                     return reply(True)
         except DuetimeError as error:
             log.info("refused", extra={"command": command, "code": error.code, "error": error.message})
@@ -69,7 +69,7 @@ class Commands:
         fix_time = request.get("fix_time") or ""
         if not isinstance(fix_time, str):
             raise InvalidRequest("fix_time is text")
-        moved = await self._desk.add(place, job_id, _body(request.get("body")), fix_time=fix_time)
+        moved = await self._topic_jobs.add(place, job_id, _body(request.get("body")), fix_time=fix_time)
         return reply(moved.event is not Event.REPLACED or not self._rules.update_fails)
 
     def _place(self, request: dict[str, Any]) -> TopicPlace:

@@ -116,7 +116,9 @@ class TcpDoor:
                 self._note(request, answer, writer, time.perf_counter() - began)
                 if answer is not None:
                     writer.write(_framed(answer))
-                    async with asyncio.timeout(self._options.idle_s):  # who sends and never reads is as idle
+                    async with asyncio.timeout(
+                        self._options.idle_s
+                    ):  # a client that sends and never reads counts as idle
                         await writer.drain()
 
     def _note(

@@ -40,7 +40,7 @@ NOWHERE = QueuePath(Queue("", ""))
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A route, made ready."""
+    """A route with its decoder."""
 
     route: Route
     decode: Callable[[bytes], Any] | None
@@ -103,14 +103,14 @@ class NativeDoor:
             endpoint, names = self._router.find(*key)
             if isinstance(endpoint, Reply):
                 return endpoint
-            place = self._place(endpoint, names, key, scope)
+            queue_path = self._queue_path(endpoint, names, key, scope)
         else:
-            endpoint, place = known
+            endpoint, queue_path = known
         route = endpoint.route
-        request: AnyRequest = NativeRequest(scope, receive, place, self._make_id)
+        request: AnyRequest = NativeRequest(scope, receive, queue_path, self._make_id)
         token = token_of(request.headers)
         pool, slot, request.scopes = await self._gate.admit(
-            token, place.queue.namespace or None, route.needs, route.spends
+            token, queue_path.queue.namespace or None, route.needs, route.spends
         )
         scope[POOL] = pool
         if slot is None:
@@ -121,16 +121,16 @@ class NativeDoor:
             await self._refund(slot)
             raise
 
-    def _place(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
+    def _queue_path(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
         if not names:
-            return _place_in(_read_query(scope["query_string"], endpoint.route.query))
-        place = _check_names(names)
-        if not place.job_id:
-            # Producers and consumers come back to the same few addresses, whose names need no second look.
+            return _path_in(_read_query(scope["query_string"], endpoint.route.query))
+        queue_path = _check_names(names)
+        if not queue_path.job_id:
+            # Producers and consumers use the same few addresses, so their names are checked once and remembered.
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            self._known[key] = endpoint, place
-        return place
+            self._known[key] = endpoint, queue_path
+        return queue_path
 
     async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Reply:
         request.engine = self._engines.engine(pool)
@@ -181,7 +181,7 @@ def _check_names(names: Sequence[str]) -> QueuePath:
             return QueuePath(Queue(check_namespace(names[0]), ""))
 
 
-def _place_in(query: Any) -> QueuePath:
+def _path_in(query: Any) -> QueuePath:
     """Where the path has no names, the query may have one."""
     if isinstance(query, QueuesQuery) and query.namespace is not UNSET:
         return QueuePath(Queue(check_namespace(query.namespace), ""))

@@ -1,4 +1,4 @@
-"""Who gets in, and where to: what the native door needs from the rest of the server, and no more.
+"""Admission at the native door: which pool a request goes to, and whether its token allows it.
 
 The server gives it pools and a TokenGate; a test gives it one engine and an open gate.
 """
@@ -39,7 +39,7 @@ class Gate(Protocol):
         ...
 
     async def refund(self, slot: Slot) -> None:
-        """The request came to nothing: it does not count."""
+        """Gives the slot of a failed request back, so that it does not count."""
         ...
 
 
@@ -79,7 +79,7 @@ class OpenGate:
         return Admitted(split(token)[0])
 
     async def refund(self, slot: Slot) -> None:
-        """Nobody has a limit here."""
+        """Does nothing, because this gate has no limits."""
 
 
 class OneEngine:

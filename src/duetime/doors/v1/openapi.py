@@ -46,7 +46,7 @@ ANY_ERRORS: Errors = (
     Overloaded,
     StoreUnavailable,
 )
-"""What any request may be refused with."""
+"""The errors that any request may get."""
 
 PATH_PARAMETERS: Mapping[str, Document] = {
     "namespace": {
@@ -258,5 +258,5 @@ def _title(kind: type[DuetimeError]) -> str:
 
 
 def _tidy(schema: Document) -> Document:
-    """A docstring's line breaks are Python's affair."""
+    """The schema with the line breaks of its docstring removed."""
     return {**schema, "description": " ".join(schema["description"].split())} if "description" in schema else schema

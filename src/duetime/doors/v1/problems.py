@@ -26,7 +26,7 @@ _AT = re.compile(r"(?s)(.*) - at `(.*)`")
 def reply_to(error: DuetimeError) -> Reply:
     message = error_out(error)
     if len(message.detail) > MAX_DETAIL:
-        # Some details quote what was sent, however long that is.
+        # Some details quote the request, which may be long.
         message.detail = f"{message.detail[:MAX_DETAIL]} ..."
     return Reply(error.status, message, headers=_headers(error), content_type=PROBLEM)
 
@@ -57,5 +57,5 @@ def invalid(error: Exception, what: str) -> InvalidRequest:
 
 
 def internal() -> DuetimeError:
-    """For what should not happen: the log has the traceback, the client a number to ask with."""
+    """The answer to a crash: the traceback is in the log, under the request id that the client gets."""
     return DuetimeError("the server failed; its log says more under the X-Request-ID of this reply")

@@ -32,7 +32,7 @@ from duetime.wire.messages import (
 
 KEY_LIFE_MS = 24 * 3_600_000
 MAX_NUMBERED = 250
-"""Of a mark's 255 characters the rest is for the number of the job."""
+"""The longest name of a mark in a batch; the rest of its 255 characters is for the number of the job."""
 REPLAYED: Headers = [(b"idempotent-replayed", b"true")]
 
 
@@ -94,7 +94,7 @@ async def reschedule_job(request: NativeRequest[WhenIn, None]) -> Reply:
 
 
 def _one(request: NativeRequest[Any, None], answer: Moved | DuetimeError | None) -> Reply:
-    """What happened to the job in the path; here it is an error that there is none."""
+    """What happened to the job in the path. Raises JobNotFound."""
     if isinstance(answer, DuetimeError):
         raise answer
     if answer is None:
@@ -127,13 +127,13 @@ async def _push_each(request: NativeRequest[BatchIn, None], mark: Mark | None) -
         if len(mark.name) > MAX_NUMBERED:
             raise InvalidRequest(f"the mark of a batch that is not atomic has at most {MAX_NUMBERED} characters")
         results = await _set_mark(request, jobs, mark)
-    places = [place for place in range(len(jobs)) if place not in results]
-    marks = [mark and msgspec.structs.replace(mark, name=f"{mark.name}#{place}") for place in places]
+    indexes = [index for index in range(len(jobs)) if index not in results]
+    marks = [mark and msgspec.structs.replace(mark, name=f"{mark.name}#{index}") for index in indexes]
     found = await asyncio.gather(
-        *(_push_one(request, jobs[place], own) for place, own in zip(places, marks, strict=True))
+        *(_push_one(request, jobs[index], own) for index, own in zip(indexes, marks, strict=True))
     )
-    results.update(zip(places, found, strict=True))
-    return _joined([results[place] for place in range(len(jobs))])
+    results.update(zip(indexes, found, strict=True))
+    return _joined([results[index] for index in range(len(jobs))])
 
 
 def _converted(request: NativeRequest[BatchIn, None], mark: Mark | None) -> list[NewJob | DuetimeError]:
@@ -172,20 +172,20 @@ async def _set_mark(
     Answers the results so far. Nothing was changed if this raises.
     """
     results: dict[int, Pushed | DuetimeError] = {}
-    for place, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         answer = await _push_one(request, job, mark)
         if isinstance(answer, MarkMismatch | StoreUnavailable):
             raise answer
         if isinstance(answer, Pushed) and answer.repeated:
             return {_setter(jobs, answer, mark): answer}
-        results[place] = answer
+        results[index] = answer
         if isinstance(answer, Pushed):
             break
     return results
 
 
 def _setter(jobs: Sequence[NewJob | DuetimeError], pushed: Pushed, mark: Mark) -> int:
-    """The place of the job whose push set the mark, the first time."""
+    """The index of the job whose push set the mark."""
     ids = [job.id if isinstance(job, NewJob) else "" for job in jobs]
     if len(pushed.jobs) != 1 or pushed.jobs[0].id not in ids:
         raise MarkMismatch.of(mark.name)

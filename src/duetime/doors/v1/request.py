@@ -1,7 +1,7 @@
 """One request and its reply, between ASGI and the handlers.
 
-A Request is what a handler gets: everything is decoded, checked and let in. A Reply is what it answers; the door
-encodes and sends it.
+A handler gets a NativeRequest, which is admitted, decoded and checked. It answers a Reply, which the door encodes and
+sends.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -77,8 +77,8 @@ class NativeRequest(Generic[In, Query]):
     query: Query
     message: In
 
-    def __init__(self, scope: Scope, receive: Receive, place: QueuePath, make_id: MakeId) -> None:
-        self.queue, self.job_id = place
+    def __init__(self, scope: Scope, receive: Receive, queue_path: QueuePath, make_id: MakeId) -> None:
+        self.queue, self.job_id = queue_path
         self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
         self.make_id = make_id
         self.raw = b""
@@ -96,7 +96,7 @@ class NativeRequest(Generic[In, Query]):
 
     @property
     def unwatched(self) -> bool:
-        """The server in front is not ours: it drops an answer whose client has gone, and nobody hears of it."""
+        """Another HTTP server than ours is in front, which drops answers to clients that have gone in silence."""
         return exchange_of(self._scope) is None
 
     async def park(self, waiting: Awaitable[T], otherwise: T) -> T:

@@ -1,4 +1,4 @@
-"""Looking: jobs, pages of jobs, queues with their counts, and when what is due. Nothing here moves a job."""
+"""Reads: jobs, pages of jobs, queues with their counts, and when jobs fall due. Nothing here moves a job."""
 
 import asyncio
 import re
@@ -46,7 +46,7 @@ async def list_jobs(request: NativeRequest[None, ListQuery]) -> Reply:
 
 
 def _check_cursor(cursor: str) -> str:
-    """Every store names a place in a list by priority, instant and id; anything else did not come from a store."""
+    """A cursor of any store is a priority, an instant and an id; any other text did not come from a store."""
     found = _CURSOR.fullmatch(cursor)
     if found is None or not found["id"].isprintable():
         raise InvalidRequest("not a cursor of a list", path="$.cursor")
@@ -86,7 +86,7 @@ async def list_namespaces(request: NativeRequest[None, None]) -> Reply:
 async def get_namespace(request: NativeRequest[None, None]) -> Reply:
     info = await request.engine.store.ping()
     for problem in info.problems.values():
-        raise problem  # whoever compares epochs must not take a part that is down for one that was wiped
+        raise problem  # a client that compares epochs must not take a member that is down for a wiped store
     return Reply(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
 
 

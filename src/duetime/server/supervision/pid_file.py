@@ -14,16 +14,16 @@ def pid_file(path: str) -> Generator[None]:
     if not path:
         yield
         return
-    place, mine = Path(path), f"{os.getpid()}\n"
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    pid_file, mine = Path(path), f"{os.getpid()}\n"
+    fresh = pid_file.with_name(f".{pid_file.name}.{os.getpid()}")
     try:
         fresh.write_text(mine)
-        fresh.replace(place)
+        fresh.replace(pid_file)
     except OSError as error:
         raise InvalidSettings(f"cannot write the pid file {path}: {error.strerror}") from None
     try:
         yield
     finally:
         with suppress(OSError):
-            if place.read_text() == mine:
-                place.unlink()
+            if pid_file.read_text() == mine:
+                pid_file.unlink()

@@ -56,7 +56,7 @@ class Alone:
         return await handler(body) if handler else None
 
     async def farewell(self) -> None:
-        """Nobody is served any more; what was counted stays."""
+        """Keeps the counts of a process that has served its last request."""
         if (counted := await self.answer(METRICS)) is not None:
             self._ledger.heard(self.name, counted)
             self._ledger.keep(())
@@ -89,7 +89,7 @@ class SiblingWorker:
         return msgspec.msgpack.decode(answer, type=list[WorkerReply])
 
     async def farewell(self) -> None:
-        """Tell what this process counted to the end, so that it outlives it."""
+        """Sends the final counts of this process to the supervisor, which keeps them."""
         counted = await self._alone.answer(METRICS)
         if counted is not None:
             with suppress(ControlLost):

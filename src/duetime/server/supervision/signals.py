@@ -8,7 +8,7 @@ STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
 class Orders:
-    """What a serving part is told: `stop` is the beginning of its drain, `hurry` the end of patience."""
+    """`stop` begins a drain; `hurry` cuts the requests that are left."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -16,7 +16,7 @@ class Orders:
 
 
 class Signals(Orders):
-    """`stop` after the first signal, `hurry` after the second; `reload` is to be cleared by who obeys it."""
+    """`stop` after the first signal, `hurry` after the second; the code that reloads clears `reload`."""
 
     def __init__(self, reopen_logs: Callable[[], None]) -> None:
         super().__init__()

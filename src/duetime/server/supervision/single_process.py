@@ -1,7 +1,7 @@
 """A server of one process: no supervisor, so it starts as fast as it can and has nothing to talk to.
 
-New settings are taken over in the same process: everything but the sockets is drained, closed and built again, and who
-connects meanwhile waits in the sockets' queues.
+New settings are taken over in the same process: everything but the sockets is drained, closed and built again. Clients
+that connect meanwhile wait in the sockets' queues.
 """
 
 import asyncio

@@ -42,11 +42,11 @@ class Supervisor:
         self._ledger = EndedProcesses(settings.metrics_queues)
         self._sockets = bind_all(ENTRANCES, settings)
         self._balance = ConnectionBalance.create()
-        self._places = [self._place(number) for number in range(1, workers + 1)]
-        self._keeping: dict[WorkerSlot, asyncio.Task[None]] = {}
+        self._worker_slots = [self._make_slot(number) for number in range(1, workers + 1)]
+        self._slot_tasks: dict[WorkerSlot, asyncio.Task[None]] = {}
         self._signals = Signals(self._reopen_logs)
 
-    def _place(self, number: int) -> WorkerSlot:
+    def _make_slot(self, number: int) -> WorkerSlot:
         handlers = {"ask_all": self._ask_all, "workers": self._workers, "farewell": self._farewell}
         start = self._start(str(number), self._settings, self._sockets)
         return WorkerSlot(
@@ -54,12 +54,14 @@ class Supervisor:
             self._program.worker_command,
             handlers,
             ended=self._vacate,
-            # A place that asks has no worker of its own at that moment.
-            others_serve=lambda: any(place.child and place.child.state == "ready" for place in self._places),
+            # A slot that asks has no worker of its own at that moment.
+            others_serve=lambda: any(
+                worker_slot.child and worker_slot.child.state == "ready" for worker_slot in self._worker_slots
+            ),
         )
 
     def _vacate(self, child: WorkerProcess) -> None:
-        """Nobody waits any more for a worker that has ended."""
+        """Forgets a worker that has ended."""
         if self._balance is not None:
             self._balance.vacate(child.start.slot)
 
@@ -71,7 +73,7 @@ class Supervisor:
         """Raises InvalidSettings when the first workers cannot serve with these settings."""
         alive = asyncio.create_task(self._notifier.keep_alive())
         try:
-            self._keep(self._places)
+            self._keep(self._worker_slots)
             if await self._unless_stopped(self._wait_up()):
                 self._tell_up()
                 while await self._unless_stopped(self._signals.reload.wait()):
@@ -79,10 +81,10 @@ class Supervisor:
                     await self._unless_stopped(self._reload())
         finally:
             self._notifier.stopping()
-            # First ours, then theirs: who closes a socket last empties its queue, and that must be a worker.
+            # We close ours first: the process that closes a socket last empties its queue, and that must be a worker.
             leave_all(ENTRANCES, self._sockets)
-            await asyncio.gather(*(place.leave(self._signals.hurry) for place in self._places))
-            await asyncio.gather(*self._keeping.values())
+            await asyncio.gather(*(worker_slot.leave(self._signals.hurry) for worker_slot in self._worker_slots))
+            await asyncio.gather(*self._slot_tasks.values())
             alive.cancel()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, object]) -> bool:
@@ -98,22 +100,22 @@ class Supervisor:
         task.result()
         return True
 
-    def _keep(self, places: Sequence[WorkerSlot]) -> None:
-        for place in places:
-            self._keeping[place] = asyncio.create_task(place.keep())
+    def _keep(self, worker_slots: Sequence[WorkerSlot]) -> None:
+        for worker_slot in worker_slots:
+            self._slot_tasks[worker_slot] = asyncio.create_task(worker_slot.keep())
 
     async def _wait_up(self) -> None:
-        for place in self._places:
-            await place.up.wait()
-            if place.refusal:
-                raise InvalidSettings(place.refusal)
+        for worker_slot in self._worker_slots:
+            await worker_slot.up.wait()
+            if worker_slot.refusal:
+                raise InvalidSettings(worker_slot.refusal)
 
     def _tell_up(self) -> None:
-        children = [place.child for place in self._places if place.child is not None]
+        children = [worker_slot.child for worker_slot in self._worker_slots if worker_slot.child is not None]
         problems = {name: text for child in children for name, text in child.problems.items()}
         where = addresses(ENTRANCES, self._sockets)
-        self._program.announce(Started(self._settings, where, problems, len(self._places)))
-        self._notifier.ready(f"{len(self._places)} workers")
+        self._program.announce(Started(self._settings, where, problems, len(self._worker_slots)))
+        self._notifier.ready(f"{len(self._worker_slots)} workers")
 
     # --- settings that change
 
@@ -123,7 +125,7 @@ class Supervisor:
             await self._roll(self._program.read())
         except InvalidSettings as error:
             log.error("settings_refused", extra={"error": error.message})
-        self._notifier.ready(f"{len(self._places)} workers")
+        self._notifier.ready(f"{len(self._worker_slots)} workers")
 
     async def _roll(self, settings: Settings) -> None:
         """One worker after the other. Raises InvalidSettings, with the old settings in force everywhere."""
@@ -138,14 +140,14 @@ class Supervisor:
         sockets = rebind(ENTRANCES, self._sockets, self._settings, settings)
         rolled: list[tuple[WorkerSlot, Start]] = []
         try:
-            for place in self._places:
-                before = place.start
-                await place.replace(self._start(before.name, settings, sockets), hurry=self._signals.hurry)
-                rolled.append((place, before))
+            for worker_slot in self._worker_slots:
+                before = worker_slot.start
+                await worker_slot.replace(self._start(before.name, settings, sockets), hurry=self._signals.hurry)
+                rolled.append((worker_slot, before))
                 log.info("worker_replaced", extra={"worker": before.name})
         except InvalidSettings:
-            for place, before in rolled:
-                await self._put_back(place, before)
+            for worker_slot, before in rolled:
+                await self._put_back(worker_slot, before)
             close_all({name: sock for name, sock in sockets.items() if self._sockets.get(name) is not sock})
             raise
         close_all({name: sock for name, sock in self._sockets.items() if sockets.get(name) is not sock})
@@ -153,41 +155,41 @@ class Supervisor:
         self._program.set_up_logging(settings)
         await self._resize(count_workers(settings))
 
-    async def _put_back(self, place: WorkerSlot, start: Start) -> None:
+    async def _put_back(self, worker_slot: WorkerSlot, start: Start) -> None:
         """A worker that cannot be replaced serves with the new settings until it ends; its successor has the old."""
         try:
-            await place.replace(start, hurry=self._signals.hurry)
+            await worker_slot.replace(start, hurry=self._signals.hurry)
         except InvalidSettings as error:
             log.error("worker_not_replaced", extra={"worker": start.name, "error": error.message})
-            place.start = start
+            worker_slot.start = start
 
     async def _resize(self, count: int) -> None:
-        more = [self._place(number) for number in range(len(self._places) + 1, count + 1)]
-        fewer = self._places[count:]
-        self._places = [*self._places[:count], *more]
+        more = [self._make_slot(number) for number in range(len(self._worker_slots) + 1, count + 1)]
+        fewer = self._worker_slots[count:]
+        self._worker_slots = [*self._worker_slots[:count], *more]
         self._keep(more)
-        await asyncio.gather(*(place.leave(self._signals.hurry) for place in fewer))
-        log.info("settings_reloaded", extra={"workers": len(self._places)})
+        await asyncio.gather(*(worker_slot.leave(self._signals.hurry) for worker_slot in fewer))
+        log.info("settings_reloaded", extra={"workers": len(self._worker_slots)})
 
     # --- all workers together
 
     def _reopen_logs(self) -> None:
         self._program.reopen_logs()
-        for place in self._places:
-            if place.child is not None:
-                place.child.tell("reopen_logs")
+        for worker_slot in self._worker_slots:
+            if worker_slot.child is not None:
+                worker_slot.child.tell("reopen_logs")
 
     async def _ask_all(self, body: bytes) -> bytes:
         ask = msgspec.msgpack.decode(body, type=AskAll)
-        answers = await asyncio.gather(*(self._ask(place, ask) for place in self._places))
+        answers = await asyncio.gather(*(self._ask(worker_slot, ask) for worker_slot in self._worker_slots))
         replies = [reply for reply in answers if reply is not None]
         if ask.name == METRICS:
             self._ledger.keep([str(pid) for pid in self._pids()])
             replies = [WorkerReply("", self._ledger.total())]
         return msgspec.msgpack.encode(replies)
 
-    async def _ask(self, place: WorkerSlot, ask: AskAll) -> WorkerReply | None:
-        child = place.child
+    async def _ask(self, worker_slot: WorkerSlot, ask: AskAll) -> WorkerReply | None:
+        child = worker_slot.child
         if child is None or child.state not in ("ready", "draining"):
             return None
         try:
@@ -196,16 +198,16 @@ class Supervisor:
             return None
         if ask.name == METRICS:
             self._ledger.heard(str(child.pid), answer)
-        return WorkerReply(place.start.name, answer)
+        return WorkerReply(worker_slot.start.name, answer)
 
     async def _farewell(self, body: bytes) -> bytes:
         farewell = msgspec.msgpack.decode(body, type=Farewell)
-        if farewell.pid in self._pids():  # of others that is already kept which was heard before
+        if farewell.pid in self._pids():  # the last report of a worker that has ended is kept already
             self._ledger.heard(str(farewell.pid), farewell.metrics)
         return b""
 
     def _pids(self) -> list[int]:
-        return [pid for place in self._places for pid in place.pids]
+        return [pid for worker_slot in self._worker_slots for pid in worker_slot.pids]
 
     async def _workers(self, body: bytes) -> bytes:
-        return msgspec.msgpack.encode([place.describe() for place in self._places])
+        return msgspec.msgpack.encode([worker_slot.describe() for worker_slot in self._worker_slots])

@@ -1,8 +1,8 @@
-"""A worker's place: there is always a process in it, or one on its way.
+"""A slot of the supervisor: there is always a worker process in it, or one on its way.
 
-One that ends without being told to is followed by the next, more and more slowly if they keep ending; but at once if
-no other place has one that serves. One that cannot even be launched (no file, no memory, no program) is tried again.
-A replacement serves before its predecessor is drained, so that a place is never empty for a change of settings.
+A worker that ends without being told to is followed by the next, more and more slowly if they keep ending, but at once
+if no other slot has one that serves. A worker that cannot even be launched (no file, no memory, no program) is tried
+again. A replacement serves before its predecessor is drained, so that a change of settings never empties a slot.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ class WorkerSlot:
         self._ended(before)
 
     async def leave(self, hurry: asyncio.Event) -> None:
-        """Nobody follows; who is here is drained."""
+        """Drains the present worker; no other follows."""
         self._leaving.set()
         here = [child for child in (self.child, *self._outgoing) if child is not None]
         await asyncio.gather(*(child.finish(hurry) for child in here))
