@@ -19,6 +19,7 @@ from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.names import Queue
 from duetime.stores.base import Store
+from duetime.stores.get_all import get_all
 from duetime.stores.redis.store import RedisStore
 from tests.faults.losing_proxy import LosingProxy
 from tests.plugins.served import ServedProcess
@@ -154,7 +155,7 @@ class AnsweredLoad:
 
     def _is_gone(self, ids: list[str]) -> Happened:
         async def look() -> bool:
-            return None in await self._store.get(QUEUE, ids)
+            return None in await get_all(self._store, QUEUE, ids)
 
         return look
 

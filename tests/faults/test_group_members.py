@@ -5,6 +5,7 @@ What a verb did on one member is told, whatever happens on another; and what a v
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,11 @@ from duetime.errors import (
     StoreUnavailable,
 )
 from duetime.job import Event, IfExists, Lease, Moved, NewJob, State
+from duetime.journal.events import Entry, body_of
+from duetime.journal.journal import Journal
+from duetime.journal.observer import join_journal
+from duetime.journal.options import JournalOptions
+from duetime.journal.reader import read_journal
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, RulesChange
 from duetime.stores.group.layout import home
@@ -373,3 +379,31 @@ async def test_a_lease_that_nobody_holds_is_lost_and_an_ack_of_what_is_gone_is_n
     assert await group.ack(QUEUE, [leases[IDS[0]]]) == [None]
     with pytest.raises(LeaseLost):
         await group.release(leases[IDS[0]], 0)
+
+
+async def test_what_a_failed_push_left_on_other_members_is_on_record(
+    group: GroupStore, members: dict[str, FaultyStore], tmp_path: Path
+) -> None:
+    members["b"].fail("push", error=PROBLEMS[0])
+    async with Journal(JournalOptions(tmp_path)) as journal:
+        store = await join_journal(group, journal, "wide")
+        [answer] = await store.push(QUEUE, [Push([NewJob(job_id, job_id.encode()) for job_id in IDS])])
+        await journal.flush()
+    assert isinstance(answer, DuetimeError)
+    assert answer.fields["unknown"]
+    entries = [item for item in read_journal(tmp_path) if isinstance(item, Entry) and item.event is Event.ACCEPTED]
+    assert {(entry.id, body_of(entry)) for entry in entries} == {
+        (job_id, job_id.encode()) for job_id in set(IDS) - set(at("b"))
+    }
+
+
+async def test_jobs_of_a_failed_push_reach_consumers_that_wait(
+    group: GroupStore, members: dict[str, FaultyStore]
+) -> None:
+    members["b"].fail("push", error=PROBLEMS[0])
+    seen = list[str]()
+    async with Engine(group) as engine:
+        engine.witness = lambda queue, moved: seen.extend(one.id for one in moved)
+        with pytest.raises(type(PROBLEMS[0])):
+            await engine.push(QUEUE, [NewJob(job_id, b"x") for job_id in IDS])
+    assert set(seen) == set(IDS) - set(at("b"))

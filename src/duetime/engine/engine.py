@@ -48,6 +48,7 @@ from duetime.journal.observer import Journaled
 from duetime.metrics.meters import Spread
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, RulesChange, Store
+from duetime.stores.pushed_parts import pushed_parts
 
 T = TypeVar("T")
 
@@ -335,7 +336,8 @@ class Engine:
         """The jobs are noticed here and not by the callers: one that went away has pushed all the same."""
         async with self._heavy.turn(sum([len(request.jobs) for request in requests])):
             answers = await self.store.push(queue, requests)
-        done = (answer for answer in answers if isinstance(answer, Pushed) and not answer.repeated)
+        _, parts = pushed_parts(requests, answers)
+        done = (answer for answer in parts if isinstance(answer, Pushed) and not answer.repeated)
         happened = [moved for pushed in done for moved in pushed.jobs]
         self._moved(queue, happened)
         if self.witness:

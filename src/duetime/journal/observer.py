@@ -37,6 +37,7 @@ from duetime.stores.base import (
     StoreInfo,
     Wake,
 )
+from duetime.stores.pushed_parts import pushed_parts
 from duetime.stores.registry import Registry
 
 T = TypeVar("T")
@@ -120,7 +121,7 @@ class Journaled:
             for answer in answers[:1]:
                 if isinstance(answer, Pushed):
                     self._learn(answer.now)
-            self._journal.record_lines(pushed_lines(self._pool, queue, requests, answers))
+            self._journal.record_lines(pushed_lines(self._pool, queue, *pushed_parts(requests, answers)))
             if has_repeated(answers):
                 answers = await self._repeated.record(queue, requests, answers)
         return answers

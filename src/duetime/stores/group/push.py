@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from duetime.errors import DuetimeError
 from duetime.job import Job, Moved
@@ -18,6 +17,7 @@ from duetime.stores.base import Push, Pushed, Store
 from duetime.stores.get_all import get_all
 from duetime.stores.group.member import MemberProblem, named
 from duetime.stores.group.members import Members
+from duetime.stores.pushed_parts import part_of, with_parts
 
 
 class Places(Struct, frozen=True):
@@ -43,7 +43,7 @@ async def push(members: Members, queue: Queue, requests: Sequence[Push]) -> list
             parts.setdefault(name, []).append((number, share))
 
     async def send(name: str, store: Store) -> Sequence[Pushed | DuetimeError]:
-        return await store.push(queue, [_share(requests[number], share) for number, share in parts[name]])
+        return await store.push(queue, [part_of(requests[number], share) for number, share in parts[name]])
 
     answers = await members.ask_each({name: partial(send, name) for name in parts})
     shares_done: list[list[tuple[list[int], Pushed | DuetimeError]]] = [[] for _ in requests]
@@ -98,13 +98,6 @@ async def _look(
     return found, {job_id: problem for name, problem in answers.problems.items() for job_id in ids_by_name[name]}
 
 
-def _share(request: Push, places: Sequence[int]) -> Push:
-    """The part of a request that one member gets, with the request's mark."""
-    if len(places) == len(request.jobs):
-        return request
-    return replace(request, jobs=[request.jobs[place] for place in places])
-
-
 def _join(size: int, parts: Sequence[tuple[Sequence[int], Pushed | DuetimeError]]) -> Pushed | DuetimeError:
     """One answer out of the members' parts. An error of one part is the request's, and says what else was done."""
     done = [(places, answer) for places, answer in parts if isinstance(answer, Pushed)]
@@ -115,7 +108,7 @@ def _join(size: int, parts: Sequence[tuple[Sequence[int], Pushed | DuetimeError]
             return error
         pushed = sum(len(places) for places, _ in done)
         message = f"{error.message}; {pushed} of {size} jobs were pushed to other members"
-        return type(error)(message, **{**error.fields, "unknown": True})
+        return with_parts(type(error)(message, **{**error.fields, "unknown": True}), done)
     if len(done) == 1:
         return done[0][1]
     jobs: list[Moved | None] = [None] * size

@@ -1,0 +1,45 @@
+"""What was pushed although its request failed.
+
+The jobs of one request to a group of stores live on several members, and one of them may fail. The request is answered
+with its error then; what the others took is remembered with the error, so that the journal hears of it.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from duetime.errors import DuetimeError
+from duetime.stores.base import Push, Pushed
+
+Parts = Sequence[tuple[Sequence[int], Pushed]]
+"""Places of jobs in a request, and the answer for these."""
+
+_PARTS = "_pushed_parts"
+
+
+def with_parts(error: DuetimeError, parts: Parts) -> DuetimeError:
+    setattr(error, _PARTS, parts)
+    return error
+
+
+def pushed_parts(
+    requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
+) -> tuple[Sequence[Push], Sequence[Pushed | DuetimeError]]:
+    """The same, with each request that was done in part replaced by the parts that were done."""
+    if not any(isinstance(answer, DuetimeError) and hasattr(answer, _PARTS) for answer in answers):
+        return requests, answers
+    found: list[tuple[Push, Pushed | DuetimeError]] = []
+    for request, answer in zip(requests, answers, strict=True):
+        parts: Parts | None = getattr(answer, _PARTS, None)
+        if parts is None:
+            found.append((request, answer))
+        else:
+            found += [(part_of(request, places), pushed) for places, pushed in parts]
+    return [request for request, _ in found], [answer for _, answer in found]
+
+
+def part_of(request: Push, places: Sequence[int]) -> Push:
+    """The jobs at these places, with the request's mark."""
+    if len(places) == len(request.jobs):
+        return request
+    return replace(request, jobs=[request.jobs[place] for place in places])
