@@ -16,7 +16,7 @@ from duetime.errors import InvalidRequest
 MINUTE_MS = 60_000
 
 chance = random.SystemRandom().random
-"""0 to 1, and not from the state of `random`, which belongs to the program that we run in."""
+"""A random number from 0 to 1. Not from `random` itself: its state belongs to the program that uses the library."""
 
 
 class Backoff(Protocol):
@@ -70,7 +70,7 @@ class OddMinutes:
 
 
 OUTAGE = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
-"""For whatever has to come back soon after its store does."""
+"""The policy of loops and calls that a store outage interrupts: they go on at most two seconds after it ends."""
 
 
 class Outage:

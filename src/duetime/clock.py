@@ -102,7 +102,7 @@ def _parse_duration(text: str) -> int:
 
 
 def _ceil(value: float) -> int:
-    # Out of bounds whatever it is exactly, and maybe infinite once the factor of a unit was applied.
+    # Out of bounds in every unit, and perhaps infinite after the multiplication by the unit.
     if value < 0:
         return -1
     if value > MAX_DURATION:

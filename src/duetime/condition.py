@@ -3,7 +3,8 @@
     {res.code} != 200 && ({res.data.status} != 2 || {res.msg} == 'busy')
 
 A placeholder is the value at that path of the JSON answer, null where there is none. Operators are == != < > && || and
-parentheses over placeholders, numbers and quoted texts, compared as PHP 8 does (`loose.py`); nothing else is accepted.
+parentheses over placeholders, numbers and quoted texts, compared as PHP 8 does (`php_compare.py`); nothing else is
+accepted.
 Precedence is PHP's: < and > bind closest, then == and !=, then &&, then ||. `parse` is called when a topic is
 saved, and its errors say where.
 """
@@ -118,7 +119,8 @@ def _why_not(rest: str) -> str:
         case "'" | '"':
             return "the text has no closing quote"
         case _:
-            word = (rest.split(maxsplit=1) or [rest])[0][:20]  # some blanks are none of ours
+            # Python calls more characters blank than this grammar does, so there may be no word.
+            word = (rest.split(maxsplit=1) or [rest])[0][:20]
             return f"{word!r} is none of == != < > && || ( ), a number, a quoted text or {{res.key}}"
 
 

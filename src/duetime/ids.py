@@ -37,7 +37,7 @@ class IdMaker:
         return self._time + _encode_chance(chance)
 
     def _next(self) -> int:
-        """The next id's chance; `_time` is the text of its time."""
+        """The random part of the next id; `_time` is the text of its time."""
         now = self._now_ms()
         if now > self._last_ms:
             self._last_ms = now

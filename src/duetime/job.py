@@ -28,7 +28,7 @@ STEP_BYTES = 4 * 1_048_576
 
 DAY_MS = 86_400_000
 TOTAL_DAYS = 31
-"""For so many UTC days, today included, a queue's totals are kept day by day."""
+"""How many UTC days, today included, a queue's totals are kept for day by day."""
 
 UNFENCED = "unfenced"
 """The reason of an ack by id alone."""
@@ -69,9 +69,9 @@ class Event(StrEnum):
     PURGED = "purged"
     DELETED = "deleted"
     RESPAWNED = "respawned"
-    ADOPTED = "adopted"  # found in the store with nobody's promise, and taken into the books
+    ADOPTED = "adopted"  # found in the store although no journal has its push, and journalled from now on
     NOTIFIED = "notified"  # its callback answered, or did not
-    HEARTBEAT = "heartbeat"  # of a node, as the next one
+    HEARTBEAT = "heartbeat"  # of a node, not of a job; `closed` is its last event
     CLOSED = "closed"
 
 
@@ -259,7 +259,7 @@ def utc_date(day: int) -> date:
 
 
 def broken_totals(running: Totals, *, jobs: int, leased: int, dead: int) -> Iterator[str]:
-    """What cannot be: more jobs in a queue than its totals brought there. Fewer can: not every way out is counted."""
+    """A queue cannot hold more jobs than its totals brought there. It can hold fewer: not every way out is counted."""
     brought = running.accepted - running.acked - running.cancelled - running.expired
     for what, held, at_most in (
         ("jobs", jobs, brought),

@@ -32,7 +32,7 @@ _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Send the lines of this process where the settings say. Raises InvalidSettings for a file that cannot be."""
+    """Send the lines of this process where the settings say. Raises InvalidSettings if a file cannot be opened."""
     formatter = JsonFormatter() if settings.log_format == "json" else ConsoleFormatter()
     root, access = logging.getLogger(), logging.getLogger(ACCESS)
     _attach(root, "log_file", settings.log_file, formatter)
@@ -78,7 +78,7 @@ class LineFile(logging.Handler):
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def reopen(self) -> None:
-        """Where that fails the old file is written on, and says why."""
+        """Open the file anew. If that fails, the old one stays open, and the log says why."""
         try:
             new = self._open()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What may be called what: namespaces, queues, job ids and attributes.
+"""Which names are valid: of namespaces, queues, job ids and attributes.
 
 Pure checks, called once at the door; everything behind the door takes names as valid. Each `check_*`
 returns its argument or raises the error that says what is wrong with it.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from duetime.errors import InvalidId, InvalidName, InvalidRequest
 
 DEFAULT_POOL = "default"
-"""The pool of everything that names none."""
+"""The pool that is used where none is named."""
 MAX_NAME = 255
 MAX_ID = 128
 MAX_ATTRIBUTES = 64
@@ -50,7 +50,7 @@ def check_queue(namespace: str, name: str) -> Queue:
 
 
 def check_channel(name: str) -> str:
-    """The name of a way to tell people, which topics may use."""
+    """The name of an address for alerts; topics may use it in place of the address."""
     return _check_name(name, "channel")
 
 

@@ -94,7 +94,7 @@ def _strings(left: str, right: str) -> int:
 
 
 def _overflows(text: str, value: float) -> bool:
-    """Too large for what it became, so that two different texts may have become the same number."""
+    """Whether the number lost digits when it was read: two different texts may then be the same number."""
     return isinstance(value, float) and (math.isinf(value) or bool(_INTEGER.fullmatch(text.strip())))
 
 

@@ -38,7 +38,7 @@ OTHER_VARIABLES = (
     "DUETIME_MAIL_PASSWORD",
     "DUETIME_SKIP_SERVICES",
 )
-"""Ours too, but not settings of the server; so is everything that starts with DUETIME_TEST_."""
+"""Variables that Duetime reads elsewhere; they are no settings of the server. DUETIME_TEST_* are allowed, too."""
 
 DEFAULT_STORE = "sqlite:duetime-data/jobs.db"
 MASK = "***"
@@ -50,7 +50,7 @@ _SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\
 
 
 class SettingKind(StrEnum):
-    """What may be written; the value is the word for it in messages and docs."""
+    """The type of a setting; the value is its word in messages and docs."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -400,7 +400,7 @@ def _read(name: str, given: object, source: str) -> Any:
 
 
 def _check_exposure(settings: Settings) -> None:
-    """Nothing that asks for no password listens beyond this machine."""
+    """Refuse settings that would let other machines reach a port that asks for no password."""
     if settings.dev and not is_loopback(settings.host):
         raise InvalidSettings(
             f"--dev lets everybody in and therefore listens on loopback only; leave out --dev or host ({settings.host})"

@@ -76,7 +76,7 @@ def group_url(name: str, members: Mapping[str, str], drain: Sequence[str] = ()) 
 
 
 def _store_of(table: object, where: str) -> str:
-    """The one key that such a table may have."""
+    """The URL in `store`, the only key that the table may have."""
     given = _table(table, where)
     if unknown := sorted(set(given) - {"store"}):
         raise InvalidSettings(f"unknown setting {unknown[0]!r} in {where}; the nearest known is 'store'")

@@ -1,7 +1,8 @@
 """A topic: a queue whose jobs are delivered to a callback URL.
 
 Frozen data and its checks, no I/O; php-delayqueue's fields with its defaults, and what it lacked. The queue of a topic
-has the topic's key for its name. Who keeps topics is `engine/topics`, who delivers is `engine/courier`.
+has the topic's key for its name. `callbacks/topic_registry.py` keeps topics, and `callbacks/courier.py`
+delivers their jobs.
 """
 
 from collections.abc import Sequence
@@ -114,13 +115,13 @@ NEW_SECRET: Literal["new"] = "new"
 
 
 def changed(topic: Topic, change: TopicChange) -> Topic:
-    """The topic after the change, unchecked; the secret is its keeper's affair."""
+    """The topic after the change, unchecked. Secrets are changed by `callbacks/topic_registry.py`."""
     fields = {name: value for name, value in structs.asdict(change).items() if value is not UNSET and name != "secret"}
     return structs.replace(topic, **fields)
 
 
 def check_topic(topic: Topic) -> Topic:
-    """Returns its argument or raises InvalidRequest; InvalidCondition and InvalidTime for what they are about."""
+    """Returns its argument. Raises InvalidRequest, InvalidCondition or InvalidTime."""
     _check_url(topic.callback)
     parse(topic.retry_if)
     _check_schedule(topic.schedule)
@@ -186,6 +187,6 @@ def _check_schedule(text: str) -> None:
 
 
 def host_of(url: str) -> str:
-    """What limits per host go by: host and port."""
+    """Host and port of a URL: the limits per host count by these."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

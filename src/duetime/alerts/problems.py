@@ -45,8 +45,8 @@ QUIET_S = 30.0
 
 
 class AlertSettings(Struct, frozen=True, omit_defaults=True):
-    """Who hears of everything, the mail server for plain addresses, and the addresses that topics use by a name. A
-    record of the registry.
+    """The addresses that hear of every problem, the mail server for plain mail addresses, and the named addresses
+    that topics use. A record of the registry.
     """
 
     addresses: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def read_settings(record: Record | None) -> AlertSettings:
 
 
 class Alerts:
-    """An async context manager: leaving it waits for what is being sent, up to the announcer's deadline."""
+    """An async context manager: leaving it waits for what is being sent, up to the sender's deadline."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Alerts:
     async def _end(self, key: str, firing: Firing) -> None:
         record = self._mirror.get(FIRING, key)
         try:
-            # Somebody who renewed it in this moment sees it still.
+            # The version: if another process has just renewed the record, it still sees the problem.
             removed = record is not None and await self._registry().delete(FIRING, key, if_version=record.version)
         except DuetimeError:
             if key not in self._local:
@@ -222,7 +222,7 @@ class Alerts:
     # --- telling
 
     def settings(self) -> AlertSettings:
-        """As last known: an outage of the registry is when they are needed most."""
+        """The addresses as last read: alerts are needed most while the registry is away."""
         try:
             self._known = read_settings(self._mirror.get(SETTINGS, KEY))
         except msgspec.DecodeError as error:

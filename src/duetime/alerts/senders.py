@@ -40,7 +40,7 @@ SECURITIES = {"starttls": ("mailtos", "starttls"), "ssl": ("mailtos", "ssl"), "n
 
 
 def check_address(address: str) -> str:
-    """Raises InvalidRequest for what can never be announced to."""
+    """Raises InvalidRequest for an address that no alert can reach."""
     if not is_mail(address) and _plugin(address) is None:
         raise InvalidRequest(f"neither a mail address nor a URL that apprise knows: {mask(address)}")
     return address
@@ -103,7 +103,7 @@ class AlertSender:
         def work() -> None:
             try:
                 sent = _notify(plugin, title, text)
-            except Exception as error:  # plugins of many authors
+            except Exception as error:  # plugins have many authors, and raise anything
                 log.warning("alert_plugin_failed", extra={"error": mask(str(error))})
                 sent = False
             if not loop.is_closed():
@@ -127,7 +127,7 @@ def _notify(plugin: Any, title: str, text: str) -> bool:
 def _plugin(url: str) -> Any:
     """None for a URL that no plugin takes."""
     try:
-        # Optional, and slow to import: only who sends alerts pays for it.
+        # Optional, and slow to import: only a process that sends alerts imports it.
         import apprise  # noqa: PLC0415
     except ModuleNotFoundError:
         raise InvalidSettings("alerts need the extra duetime[alerts] (apprise is missing)") from None

@@ -2,7 +2,7 @@
 
 A pool that does not answer three times in a row is down. Every ten seconds it also looks at what grows slowly: memory
 near its limit, dead letters that become more, jobs that wait longer past their due time than they should. Every server
-process has one; `alerts.py` sees to it that only one of them speaks.
+process has one; `alerts/problems.py` makes sure that only one of them sends alerts.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ STRIKES = 3
 SLOW_EVERY = 10
 """Rounds between two looks at what grows slowly."""
 WINDOW_S = 300.0
-"""Over which dead letters are compared."""
+"""The time over which the growth of dead letters is measured."""
 
 
 class WatchTargets(Struct, frozen=True):
-    """When to speak. Zero switches a check off."""
+    """The limits beyond which an alert is raised. Zero switches a check off."""
 
     memory_percent: int = 90
     dead_growth: int = 10
@@ -113,7 +113,7 @@ class Watchdog:
             except DuetimeError as error:
                 log.warning("watchdog_fails", extra={"error": error.message})
             except Exception:
-                # Who watches must not be the first to go.
+                # A bug in a check must not end the watchdog.
                 log.exception("watchdog_broke")
             await asyncio.sleep(EVERY_S)
 
@@ -203,7 +203,7 @@ class Watchdog:
             self._dead.pop(key, None)
             return
         if key not in self._dead:
-            # At the last look it had none; before the first one nobody knows.
+            # A queue that is new since the last look had no dead letters then; before the first look nothing is known.
             before = self._looked_at.get(name)
             self._dead[key] = GrowthWindow(Seen(now, dead) if before is None else Seen(before, 0))
         window = self._dead[key]

@@ -137,7 +137,7 @@ FAILED = (
     Command("flush", dead.flush, ("duetime failed flush mail --yes",)),
     Command("prune", dead.prune, ("duetime failed prune mail --older-than 24h",)),
 )
-"""Laravel's words for the dead letters, for hands that know them; not in the help."""
+"""Laravel's names of the commands for dead letters, for people who know them; not shown in the help."""
 
 RECURRING = (Command("list", recurring.list_schedules, ("duetime recurring list", "duetime recurring list --json")),)
 

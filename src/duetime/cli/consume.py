@@ -172,7 +172,7 @@ def describe_move(moved: Moved) -> str:
         case Event.CANCELLED if moved.reason == "running":
             return f"{moved.id} cancelled while a consumer held it"
         case _ if moved.due_at:
-            # A moment ago means at once to whoever waits for it.
+            # A due time in the past is delivered immediately.
             due = relative(moved.due_at, now) if moved.due_at > now else "now"
             return f"{moved.id} {moved.event}, due {due}"
         case _:

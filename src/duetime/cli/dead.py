@@ -90,7 +90,7 @@ def _respawn(queue: QueueClient, ids: list[str] | None, options: RespawnOptions)
         for at in range(0, len(ids), STEP_JOBS):
             yield queue.dead.respawn(ids[at : at + STEP_JOBS], ttl=options.ttl, tries=options.tries)
         return
-    # Counted once: what dies while this runs is not brought back again and again.
+    # The number is fixed at the start: jobs that die again meanwhile are not brought back a second time.
     left = options.limit or queue.counts().dead
     while left > 0:
         moved = queue.dead.respawn(limit=min(left, STEP_JOBS), ttl=options.ttl, tries=options.tries)

@@ -60,7 +60,7 @@ def _default_folder() -> Path:
 
 
 def _before_the_first_start() -> Iterator[Finding]:
-    """The first start makes the default folder, so that it is missing says nothing, unless it cannot be made."""
+    """The first start makes the default folder, so a missing one is only a problem if it cannot be made."""
     here = Path.cwd()
     if os.access(here, os.W_OK | os.X_OK):
         yield ok("sqlite.folder", f"{here / _default_folder()} does not exist yet; the first start makes it")

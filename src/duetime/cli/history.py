@@ -37,7 +37,7 @@ RANKS = {
     Event.RESCHEDULED: 6,
     Event.KEPT: 6,
 }
-"""What can follow what within one attempt; all else ends the job."""
+"""The order of events within one attempt; every other event ends the job."""
 LAST_RANK = 7
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
@@ -78,7 +78,7 @@ def history(
 
 
 def journal_folder(target: Target, journal: str | None, config: str | None) -> Path:
-    """The one that is named; else that of the store that is named, else of the server. Raises InvalidSettings."""
+    """The named folder, else the journal beside the named store, else the server's. Raises InvalidSettings."""
     store = target.address if target.is_chosen and not is_http(target.address) else None
     options = options_of(read_settings({"journal": journal, "store": store}, config))
     if options is None:

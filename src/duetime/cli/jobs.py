@@ -106,7 +106,7 @@ def get(
 
 
 def describe_job(job: Job) -> str:
-    """Everything there is to know about it; what it does not have is left out."""
+    """Every field of the job that is set."""
     now = SystemClock().now_ms()
     facts: list[tuple[str, str]] = [
         ("queue", str(job.queue)),

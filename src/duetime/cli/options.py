@@ -65,14 +65,14 @@ class Target:
     ] = False
 
     def over(self, other: "Target") -> "Target":
-        """What is given here, else what is given there."""
+        """These options, and the other ones where these say nothing."""
         return Target(
             self.url or other.url, self.namespace or other.namespace, self.token or other.token, self.json or other.json
         )
 
     @property
     def is_chosen(self) -> bool:
-        """Somebody said where to go."""
+        """Whether a URL was given."""
         return bool(self.url or os.environ.get("DUETIME_URL"))
 
     @property

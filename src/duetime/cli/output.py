@@ -39,14 +39,14 @@ class Answer:
         sys.stdout.flush()
 
     def tell(self, value: Mapping[str, Any], text: str | Text) -> None:
-        """One thing, in the form that was asked for."""
+        """One thing, as JSON or text."""
         if self.as_json:
             self.document(value)
         else:
             self.console.print(text)
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Iterable[str | Text]]) -> None:
-        """Many things of a kind: a document each, or one table. Columns that end in a blank are set to the right."""
+        """A list of things: one document each, or one table. Columns that end in a blank are set to the right."""
         if self.as_json:
             for row in rows:
                 self.document(row)

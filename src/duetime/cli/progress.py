@@ -48,7 +48,7 @@ class ProgressDisplay:
         return max(self.total - self.done, 0) / self.rate
 
     def advance_to(self, done: int, *, total: int | None = None) -> None:
-        """So many are done now; never goes back."""
+        """Set the number of rows that are done; a smaller number is ignored."""
         self.done = max(done, self.done)
         self.total = total if total is not None else self.total
         self.redraw()

@@ -35,7 +35,7 @@ def list_schedules(target: Target) -> None:
 
 
 def _tick(job: Job) -> Tick:
-    """Somebody may have pushed to this queue by hand."""
+    """What the job says; anybody may push to this queue, so the body may be no tick."""
     try:
         return msgspec.json.decode(job.body, type=Tick)
     except msgspec.DecodeError:

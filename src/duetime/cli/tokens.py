@@ -49,7 +49,7 @@ class ListedToken:
 
 
 class EveryPool:
-    """Which pools there are is a server's setting; a registry keeps tokens for any."""
+    """A registry keeps tokens for any pool: which pools exist is a setting of the server."""
 
     def __contains__(self, name: object) -> bool:
         return bool(name)

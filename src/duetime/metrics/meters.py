@@ -2,7 +2,8 @@
 
 A meter belongs to one event loop and takes no lock. Those who count keep the meter itself (`pushed = family.of("q")`,
 then `pushed.value += 1`): finding it by its labels costs more than counting. `Meters.snapshot` is what one process
-knows, as data that travels; `metrics/snapshots.py` adds several of them up, `api/metrics` writes them as text.
+knows, as data that travels; `metrics/snapshots.py` adds several of them up, `metrics/exposition.py` writes them
+as text.
 """
 
 from bisect import bisect_left

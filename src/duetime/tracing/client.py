@@ -29,7 +29,7 @@ def processing(delivery: Delivery) -> AbstractContextManager[Span]:
 
 
 def trace_headers() -> dict[str, str]:
-    """By which a server goes on with the present trace."""
+    """The headers with which a server continues the present trace."""
     carrier: dict[str, str] = {}
     propagator.inject(carrier)
     return carrier

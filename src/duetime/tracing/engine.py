@@ -12,7 +12,7 @@ from duetime.tracing.spans import Tracing, now_ns
 
 
 class TracedEngine(Engine):
-    """Takes the arguments of an Engine, and whose spans to make."""
+    """Takes the arguments of an Engine, and the maker of its spans."""
 
     def __init__(self, store: Store, *, tracing: Tracing, **options: Any) -> None:
         super().__init__(store, **options)

@@ -22,7 +22,7 @@ from duetime.tracing.spans import SYSTEM, Tracing, propagator
 
 TRACES = "/v1/traces"
 EXPORT_S = 3.0
-"""A collector that takes longer gets no more; a server's end waits for it that long."""
+"""The deadline for sending spans to the collector; a server that stops waits at most this long."""
 CARRIED = (b"traceparent", b"tracestate")
 
 

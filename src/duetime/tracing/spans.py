@@ -43,7 +43,7 @@ class Tracing:
             yield carry(jobs)
 
     def received(self, deliveries: Sequence[Delivery], began_ns: int) -> None:
-        """A reserve that began then brought these jobs; one that brought none leaves no trace."""
+        """Record a reserve that began at that time and answered these jobs; an empty answer leaves no span."""
         by_queue: dict[Queue, list[Delivery]] = {}
         for delivery in deliveries:
             by_queue.setdefault(delivery.lease.queue, []).append(delivery)
@@ -137,5 +137,5 @@ def _name(about: Attributes) -> str:
 
 
 def _kind(kind: SpanKind) -> SpanKind:
-    """Below a span of another process this one is the server's side of that."""
+    """A span below one of another process is the server's side of that call."""
     return SpanKind.SERVER if trace.get_current_span().get_span_context().is_remote else kind

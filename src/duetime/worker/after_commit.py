@@ -23,7 +23,7 @@ from duetime.worker.pusher import Outgoing, Pusher
 log = logging.getLogger("duetime.after_commit")
 
 Hook = Callable[[Callable[[], None]], bool]
-"""Takes what to do after the commit; False if there is no transaction, and then nothing was kept."""
+"""Takes a function to call after the commit; False if no transaction is open, and the function is not kept."""
 
 
 class AfterCommit:
@@ -69,7 +69,7 @@ class AfterCommit:
 
 
 def _ignore(answer: object) -> None:
-    """What a push answers has no reader any more."""
+    """The answer of a push after a commit is dropped: its caller has gone on."""
 
 
 def _held_back(outgoing: Outgoing) -> Moved:
@@ -78,7 +78,7 @@ def _held_back(outgoing: Outgoing) -> Moved:
 
 def django(using: str | None = None) -> Hook:
     """Waits for `transaction.atomic()` on a database, the default one if not named."""
-    atomic: Any = import_module("django.db.transaction")  # whoever calls this has it
+    atomic: Any = import_module("django.db.transaction")  # the caller uses this library, so it is installed
 
     def hook(push: Callable[[], None]) -> bool:
         if not atomic.get_connection(using).in_atomic_block:
@@ -94,7 +94,7 @@ def sqlalchemy(session: Callable[[], Any]) -> Hook:
 
     An AsyncSession is taken by its `sync_session`.
     """
-    event: Any = import_module("sqlalchemy.event")  # whoever calls this has it
+    event: Any = import_module("sqlalchemy.event")  # the caller uses this library, so it is installed
 
     def hook(push: Callable[[], None]) -> bool:
         found: Any = session()

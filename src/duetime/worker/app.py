@@ -157,7 +157,7 @@ class App:
         return self.client_pusher.send(count(self.namespace, name))
 
     def forked(self) -> None:
-        """Called in a new process: connections and the row of ids belong to the old one."""
+        """Called in a new process: connections and the id counter belong to the old one."""
         self._ids, self._ids_lock = IdMaker(self.clock), threading.Lock()
         self.client_pusher.forked()
 
@@ -171,7 +171,7 @@ class App:
 
 
 def _module(function: Callable[..., Any]) -> str:
-    """As a worker will import it: a script that is run itself is called `__main__` only there."""
+    """The module's name as a worker will import it; a script that is run directly calls itself `__main__`."""
     name = function.__module__
     if name != "__main__":
         return name

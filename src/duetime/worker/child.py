@@ -1,4 +1,4 @@
-"""One process of a worker's pool: takes a job from its socket, runs it, says how it ended.
+"""One process of a worker's pool: takes a job from its socket, runs it, reports how it ended.
 
 Signals that ask a worker to stop often reach its whole group; a process of the pool leaves them to the worker and ends
 when that says so. The worker itself sends USR1 when the time of a job is over, and URG when it wants to stop.
@@ -50,7 +50,7 @@ def ignore_stop_signals() -> None:
 
 
 def pass_over(number: int, frame: object) -> None:
-    """A signal that is not for us."""
+    """Ignores a signal that the worker handles for its whole group."""
 
 
 def serve(app: "App", sock: socket.socket) -> None:
@@ -72,7 +72,7 @@ def serve(app: "App", sock: socket.socket) -> None:
         try:
             clock.running = True
             outcome = execute(app, info, JobLink(say, lambda: clock.stopping), run_async)
-        except TimedOut as late:  # in the last moment, outside of the task
+        except TimedOut as late:  # the signal came when the task had just ended
             outcome = ended_by(late)
         finally:
             clock.running = False

@@ -12,19 +12,19 @@ PROGRESS = "progress"
 EXTEND = "extend"
 
 Say = Callable[[str, int], None]
-"""Sends a word about the job to its worker."""
+"""Sends a message about the job to its worker."""
 
 
 @dataclass(frozen=True)
 class JobLink:
-    """Between a running job and its worker. `stopping` answers whether that wants to stop."""
+    """Between a running job and its worker. `stopping` answers whether the worker wants to stop."""
 
     say: Say
     stopping: Callable[[], bool] = lambda: False
 
 
 class CurrentJob:
-    """The job that this code runs for. `attempt` is its how-manieth delivery this is, from 1."""
+    """The job that this code runs for. `attempt` is which delivery of the job this is, counted from 1."""
 
     def __init__(self, info: JobInfo, link: JobLink) -> None:
         self.info = info

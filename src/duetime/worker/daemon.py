@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("duetime.worker")
 
 STATUS = {"memory": 12, "pool_lost": 1}
-"""Exit codes by reason; for every other 0, or 1 if the store does not know what became of some jobs."""
+"""Exit codes by reason. Any other reason exits with 0, or with 1 if the outcome of a job could not be stored."""
 BUSY_TICK_S = 0.02
 IDLE_TICK_S = 0.2
 SECOND_S = 0.9
-"""A bit under a second, so that what is looked at then is seen within one."""
+"""Slightly under a second, so that a change is noticed within one second."""
 SETTLE_S = 5.0
-"""How long a worker that stops tries to tell a store that is away."""
+"""How long a stopping worker tries to reach a store that is away."""
 SETTLE_TICK_S = 0.5
 
 MakePool = Callable[[PoolHost], WorkerPool]
@@ -189,7 +189,7 @@ class Worker:
             self._fetching = self._spawn(self._fetcher.run())
 
     def _stop_fetching(self) -> None:
-        """At once: from the moment it is cancelled, a wait takes no more jobs."""
+        """Takes effect at once: a cancelled reserve takes no more jobs."""
         if self._fetching is not None:
             self._fetching.cancel()
             self._fetching = None
@@ -220,7 +220,7 @@ class Worker:
                 if await self._client.send(count(self._app.namespace, RESTARTS)) != restarts:
                     self.stop("restart_signal")
             except StoreUnavailable:
-                continue  # whoever needs the store says so
+                continue  # the fetcher and the settler log outages of the store
             except DuetimeError as error:
                 log.warning("restarts_not_followed", extra={"error": error.message})
 

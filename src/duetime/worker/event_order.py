@@ -35,7 +35,7 @@ class EventOrder:
         return not self._listeners.wanted(event.name) or self._listeners.tell(event)
 
     def done(self, run: Run, decision: Decision) -> None:
-        """An ack: by the function's end, or because the task cancelled its job."""
+        """The job was acked: the function returned, or the task cancelled its job."""
         if decision.by_hand:
             self.tell("cancelled", run, failure=decision.failure)
         else:
@@ -43,7 +43,7 @@ class EventOrder:
         self.tell("attempted", run)
 
     def again(self, run: Run, decision: Decision, ended: Ended, delay_ms: int) -> None:
-        """It waits for its next try."""
+        """The job waits for its next try."""
         failure = decision.failure
         if decision.by_hand:
             self.tell("processed", run)
@@ -54,7 +54,7 @@ class EventOrder:
         self.tell("attempted", run, failure=None if decision.by_hand else failure)
 
     async def over(self, run: Run, decision: Decision, ended: Ended, reason: str) -> None:
-        """It is among the dead letters."""
+        """The job is a dead letter."""
         failure = decision.failure or Failure("duetime.Failed", reason)
         await self._hook(run, failure)
         self.tell("failed", run, failure=failure, reason=reason)

@@ -102,7 +102,7 @@ def describe(error: BaseException) -> Failure:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # somebody's __str__
+    except Exception:  # the __str__ of a task's exception may raise
         return ""
 
 

@@ -27,7 +27,7 @@ AHEAD_S = 0.02
 SHELF_S = 0.25
 MAX_AHEAD = 200
 PIPE_S = 0.002
-"""How much work may lie in one process's mailbox, where one short job may always lie behind another."""
+"""Seconds of work that may lie in one process's mailbox. One short job may always wait there behind another."""
 MAX_DEPTH = 16
 MAX_LIMIT = 500
 VETO_S = 1.0
@@ -125,12 +125,12 @@ class Fetcher:
                 self._stop("empty_for")
                 await asyncio.Event().wait()
         elif options.sleep_s == 0:
-            await asyncio.sleep(0.01)  # who wants no wait at all still leaves the machine to others
+            await asyncio.sleep(0.01)  # a worker without waits must still yield the CPU
 
     # --- handing over
 
     def pump(self) -> None:
-        """From the shelf into the pool."""
+        """Hand jobs from the shelf to the pool."""
         assert self.pool is not None
         self._pumping = False
         for _ in range(min(len(self.shelf), max(0, self._room()))):
@@ -169,14 +169,14 @@ class Fetcher:
         self._soon()
 
     def _soon(self) -> None:
-        """What ends in one turn of the loop is followed up once."""
+        """Runs that finish in the same loop iteration are settled together."""
         self._news.set()
         if self.shelf and not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_soon(self.pump)
 
     def _learn(self, seconds: float) -> None:
-        """A mean that believes in long jobs quickly and in short ones slowly."""
+        """A running mean that follows longer jobs quickly and shorter ones slowly."""
         assert self.pool is not None
         if not self._mean_s:
             self._mean_s = max(seconds, 1e-5)
@@ -188,11 +188,11 @@ class Fetcher:
     # --- not handing over
 
     def check(self, now: float) -> None:
-        """Jobs that lie here for too long belong to others."""
+        """Give back jobs that have waited on the shelf for too long, so that other workers can take them."""
         if self.shelf and now - self.shelf[0].reserved_at > SHELF_S:
             self.clear()
 
     def clear(self) -> None:
-        """Give back what has not begun."""
+        """Give back jobs that have not begun."""
         while self.shelf:
             self._jobs.give_back(self.shelf.pop())

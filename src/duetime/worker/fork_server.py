@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORK, KILL = b"f", b"k"
 ORDER = struct.Struct("!cII")
-"""What to do, the number of the process, the signal."""
+"""An order: what to do, the number of the process, the signal."""
 NOTE = struct.Struct("!cIi")
 """b"s" it has started: number, pid; b"e" it has ended: number, wait status."""
 
@@ -43,7 +43,7 @@ class ForkServer:
             self.sock.send(ORDER.pack(KILL, number, signal_number))
 
     def read_notes(self) -> list[tuple[bytes, int, int]]:
-        """What has come; raises ConnectionError when the nursery is gone."""
+        """The notes that have arrived; raises ConnectionError when the fork server is gone."""
         try:
             data = self.sock.recv(NOTE.size * 64)
         except BlockingIOError:

@@ -1,7 +1,7 @@
 """The jobs that a worker holds, from the moment they are reserved until the store knows what became of them.
 
-What the pool says about a run becomes a decision (`rules.py`), the decision an answer of the store (`settling.py`), and
-the answer what listeners hear (`telling.py`).
+What the pool says about a run becomes a decision (`rules.py`), the decision an answer of the store (`settler.py`), and
+the answer what listeners hear (`event_order.py`).
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class HeldJobs:
             return Payload(displayName=None, name="", data=msgspec.Raw(b"null"), uuid=delivery.lease.id)
 
     def _timeout(self, payload: Payload) -> float:
-        """What the code says now, else what it said at the push, else the worker's."""
+        """The timeout in the task's code, else the one in the payload, else the worker's."""
         task = self._app.tasks.get(payload.name)
         if task is not None and task.timeout_s is not None:
             return task.timeout_s
@@ -103,7 +103,7 @@ class HeldJobs:
         self._settler.settle(run, decision)
 
     def give_back(self, run: Run) -> None:
-        """It has not begun and somebody else may have it; no try is lost."""
+        """Give the job back: it has not begun, another worker may have it, and no try is lost."""
         self.taken -= 1
         run.ended_at = run.ended_at or time.monotonic()
         self._settler.settle(run, Decision(Verb.GIVE_BACK))
@@ -193,7 +193,7 @@ class HeldJobs:
             listener()
 
     async def write_progress(self) -> None:
-        """What tasks said since the last call; the latest word wins."""
+        """The progress that tasks reported since the last call; the latest report wins."""
         said, self._progress = self._progress, {}
         for run in said.values():
             queue, job_id = run.delivery.lease.queue, run.delivery.lease.id

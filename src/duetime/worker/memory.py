@@ -10,7 +10,7 @@ MB = 1_048_576
 
 
 def resident_mb(pid: int | None = None) -> float:
-    """Of this process if none is given; 0 where it cannot be told (the process is gone, or no /proc for another)."""
+    """Resident memory of a process, by default this one; 0 if unknown: it is gone, or there is no /proc to ask."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):

@@ -12,15 +12,15 @@ class PoolHost(Protocol):
     """The worker, as a pool sees it. All calls come on the worker's event loop."""
 
     def began(self, run: Run) -> None:
-        """It runs now."""
+        """The job has begun to run."""
         ...
 
     def ended(self, run: Run, outcome: Outcome) -> None:
-        """It is over, and the place is free again."""
+        """The job is over, and its slot in the pool is free again."""
         ...
 
     def returned(self, run: Run) -> None:
-        """It was handed to the pool but has not begun: it may be given to another place."""
+        """The job was handed to the pool but has not begun: it may run in another slot."""
         ...
 
     def said(self, run: Run, word: str, value: int) -> None:
@@ -28,23 +28,23 @@ class PoolHost(Protocol):
         ...
 
     def widened(self) -> None:
-        """There is room that nothing which ended has left: a new process."""
+        """There is new room: a process has started."""
         ...
 
     def broken(self) -> None:
-        """It can start nothing any more; what runs may still end."""
+        """The pool can start no more jobs; running ones may still end."""
         ...
 
 
 class WorkerPool(Protocol):
-    """`depth`: how many jobs may be handed to one place at a time, for jobs that are much shorter than a round trip."""
+    """`depth`: how many jobs may be handed to one process at a time, for jobs much shorter than a round trip."""
 
     depth: int
 
     async def start(self) -> None: ...
 
     def room(self) -> int:
-        """How many jobs it would take now."""
+        """How many jobs the pool would take now."""
         ...
 
     def submit(self, run: Run) -> bool:
@@ -52,7 +52,7 @@ class WorkerPool(Protocol):
         ...
 
     def check(self, now: float) -> None:
-        """Called every few milliseconds while there is something to do: time-outs and stuck places."""
+        """Called every few milliseconds while there is something to do: time-outs and stuck jobs."""
         ...
 
     def check_memory(self, limit_mb: float) -> None:

@@ -90,7 +90,7 @@ class LocalPool:
 
     def _ended(self, place: LocalSlot, outcome: Outcome) -> None:
         if self._places.get(place.run.number) is not place:
-            return  # it was left behind
+            return  # the job timed out and was left behind
         del self._places[place.run.number]
         self._host.ended(place.run, LATE if place.leave_at and outcome.ended is not Ended.DONE else outcome)
 
@@ -109,7 +109,7 @@ class LocalPool:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(place.thread), ctypes.py_object(TimedOut))
 
     def check_memory(self, limit_mb: float) -> None:
-        """The worker looks at its own process itself."""
+        """Nothing to do: the worker watches the memory of its own process."""
 
     def warn(self) -> None:
         self._stopping = True
@@ -147,7 +147,7 @@ class LocalPool:
         self._post(lambda: self._host.said(run, word, value))
 
     def _post(self, news: Callable[[], None]) -> None:
-        """Do it on the loop; what comes in one go wakes it once."""
+        """Call it on the loop; calls that arrive together wake the loop once."""
         self._news.append(news)
         if not self._told:
             self._told = True

@@ -47,7 +47,7 @@ class PoolChild:
         self.kill_at = 0.0
 
     def take_back(self) -> list[Run]:
-        """What it has not read yet, out of its mailbox."""
+        """Take jobs that the process has not read yet back out of its mailbox."""
         numbers: set[int] = set()
         while True:
             try:
@@ -67,15 +67,15 @@ class PoolChild:
 
 
 class ProcessPool:
-    def __init__(self, host: PoolHost, nursery: ForkServer, size: int) -> None:
+    def __init__(self, host: PoolHost, fork_server: ForkServer, size: int) -> None:
         self.depth = 1
         self._host = host
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._size = size
         self._children: dict[int, PoolChild] = {}
         self._numbers = 0
         self._closing = False
-        self._nursery_lost = False
+        self._fork_server_lost = False
         self._all_gone = asyncio.Event()
 
     @property
@@ -83,14 +83,14 @@ class ProcessPool:
         return [child.pid for child in self._children.values() if child.pid]
 
     async def start(self) -> None:
-        asyncio.get_running_loop().add_reader(self._nursery.sock, self._notes)
+        asyncio.get_running_loop().add_reader(self._fork_server.sock, self._notes)
         for _ in range(self._size):
             self._fork()
 
     def _fork(self) -> None:
         self._numbers += 1
         child = self._children[self._numbers] = PoolChild(self._numbers)
-        self._nursery.fork(child.number, child.end)
+        self._fork_server.fork(child.number, child.end)
         asyncio.get_running_loop().add_reader(child.sock, self._hear, child)
 
     # --- jobs
@@ -148,7 +148,7 @@ class ProcessPool:
         child.runs.popleft()
         child.stuck = False
         if child.timed_out:
-            self._nursery.kill(child.number, signal.SIGKILL)
+            self._fork_server.kill(child.number, signal.SIGKILL)
         elif child.runs:
             self._begin(child.runs[0])
         elif child.ending:
@@ -164,7 +164,7 @@ class ProcessPool:
                 continue
             run = child.runs[0]
             if child.kill_at and now > child.kill_at:
-                self._nursery.kill(child.number, signal.SIGKILL)
+                self._fork_server.kill(child.number, signal.SIGKILL)
                 child.kill_at = now + GRACE_S
             elif run.deadline and now > run.deadline and not child.timed_out:
                 self._time_out(child, now)
@@ -175,11 +175,11 @@ class ProcessPool:
     def _time_out(self, child: PoolChild, now: float) -> None:
         self._hear(child)
         if not child.runs or not 0 < child.runs[0].deadline < now:
-            return  # it has ended in this very moment
+            return  # the process ended in this moment
         child.ending = child.timed_out = True
         child.kill_at = now + GRACE_S
         self._return(child.take_back())
-        self._nursery.kill(child.number, signal.SIGUSR1)
+        self._fork_server.kill(child.number, signal.SIGUSR1)
 
     def _return(self, runs: list[Run]) -> None:
         for run in reversed(runs):
@@ -202,11 +202,11 @@ class ProcessPool:
 
     def _notes(self) -> None:
         try:
-            notes = self._nursery.read_notes()
+            notes = self._fork_server.read_notes()
         except ConnectionError:
-            asyncio.get_running_loop().remove_reader(self._nursery.sock)
+            asyncio.get_running_loop().remove_reader(self._fork_server.sock)
             log.critical("nursery_lost")
-            self._nursery_lost = True
+            self._fork_server_lost = True
             self._host.broken()
             return
         for kind, number, value in notes:
@@ -240,23 +240,23 @@ class ProcessPool:
 
     def warn(self) -> None:
         for child in self._children.values():
-            self._nursery.kill(child.number, STOP_SOON)
+            self._fork_server.kill(child.number, STOP_SOON)
 
     async def close(self, *, force: bool) -> None:
         self._closing = True
         for child in self._children.values():
             if force:
-                self._nursery.kill(child.number, signal.SIGKILL)
+                self._fork_server.kill(child.number, signal.SIGKILL)
             else:
                 self._end(child)
-        if self._children and not self._nursery_lost:  # else nobody would tell
+        if self._children and not self._fork_server_lost:  # without the fork server nobody reports their ends
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await self._all_gone.wait()
             except TimeoutError:
-                pass  # the nursery ends what is left
-        asyncio.get_running_loop().remove_reader(self._nursery.sock)
-        self._nursery.close()
+                pass  # the fork server ends those that are left
+        asyncio.get_running_loop().remove_reader(self._fork_server.sock)
+        self._fork_server.close()
 
 
 def _death(run: Run, status: int, *, timed_out: bool) -> Outcome:

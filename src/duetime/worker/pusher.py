@@ -53,7 +53,7 @@ class Pusher(Protocol):
 
 
 def unique_id(name: str, data: bytes) -> str:
-    """The same for the same task and arguments, whoever pushes."""
+    """The id of a unique job: equal for equal tasks and arguments in every process."""
     digest = hashlib.blake2b(data, digest_size=16, person=b"unique").hexdigest()
     return f"{name[-64:]}:{digest}"
 
@@ -138,14 +138,14 @@ class ClientPusher:
         return moved
 
     def send(self, call: Call[Answer]) -> Answer:
-        """Any call, from blocking code."""
+        """Send any call from blocking code."""
         inside = self._inside
         if inside and threading.get_ident() != inside.thread:
             return asyncio.run_coroutine_threadsafe(inside.client.send(call), inside.loop).result()
         return self._blocking().send(call)
 
     async def send_async(self, call: Call[Answer]) -> Answer:
-        """Any call, from a running loop."""
+        """Send any call from a running event loop."""
         loop = asyncio.get_running_loop()
         if self._inside and self._inside.loop is loop:
             return await self._inside.client.send(call)

@@ -24,12 +24,12 @@ STATUSES: Mapping[str, tuple[str, str]] = {
 }
 """Event -> status and result of its line."""
 QUIET = ("released_after_exception", "failed", "timed_out", "lease_lost")
-"""What people want to see even if they did not ask for every job."""
+"""Events that are printed for people without --verbose."""
 BAD = ("failed", "timed_out", "lease_lost", "released_after_exception")
 
 
 def report(app: "App", *, as_json: bool, verbose: bool) -> None:
-    """Write lines from now on."""
+    """Start writing lines."""
     for name in STATUSES if as_json or verbose else QUIET:
         app.listeners.add(name, _write_json if as_json else _write_text)
 

@@ -42,7 +42,7 @@ class Policy:
 
 
 def max_tries(run: Run, policy: Policy) -> int:
-    """The job's own, else the worker's; 0 with retryUntil, which takes the place of tries."""
+    """The job's tries, else the worker's; 0 with retryUntil, which takes the place of tries."""
     if retry_until(run) is not None:
         return 0
     return run.payload.maxTries if run.payload.maxTries is not None else (run.delivery.tries or policy.tries)

@@ -14,7 +14,7 @@ from duetime.wire.payload import Payload
 
 
 class Ended(IntEnum):
-    """How the function ended. TIMED_OUT, GONE (its process died) and BACK (it never began) are the pool's words."""
+    """How the function ended. TIMED_OUT, GONE (its process died) and BACK (it never began) are set by the pool."""
 
     DONE = 0
     RAISED = 1
@@ -99,7 +99,7 @@ class Run:
         self.outcome = DONE
 
     def begin(self) -> None:
-        """It runs from now on, and its time with it."""
+        """The run begins now, and so does its timeout."""
         self.started_at = time.monotonic()
         self.deadline = self.started_at + self.timeout_s if self.timeout_s else 0.0
 

@@ -1,7 +1,7 @@
 """When a recurring task runs: every so often, or by a cron expression in a time zone. Pure.
 
-The runs of a schedule are instants that follow from the schedule alone, so that all processes agree on them without a
-word: `every("1h")` runs at whole hours since the epoch, not an hour after whoever started first.
+The runs of a schedule are instants that follow from the schedule alone, so that all processes agree on them by
+themselves: `every("1h")` runs at whole hours since the epoch, not an hour after whoever started first.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Schedule(Protocol):
 
     @property
     def text(self) -> str:
-        """What tells this schedule from another one."""
+        """The text that identifies the schedule."""
         ...
 
     def after(self, at: int) -> int:

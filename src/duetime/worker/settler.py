@@ -1,7 +1,7 @@
 """How a worker tells the store what became of jobs: acks together, everything else one by one, through outages.
 
 While an ack is under way the next ones gather, so a busy worker needs few calls. A call that fails because the store is
-away is repeated until the store is back: the job is done, and only the telling is late. If the lease was lost
+away is repeated until the store is back: the job is done, and only the report is late. If the lease was lost
 meanwhile, that is the answer.
 """
 
@@ -47,7 +47,7 @@ class Settler:
             self._spawn(self._ack(queue))
 
     async def _ack(self, queue: Queue) -> None:
-        # What ends in the same turn of the loop goes along.
+        # Runs that finish in the same loop iteration are acked together.
         await asyncio.sleep(0)
         try:
             while some := self._acks.pop(queue, None):

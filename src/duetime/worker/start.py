@@ -43,11 +43,11 @@ def load_app(place: str) -> App:
 
 def work(app: App, options: WorkerOptions) -> int:
     """Run a worker in this process until it stops; answers the exit code. Processes are forked first of all."""
-    nursery = start_fork_server(app) if options.pool is PoolKind.PROCESSES else None
+    fork_server = start_fork_server(app) if options.pool is PoolKind.PROCESSES else None
 
     def make_pool(host: "PoolHost") -> "WorkerPool":
-        if nursery is not None:
-            return ProcessPool(host, nursery, options.concurrency)
+        if fork_server is not None:
+            return ProcessPool(host, fork_server, options.concurrency)
         return LocalPool(host, app, options.concurrency)
 
     async def run() -> int:

@@ -165,7 +165,7 @@ class Task(Generic[P, R]):
         return [self.prepare(delay_ms, None, *_split(call)) for call in calls]
 
     def _until(self, due: int) -> int | None:
-        """Whole seconds as in Laravel, rounded up: nobody gives up early."""
+        """Whole seconds as in Laravel, rounded up so that no job is given up early."""
         match self._retry_until:
             case None:
                 return None
