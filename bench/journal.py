@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import uvloop
 from bench.core_parts.setting import a_redis
 from bench.report import median, spread, table
 from duetime.engine import Engine
+from duetime.engine.observers import Observer
 from duetime.ids import IdMaker
 from duetime.job import NewJob, State
 from duetime.journal.journal import Journal
@@ -50,10 +51,11 @@ async def pushes(url: str, folder: Path, mode: Fsync | None, sizes: Sizes) -> fl
     async with AsyncExitStack() as stack:
         store = await open_store(url)
         stack.push_async_callback(store.close)
+        observers: Sequence[Observer] = ()
         if mode is not None:
             journal = await stack.enter_async_context(Journal(JournalOptions(folder, fsync=mode)))
-            store = await join_journal(store, journal, "default")
-        engine = await stack.enter_async_context(Engine(store))
+            observers = await join_journal(store, journal, "default")
+        engine = await stack.enter_async_context(Engine(store, observers=observers))
         started = time.perf_counter()
         await asyncio.gather(*(produce(engine) for _ in range(producers)))
         took = time.perf_counter() - started

@@ -83,7 +83,8 @@ def measure(url: str, count: int, kinds: list[tuple[int, int]]) -> list[list[str
             store = await open_store(url)
             stack.push_async_callback(store.close)
             journal = await stack.enter_async_context(Journal(JournalOptions(folder)))
-            engine = await stack.enter_async_context(Engine(await join_journal(store, journal, "default")))
+            observers = await join_journal(store, journal, "default")
+            engine = await stack.enter_async_context(Engine(store, observers=observers))
             gc.collect()
             gc.freeze()  # as the server does
             rows.append(["no flood", *numbers(await no_flood(engine, 2.0)), ""])

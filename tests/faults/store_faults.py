@@ -14,12 +14,16 @@ Each switch takes verbs, or none for all of them. `calls` is what was asked of t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.stores.base import Store, Wake
+from duetime.stores.forwarding import ForwardingStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 VERBS = [name for name in vars(Store) if not name.startswith("_") and name not in ("registry", "close", "check")]
 
@@ -44,12 +48,11 @@ class Fault:
     left: int | None = None
 
 
-class FaultyStore:
-    """Keeps the Store protocol; whatever is not a verb goes straight through."""
+class FaultyStore(ForwardingStore):
+    """Whatever is not a verb goes straight through."""
 
     def __init__(self, inner: Store) -> None:
-        self.inner = inner
-        self.registry = inner.registry
+        super().__init__(inner)
         self.calls: list[Call] = []
         self._faults = {verb: Fault() for verb in VERBS}
         self._listeners: dict[asyncio.Queue[Wake | DuetimeError], None] = {}
@@ -94,23 +97,18 @@ class FaultyStore:
 
     # --- the protocol
 
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self.inner, name)
-        if name not in VERBS:
-            return verb
-
-        async def call(*args: Any, **options: Any) -> Any:
-            self.calls.append(Call(name, args, options))
-            await _pause(self._faults[name].request)
-            self._require_up(name)
-            result = await verb(*args, **options)
-            await _pause(self._faults[name].answer)
-            fault = self._faults[name]
-            if fault.lost or fault.down:
-                raise StoreUnavailable(f"the answer to {name} was lost", unknown=True)
-            return result
-
-        return call
+    async def _call(self, verb: str, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        if verb not in self._faults:
+            return await call(*args, **options)
+        self.calls.append(Call(verb, args, options))
+        await _pause(self._faults[verb].request)
+        self._require_up(verb)
+        result = await call(*args, **options)
+        await _pause(self._faults[verb].answer)
+        fault = self._faults[verb]
+        if fault.lost or fault.down:
+            raise StoreUnavailable(f"the answer to {verb} was lost", unknown=True)
+        return result
 
     def _require_up(self, verb: str) -> None:
         fault = self._faults[verb]

@@ -48,9 +48,10 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 @asynccontextmanager
 async def journaled(disk: Disk) -> AsyncIterator[Engine]:
+    store = MemoryStore()
     async with (
         Journal(JournalOptions(disk.folder / "journal", reserve=disk.reserve)) as journal,
-        Engine(await join_journal(MemoryStore(), journal, "default")) as engine,
+        Engine(store, observers=await join_journal(store, journal, "default")) as engine,
     ):
         yield engine
 

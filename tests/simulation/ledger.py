@@ -230,12 +230,11 @@ class Wire(FaultyStore):
         self.returned: set[Lease] = set()
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        reserved: Reserved = await self.__getattr__("reserve")(queue, asks)
+        reserved = await super().reserve(queue, asks)
         self.reached |= {delivery.lease for deliveries in reserved.deliveries for delivery in deliveries}
         self._interrupt()
         return reserved
 
     async def give_back(self, lease: Lease) -> Moved:
         self.returned.add(lease)
-        moved: Moved = await self.__getattr__("give_back")(lease)
-        return moved
+        return await super().give_back(lease)

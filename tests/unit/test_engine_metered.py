@@ -5,13 +5,16 @@ import asyncio
 import pytest
 
 from duetime.engine import Engine
+from duetime.engine.observed_store import ObservedStore
+from duetime.engine.observers import Observers
 from duetime.errors import LeaseLost, StoreUnavailable
 from duetime.job import Delivery, IfExists, Lease, NewJob, Priority, State
 from duetime.metrics.meters import Meters, Snapshot
-from duetime.metrics.observer import VERBS, Metered
+from duetime.metrics.observer import VERBS, MetricsObserver, TimedStore
 from duetime.metrics.pool_meters import COUNTERS, MAX_RUNNING, PoolMeters
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Store
+from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
 from tests.plugins.until import until
@@ -30,12 +33,16 @@ class Hands:
 
 
 class Bench:
+    """`store` and its observer, without an engine's duties beside."""
+
     def __init__(self, max_queues: int = 1000) -> None:
         self.clock = Hands()
         self.meters = Meters(max_queues)
         self.pool = PoolMeters(self.meters, "default")
         self.faulty = FaultyStore(MemoryStore(self.clock))
-        self.store = Metered(self.faulty, self.pool)
+        self.timed = TimedStore(self.faulty, self.pool)
+        self.observer = MetricsObserver(self.pool)
+        self.store = ObservedStore(self.timed, Observers([self.observer]))
 
     async def push(self, *ids: str, queue: Queue = QUEUE, **options: object) -> None:
         jobs = [NewJob(job_id, b"x", **options) for job_id in ids]  # type: ignore[arg-type]
@@ -70,7 +77,7 @@ def bench() -> Bench:
 def test_it_has_every_verb_of_the_contract(bench: Bench) -> None:
     for name in vars(Store):
         if not name.startswith("_"):
-            assert name in vars(Metered), name
+            assert name in vars(ForwardingStore), name
 
 
 async def test_the_life_of_jobs(bench: Bench) -> None:
@@ -83,15 +90,15 @@ async def test_the_life_of_jobs(bench: Bench) -> None:
     assert len(leases) == 5
     names = sorted(leases)
     await bench.store.ack(QUEUE, [leases[names[0]]])
-    await bench.store.release(leases[names[1]], 60_000)
-    await bench.store.kill(leases[names[2]])
+    await bench.store.release(leases[names[1]], 60_000, "")
+    await bench.store.kill(leases[names[2]], "")
     await bench.store.give_back(leases[names[3]])
     await bench.store.cancel(QUEUE, [names[4], "nobody"])
     with pytest.raises(LeaseLost):
-        await bench.store.release(leases[names[0]], 0)
-    await bench.store.respawn(QUEUE)
-    await bench.store.reschedule(QUEUE, [names[1], "nobody"], delay_ms=5)
-    await bench.store.purge(QUEUE, list(State))
+        await bench.store.release(leases[names[0]], 0, "")
+    await bench.store.respawn(QUEUE, ids=None, limit=1, ttl_ms=0, tries=None)
+    await bench.store.reschedule(QUEUE, [names[1], "nobody"], delay_ms=5, due_at=None)
+    await bench.store.purge(QUEUE, list(State), limit=None)
     assert bench.counted() == {
         "pushed": 7,
         "kept": 1,
@@ -108,7 +115,7 @@ async def test_the_life_of_jobs(bench: Bench) -> None:
 
 
 async def test_an_ack_by_id_alone_is_an_ack(bench: Bench) -> None:
-    async with Engine(bench.store) as engine:
+    async with Engine(bench.timed, observers=[bench.observer]) as engine:
         await engine.push(QUEUE, [NewJob("a", b""), NewJob("b", b"")])
         await engine.reserve([QUEUE])
         await engine.ack_by_id(QUEUE, ["a", "nobody"])
@@ -129,10 +136,10 @@ async def test_what_the_reaper_moves(bench: Bench) -> None:
     await bench.push("expires", delay_ms=100, ttl_ms=200)
     await bench.reserve(2, ttr_ms=50)
     bench.clock.ms += 60
-    await bench.store.reap()
+    await bench.store.reap(500)
     await bench.reserve(1, ttr_ms=50)
     bench.clock.ms += 500
-    await bench.store.reap()
+    await bench.store.reap(500)
     counted = bench.counted()
     assert (counted["lapsed"], counted["dead"], counted["expired"]) == (2, 1, 1)
     snapshot = bench.meters.snapshot()
@@ -155,7 +162,7 @@ async def test_lateness_wait_and_run(bench: Bench, monkeypatch: pytest.MonkeyPat
     bench.clock.ms += 30_007
     [lease] = await bench.reserve()
     seconds[0] = 7.0
-    await bench.store.release(lease, 0)
+    await bench.store.release(lease, 0, "")
     [lease] = await bench.reserve()
     seconds[0] = 7.5
     await bench.store.ack(QUEUE, [lease])
@@ -211,7 +218,7 @@ async def test_requests_that_share_a_call_are_counted() -> None:
     meters = Meters()
     pool = PoolMeters(meters, "default")
     store = FaultyStore(MemoryStore())
-    async with Engine(Metered(store, pool), sizes=pool.batches) as engine:
+    async with Engine(TimedStore(store, pool), observers=[MetricsObserver(pool)]) as engine:
         gate = asyncio.Event()
         store.slow("push", request=gate)
         pushes = [asyncio.create_task(engine.push(QUEUE, [NewJob("0", b"")]))]

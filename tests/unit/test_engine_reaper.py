@@ -9,7 +9,7 @@ from duetime.engine.reaper import LONGEST_REST_S, STEP, Reaper
 from duetime.errors import LeaseLost
 from duetime.job import Event, State
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push
+from duetime.stores.base import Ask, Push, Reaped
 from tests.simulation.engine_room import OTHER, QUEUE, Stopwatch, given_store, ids, job, push, waiting
 from tests.simulation.virtual_loop import run_virtual, virtual_time
 
@@ -167,10 +167,12 @@ async def test_run_once_reports_what_moved_and_how_long_to_rest() -> None:
     store = given_store()
     happened: list[tuple[Queue, Event]] = []
 
-    def report(moved: dict) -> None:
-        happened.extend((queue, one.event) for queue, several in moved.items() for one in several)
+    async def reap(limit: int) -> Reaped:
+        reaped = await store.reap(limit)
+        happened.extend((queue, one.event) for queue, several in reaped.moved.items() for one in several)
+        return reaped
 
-    reaper = Reaper(store, report)
+    reaper = Reaper(reap)
     assert await reaper.run_once() == LONGEST_REST_S
     await store.push(QUEUE, [Push([job("a")])])
     await store.reserve(QUEUE, [Ask(1, 250)])

@@ -18,10 +18,12 @@ from duetime.job import Event, IfExists, NewJob
 from duetime.journal import journal, node_folder, writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
+from duetime.journal.observer import JournalObserver, join_journal
 from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.pool_journal import end, known
 from duetime.journal.reader import read_journal
+from duetime.metrics.meters import Meters
+from duetime.server.observers import PoolObservers
 from duetime.stores.base import Push
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
@@ -59,9 +61,15 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 @asynccontextmanager
 async def journaled(folder: Path, store: FaultyStore | None = None, **options: object) -> AsyncIterator[Engine]:
     async with Journal(JournalOptions(folder, **{"reserve": 0, **options})) as one:
-        joined = await join_journal(store or MemoryStore(), one, "default")
-        async with Engine(joined) as engine:
+        store = store or FaultyStore(MemoryStore())
+        async with Engine(store, observers=await join_journal(store, one, "default")) as engine:
             yield engine
+
+
+def observer_of(engine: Engine) -> JournalObserver:
+    [observer] = engine.observers.all
+    assert isinstance(observer, JournalObserver)
+    return observer
 
 
 def events(folder: Path) -> list[tuple[str, str]]:
@@ -182,7 +190,7 @@ async def test_while_the_journal_fails_pushes_are_refused_before_the_store(tmp_p
         assert not caught.value.outcome_unknown
         assert store.count("push") == 2
         disk.broken = False
-        await until(lambda: engine._journaled._journal.writer.failure is None)
+        await until(lambda: observer_of(engine)._journal.writer.failure is None)
         assert events(tmp_path) == [("accepted", "a"), ("accepted", "b")]
         await push(engine, "c")
 
@@ -195,13 +203,13 @@ async def test_a_backlog_that_grows_too_large_stops_everything(
         await push(engine, *"abcdefghij")
         disk.broken = True
         found = await engine.reserve([QUEUE], limit=9)
-        await until(lambda: engine._journaled._journal.writer.backlog > 1000)
+        await until(lambda: observer_of(engine)._journal.writer.backlog > 1000)
         for call in (engine.reserve([QUEUE]), engine.ack([found[0].lease]), engine.cancel(QUEUE, ["a"])):
             with pytest.raises(StoreUnavailable, match="cannot be written") as caught:
                 await call
             assert not caught.value.outcome_unknown
         disk.broken = False
-        await until(lambda: engine._journaled._journal.writer.backlog == 0)
+        await until(lambda: observer_of(engine)._journal.writer.backlog == 0)
         await engine.ack([found[0].lease])
 
 
@@ -233,9 +241,8 @@ async def test_a_heartbeat_is_not_ahead_of_a_call_under_way(tmp_path: Path) -> N
     """What happened before a heartbeat's time stands before it, or reconcile would bring back what is being acked."""
     store = FaultyStore(MemoryStore())
     async with journaled(tmp_path, store) as engine:
-        joined = engine._journaled
-        assert joined
-        before = (await joined.ping()).now
+        joined = observer_of(engine)
+        before = (await store.ping()).now
         gate = asyncio.Event()
         store.slow("push", answer=gate)
         pushing = asyncio.create_task(push(engine, "a"))
@@ -254,21 +261,21 @@ async def test_a_heartbeat_is_not_ahead_of_a_call_under_way(tmp_path: Path) -> N
 
 async def test_a_pool_that_journals_is_not_opened_without_one(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
-    async with Pools({"default": url}, open_store=open_store) as pools:
+    async with Pools({"default": url}, open_store=open_store, watch=PoolObservers(Meters()).watch) as pools:
         assert await known(pools.engine("default").store) is None, "nobody asked for a journal yet"
     async with (
         Journal(JournalOptions(tmp_path / "journal")) as one,
-        Pools({"default": url}, open_store=open_store, journal=one) as pools,
+        Pools({"default": url}, open_store=open_store, watch=PoolObservers(Meters(), one).watch) as pools,
     ):
         record = await known(pools.engine("default").store)
         now = (await pools.engine("default").store.ping()).now
         assert record
         assert (record.pool, now - 60_000 < record.since <= now) == ("default", True)
         with pytest.raises(InvalidSettings, match=r"journaled since .*--journal, DUETIME_JOURNAL"):
-            async with Pools({"default": url}, open_store=open_store):
+            async with Pools({"default": url}, open_store=open_store, watch=PoolObservers(Meters()).watch):
                 pass
         assert await end(pools.engine("default").store)
-    async with Pools({"default": url}, open_store=open_store) as pools:
+    async with Pools({"default": url}, open_store=open_store, watch=PoolObservers(Meters()).watch) as pools:
         assert pools.errors() == {}
 
 

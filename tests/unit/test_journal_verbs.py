@@ -14,11 +14,11 @@ from duetime.errors import JobExists, LeaseLost
 from duetime.job import Event, IfExists, Lease, NewJob, Priority, State
 from duetime.journal.events import Draft, Entry
 from duetime.journal.journal import Journal
-from duetime.journal.observer import Journaled, join_journal
+from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
 from duetime.journal.repeated_pushes import READ_AT_ONCE
-from duetime.stores.base import Mark, Push, RulesChange, Store
+from duetime.stores.base import Mark, Push, Reaped, RulesChange, Store
 from duetime.stores.open import open_store
 from tests.simulation.engine_room import QUEUE
 
@@ -102,11 +102,11 @@ def sure_of_time(drafts: list[Draft], ts: int) -> list[Draft]:
 
 @pytest.fixture
 async def scene(store: Store, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Scene]:
-    async with Journal(JournalOptions(tmp_path / "journal", reserve=0)) as journal:
-        joined = await join_journal(store, journal, "default")
-        assert isinstance(joined, Journaled)
-        async with Engine(joined) as engine:
-            yield Scene(engine, journal, clock)
+    async with (
+        Journal(JournalOptions(tmp_path / "journal", reserve=0)) as journal,
+        Engine(store, observers=await join_journal(store, journal, "default")) as engine,
+    ):
+        yield Scene(engine, journal, clock)
 
 
 async def test_push(scene: Scene) -> None:
@@ -248,7 +248,7 @@ async def test_a_replaced_job(scene: Scene) -> None:
 
 
 async def test_a_job_that_takes_the_place_of_an_expired_one(scene: Scene) -> None:
-    scene.engine._reaper._store = _Unreaped()
+    scene.engine._reaper._reap = _never_reap
     await scene.engine.push(QUEUE, [NewJob("a", b"hello", ttl_ms=1000)])
     await scene.written()
     scene.clock.advance("2s")
@@ -261,9 +261,8 @@ async def test_a_job_that_takes_the_place_of_an_expired_one(scene: Scene) -> Non
     ]
 
 
-class _Unreaped:
-    async def reap(self, limit: int) -> None:
-        await asyncio.Event().wait()
+async def _never_reap(limit: int) -> Reaped:
+    return await asyncio.get_running_loop().create_future()
 
 
 async def test_deliver(scene: Scene) -> None:
@@ -286,7 +285,7 @@ async def test_deliver_to_one_who_waits(scene: Scene) -> None:
 
 
 async def test_what_a_reserve_meets_and_ends(scene: Scene) -> None:
-    scene.engine._reaper._store = _Unreaped()
+    scene.engine._reaper._reap = _never_reap
     await scene.engine.push(QUEUE, [NewJob("a", b"hello", ttl_ms=1000), NewJob("b", b"hello")])
     await scene.written()
     scene.clock.advance("2s")

@@ -278,7 +278,8 @@ class TopicLane:
                 },
             )
         with suppress(StoreUnavailable):  # a pool that is closed now may be open again for the ack
-            self._office.engine(self.place.pool).note_notified(delivery.lease, status=answer.status, ms=answer.ms)
+            observers = self._office.engine(self.place.pool).observers
+            observers.notified(delivery.lease, status=answer.status, ms=answer.ms)
 
     # --- success
 

@@ -69,7 +69,7 @@ class TopFrame:
     hidden: int = 0
 
 
-class Observer:
+class QueueSampler:
     """Looks at all queues again and again and remembers enough to tell rates."""
 
     def __init__(self, client: Client, only: Sequence[str] = ()) -> None:
@@ -245,16 +245,16 @@ def top(
     if interval_ms < SHORTEST_MS:
         raise InvalidRequest(f"the interval is at least {SHORTEST_MS} ms: {interval!r}")
     with target.connect() as client:
-        observer = Observer(client, queues or ())
-        frame = observer.look()
+        sampler = QueueSampler(client, queues or ())
+        frame = sampler.look()
         answer = Answer(as_json=target.json)
         if once or target.json or not sys.stdout.isatty():
-            _stream(observer, frame, target, answer, pause_s=0 if once else interval_ms / 1000)
+            _stream(sampler, frame, target, answer, pause_s=0 if once else interval_ms / 1000)
         else:
-            _watch(observer, frame, target, interval_ms / 1000)
+            _watch(sampler, frame, target, interval_ms / 1000)
 
 
-def _stream(observer: Observer, frame: TopFrame, target: Target, answer: Answer, *, pause_s: float) -> None:
+def _stream(sampler: QueueSampler, frame: TopFrame, target: Target, answer: Answer, *, pause_s: float) -> None:
     """Frame after frame, for a pipe; only one without a pause."""
     while True:
         if answer.as_json:
@@ -267,10 +267,10 @@ def _stream(observer: Observer, frame: TopFrame, target: Target, answer: Answer,
             time.sleep(pause_s)
         except KeyboardInterrupt:
             return
-        frame = observer.look()
+        frame = sampler.look()
 
 
-def _watch(observer: Observer, frame: TopFrame, target: Target, pause_s: float) -> None:
+def _watch(sampler: QueueSampler, frame: TopFrame, target: Target, pause_s: float) -> None:
     console = Console(highlight=False)
     with single_keys() as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
         problem = ""
@@ -280,7 +280,7 @@ def _watch(observer: Observer, frame: TopFrame, target: Target, pause_s: float) 
                 if wants_to_leave(pause_s, keyboard=keyboard):
                     return
                 try:
-                    frame, problem = observer.look(max(1, console.height - FRAME_LINES)), ""
+                    frame, problem = sampler.look(max(1, console.height - FRAME_LINES)), ""
                 except StoreUnavailable as error:
                     # What was last seen stays on the screen, with the reason why it is old.
                     problem = f"no answer since {rfc3339(frame.now)}: {error.message}"

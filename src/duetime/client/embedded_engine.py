@@ -4,12 +4,13 @@ It journals if the pool does, or if it is told to; the journal's node is made wi
 that only looks writes nothing.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from duetime.engine import Engine
+from duetime.engine.observers import Observer
 from duetime.journal.journal import Journal
-from duetime.journal.observer import Journaled
+from duetime.journal.observer import join_journal
 from duetime.journal.pool_journal import known, refusal
 from duetime.journal.settings import embedded_options
 from duetime.stores.open import open_store
@@ -30,9 +31,8 @@ async def embedded_engine(url: str, journal: str | None = None) -> AsyncGenerato
         options = embedded_options(url, journal) if found or journal else None
         if found and options is None:
             raise refusal(found)
+        observers: Sequence[Observer] = ()
         if options:
             writing = await stack.enter_async_context(Journal(options, lazy=True))
-            store = Journaled(store, writing, found.pool if found else DEFAULT_POOL)
-            stack.push_async_callback(store.close)
-            await store.begin()
-        yield await stack.enter_async_context(Engine(store))
+            observers = await join_journal(store, writing, found.pool if found else DEFAULT_POOL)
+        yield await stack.enter_async_context(Engine(store, observers=observers))

@@ -12,10 +12,11 @@ change is one atomic step in the store, and everything here can be rebuilt from 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from types import TracebackType
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ from duetime.engine.admission import check_ids, check_jobs, check_lease, check_t
 from duetime.engine.duties import Pulse, run_duty
 from duetime.engine.group_commit import GroupCommit
 from duetime.engine.heavy_calls import HeavyCalls
+from duetime.engine.observed_store import ObservedStore
+from duetime.engine.observers import Observer, Observers
 from duetime.engine.reaper import Reaper
 from duetime.engine.waiting import Waiter, WaitingRoom
 from duetime.engine.wheel import Wheel
@@ -44,10 +47,8 @@ from duetime.job import (
     State,
     payload_bytes,
 )
-from duetime.journal.observer import Journaled
-from duetime.metrics.meters import Spread
 from duetime.names import Queue
-from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, RulesChange, Store
+from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
 from duetime.stores.pushed_parts import pushed_parts
 
 T = TypeVar("T")
@@ -72,12 +73,12 @@ class Engine:
         *,
         max_body: int = MAX_BODY,
         chance: Callable[[], float] = chance,
-        sizes: Callable[[str], Spread] = lambda verb: Spread(),
+        observers: Sequence[Observer] = (),
     ) -> None:
-        """`chance` (0 to 1) spreads what several engines would do in the same instant; `sizes` gives the meter of a
-        verb's group commits.
-        """
+        """`chance` (0 to 1) spreads what several engines would do in the same instant."""
         self.store = store
+        self.observers = Observers(observers)
+        self._steps = ObservedStore(store, self.observers)
         self._max_body = max_body
         self._tasks = asyncio.TaskGroup()
         self._context = Context()
@@ -85,27 +86,28 @@ class Engine:
         self._wheels: dict[Queue, Wheel] = {}
         self._heavy = HeavyCalls()
         self.witness: Witness | None = None
-        self._journaled = store if isinstance(store, Journaled) else None
-        kept = self._journaled.promise if self._journaled else None
+        grouped, promise = self.observers.grouped, self.observers.promise
         self._pushes = GroupCommit(
-            self._call_push, self._spawn, sizes=sizes("push"), promise=kept, max_weight=STEP_BYTES
+            self._call_push, self._spawn, grouped=partial(grouped, "push"), promise=promise, max_weight=STEP_BYTES
         )
-        self._acks = GroupCommit(self._call_ack, self._spawn, sizes=sizes("ack"), promise=kept, max_weight=STEP_JOBS)
+        self._acks = GroupCommit(
+            self._call_ack, self._spawn, grouped=partial(grouped, "ack"), promise=promise, max_weight=STEP_JOBS
+        )
         self._cancels = GroupCommit(
-            self._call_cancel, self._spawn, sizes=sizes("cancel"), promise=kept, max_weight=STEP_JOBS
+            self._call_cancel, self._spawn, grouped=partial(grouped, "cancel"), promise=promise, max_weight=STEP_JOBS
         )
         self._acks_by_id = GroupCommit(
-            self._call_ack_by_id, self._spawn, sizes=sizes("cancel"), promise=kept, max_weight=STEP_JOBS
+            self._call_ack_by_id, self._spawn, grouped=partial(grouped, "cancel"), promise=promise, max_weight=STEP_JOBS
         )
         self._reserves = GroupCommit(
             self._call_reserve,
             self._spawn,
-            sizes=sizes("reserve"),
+            grouped=partial(grouped, "reserve"),
             max_weight=STEP_JOBS,
             orphan=self._give_back_later,
         )
         self._outage = replace(OUTAGE, chance=chance)
-        self._reaper = Reaper(store, self._reaped, chance)
+        self._reaper = Reaper(self._reap, chance)
         self._pulses = {duty.name: Pulse() for duty in (Reaper, WaitingRoom)}
         self._room = WaitingRoom(store, self._spawn, reserve=self._call_reserve, give_back=self._give_back_later)
 
@@ -125,10 +127,10 @@ class Engine:
         for duty in self._duties:
             duty.cancel()
         # The caller's own error is not the group's: it passes as it is, after the calls under way.
-        await self._tasks.__aexit__(None, None, None)
-        if self._journaled and (promised := self._journaled.promise()):
-            # Those who wait for it are told what became of it; here it only has to be over.
-            await asyncio.gather(promised, return_exceptions=True)
+        try:
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            await self.observers.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         try:
@@ -196,7 +198,7 @@ class Engine:
         answers: list[Moved | DuetimeError | None] = []
         for chunk in _chunks(ids):
             with _partly_done(answers):
-                step = await self.store.reschedule(queue, chunk, delay_ms=delay_ms, due_at=due_at)
+                step = await self._steps.reschedule(queue, chunk, delay_ms=delay_ms, due_at=due_at)
             self._moved(queue, [moved for moved in step if isinstance(moved, Moved)])
             answers += step
         return answers
@@ -253,26 +255,21 @@ class Engine:
         """Give a job back to be tried again after a delay."""
         check_lease(lease)
         check_times(delay_ms=delay_ms)
-        moved = await self.store.release(lease, delay_ms, _cut(error))
+        moved = await self._steps.release(lease, delay_ms, _cut(error))
         self._moved(lease.queue, [moved])
         return moved
 
     async def give_back(self, lease: Lease) -> Moved:
         """Undo a delivery that did not reach its consumer."""
         check_lease(lease)
-        moved = await self.store.give_back(lease)
+        moved = await self._steps.give_back(lease)
         self._moved(lease.queue, [moved])
         return moved
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         """Send a job to the dead letters."""
         check_lease(lease)
-        return await self.store.kill(lease, _cut(error))
-
-    def note_notified(self, lease: Lease, *, status: int, ms: int) -> None:
-        """The callback of a leased job answered with this HTTP status (0: not at all); only the journal keeps it."""
-        if self._journaled:
-            self._journaled.notified(lease, status, ms)
+        return await self._steps.kill(lease, _cut(error))
 
     async def extend(self, lease: Lease, ttr_ms: int = DEFAULT_TTR_MS) -> int:
         """Renew a lease; answers its new end."""
@@ -303,7 +300,7 @@ class Engine:
         for chunk in steps:
             want = min(limit - len(moved), STEP_JOBS) if chunk is None else len(chunk)
             with _partly_done(moved):
-                answers = await self.store.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
+                answers = await self._steps.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
             step = [answer for answer in answers if isinstance(answer, Moved)]
             problem = next((answer for answer in answers if isinstance(answer, StoreUnavailable)), problem)
             self._moved(queue, step)
@@ -320,7 +317,7 @@ class Engine:
         step = Purged(0, 0, more=True)
         while step.more:
             with _partly_done(range(removed)):
-                step = await self.store.purge(queue, states, limit=None if limit is None else limit - removed)
+                step = await self._steps.purge(queue, states, limit=None if limit is None else limit - removed)
             removed += step.removed
         for problem in step.problems:
             raise done_in_part(problem, removed, "removed")
@@ -335,7 +332,7 @@ class Engine:
     async def _call_push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         """The jobs are noticed here and not by the callers: one that went away has pushed all the same."""
         async with self._heavy.turn(sum([len(request.jobs) for request in requests])):
-            answers = await self.store.push(queue, requests)
+            answers = await self._steps.push(queue, requests)
         _, parts = pushed_parts(requests, answers)
         done = (answer for answer in parts if isinstance(answer, Pushed) and not answer.repeated)
         happened = [moved for pushed in done for moved in pushed.jobs]
@@ -353,7 +350,7 @@ class Engine:
         try:
             async with self._heavy.turn(unused):
                 known = self._room.news
-                reserved = await self.store.reserve(queue, asks)
+                reserved = await self._steps.reserve(queue, asks)
             unused -= sum(map(len, reserved.deliveries))
         finally:
             wheel.put_back(unused)
@@ -381,11 +378,11 @@ class Engine:
     ) -> Sequence[Sequence[Moved | LeaseLost | None]]:
         leases = [lease for some in requests for lease in some]
         async with self._heavy.turn(len(leases)):
-            answers = await self.store.ack(queue, leases)
+            answers = await self._steps.ack(queue, leases)
         return _split(answers, requests)
 
     async def _call_cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
-        answers = await self.store.cancel(queue, [job_id for ids in requests for job_id in ids])
+        answers = await self._steps.cancel(queue, [job_id for ids in requests for job_id in ids])
         if self.witness:
             self.witness(queue, [answer for answer in answers if isinstance(answer, Moved)])
         return _split(answers, requests)
@@ -393,8 +390,7 @@ class Engine:
     async def _call_ack_by_id(
         self, queue: Queue, requests: Sequence[Sequence[str]]
     ) -> Sequence[Sequence[Moved | None]]:
-        ids = [job_id for ids in requests for job_id in ids]
-        answers = await self.store.cancel(queue, ids, finished=True)
+        answers = await self._steps.ack_by_id(queue, [job_id for ids in requests for job_id in ids])
         return _split(answers, requests)
 
     def _moved(self, queue: Queue, moved: Sequence[Moved]) -> None:
@@ -402,9 +398,11 @@ class Engine:
         if earliest := min((one.due_at for one in moved if one.due_at), default=0):
             self._room.notice(queue, earliest)
 
-    def _reaped(self, moved: Mapping[Queue, Sequence[Moved]]) -> None:
-        for queue, happened in moved.items():
-            self._moved(queue, happened)
+    async def _reap(self, limit: int) -> Reaped:
+        reaped = await self._steps.reap(limit)
+        for queue, moved in reaped.moved.items():
+            self._moved(queue, moved)
+        return reaped
 
     def _give_back_later(self, deliveries: Sequence[Delivery]) -> None:
         """Never raises: it is called where a consumer is on its way out with an error of its own."""

@@ -18,7 +18,6 @@ from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.metrics.meters import Spread
 from duetime.names import Queue
 
 Request = TypeVar("Request")
@@ -32,7 +31,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task that somebody keeps an eye on."""
 
 
-Promise = Callable[[], asyncio.Future[None] | None]
+Promise = Callable[[], asyncio.Future[Any] | None]
 
 
 class Submission(NamedTuple, Generic[Request, Answer]):
@@ -53,7 +52,7 @@ class Inbox(Generic[Request, Answer]):
 class GroupCommit(Generic[Request, Answer]):
     """One verb's group commit over all queues. `max_weight` bounds a call, but one request always fits.
 
-    `orphan` takes an answer whose caller went away during the call; `sizes` is told how many requests shared a call.
+    `orphan` takes an answer whose caller went away during the call; `grouped` is told how many requests share one.
     `promise`, asked right after a call, is what must be done before its answers are given, None if nothing; if it
     fails, its error takes the place of every answer that is not an error itself.
     """
@@ -65,14 +64,14 @@ class GroupCommit(Generic[Request, Answer]):
         *,
         max_weight: int,
         orphan: Callable[[Answer], None] | None = None,
-        sizes: Spread | None = None,
+        grouped: Callable[[int], None] | None = None,
         promise: Promise | None = None,
     ) -> None:
         self._call = call
         self._spawn = spawn
         self._max_weight = max_weight
         self._orphan = orphan
-        self._sizes = sizes or Spread()
+        self._grouped = grouped
         self._promise = promise
         self._closed = False
         # A queue has an inbox while a runner of its lives.
@@ -145,7 +144,8 @@ class GroupCommit(Generic[Request, Answer]):
     async def _serve(self, queue: Queue, entries: Sequence[Submission[Request, Answer]]) -> None:
         self.calls += 1
         self.requests += len(entries)
-        self._sizes.observe(len(entries))
+        if self._grouped:
+            self._grouped(len(entries))
         try:
             answers = await self._call(queue, [entry.request for entry in entries])
             pairs = list(zip(entries, answers, strict=True))

@@ -18,14 +18,9 @@ from types import TracebackType
 
 from duetime.engine.duties import OUTAGE
 from duetime.engine.engine import Engine, Witness
+from duetime.engine.observers import Watched
 from duetime.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.job import MAX_BODY, Moved
-from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
-from duetime.metrics.journal_meters import watch_journal
-from duetime.metrics.meters import Meters
-from duetime.metrics.observer import Metered
-from duetime.metrics.pool_meters import PoolMeters
 from duetime.names import DEFAULT_POOL, Queue
 from duetime.stores.base import Store
 from duetime.stores.registry import Registry
@@ -42,15 +37,20 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 PoolWitness = Callable[[str, Queue, Sequence[Moved]], None]
 """As an engine's witness, with the pool's name in front."""
 OpenStore = Callable[[str], Awaitable[Store]]
+Watch = Callable[[str, Store], Awaitable[Watched]]
+"""Takes a pool's name and its store."""
+
+
+async def unwatched(pool: str, store: Store) -> Watched:
+    return Watched(store)
 
 
 class Pool:
     """One store and, while that is open, the engine on it. `error` says why it is not."""
 
-    def __init__(self, name: str, url: str, meters: Meters) -> None:
+    def __init__(self, name: str, url: str) -> None:
         self.name = name
         self.url = url
-        self.meters = PoolMeters(meters, name)
         self.engine: Engine | None = None
         self.error: DuetimeError | None = None
         self.tried = asyncio.Event()
@@ -60,8 +60,8 @@ class Pools:
     """An async context manager: inside it the pools are open, or being opened.
 
     The registry is the default pool's, unless `registry_url` names another store; if that is also a pool's URL, the
-    two share it. All pools write to one `journal`, which must live longer than this; without one, a pool that journals
-    is not opened. `make_engine` takes the arguments of an Engine; another kind of engine is set before this is entered.
+    two share it. `watch` chooses the observers of each pool's engine. `make_engine` takes the arguments of an
+    Engine; another kind of engine is set before this is entered.
     """
 
     make_engine: Callable[..., Engine] = Engine
@@ -73,22 +73,17 @@ class Pools:
         open_store: OpenStore,
         registry_url: str = "",
         max_body: int = MAX_BODY,
-        meters: Meters | None = None,
-        journal: Journal | None = None,
+        watch: Watch = unwatched,
     ) -> None:
-        self.meters = meters or Meters()
-        self.journal = journal
-        if journal:
-            watch_journal(self.meters, journal)
-        self.meters.before_snapshot(self._count_parked)
         if DEFAULT_POOL not in urls:
             raise InvalidSettings(f"there must be a pool {DEFAULT_POOL!r}")
         for name in urls:
             if not _NAME.fullmatch(name):
                 raise InvalidSettings(f"a pool's name may hold ASCII letters, digits, '-' and '_': {name!r}")
         self._open_store = open_store
+        self._watch = watch
         self._max_body = max_body
-        self._pools = {name: Pool(name, url, self.meters) for name, url in urls.items()}
+        self._pools = {name: Pool(name, url) for name, url in urls.items()}
         self._registry_pool = self._choose_registry(registry_url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._witness: PoolWitness | None = None
@@ -98,7 +93,7 @@ class Pools:
         if not url:
             return self._pools[DEFAULT_POOL]
         shared = (pool for pool in self._pools.values() if pool.url == url)
-        return next(shared, None) or Pool(REGISTRY, url, self.meters)
+        return next(shared, None) or Pool(REGISTRY, url)
 
     async def __aenter__(self) -> "Pools":
         everything = {**self._pools, self._registry_pool.name: self._registry_pool}
@@ -165,16 +160,17 @@ class Pools:
         pools = {**self._pools, self._registry_pool.name: self._registry_pool}
         return {name: pool.error for name, pool in pools.items() if pool.error is not None}
 
-    def _count_parked(self) -> None:
-        for pool in {**self._pools, self._registry_pool.name: self._registry_pool}.values():
-            pool.meters.parked.value = pool.engine.parked if pool.engine else 0
+    def parked(self) -> Mapping[str, int]:
+        """How many consumers wait for a job, by pool; that of the registry's store is among them."""
+        pools = {**self._pools, self._registry_pool.name: self._registry_pool}
+        return {name: pool.engine.parked if pool.engine else 0 for name, pool in pools.items()}
 
     async def _keep(self, pool: Pool) -> None:
         """Hold the pool open until the end, opening it again whenever it broke."""
         failures = 0
         while not self._stop.is_set():
             try:
-                store = await self._open(pool)
+                watched = await self._open(pool)
             except InvalidSettings as error:
                 self._failed(pool, error, failures)
                 raise
@@ -182,22 +178,22 @@ class Pools:
                 self._failed(pool, error, failures)
             else:
                 failures = 0
-                await self._serve(pool, store)
+                await self._serve(pool, watched)
             failures += 1
             await self._pause(OUTAGE.delay_ms(failures) / 1000)
 
-    async def _open(self, pool: Pool) -> Store:
-        """The pool's store, watched, and journaled if this process keeps a journal."""
+    async def _open(self, pool: Pool) -> Watched:
         store = await self._open_store(pool.url)
         try:
-            return await join_journal(Metered(store, pool.meters), self.journal, pool.name)
+            return await self._watch(pool.name, store)
         except BaseException:
             await store.close()
             raise
 
-    async def _serve(self, pool: Pool, store: Store) -> None:
+    async def _serve(self, pool: Pool, watched: Watched) -> None:
+        store, observers = watched
         try:
-            async with self.make_engine(store, max_body=self._max_body, sizes=pool.meters.batches) as engine:
+            async with self.make_engine(store, max_body=self._max_body, observers=observers) as engine:
                 engine.witness = self._witness_of(pool)
                 pool.engine, pool.error = engine, None
                 pool.tried.set()

@@ -5,25 +5,23 @@ that this process gave out are told to it, those of other processes it finds wit
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 
 from duetime.backoff import chance
-from duetime.job import Moved
-from duetime.names import Queue
-from duetime.stores.base import Store
+from duetime.stores.base import Reaped
 
 LONGEST_REST_S = 1.0
 STEP = 500
 
-Report = Callable[[Mapping[Queue, Sequence[Moved]]], None]
+Reap = Callable[[int], Awaitable[Reaped]]
+"""One step of the store; at most that many jobs."""
 
 
 class Reaper:
     name = "reaper"
 
-    def __init__(self, store: Store, report: Report, chance: Callable[[], float] = chance) -> None:
-        self._store = store
-        self._report = report
+    def __init__(self, reap: Reap, chance: Callable[[], float] = chance) -> None:
+        self._reap = reap
         self._chance = chance
         self._news = asyncio.Event()
         self._wake_at = float("inf")
@@ -37,9 +35,7 @@ class Reaper:
 
     async def run_once(self) -> float:
         self._wake_at = float("inf")
-        reaped = await self._store.reap(STEP)
-        if reaped.moved:
-            self._report(reaped.moved)
+        reaped = await self._reap(STEP)
         if reaped.next_at is None:
             return LONGEST_REST_S
         return min(max(reaped.next_at - reaped.now, 0) / 1000, LONGEST_REST_S)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from duetime.engine.group_commit import Spawn, in_turns, own_copy
+from duetime.engine.store_time import StoreTime
 from duetime.errors import StoreUnavailable
 from duetime.job import STEP_JOBS, Delivery
 from duetime.names import Queue
@@ -24,45 +25,12 @@ CHECK_AT_ONCE = 250
 """Queues in one call, so that the check of thousands holds up no delivery."""
 ABOUT_TO_S = 0.05
 FIRST_REACH = 8
-JUMP_MS = 5
-"""Timers are set anew when the store's clock has run ahead of them by more than this ..."""
-SET_BACK_MS = 1000
-"""... and left alone when it seems to be behind by less: too early costs a call, and the reading may be slow."""
 
 Wants = Sequence[tuple[int, int]]
 """(limit, ttr_ms) per consumer."""
 Reserve = Callable[[Queue, Wants], Awaitable[Sequence[list[Delivery]]]]
 """One store call; answers what each consumer gets. The call tells the room what it learned."""
 GiveBack = Callable[[Sequence[Delivery]], None]
-
-
-class StoreTime:
-    """The store's clock as this process knows it: its distance from the loop's own clock, which never jumps."""
-
-    def __init__(self) -> None:
-        self._offset_ms = 0.0
-        self._told_ms = 0.0
-
-    def learn(self, now_ms: int) -> bool:
-        """Take a reading; answers whether the clock has run ahead since it last said so, in one jump or bit by bit.
-
-        A reading is old by its answer's way back, so of two the later offset is nearer the truth, unless the clock was
-        set back.
-        """
-        offset = now_ms - asyncio.get_running_loop().time() * 1000
-        if offset > self._offset_ms or offset < self._offset_ms - SET_BACK_MS:
-            self._offset_ms = offset
-        ahead = self._offset_ms - self._told_ms
-        if ahead > JUMP_MS or ahead < 0:
-            self._told_ms = self._offset_ms
-        return ahead > JUMP_MS
-
-    def now_ms(self) -> int:
-        """As far as it is known: never more than an answer's way back behind."""
-        return int(asyncio.get_running_loop().time() * 1000 + self._offset_ms)
-
-    def seconds_until(self, at_ms: int) -> float:
-        return (at_ms - self._offset_ms) / 1000 - asyncio.get_running_loop().time()
 
 
 class Waiter:

@@ -1,57 +1,43 @@
-"""A store that is watched: every verb's time, and what it moved.
+"""What the metrics learn of an engine: what moved, how many requests share a call, and how long the store takes.
 
-A thin wrapper of the real store, put around it where a pool is opened. It decides nothing and changes nothing; a call
-costs it one reading of the clock before and one after, and a few additions per job.
+`TimedStore` stands around the store and not in the engine, because doors read from the store, too. Neither decides or
+changes anything; a call costs one reading of the clock before and one after, and a few additions per job.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ParamSpec, TypeVar
 
-from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import Counts, Job, Lease, Moved, QueueTotals, State
+from duetime.engine.observers import Observer
+from duetime.errors import DuetimeError, LeaseLost
+from duetime.job import Lease, Moved, State
 from duetime.metrics.pool_meters import PoolMeters
 from duetime.names import Queue
-from duetime.stores.base import (
-    Ask,
-    Page,
-    Purged,
-    Push,
-    Pushed,
-    QueueRules,
-    Reaped,
-    Reserved,
-    RulesChange,
-    Store,
-    StoreInfo,
-    Wake,
-)
-from duetime.stores.registry import Registry
+from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
+from duetime.stores.forwarding import ForwardingStore
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name not in ("registry", "wakeups", "close"))
+GROUPED_VERBS = ("push", "ack", "cancel", "reserve")
 
 now_s = time.perf_counter
 
 
-class Metered:
-    """Keeps the Store protocol."""
+class TimedStore(ForwardingStore):
+    """Takes the time of every verb, and counts the calls that failed."""
 
-    def __init__(self, store: Store, meters: PoolMeters) -> None:
-        self.inner = store
+    def __init__(self, inner: Store, meters: PoolMeters) -> None:
+        super().__init__(inner)
         self._meters = meters
         self._calls = {verb: meters.calls(verb) for verb in VERBS}
 
-    @property
-    def registry(self) -> Registry:
-        return self.inner.registry
-
-    async def _timed(self, verb: str, call: Awaitable[T]) -> T:
+    async def _call(self, verb: str, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         """A call that was refused (a lost lease) was served; one that the store could not serve is an error, too."""
         began = now_s()
         try:
-            return await call
+            return await call(*args, **options)
         except DuetimeError as error:
             if not isinstance(error, LeaseLost):
                 self._meters.failed(verb, error.code)
@@ -59,134 +45,63 @@ class Metered:
         finally:
             self._calls[verb].observe(now_s() - began)
 
-    # --- the hot path
 
-    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
-        answers = await self._timed("push", self.inner.push(queue, requests))
+class MetricsObserver(Observer):
+    """Counts what happens in a pool, per queue."""
+
+    def __init__(self, meters: PoolMeters) -> None:
+        self._meters = meters
+        self._grouped = {verb: meters.batches(verb) for verb in GROUPED_VERBS}
+
+    async def pushed(
+        self, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
+    ) -> Sequence[Pushed | DuetimeError]:
         meters = self._meters.queue(queue)
         for answer in answers:
             if isinstance(answer, Pushed) and not answer.repeated:
                 meters.push(answer)
         return answers
 
-    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        reserved = await self._timed("reserve", self.inner.reserve(queue, asks))
+    def reserved(self, queue: Queue, reserved: Reserved) -> None:
         for deliveries in reserved.deliveries:
             if deliveries:
                 self._meters.queue(queue).deliver(deliveries, reserved.now)
                 self._meters.started(deliveries, now_s())
         if reserved.expired:
-            self._meters.queue(queue).moved(reserved.expired)
-        return reserved
+            self.moved(queue, reserved.expired)
 
-    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
-        answers = await self._timed("ack", self.inner.ack(queue, leases))
-        self._meters.queue(queue).moved(answers)
+    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
+        self.moved(queue, answers)
         at_s, ended = now_s(), self._meters.ended
         for lease, answer in zip(leases, answers, strict=True):
             if isinstance(answer, Moved):
                 ended(lease, at_s)
-        return answers
 
-    async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
-        return self._ended(lease, await self._timed("release", self.inner.release(lease, delay_ms, error)))
-
-    async def give_back(self, lease: Lease) -> Moved:
-        moved = await self._timed("give_back", self.inner.give_back(lease))
-        self._meters.queue(lease.queue).moved([moved])
-        self._meters.forget(lease)
-        return moved
-
-    async def kill(self, lease: Lease, error: str = "") -> Moved:
-        return self._ended(lease, await self._timed("kill", self.inner.kill(lease, error)))
-
-    def _ended(self, lease: Lease, moved: Moved) -> Moved:
-        self._meters.queue(lease.queue).moved([moved])
-        self._meters.ended(lease, now_s())
-        return moved
-
-    async def extend(self, lease: Lease, ttr_ms: int) -> int:
-        return await self._timed("extend", self.inner.extend(lease, ttr_ms))
-
-    async def cancel(
-        self, queue: Queue, ids: Sequence[str], *, finished: bool = False
-    ) -> Sequence[Moved | StoreUnavailable | None]:
-        answers = await self._timed("cancel", self.inner.cancel(queue, ids, finished=finished))
+    async def acked_by_id(self, queue: Queue, ids: Sequence[str], answers: Sequence[object]) -> None:
+        self.moved(queue, answers)
         at_s = now_s()
-        for answer in answers if finished else ():
+        for answer in answers:
             if isinstance(answer, Moved):
                 self._meters.ended(Lease(queue, answer.id, answer.born, answer.attempt), at_s)
-        return self._moved(queue, answers)
 
-    async def reschedule(
-        self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
-    ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
-        call = self.inner.reschedule(queue, ids, delay_ms=delay_ms, due_at=due_at)
-        return self._moved(queue, await self._timed("reschedule", call))
+    def settled(self, verb: str, lease: Lease, moved: Moved) -> None:
+        self.moved(lease.queue, [moved])
+        if verb == "give_back":
+            self._meters.forget(lease)
+        else:
+            self._meters.ended(lease, now_s())
 
-    def _moved(self, queue: Queue, moved: Sequence[T]) -> Sequence[T]:
-        self._meters.queue(queue).moved(moved)
-        return moved
+    def moved(self, queue: Queue, answers: Sequence[object]) -> None:
+        self._meters.queue(queue).moved(answers)
 
-    async def reap(self, limit: int = 500) -> Reaped:
-        reaped = await self._timed("reap", self.inner.reap(limit))
+    def reaped(self, reaped: Reaped) -> None:
         self._meters.reaped(reaped.now)
         for queue, moved in reaped.moved.items():
-            self._meters.queue(queue).moved(moved)
-        return reaped
+            self.moved(queue, moved)
 
-    def wakeups(self) -> AsyncIterator[Wake]:
-        return self.inner.wakeups()
-
-    # --- looking and administering
-
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        return await self._timed("heads", self.inner.heads(queues))
-
-    async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        return await self._timed("get", self.inner.get(queue, ids))
-
-    async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
-        return await self._timed("list_jobs", self.inner.list_jobs(queue, state, cursor=cursor, limit=limit))
-
-    async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
-        return await self._timed("counts", self.inner.counts(queues))
-
-    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
-        return await self._timed("totals", self.inner.totals(queues))
-
-    async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
-        return await self._timed("queues", self.inner.queues(namespace))
-
-    async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
-        return await self._timed("due_histogram", self.inner.due_histogram(queue, edges))
-
-    async def respawn(
-        self,
-        queue: Queue,
-        *,
-        ids: Sequence[str] | None = None,
-        limit: int = 1,
-        ttl_ms: int = 0,
-        tries: int | None = None,
-    ) -> Sequence[Moved | StoreUnavailable]:
-        call = self.inner.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries)
-        return self._moved(queue, await self._timed("respawn", call))
-
-    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
-        purged = await self._timed("purge", self.inner.purge(queue, states, limit=limit))
+    def purged(self, queue: Queue, states: Sequence[State], purged: Purged) -> None:
         if purged.removed:
             self._meters.queue(queue).purged.value += purged.removed
-        return purged
 
-    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
-        return await self._timed("configure", self.inner.configure(queue, change))
-
-    async def ping(self) -> StoreInfo:
-        return await self._timed("ping", self.inner.ping())
-
-    async def check(self) -> Sequence[str]:
-        return await self._timed("check", self.inner.check())
-
-    async def close(self) -> None:
-        await self.inner.close()
+    def grouped(self, verb: str, requests: int) -> None:
+        self._grouped[verb].observe(requests)

@@ -25,8 +25,9 @@ log = logging.getLogger("duetime.metrics")
 class Scraper:
     """One per process: it answers for the process, and for all of them."""
 
-    def __init__(self, pools: Pools, siblings: Siblings) -> None:
-        self.meters = pools.meters
+    def __init__(self, pools: Pools, siblings: Siblings, meters: Meters | None = None) -> None:
+        """`meters` are all that this process counts with."""
+        self.meters = meters or Meters()
         self.levels = StoreLevels(pools, self.meters.names)
         self._siblings = siblings
         watch_process(self.meters, siblings.name)

@@ -28,6 +28,7 @@ from duetime.doors.v1.gate import TokenGate
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.memory_budget import Budget
+from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
 from duetime.server.callbacks import Callbacks, make_callbacks
@@ -51,6 +52,7 @@ class Runtime:
     siblings: Siblings = field(default_factory=Alone)
     beside: list[object] = field(default_factory=list[object])
     tracing: "ServerTracing | None" = None
+    meters: Meters = field(default_factory=Meters)
 
     @cached_property
     def budget(self) -> Budget:
@@ -80,7 +82,7 @@ class Runtime:
     @cached_property
     def scraper(self) -> Scraper:
         """Collects the metrics of this process, and of all processes."""
-        return Scraper(self.pools, self.siblings)
+        return Scraper(self.pools, self.siblings, self.meters)
 
 
 class Door(NamedTuple):

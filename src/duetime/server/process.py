@@ -30,6 +30,7 @@ from duetime.metrics.siblings import Siblings
 from duetime.server.apps import Runtime, admin_app, api_app, companions
 from duetime.server.entrances import Entrance, Listening, Make, Sockets, close_all
 from duetime.server.extra_doors import has_ouqiang, has_tcp, ouqiang_app, tcp_door
+from duetime.server.observers import PoolObservers
 from duetime.server.supervision.signals import Orders
 from duetime.settings import Settings
 from duetime.stores.open import open_store
@@ -58,7 +59,7 @@ def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool
         proxies = read_proxies(runtime.settings.trusted_proxies)
         listener = Listener(make_app(runtime), sockets, limits=limits, budget=runtime.budget, balance=balance)
         listener.service.proxies, listener.service.refusal_body = proxies, refusal_body
-        watch_listener(runtime.pools.meters, name, listener.service)
+        watch_listener(runtime.meters, name, listener.service)
         return listener
 
     return make
@@ -106,20 +107,22 @@ async def serve(
         stack.callback(close_all, sockets)
         options = options_of(settings)
         tracing = await stack.enter_async_context(_trace(settings)) if settings.otel_endpoint else None
+        meters = Meters(settings.metrics_queues)
+        observers = PoolObservers(meters, await stack.enter_async_context(Journal(options)) if options else None)
         pools = Pools(
             settings.pools,
             open_store=open_store,
             registry_url=settings.registry_store,
             max_body=settings.max_body,
-            meters=Meters(settings.metrics_queues),
-            journal=await stack.enter_async_context(Journal(options)) if options else None,
+            watch=observers.watch,
         )
+        observers.count_parked(pools)
         if tracing is not None:
             pools.make_engine = tracing.engine
         await stack.enter_async_context(pools)
         mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
-        runtime = Runtime(settings, pools, mirror, siblings=siblings, tracing=tracing)
-        watch_budget(pools.meters, runtime.budget)
+        runtime = Runtime(settings, pools, mirror, siblings=siblings, tracing=tracing, meters=meters)
+        watch_budget(meters, runtime.budget)
         for companion in companions(runtime):
             runtime.beside.append(await stack.enter_async_context(companion))
         listeners = [(one.make(runtime, [sockets[one.name]]), one.last) for one in ENTRANCES if one.name in sockets]

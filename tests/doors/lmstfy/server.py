@@ -18,8 +18,10 @@ from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.exchange import ClientGone
 from duetime.http.listener import Listener
 from duetime.job import Counts, NewJob
+from duetime.metrics.meters import Meters
 from duetime.names import Queue
 from duetime.server.apps import Runtime, admin_app, api_app
+from duetime.server.observers import PoolObservers
 from duetime.settings import Settings, load
 from duetime.stores.open import open_store
 from tests.doors.lmstfy.client import Lmstfy
@@ -32,11 +34,13 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
+    meters = Meters(settings.metrics_queues)
+    watch = PoolObservers(meters).watch
     async with (
-        Pools(settings.pools, open_store=open_store, max_body=settings.max_body) as pools,
+        Pools(settings.pools, open_store=open_store, max_body=settings.max_body, watch=watch) as pools,
         RegistryCopy(lambda: pools.registry) as mirror,
     ):
-        yield Runtime(settings, pools, mirror)
+        yield Runtime(settings, pools, mirror, meters=meters)
 
 
 def poll_scope(lmstfy: Lmstfy, queue: str, count: int) -> Scope:

@@ -1,0 +1,126 @@
+"""The verbs that move jobs, each in one place: an observer may refuse it, the store does it, the observers are told.
+
+A step that comes alone (release, kill, purge ...) ends here only when what must be on record is; those that the engine
+groups (push, ack, cancel) leave that to the group commit, so that the next call need not wait for it.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from duetime.engine.observers import Observers
+from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.job import Lease, Moved, State
+from duetime.names import Queue
+from duetime.stores.base import Ask, Purged, Push, Pushed, Reaped, Reserved, Store
+
+T = TypeVar("T")
+
+
+class ObservedStore:
+    """Not a whole Store: what moves no job is asked of the store itself."""
+
+    def __init__(self, store: Store, observers: Observers) -> None:
+        self._store = store
+        self._observers = observers
+
+    # --- grouped by the engine
+
+    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        with self._observers.call("push"):
+            answers = await self._store.push(queue, requests)
+            for one in self._observers.all:
+                answers = await one.pushed(queue, requests, answers)
+        return answers
+
+    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        with self._observers.call("reserve"):
+            reserved = await self._store.reserve(queue, asks)
+            for one in self._observers.all:
+                one.reserved(queue, reserved)
+        return reserved
+
+    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
+        with self._observers.call("ack"):
+            answers = await self._store.ack(queue, leases)
+            for one in self._observers.all:
+                one.acked(queue, leases, answers)
+        return answers
+
+    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
+        with self._observers.call("cancel"):
+            answers = await self._store.cancel(queue, ids)
+            for one in self._observers.all:
+                one.moved(queue, answers)
+        return answers
+
+    async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
+        """Cancel in the name of a consumer that has finished."""
+        with self._observers.call("cancel"):
+            answers = await self._store.cancel(queue, ids, finished=True)
+            for one in self._observers.all:
+                await one.acked_by_id(queue, ids, answers)
+        return answers
+
+    # --- alone
+
+    async def release(self, lease: Lease, delay_ms: int, error: str) -> Moved:
+        return await self._settle("release", lease, partial(self._store.release, lease, delay_ms, error))
+
+    async def give_back(self, lease: Lease) -> Moved:
+        return await self._settle("give_back", lease, partial(self._store.give_back, lease))
+
+    async def kill(self, lease: Lease, error: str) -> Moved:
+        return await self._settle("kill", lease, partial(self._store.kill, lease, error))
+
+    async def _settle(self, verb: str, lease: Lease, call: Callable[[], Awaitable[Moved]]) -> Moved:
+        async def step() -> Moved:
+            with self._observers.call(verb):
+                moved = await call()
+                for one in self._observers.all:
+                    one.settled(verb, lease, moved)
+            await self._observers.on_record([moved])
+            return moved
+
+        return await self._observers.whole(step())
+
+    async def reschedule(
+        self, queue: Queue, ids: Sequence[str], *, delay_ms: int, due_at: int | None
+    ) -> Sequence[Moved | DuetimeError | None]:
+        call = partial(self._store.reschedule, queue, ids, delay_ms=delay_ms, due_at=due_at)
+        return await self._move("reschedule", queue, call)
+
+    async def respawn(
+        self, queue: Queue, *, ids: Sequence[str] | None, limit: int, ttl_ms: int, tries: int | None
+    ) -> Sequence[Moved | StoreUnavailable]:
+        call = partial(self._store.respawn, queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries)
+        return await self._move("respawn", queue, call)
+
+    async def _move(self, verb: str, queue: Queue, call: Callable[[], Awaitable[Sequence[T]]]) -> Sequence[T]:
+        async def step() -> Sequence[T]:
+            with self._observers.call(verb):
+                answers = await call()
+                for one in self._observers.all:
+                    one.moved(queue, answers)
+            await self._observers.on_record(answers)
+            return answers
+
+        return await self._observers.whole(step())
+
+    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None) -> Purged:
+        async def step() -> Purged:
+            with self._observers.call("purge"):
+                purged = await self._store.purge(queue, states, limit=limit)
+                for one in self._observers.all:
+                    one.purged(queue, states, purged)
+            await self._observers.flush()
+            return purged
+
+        return await self._observers.whole(step())
+
+    async def reap(self, limit: int) -> Reaped:
+        with self._observers.call("reap"):
+            reaped = await self._store.reap(limit)
+            for one in self._observers.all:
+                one.reaped(reaped)
+        return reaped

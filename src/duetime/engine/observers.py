@@ -1,0 +1,161 @@
+"""The one seam through which journal and metrics learn what an engine did.
+
+The engine calls the store in one place per verb (`observed_store.py`) and tells its observers there, before anybody
+gets an answer. An observer that wants to know how long the store took wraps it (`stores/forwarding.py`), because doors
+read from the store, too.
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from duetime.errors import DuetimeError
+from duetime.job import Event, Lease, Moved, State
+from duetime.names import Queue
+from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
+
+T = TypeVar("T")
+
+MAY_HAPPEN_AGAIN = frozenset({Event.RELEASED, Event.GIVEN_BACK, Event.LEASE_EXPIRED})
+"""Events that need not be on record before they are answered: losing one loses no promise."""
+
+
+class Observer:
+    """Is told what an engine does. Each method does nothing by default; an observer overrides what it needs.
+
+    Answers are as the store gave them: errors and None stand among them, and did not happen. The methods are quick and
+    do not raise; only `admit`, `pushed` and `acked_by_id` may raise a DuetimeError, which the callers get as answer.
+    """
+
+    must_hear_all = False
+    """Whether a step that has begun is finished and told even if its caller goes away."""
+
+    def admit(self, verb: str) -> None:
+        """The store is about to be asked. Raise a DuetimeError to prevent that."""
+
+    def began(self, call: int) -> None:
+        """A call of this number, admitted by all observers, goes to the store."""
+
+    def ended(self, call: int) -> None:
+        """The call of this number is over, and what it did has been told."""
+
+    async def pushed(
+        self, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
+    ) -> Sequence[Pushed | DuetimeError]:
+        """Answers what the callers are to be told: the same answers, or errors in place of some."""
+        return answers
+
+    def reserved(self, queue: Queue, reserved: Reserved) -> None:
+        """Jobs were delivered, and expired ones ended on the way."""
+
+    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
+        """One answer per lease."""
+
+    async def acked_by_id(self, queue: Queue, ids: Sequence[str], answers: Sequence[object]) -> None:
+        """One answer per id: a consumer has finished without a lease."""
+
+    def settled(self, verb: str, lease: Lease, moved: Moved) -> None:
+        """A delivery ended by release, give_back or kill."""
+
+    def moved(self, queue: Queue, answers: Sequence[object]) -> None:
+        """Any other verb moved jobs: cancel, reschedule, respawn."""
+
+    def reaped(self, reaped: Reaped) -> None:
+        """The reaper came round."""
+
+    def purged(self, queue: Queue, states: Sequence[State], purged: Purged) -> None:
+        """One step of a purge."""
+
+    def notified(self, lease: Lease, *, status: int, ms: int) -> None:
+        """The callback of a leased job answered with this HTTP status (0: not at all)."""
+
+    def grouped(self, verb: str, requests: int) -> None:
+        """That many requests share one store call."""
+
+    def promise(self) -> Future[None] | None:
+        """Done when everything that was told, and must be on record before an answer, is so; None if it is."""
+        return None
+
+    def close(self) -> None:
+        """The engine has stopped."""
+
+
+class Watched(NamedTuple):
+    """A store as an engine is to use it, and who observes that engine."""
+
+    store: Store
+    observers: Sequence[Observer] = ()
+
+
+class Observers:
+    """All observers of an engine, in the order in which they are told."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.all = tuple(observers)
+        self._must_hear_all = any(one.must_hear_all for one in self.all)
+        self._calls = 0
+        self._steps: set[asyncio.Task[Any]] = set()
+
+    @contextmanager
+    def call(self, verb: str) -> Generator[None]:
+        """Around a store call and the telling of what it did. Raises what an observer refuses it with."""
+        for one in self.all:
+            one.admit(verb)
+        self._calls += 1
+        number = self._calls
+        for one in self.all:
+            one.began(number)
+        try:
+            yield
+        finally:
+            for one in self.all:
+                one.ended(number)
+
+    async def whole(self, step: Coroutine[Any, Any, T]) -> T:
+        """The step; where an observer must hear all, it comes to its end even if the caller is cancelled."""
+        if not self._must_hear_all:
+            return await step
+        task = asyncio.create_task(step)
+        self._steps.add(task)
+        task.add_done_callback(self._step_ended)
+        return await asyncio.shield(task)
+
+    def _step_ended(self, task: asyncio.Task[Any]) -> None:
+        self._steps.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, also if the caller has gone
+
+    def notified(self, lease: Lease, *, status: int, ms: int) -> None:
+        for one in self.all:
+            one.notified(lease, status=status, ms=ms)
+
+    def grouped(self, verb: str, requests: int) -> None:
+        for one in self.all:
+            one.grouped(verb, requests)
+
+    def promise(self) -> Future[Any] | None:
+        """What the answer has to wait for, None if for nothing."""
+        promised = [future for one in self.all if (future := one.promise()) is not None]
+        if len(promised) > 1:
+            return asyncio.gather(*promised)
+        return promised[0] if promised else None
+
+    async def on_record(self, answers: Sequence[object]) -> None:
+        """Wait for the promise if one of the answers is something to rely on."""
+        if any(isinstance(answer, Moved) and answer.event not in MAY_HAPPEN_AGAIN for answer in answers):
+            await self.flush()
+
+    async def flush(self) -> None:
+        if promised := self.promise():
+            await promised
+
+    async def close(self) -> None:
+        """The engine has stopped: steps that have begun end, and what they promised is kept or known to be broken."""
+        await asyncio.gather(*self._steps, return_exceptions=True)
+        if promised := self.promise():
+            # Those who wait for it are told what became of it; here it only has to be over.
+            await asyncio.gather(promised, return_exceptions=True)
+        for one in self.all:
+            one.close()
