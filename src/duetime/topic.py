@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 from urllib.parse import urlsplit
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import Struct
 
 from duetime import backoff
 from duetime.clock import MAX_DURATION
@@ -89,35 +89,7 @@ class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
     old_secret_until: int = 0
 
 
-class TopicChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Only what is set changes. `secret`: "" ends signing, "new" draws one."""
-
-    callback: str | UnsetType = UNSET
-    name: str | UnsetType = UNSET
-    delay_ms: int | UnsetType = UNSET
-    method: Method | UnsetType = UNSET
-    timeout_ms: int | UnsetType = UNSET
-    retry_if: str | UnsetType = UNSET
-    schedule: str | UnsetType = UNSET
-    cap: int | UnsetType = UNSET
-    lift_cap: bool | UnsetType = UNSET
-    success: Success | UnsetType = UNSET
-    priority: Priority | UnsetType = UNSET
-    alert: tuple[str, ...] | UnsetType = UNSET
-    creator: str | UnsetType = UNSET
-    verify_tls: bool | UnsetType = UNSET
-    in_flight: int | UnsetType = UNSET
-    rate: int | UnsetType = UNSET
-    secret: str | UnsetType = UNSET
-
-
 NEW_SECRET: Literal["new"] = "new"
-
-
-def changed(topic: Topic, change: TopicChange) -> Topic:
-    """The topic after the change, unchecked. Secrets are changed by `callbacks/topic_registry.py`."""
-    fields = {name: value for name, value in structs.asdict(change).items() if value is not UNSET and name != "secret"}
-    return structs.replace(topic, **fields)
 
 
 def check_topic(topic: Topic) -> Topic:

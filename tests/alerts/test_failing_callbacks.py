@@ -24,7 +24,7 @@ from duetime.errors import InvalidRequest
 from duetime.job import State
 from duetime.names import Queue
 from duetime.stores.open import open_store
-from duetime.topic import Method, Topic, TopicChange
+from duetime.topic import Method, Topic
 from tests.alerts.conftest import Postbox
 from tests.courier.conftest import OPTIONS
 from tests.courier.receiver import EMPTY, OK, Receiver
@@ -244,9 +244,9 @@ async def test_a_topic_reaches_mail_addresses_and_named_channels_and_nothing_els
             assert refused.value.fields["path"] == "$.alert"
         await one.topics.add(PLACE, structs.replace(topic, alert=("chat", "a@b.example")))
         with pytest.raises(InvalidRequest):
-            await one.topics.edit(PLACE, TopicChange(alert=(forbidden,)))
+            await one.topics.edit(PLACE, {"alert": (forbidden,)})
         with pytest.raises(InvalidRequest):
-            await one.topics.edit(PLACE, TopicChange(alert=("unknown",)))
+            await one.topics.edit(PLACE, {"alert": ("unknown",)})
         # One that an earlier version let in, and one whose channel was removed.
         record = await pools.registry.get("topic", PLACE.key)
         assert record

@@ -15,7 +15,7 @@ from duetime.callbacks.targets import AllowedTargets
 from duetime.callbacks.topic_lane import RemovedTopicLane, TopicLane
 from duetime.errors import JobNotFound, TopicNotFound, TopicOffline
 from duetime.job import Event, Lease, Moved, NewJob, Priority, State
-from duetime.topic import Method, Status, Success, TopicChange
+from duetime.topic import Method, Status, Success
 from tests.courier.conftest import LOOPBACK, World
 from tests.courier.receiver import EMPTY, OK, Call, Receiver, Says
 from tests.plugins.until import until
@@ -511,7 +511,7 @@ async def test_a_removed_topic_ends_also_if_a_job_is_deleted_meanwhile(
 
 async def test_a_change_is_known_without_a_restart(world: World, receiver: Receiver) -> None:
     await world.topic()
-    await world.topics.edit(world.place("mail"), TopicChange(callback=f"{receiver.url}/new"))
+    await world.topics.edit(world.place("mail"), {"callback": f"{receiver.url}/new"})
     lane = world.lane("mail")
     assert lane
     await until(lambda: lane.topic.callback.endswith("/new"))

@@ -16,7 +16,7 @@ from duetime.callbacks.courier import CourierOptions
 from duetime.callbacks.request import CallbackRequest
 from duetime.callbacks.targets import AllowedTargets, ForbiddenTarget, read_networks
 from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.topic import Method, Topic, TopicChange, check_topic
+from duetime.topic import Method, Topic, check_topic
 from tests.courier.conftest import World
 from tests.courier.receiver import Receiver
 from tests.plugins.ci import missing_service
@@ -185,7 +185,7 @@ async def test_a_signed_call_can_be_verified_with_either_secret(
     Webhook(topic.secret).verify(call.body, call.headers, json_parse=False)
     assert call.headers["webhook-id"] == "job/1"
 
-    changed = await world.topics.edit(place, TopicChange(secret="new"))
+    changed = await world.topics.edit(place, {"secret": "new"})
     lane = world.lane("mail")
     assert lane
     await until(lambda: lane.topic.secret == changed.secret)

@@ -18,7 +18,7 @@ from duetime.errors import InvalidCondition, InvalidRequest, StoreUnavailable, T
 from duetime.job import Lease, NewJob
 from duetime.names import Queue
 from duetime.stores.memory.store import MemoryStore
-from duetime.topic import Status, Topic, TopicChange, check_topic
+from duetime.topic import Status, Topic, check_topic
 
 PLACE = TopicPlace("default", Queue("shop", "mail"))
 URL = "https://shop.example.com/mail"
@@ -82,9 +82,9 @@ async def test_topics_are_added_changed_and_removed() -> None:
     assert (added.id, await topics.get(PLACE)) == (1, added)
     with pytest.raises(TopicExists):
         await topics.add(PLACE, a_topic())
-    assert (await topics.edit(PLACE, TopicChange(delay_ms=5))).delay_ms == 5
+    assert (await topics.edit(PLACE, {"delay_ms": 5})).delay_ms == 5
     with pytest.raises(InvalidCondition):
-        await topics.edit(PLACE, TopicChange(retry_if="("))
+        await topics.edit(PLACE, {"retry_if": "("})
     assert (await topics.set_status(PLACE, Status.OFFLINE)).status is Status.OFFLINE
     assert [topic.key for topic in await topics.list_topics("default", "shop")] == ["mail"]
     assert await topics.list_topics("default", "sho") == []
@@ -104,7 +104,7 @@ async def test_a_change_by_another_process_is_seen_at_once() -> None:
         await ours.add(PLACE, a_topic())
         assert (await followed.find(PLACE)).callback == URL
         version = await mirror.changed(0)
-        await ours.edit(PLACE, TopicChange(name="Mails"))
+        await ours.edit(PLACE, {"name": "Mails"})
         await mirror.changed(version)
         assert (await followed.find(PLACE)).name == "Mails"
 
@@ -115,14 +115,14 @@ async def test_a_secret_is_drawn_changed_over_and_ended() -> None:
 
     first = (await topics.add(PLACE, a_topic(secret="new"))).secret
     assert first.startswith("whsec_")
-    changed = await topics.edit(PLACE, TopicChange(secret="new"))
+    changed = await topics.edit(PLACE, {"secret": "new"})
     assert changed.secret != first
     assert secrets_of(changed, clock.now_ms()) == (changed.secret, first)
     assert secrets_of(changed, clock.now_ms() + OVERLAP_MS) == (changed.secret,)
-    assert secrets_of(await topics.edit(PLACE, TopicChange(secret="")), clock.now_ms()) == ()
+    assert secrets_of(await topics.edit(PLACE, {"secret": ""}), clock.now_ms()) == ()
     for wrong in ("whsec_xyz", "whsec_" + "A" * 8):
         with pytest.raises(InvalidRequest):
-            await topics.edit(PLACE, TopicChange(secret=wrong))
+            await topics.edit(PLACE, {"secret": wrong})
 
 
 async def test_secrets_are_shown_once() -> None:
@@ -134,7 +134,7 @@ async def test_secrets_are_shown_once() -> None:
         assert added.secret.startswith("whsec_")
         assert (await service.get(PLACE)).secret == ""
         assert (await service.get(PLACE)).signed is True
-        assert (await service.edit(PLACE, TopicChange(delay_ms=1))).secret == ""
+        assert (await service.edit(PLACE, {"delay_ms": 1})).secret == ""
         assert (await service.list_topics("default", "shop"))[0].secret == ""
 
 

@@ -8,11 +8,11 @@ A removed topic leaves a stone in its place until its queue is empty, so that it
 import secrets
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import structs
 
 from duetime.alerts.problems import KEY, SETTINGS, read_settings
 from duetime.clock import Clock, SystemClock
@@ -21,7 +21,7 @@ from duetime.errors import InvalidRequest, TopicExists, TopicNotFound, VersionCo
 from duetime.names import Queue, is_mail
 from duetime.settings import mask
 from duetime.stores.registry import Record, Registry
-from duetime.topic import NEW_SECRET, Status, Topic, TopicChange, changed, check_topic
+from duetime.topic import NEW_SECRET, Status, Topic, check_topic
 
 KIND = "topic"
 REMOVED_KIND = "topic-removed"
@@ -131,15 +131,19 @@ class TopicRegistry:
         await self._refresh()
         return topic
 
-    async def edit(self, place: TopicPlace, change: TopicChange) -> Topic:
-        """Raises TopicNotFound, and what `check_topic` raises."""
+    async def edit(self, place: TopicPlace, change: Mapping[str, Any]) -> Topic:
+        """`change` holds new values by the names of a topic's fields; the secret "" ends signing, "new" draws one.
+
+        Raises TopicNotFound, and what `check_topic` raises.
+        """
+        fields = {name: value for name, value in change.items() if name != "secret"}
 
         def apply(topic: Topic) -> Topic:
-            edited = check_topic(changed(topic, change))
-            return edited if change.secret is UNSET else self._with_secret(edited, _secret(change.secret))
+            edited = check_topic(structs.replace(topic, **fields))
+            return self._with_secret(edited, _secret(change["secret"])) if "secret" in change else edited
 
-        if change.alert is not UNSET:
-            await self._check_channels(change.alert)
+        if "alert" in change:
+            await self._check_channels(change["alert"])
         return await self._write(place, apply)
 
     async def _check_channels(self, addresses: Sequence[str]) -> None:

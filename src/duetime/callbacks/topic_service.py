@@ -5,6 +5,7 @@ The native door calls it for a pool of the server, the SDK for a store that it o
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
+from typing import Any
 
 from duetime.callbacks.targets import AllowedTargets
 from duetime.callbacks.topic_counts import KIND, Count, ProcessCounts, add_up
@@ -14,7 +15,7 @@ from duetime.engine.engine import Engine
 from duetime.job import Moved
 from duetime.names import DEFAULT_POOL, Queue
 from duetime.stores.registry import Registry
-from duetime.topic import Status, Topic, TopicChange
+from duetime.topic import Status, Topic
 from duetime.wire.convert import priority_out
 from duetime.wire.topics import (
     CountersOut,
@@ -77,16 +78,16 @@ class TopicService:
         added = await self.topics.add(place, topic)
         return topic_out(place.queue.namespace, added, None, secret=added.secret)
 
-    async def edit(self, place: TopicPlace, change: TopicChange) -> TopicOut:
+    async def edit(self, place: TopicPlace, change: Mapping[str, Any]) -> TopicOut:
         """With its secret, if that was changed."""
         topic = await self.topics.edit(place, change)
-        return await self._show(place, topic, secret=topic.secret if isinstance(change.secret, str) else "")
+        return await self._show(place, topic, secret=topic.secret if "secret" in change else "")
 
     async def set_status(self, place: TopicPlace, status: Status) -> TopicOut:
         return await self._show(place, await self.topics.set_status(place, status))
 
     async def remove(self, place: TopicPlace) -> TopicOut:
-        """As it was."""
+        """Removes the topic and shows it as it was."""
         return await self._show(place, await self.topics.remove(place))
 
     async def add_job(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from duetime.clock import duration_ms
 from duetime.condition import MAX_LENGTH
@@ -22,7 +22,6 @@ from duetime.topic import (
     Status,
     Success,
     Topic,
-    TopicChange,
 )
 from duetime.wire.messages import DurationIn, IdIn, InstantIn, NameIn, PriorityIn
 
@@ -198,17 +197,16 @@ class SampleOut(Struct):
 
 def topic_of(message: TopicIn) -> Topic:
     """Unchecked but for its times. Raises InvalidTime."""
-    return Topic(key=message.topic, callback=message.callback, **_fields(message, TopicIn))
+    return Topic(key=message.topic, **_fields(message))
 
 
-def change_of(message: TopicChangeIn) -> TopicChange:
-    """Raises InvalidTime."""
-    return TopicChange(**_fields(message, TopicChangeIn))
+def change_of(message: TopicChangeIn) -> dict[str, Any]:
+    """The new values by the names of the topic's fields. Raises InvalidTime."""
+    return _fields(message)
 
 
-def _fields(message: TopicIn | TopicChangeIn, kind: type[Struct]) -> dict[str, Any]:
-    given = {name: getattr(message, name) for name in kind.__struct_fields__ if name not in ("topic",)}
-    given = {name: value for name, value in given.items() if value is not UNSET}
+def _fields(message: TopicIn | TopicChangeIn) -> dict[str, Any]:
+    given = {name: value for name, value in structs.asdict(message).items() if value is not UNSET and name != "topic"}
     for name in ("delay", "timeout"):
         if name in given:
             given[f"{name}_ms"] = duration_ms(given.pop(name))
@@ -216,6 +214,4 @@ def _fields(message: TopicIn | TopicChangeIn, kind: type[Struct]) -> dict[str, A
         given["priority"] = Priority[given["priority"].upper()]
     if "alert" in given:
         given["alert"] = tuple(given["alert"])
-    if kind is TopicIn:
-        del given["callback"]
     return given
