@@ -13,6 +13,7 @@ from duetime.errors import InvalidId, InvalidName, InvalidRequest
 
 DEFAULT_POOL = "default"
 """The pool that is used where none is named."""
+DEFAULT_NAMESPACE = "default"
 MAX_NAME = 255
 MAX_ID = 128
 MAX_ATTRIBUTES = 64

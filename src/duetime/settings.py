@@ -22,7 +22,7 @@ from typing import Any
 
 from duetime.clock import duration_ms
 from duetime.errors import InvalidSettings, InvalidTime
-from duetime.names import DEFAULT_POOL
+from duetime.names import DEFAULT_NAMESPACE, DEFAULT_POOL
 from duetime.settings_file import read_accounts, read_pools, read_registry
 
 PREFIX = "DUETIME_"
@@ -229,7 +229,7 @@ class Settings:
     tcp_host: str = _row("127.0.0.1", SettingKind.TEXT, "TCP door: its address; loopback only without a token")
     tcp_port: int = _row(6789, SettingKind.NUMBER, "TCP door: its port; 0 picks a free one")
     tcp_pool: str = _row(DEFAULT_POOL, SettingKind.TEXT, "TCP door: the pool of its topics")
-    tcp_namespace: str = _row("default", SettingKind.TEXT, "TCP door: the namespace of its topics")
+    tcp_namespace: str = _row(DEFAULT_NAMESPACE, SettingKind.TEXT, "TCP door: the namespace of its topics")
     tcp_token: str = _row("", SettingKind.TEXT, "TCP door: what requests must carry as `token`", secret=True)
     tcp_certificate: str = _row("", SettingKind.TEXT, "TCP door: PEM file of the certificate and key, for TLS")
     tcp_update_fails: bool = _row(

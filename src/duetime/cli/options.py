@@ -20,12 +20,11 @@ from duetime.client import Client, connect
 from duetime.client.transport import is_http
 from duetime.clock import MAX_DURATION, Duration, duration_ms, instant_ms
 from duetime.errors import InvalidRequest, InvalidTime, StoreUnavailable
-from duetime.names import Queue, check_queue
+from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
 from duetime.settings import mask
 
 DEFAULT_URL = "http://127.0.0.1:7777"
 """Where `duetime serve --dev` listens."""
-DEFAULT_NAMESPACE = "default"
 GLOBAL_PANEL = "Global options"
 
 

@@ -2,11 +2,12 @@
 
 from duetime.client.async_client import AsyncClient
 from duetime.client.client import Client
+from duetime.names import DEFAULT_NAMESPACE
 
 __all__ = ["AsyncClient", "Client", "connect", "connect_async"]
 
 
-def connect(url: str, *, namespace: str = "default", token: str | None = None, tracing: bool = False) -> Client:
+def connect(url: str, *, namespace: str = DEFAULT_NAMESPACE, token: str | None = None, tracing: bool = False) -> Client:
     """A client for blocking code. `http(s)://` talks to a server; a store URL runs the engine in a thread of this
     process. `tracing` needs the extra [otel].
     """
@@ -14,7 +15,7 @@ def connect(url: str, *, namespace: str = "default", token: str | None = None, t
 
 
 def connect_async(
-    url: str, *, namespace: str = "default", token: str | None = None, tracing: bool = False
+    url: str, *, namespace: str = DEFAULT_NAMESPACE, token: str | None = None, tracing: bool = False
 ) -> AsyncClient:
     """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop.
     `tracing` needs the extra [otel].

@@ -13,7 +13,7 @@ from duetime.client.transport import AsyncTransport
 from duetime.clock import Duration, Instant
 from duetime.ids import IdMaker
 from duetime.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, State
-from duetime.names import Queue, check_namespace, check_queue
+from duetime.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
 from duetime.stores.base import Page, QueueRules, RulesChange
 
 Answer = TypeVar("Answer")
@@ -27,7 +27,7 @@ class AsyncClient:
         self,
         url: str,
         *,
-        namespace: str = "default",
+        namespace: str = DEFAULT_NAMESPACE,
         token: str | None = None,
         journal: str | None = None,
         tracing: bool = False,

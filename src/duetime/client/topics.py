@@ -25,7 +25,7 @@ from duetime.clock import Instant, instant_ms
 from duetime.engine import Engine
 from duetime.errors import InvalidRequest
 from duetime.job import Moved
-from duetime.names import check_queue
+from duetime.names import DEFAULT_POOL, check_queue
 from duetime.topic import Status
 from duetime.wire import convert, messages
 from duetime.wire.topics import (
@@ -61,7 +61,7 @@ def read_fields(fields: Mapping[str, Any], kind: type[Message]) -> Message:
 
 def list_topics(namespace: str) -> Call[list[TopicOut]]:
     async def run(engine: Engine) -> list[TopicOut]:
-        return await TopicService.of_engine(engine).list_topics("default", namespace)
+        return await TopicService.of_engine(engine).list_topics(DEFAULT_POOL, namespace)
 
     return Call(
         lambda: Request("GET", _path(namespace)),
@@ -73,7 +73,7 @@ def list_topics(namespace: str) -> Call[list[TopicOut]]:
 
 def counters(namespace: str) -> Call[CountersOut]:
     async def run(engine: Engine) -> CountersOut:
-        return await TopicService.of_engine(engine).counters("default", namespace)
+        return await TopicService.of_engine(engine).counters(DEFAULT_POOL, namespace)
 
     return Call(
         lambda: Request("GET", f"/v1/namespaces/{quote(namespace, safe='')}/topic-counters"),

@@ -256,6 +256,7 @@ class PageOut(Struct, omit_defaults=True):
     cursor: str | None = None
 
 
+# Not the kernel's Counts, whose fields all have a default: the wire shows every count, also those that are zero.
 class CountsOut(Struct, omit_defaults=True):
     delayed: int
     ready: int

@@ -25,7 +25,7 @@ from duetime.client import AsyncClient
 from duetime.clock import Clock, Duration, SystemClock
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
-from duetime.names import check_id, check_namespace, check_queue
+from duetime.names import DEFAULT_NAMESPACE, check_id, check_namespace, check_queue
 from duetime.worker.after_commit import AfterCommit, Hook
 from duetime.worker.events import L, Listeners
 from duetime.worker.pusher import ClientPusher, Pusher
@@ -61,7 +61,7 @@ class App:
         self,
         url: str | None = None,
         *,
-        namespace: str = "default",
+        namespace: str = DEFAULT_NAMESPACE,
         token: str | None = None,
         queue: str = "default",
         clock: Clock | None = None,

@@ -13,7 +13,7 @@ from duetime.client.transport import is_http
 from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.job import DEFAULT_TRIES, MAX_TRIES, Priority
-from duetime.names import DEFAULT_POOL, check_namespace, check_queue
+from duetime.names import DEFAULT_NAMESPACE, DEFAULT_POOL, check_namespace, check_queue
 from duetime.settings import MASK, mask
 
 MARK_LIFE_MS = 7 * 86_400_000
@@ -51,7 +51,7 @@ class LoadOptions:
     """Checked. `journal` is the folder for the accepted rows' entries; `writers` how many tasks push at a time."""
 
     url: str
-    namespace: str = "default"
+    namespace: str = DEFAULT_NAMESPACE
     token: str | None = None
     queue: str = ""
     batch: str = ""
