@@ -1,4 +1,8 @@
-"""An engine whose verbs leave spans. Needs the extra [otel]; the plain engine knows nothing of it and pays nothing."""
+"""An engine whose verbs leave spans. Needs the extra [otel]; the plain engine knows nothing of it and pays nothing.
+
+It is a subclass and no observer: a span lies around one caller's request, in that caller's context, and a push writes
+its context into the jobs before they are stored. Observers hear of store calls, which many callers share.
+"""
 
 from collections.abc import Sequence
 from typing import Any
