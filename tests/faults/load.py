@@ -29,10 +29,14 @@ class Books:
 
 
 class LoadClient:
-    """One connection at a time; a new one whenever the server has closed the last."""
+    """One connection at a time; a new one whenever the server has closed the last.
 
-    def __init__(self, port: int, books: Books) -> None:
+    It pushes to the queue q, and takes from it or, in their order, from several `queues`.
+    """
+
+    def __init__(self, port: int, books: Books, queues: bytes = b"q") -> None:
         self._port = port
+        self._queues = queues
         self._books = books
         self._peer: Peer | None = None
 
@@ -69,7 +73,9 @@ class LoadClient:
 
     async def take(self, wait_s: int = 600) -> str | None:
         """A job's id after a long poll; it is not acknowledged."""
-        reply = await self.ask(b"GET %b?ttr=600&timeout=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (_QUEUE, wait_s))
+        reply = await self.ask(
+            b"GET /api/ns/%b?ttr=600&timeout=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (self._queues, wait_s)
+        )
         if reply is None or reply[0] != 200:
             return None
         self._books.delivered.add(job_id(reply[2]))

@@ -21,6 +21,8 @@ class LosingProxy:
         self.loses_next = False
         self.loses_every = 0
         """How many answers get through between two that are lost; 0: all."""
+        self.delay_s = 0.0
+        """How long everything takes on its way to Redis."""
         self._answers = 0
         self.on_loss: Callable[[], None] | None = None
         """Called once, with the next answer that is lost, before its connection ends."""
@@ -79,6 +81,8 @@ class LosingProxy:
                 if on_loss is not None:
                     on_loss()
                 break
+            if self.delay_s and not answers:
+                await asyncio.sleep(self.delay_s)
             writer.write(data)
             await writer.drain()
             if answers and self._passes:

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -11,11 +13,13 @@ from msgspec.structs import replace
 from duetime.engine import Engine
 from duetime.errors import StoreDamaged, StoreUnavailable
 from duetime.job import STEP_JOBS, Lease, State
+from duetime.names import Queue
 from duetime.stores.base import RulesChange, Wake
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, job, push, settle, waiting
 from tests.simulation.virtual_loop import run_virtual, virtual_time
 
 SOON_MS = 5.0
+LATENCY_S = 0.005
 LEASE = Lease(QUEUE, "a", 1, 1)
 VERBS: dict[str, Callable[[Engine], Awaitable[Any]]] = {
     "push": lambda engine: engine.push(QUEUE, [job("a")]),
@@ -114,6 +118,52 @@ def test_the_leases_of_a_lost_answer_lapse_and_come_again() -> None:
 
 
 # --- consumers that wait
+
+
+@pytest.mark.parametrize("away_s", [0.004, 0.5, 3.0])
+@pytest.mark.parametrize("lost", [False, True], ids=["down", "answers lost"])
+def test_consumers_of_several_queues_of_a_slow_store_sit_out_an_outage(away_s: float, lost: bool) -> None:
+    """Each waits on all queues, in an order of its own; calls are under way when the outage begins and when it ends."""
+
+    async def main() -> None:
+        store, another, chance = given_store(), given_store(), random.Random(7)
+        another.inner = store.inner
+        queues = [Queue("shop", f"q{number}") for number in range(5)]
+        names = [f"j{number:02}" for number in range(40)]
+
+        def slow() -> None:
+            store.slow(request=lambda: chance.random() * LATENCY_S, answer=lambda: chance.random() * LATENCY_S)
+
+        slow()
+        async with Engine(store) as engine, Engine(another) as producer:
+            orders = [chance.sample(queues, len(queues)) for _ in range(60)]
+            consumers = [asyncio.create_task(engine.reserve(order, ttr_ms=2_000, wait_ms=LONG_MS)) for order in orders]
+            await asyncio.sleep(1)
+            for at, name in enumerate(names):
+                await push(producer, name, queue=queues[at % len(queues)])
+                if at == len(names) // 2:
+                    if lost:
+                        store.lose_answers("reserve")
+                    else:
+                        store.down()
+                    await asyncio.sleep(away_s)
+                    store.heal()
+                    slow()
+            # Leases whose answers were lost lapse, and their jobs come again. A consumer that was in such a call may
+            # have been told of it; there are enough others.
+            await asyncio.sleep(30)
+            ended = [task for task in consumers if task.done()]
+            got = [name for task in ended if task.exception() is None for name in ids(task.result())]
+            assert set(got) == set(names)
+            before = len(store.calls)
+            await asyncio.sleep(10)
+            at_rest = Counter(call.verb for call in store.calls[before:])
+            assert at_rest["reserve"] == 0
+            for task in consumers:
+                task.cancel()
+            await asyncio.gather(*consumers, return_exceptions=True)
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize("away_s", [0.01, 0.5, 3.0, 60.0])

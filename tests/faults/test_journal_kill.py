@@ -19,6 +19,8 @@ from tests.plugins.processes import guard, release
 from tests.plugins.until import until
 
 PRODUCERS = 16
+CONSUMERS = 4
+DELAYS = ["1h", 0]
 Start = Callable[..., "Server"]
 
 
@@ -45,6 +47,7 @@ class Server:
             if label == "stop":
                 break
         self.url = f"{facts['API']}/v1/queues/shop/mail"
+        self.several = f"{facts['API']}/v1/namespaces/shop/reserve"
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -73,11 +76,30 @@ async def produce(server: Server, name: int, answered: set[str]) -> None:
         for number in range(1_000_000):
             job_id = f"{name}-{number}"
             try:
-                reply = await client.post(f"{server.url}/jobs", json={"id": job_id, "body": "x" * 50, "delay": "1h"})
+                reply = await client.post(
+                    f"{server.url}/jobs", json={"id": job_id, "body": "x" * 50, "delay": DELAYS[number % 2]}
+                )
             except httpx.TransportError:
                 return
             assert reply.status_code < 300, reply.text
             answered.add(job_id)
+
+
+async def consume(server: Server, acked: set[str]) -> None:
+    """Wait on several queues and finish jobs until the server is gone; only what it said yes to counts."""
+    async with httpx.AsyncClient(timeout=30) as client:
+        ask = {"queues": ["empty", "mail", "idle"], "limit": 5, "ttr": "1h", "wait": "5s"}
+        while True:
+            try:
+                found = (await client.post(server.several, json=ask)).json()["deliveries"]
+                leases = [one["lease"] for one in found]
+                if not leases:
+                    continue
+                reply = await client.post(f"{server.url}/ack", json={"leases": leases})
+            except httpx.TransportError:
+                return
+            assert reply.status_code == 200, reply.text
+            acked.update(lease["id"] for lease in leases)
 
 
 def read(journal: Path) -> tuple[list[Entry], list[Damage | Gap]]:
@@ -90,18 +112,22 @@ def read(journal: Path) -> tuple[list[Entry], list[Damage | Gap]]:
 
 @pytest.mark.store_kind("sqlite")
 @pytest.mark.parametrize("mode", ["always", "interval"])
-async def test_every_answered_push_is_in_the_journal_of_a_killed_server(start: Start, scale: int, mode: str) -> None:
+async def test_every_answered_push_and_ack_is_in_the_journal_of_a_killed_server(
+    start: Start, scale: int, mode: str
+) -> None:
     server = start(DUETIME_JOURNAL_FSYNC=mode, DUETIME_JOURNAL_SEGMENT_SIZE="20KiB")
-    answered: set[str] = set()
-    producers = [asyncio.create_task(produce(server, name, answered)) for name in range(PRODUCERS)]
-    await until(lambda: len(answered) >= 200 * scale)
+    answered, acked = set[str](), set[str]()
+    clients = [asyncio.create_task(produce(server, name, answered)) for name in range(PRODUCERS)]
+    clients += [asyncio.create_task(consume(server, acked)) for _ in range(CONSUMERS)]
+    await until(lambda: len(answered) >= 200 * scale and len(acked) >= 20 * scale)
     server.process.send_signal(signal.SIGKILL)
-    await asyncio.gather(*producers)
+    await asyncio.gather(*clients)
     server.end(signal.SIGKILL)
 
     entries, broken = read(server.journal)
     accepted = {entry.id for entry in entries if entry.event is Event.ACCEPTED}
     assert answered - accepted == set()
+    assert acked - {entry.id for entry in entries if entry.event is Event.ACKED} == set()
     assert len(accepted) - len(answered) <= PRODUCERS, "those whose answers were on their way"
     assert not any(isinstance(one, Gap) for one in broken)
 

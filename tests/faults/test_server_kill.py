@@ -3,26 +3,49 @@
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.faults.load import Books, LoadClient, missing, repeat
+from tests.faults.losing_proxy import LosingProxy
 from tests.plugins.served import StartServer, is_running
 from tests.plugins.until import until
 
 CLIENTS = 8
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return request.getfixturevalue("redis_url") if request.param == "redis" else f"sqlite:{tmp_path / 'jobs.db'}"
+SEVERAL = b"empty,q,idle"
+"""Queues that each consumer waits on."""
+LATENCY_S = 0.002
 
 
-async def test_workers_killed_under_load_lose_nothing(start_server: StartServer, store: str, scale: int) -> None:
-    server = start_server("--workers", "2", "--store", store)
+@pytest.fixture(params=["sqlite", "redis", "slow redis"])
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
+    """The store as the server reaches it, and as the test does."""
+    if request.param == "sqlite":
+        yield (f"sqlite:{tmp_path / 'jobs.db'}",) * 2
+        return
+    url: str = request.getfixturevalue("redis_url")
+    if request.param == "redis":
+        yield url, url
+        return
+    where = urlsplit(url)
+    assert where.port
+    async with LosingProxy(where.port) as proxy:
+        proxy.delay_s = LATENCY_S
+        yield f"redis://127.0.0.1:{proxy.port}{where.path}", url
+
+
+async def test_workers_killed_under_load_lose_nothing(
+    start_server: StartServer, stores: tuple[str, str], scale: int
+) -> None:
+    served, store = stores
+    server = await asyncio.to_thread(start_server, "--workers", "2", "--store", served)
     books, stop = Books(), asyncio.Event()
-    clients = [LoadClient(server.port, books) for _ in range(2 * CLIENTS)]
+    clients = [LoadClient(server.port, books, SEVERAL) for _ in range(2 * CLIENTS)]
     async with asyncio.TaskGroup() as group:
         for client in clients[:CLIENTS]:
             group.create_task(repeat(client.push, stop))
@@ -43,7 +66,7 @@ async def test_workers_killed_under_load_lose_nothing(start_server: StartServer,
     assert books.refused == 0
     assert set(books.statuses) <= {200, 201, 204, 404}
     assert books.resets <= 2 * scale * 2 * CLIENTS
-    code, errors = server.stop()
+    code, errors = await asyncio.to_thread(server.stop)
     assert code == 0
     assert errors.count("signal=SIGKILL") == 2 * scale
     assert await missing(store, books.accepted - books.finished) == set()
