@@ -11,6 +11,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 SOURCE = ROOT / "src" / "duetime"
 LONGEST_LINE = 119
 MODULE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|lua|sql)|[a-z_0-9]+(?:/[a-z_0-9]+)*/)`")
+STEP = re.compile(r"^(?:-> )?([a-z_0-9/]+\.py) +(?:([A-Z]\w*)\.)?(\w+)", re.MULTILINE)
 ROOMS = {path.name for path in SOURCE.iterdir() if path.is_dir()}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -37,3 +38,12 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     named = set(MODULE.findall(page.read_text()))
     missing = [path for path in named if not any((root / path).exists() for root in (SOURCE, ROOT, ROOT / "tests"))]
     assert [path for path in missing if path.endswith(".py") or path.split("/")[0] in ROOMS] == []
+
+
+def test_steps_of_the_walks_exist() -> None:
+    steps = STEP.findall((ROOT / "docs" / "architecture.md").read_text())
+    assert len(steps) > 50
+    for path, owner, function in steps:
+        code = (SOURCE / path).read_text()
+        assert not owner or re.search(rf"^class {owner}\b", code, re.MULTILINE), (path, owner)
+        assert re.search(rf"\bdef {function}\b", code), (path, owner, function)
