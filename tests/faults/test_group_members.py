@@ -386,11 +386,11 @@ async def test_what_a_failed_push_left_on_other_members_is_on_record(
 ) -> None:
     members["b"].fail("push", error=PROBLEMS[0])
     async with Journal(JournalOptions(tmp_path)) as journal:
-        store = await join_journal(group, journal, "wide")
-        [answer] = await store.push(QUEUE, [Push([NewJob(job_id, job_id.encode()) for job_id in IDS])])
+        async with Engine(group, observers=await join_journal(group, journal, "wide")) as engine:
+            with pytest.raises(type(PROBLEMS[0])) as caught:
+                await engine.push(QUEUE, [NewJob(job_id, job_id.encode()) for job_id in IDS])
         await journal.flush()
-    assert isinstance(answer, DuetimeError)
-    assert answer.fields["unknown"]
+    assert caught.value.fields["unknown"]
     entries = [item for item in read_journal(tmp_path) if isinstance(item, Entry) and item.event is Event.ACCEPTED]
     assert {(entry.id, body_of(entry)) for entry in entries} == {
         (job_id, job_id.encode()) for job_id in set(IDS) - set(at("b"))
