@@ -342,7 +342,7 @@ async def test_a_fault_of_ours_is_a_failed_attempt(
 
     receiver.answer = lambda call: OK
     await world.gone("1")
-    assert not lane.running
+    await until(lambda: not lane.running)
 
     async def counted() -> bool:
         return (await world.totals(topic))["failed"] >= 1

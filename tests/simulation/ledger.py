@@ -183,8 +183,8 @@ class Ledger(MemoryStore):
         self.jobs[lease.queue, lease.id].until = until
         return until
 
-    async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        answers = await super().cancel(queue, ids)
+    async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
+        answers = await super().cancel(queue, ids, finished=finished)
         self._note(queue, answers)
         return answers
 
