@@ -128,7 +128,7 @@ async def test_pages_that_were_overwritten(path: Path) -> None:
     for batch in range(20):
         await push(store, *[f"{batch}-{n}" for n in range(100)], body=b"x" * 100)
     await store.close()
-    overwrite(path, 4096 * 16, b"\xee" * (size(path) - 4096 * 16))
+    overwrite(path, 4096 * 32, b"\xee" * (size(path) - 4096 * 32))
 
     again = await SqliteStore.open(path)
     with pytest.raises(StoreDamaged):

@@ -15,6 +15,7 @@ from duetime.errors import LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.job import Lease, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
+from duetime.stores.sqlite import threads
 from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.store import SqliteStore
@@ -64,7 +65,8 @@ async def announcing_transactions(store: SqliteStore) -> int:
     return meta.wakes
 
 
-async def test_callers_of_the_moment_share_one_transaction(store: SqliteStore) -> None:
+async def test_callers_of_the_moment_share_one_transaction(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "MAX_TRANSACTION_S", 60)  # a busy machine must not cut it in two
     before = await announcing_transactions(store)
     gate, held = await hold(store)
     pushes = [asyncio.create_task(push(store, "a", Queue("shop", f"q{n}"))) for n in range(20)]
