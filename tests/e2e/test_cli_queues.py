@@ -22,7 +22,8 @@ def filled(shell: Shell, tmp_path: Path) -> Shell:
 def test_queues_are_listed_counted_and_paused(filled: Shell) -> None:
     [queue] = filled.json("queue", "list")
     assert queue.keys() == {"namespace", "queue", "counts", "rules"}
-    assert {**queue["counts"], "now": 0} == {"ready": 3, "delayed": 1, "leased": 0, "dead": 2, "expired": 0, "now": 0}
+    counts = {"ready": 3, "delayed": 1, "leased": 0, "dead": 2, "expired": 0, "damaged": 0, "now": 0}
+    assert {**queue["counts"], "now": 0} == counts
     [paused] = filled.json("queue", "pause", "mail")
     assert paused["rules"]["paused"] is True
     assert filled.run("reserve", "mail").code == 1
