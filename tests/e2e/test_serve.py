@@ -193,7 +193,7 @@ def test_settings_come_from_the_file_and_the_environment(start: Start, tmp_path:
     ("arguments", "environment", "message"),
     [
         (["--port", "70000"], {}, "--port: 70000 is not a port (0 to 65535)"),
-        (["--store", "oracle:x"], {}, "no store for 'oracle'"),
+        (["--port", "0", "--store", "oracle:x"], {}, "no store for 'oracle'"),
         (["--config", "missing.toml"], {}, "cannot read the settings file missing.toml: No such file or directory"),
         ([], {"DUETIME_STROE": "x"}, "unknown environment variable DUETIME_STROE; the nearest known is DUETIME_STORE"),
         (["--dev"], {"DUETIME_HOST": "0.0.0.0"}, "--dev lets everybody in and therefore listens on loopback only"),
