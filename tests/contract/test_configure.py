@@ -54,8 +54,8 @@ async def test_only_what_is_set_changes(store: Store) -> None:
 
 
 async def test_rules_can_be_read(store: Store) -> None:
-    rules = QueueRules(paused=True, strict=True, expired_to_dead=True, max_jobs=3, max_body=1_048_576)
-    await store.configure(QUEUE, RulesChange(True, True, True, 3, 1_048_576))
+    rules = QueueRules(paused=True, strict=True, expired_to_dead=True, max_jobs=3, max_body=1_048_576, kept=True)
+    await store.configure(QUEUE, RulesChange(True, True, True, 3, 1_048_576, True))
 
     assert await store.configure(QUEUE) == await store.configure(QUEUE, RulesChange()) == rules
 

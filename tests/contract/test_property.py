@@ -83,6 +83,7 @@ rules_changes = st.builds(
     expired_to_dead=flags,
     max_jobs=caps,
     max_body=caps,
+    kept=flags,
 )
 states = st.lists(st.sampled_from(State), unique=True, min_size=1, max_size=2) | st.just(list(State))
 steps = st.sampled_from([1, 10, 1, 9, 990, 1000, -1, -10])

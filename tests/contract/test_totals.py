@@ -2,12 +2,13 @@
 
 from datetime import date, timedelta
 
+import msgspec
 import pytest
 
 from duetime.clock import ManualClock
 from duetime.job import DAY_MS, TOTAL_DAYS, Event, IfExists, Moved, QueueTotals, State, Totals
 from duetime.names import Queue
-from duetime.stores.base import IDLE_MS, Push, Store
+from duetime.stores.base import IDLE_MS, Push, RulesChange, Store
 from tests.contract.vocabulary import (
     NOW,
     OTHER,
@@ -206,6 +207,49 @@ async def test_a_queue_that_is_forgotten_leaves_its_totals(store: Store, clock: 
     await push_one(store, "c")
 
     assert await running(store) == Totals(accepted=3, delivered=2, acked=2)
+
+
+async def test_a_queue_that_is_kept_keeps_its_totals(store: Store, clock: ManualClock) -> None:
+    # Given a kept queue of one job that has ended
+    await store.configure(QUEUE, RulesChange(kept=True))
+    await ack_one(store, await given_leased(store, "a"))
+    once = Totals(accepted=1, delivered=1, acked=1)
+
+    # When it is idle for longer than any total is kept of a queue that is forgotten
+    for _ in range(3):
+        clock.advance(f"{TOTAL_DAYS}d")
+        assert await reap(store) == []
+
+    # Then it is there with its totals, also after a purge
+    assert list(await store.queues()) == [QUEUE]
+    assert await totals(store) == QueueTotals(once)
+    await push_one(store, "b")
+    await store.purge(QUEUE, list(State))
+    assert list(await store.queues()) == [QUEUE]
+    assert (await totals(store)).running == msgspec.structs.replace(once, accepted=2)
+
+    # When it is kept no longer, then it is forgotten like any other, and its totals after it
+    await store.configure(QUEUE, RulesChange(kept=False))
+    clock.advance(f"{IDLE_MS}ms")
+    await reap(store)
+    assert list(await store.queues()) == []
+    assert (await totals(store)).running == msgspec.structs.replace(once, accepted=2)
+    await push_one(store, "c")
+    await store.purge(QUEUE, list(State))
+    assert await totals(store) == QueueTotals()
+
+
+async def test_a_queue_that_was_forgotten_can_be_kept_with_its_totals(store: Store, clock: ManualClock) -> None:
+    await ack_one(store, await given_leased(store, "a"))
+    clock.advance(f"{IDLE_MS}ms")
+    await reap(store)
+    assert list(await store.queues()) == []
+
+    await store.configure(QUEUE, RulesChange(kept=True))
+    clock.advance(f"{2 * TOTAL_DAYS}d")
+    await reap(store)
+
+    assert (await totals(store)).running == Totals(accepted=1, delivered=1, acked=1)
 
 
 async def test_days_are_those_of_the_stores_clock_in_utc(store: Store, clock: ManualClock) -> None:

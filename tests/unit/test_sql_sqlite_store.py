@@ -185,6 +185,7 @@ async def test_jobs_from_before_there_were_totals_count_after_the_upgrade(tmp_pa
     await store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP TABLE totals")
+        connection.execute("ALTER TABLE queues DROP COLUMN kept")
         connection.execute("DELETE FROM migrations WHERE number >= 3")
 
     # When it is opened, and one of its jobs moves

@@ -44,7 +44,7 @@ def _count_columns(counts: Sequence[Counts]) -> dict[str, list[str]]:
 
 
 def describe_rules(rules: QueueRules) -> str:
-    words = [name for name in ("paused", "strict", "expired_to_dead") if getattr(rules, name)]
+    words = [name for name in ("paused", "strict", "expired_to_dead", "kept") if getattr(rules, name)]
     words += [f"{name}={getattr(rules, name)}" for name in ("max_jobs", "max_body") if getattr(rules, name)]
     return " ".join(words)
 

@@ -132,7 +132,8 @@ class QueueRules(Struct, frozen=True):
     """What verbs must obey, kept with the queue and read in the same atomic step. Zero means no cap.
 
     `strict` ignores quotas; `expired_to_dead` keeps expired jobs among the dead letters; `max_jobs` counts jobs in
-    any state, expired ones until they are ended.
+    any state, expired ones until they are ended. `kept` keeps the queue and its totals, however long it is idle and
+    also when it is purged.
     """
 
     paused: bool = False
@@ -140,6 +141,7 @@ class QueueRules(Struct, frozen=True):
     expired_to_dead: bool = False
     max_jobs: int = 0
     max_body: int = 0
+    kept: bool = False
 
 
 class RulesChange(Struct, frozen=True):
@@ -150,6 +152,7 @@ class RulesChange(Struct, frozen=True):
     expired_to_dead: bool | UnsetType = UNSET
     max_jobs: int | UnsetType = UNSET
     max_body: int | UnsetType = UNSET
+    kept: bool | UnsetType = UNSET
 
 
 class StoreInfo(Struct, frozen=True):
@@ -315,10 +318,10 @@ class Store(Protocol):
     async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
         """What has happened in each queue. Moves nothing. Zeros for unknown queues. O(1) per queue, one round trip.
 
-        Totals go with a purge of the whole queue. A queue that is forgotten because it is idle leaves them behind, and
-        goes on counting if it is used again: for TOTAL_DAYS at least, or for a day if no more than one job was ever
-        accepted, as in the queue of one answer. Jobs of a store that was made before there were totals
-        count as accepted (and as delivered or dead, if they are that) when counting begins.
+        Totals go with a purge of the whole queue, unless it is `kept`. A queue that is forgotten because it is idle
+        leaves them behind, and goes on counting if it is used again: for TOTAL_DAYS at least, or for a day if no more
+        than one job was ever accepted, as in the queue of one answer. Jobs of a store that was made before there were
+        totals count as accepted (and as delivered or dead, if they are that) when counting begins.
         """
         ...
 
@@ -358,8 +361,8 @@ class Store(Protocol):
         """Remove jobs in the given states, oldest first within each; leased ones are fenced off.
 
         With all four states and no limit the queue itself is forgotten with its totals; if it has rules, they stay
-        with it. Marks stay. Ends at its bound with `more`; atomic up to there. Expired jobs that are met count as
-        removed.
+        with it, and the totals of a `kept` queue stay. Marks stay. Ends at its bound with `more`; atomic up to there.
+        Expired jobs that are met count as removed.
         """
         ...
 

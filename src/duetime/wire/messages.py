@@ -326,6 +326,7 @@ class RulesIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     expired_to_dead: bool | UnsetType = UNSET
     max_jobs: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
     max_body: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
+    kept: bool | UnsetType = UNSET
 
 
 class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -260,7 +260,10 @@ class MemoryStore:
         if limit is None and set(states) == set(State):
             floor = max([line.floor, now, *(job.born for job in line.jobs.values())])
             rules = line.rules
-            self._lines[queue] = MemoryQueue(marks=line.marks, rules=rules, floor=floor, known=rules != QueueRules())
+            purged = MemoryQueue(marks=line.marks, rules=rules, floor=floor, known=rules != QueueRules())
+            if rules.kept:
+                purged.totals = line.totals
+            self._lines[queue] = purged
             return Purged(len(line.jobs), now)
         matching = [job_id for state in states for _, _, job_id in sorted(lines.places(line, state, now, expired=True))]
         doomed = matching[: min(STEP_JOBS, STEP_JOBS if limit is None else limit)]

@@ -144,10 +144,10 @@ class RedisReads:
 
     async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
         wanted = ["" if value is UNSET else int(value) for value in astuple(change or RulesChange())]
-        paused, strict, expired_to_dead, max_jobs, max_body = await self._scripts.run(
+        paused, strict, expired_to_dead, max_jobs, max_body, kept = await self._scripts.run(
             "configure", keys.prefix(queue), "0" if change is None else "1", *wanted, again=True
         )
-        return QueueRules(bool(paused), bool(strict), bool(expired_to_dead), max_jobs, max_body)
+        return QueueRules(bool(paused), bool(strict), bool(expired_to_dead), max_jobs, max_body, bool(kept))
 
     async def ping(self) -> StoreInfo:
         commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH), ("INFO", "memory")

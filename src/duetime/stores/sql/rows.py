@@ -40,6 +40,7 @@ class QueueRow(Struct):
     expired_to_dead: int = 0
     max_jobs: int = 0
     max_body: int = 0
+    kept: int = 0
     floor: int = 0
     last_born: int = 0
     expired: int = 0
@@ -64,6 +65,7 @@ class QueueRow(Struct):
             expired_to_dead=bool(self.expired_to_dead),
             max_jobs=self.max_jobs,
             max_body=self.max_body,
+            kept=bool(self.kept),
         )
 
     def idle_from(self) -> int:

@@ -272,7 +272,8 @@ def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) 
     with changing(step, queue, create=True) as line:
         line.floor = max(line.floor, step.now)
         if limit is None and set(states) == set(State):
-            execute(step, "delete_totals", namespace=queue.namespace, queue=queue.name)
+            if not line.kept:
+                execute(step, "delete_totals", namespace=queue.namespace, queue=queue.name)
             return _forget(step, line)
         bound = STEP_JOBS if limit is None else min(limit, STEP_JOBS)
         found = list[str]()

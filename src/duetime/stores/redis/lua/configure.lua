@@ -1,19 +1,21 @@
 -- Change a queue's rules, or only read them.
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 '1' to change, which creates the queue, '0' to read · 2 paused · 3 strict · 4 expired_to_dead · 5 max_jobs ·
---   6 max_body: numbers, or '' for what stays as it is
--- Returns: { paused, strict, expired_to_dead, max_jobs, max_body }
+--   6 max_body · 7 kept: numbers, or '' for what stays as it is
+-- Returns: { paused, strict, expired_to_dead, max_jobs, max_body, kept }
 -- Touches: meta agenda totals
 
 q.begin()
 local was_paused = q.paused
-local rules = { q.paused and 1 or 0, q.strict and 1 or 0, q.expired_to_dead and 1 or 0, q.max_jobs, q.max_body }
+local rules = { q.paused and 1 or 0, q.strict and 1 or 0, q.expired_to_dead and 1 or 0, q.max_jobs, q.max_body,
+  q.kept and 1 or 0 }
 if ARGV[1] == '1' then
-  for i = 1, 5 do
+  for i = 1, 6 do
     rules[i] = tonumber(ARGV[i + 1]) or rules[i]
   end
   q.begin_with_removal()
-  call('HSET', q.meta, 'rules', pack(RULES, rules[1] + 2 * rules[2] + 4 * rules[3], rules[4], rules[5]))
+  local flags = rules[1] + 2 * rules[2] + 4 * rules[3] + 8 * rules[6]
+  call('HSET', q.meta, 'rules', pack(RULES, flags, rules[4], rules[5]))
   q.read_rules(call('HGET', q.meta, 'rules'))
   call('ZADD', q.agenda, 'LT', q.is_idle() and q.text(q.latest + IDLE) or '+inf', q.name)
   call('PERSIST', q.meta)

@@ -52,7 +52,7 @@ local TRIES_BY_CODE, TRIES_FOLLOW = { [0] = 5, 1, 0, 2, 3, 10, 25 }, 7
 local EPOCH = 1577836800000 -- 2020-01-01: five bytes of milliseconds last until 2054
 local LONGEST_HEADER = 17
 
--- What P:meta keeps of the rules: 1 paused + 2 strict + 4 expired_to_dead, max_jobs, max_body; and of the running
+-- What P:meta keeps of the rules: 1 paused + 2 strict + 4 expired_to_dead + 8 kept, max_jobs, max_body; and of the running
 -- state: floor, the latest born or end of the last job, swept, slack, the largest value that P:jobs ever had.
 local RULES, STATE = '>BI8I8', '>I8I8I8I8I8'
 local NO_SLACK = 2 ^ 52
@@ -156,6 +156,7 @@ function q.read_rules(rules)
     flags, q.max_jobs, q.max_body = unpack_struct(RULES, rules)
   end
   q.paused, q.strict, q.expired_to_dead = flags % 2 >= 1, flags % 4 >= 2, flags % 8 >= 4
+  q.kept = flags % 16 >= 8
 end
 
 -- Above this every born of a new queue is.
@@ -165,7 +166,7 @@ end
 
 -- True for a queue without jobs, damaged entries and rules, which only its last push keeps from being forgotten.
 function q.is_idle()
-  local has_rules = q.paused or q.strict or q.expired_to_dead or q.max_jobs > 0 or q.max_body > 0
+  local has_rules = q.paused or q.strict or q.expired_to_dead or q.kept or q.max_jobs > 0 or q.max_body > 0
   return not has_rules and call('HLEN', q.jobs) == 0 and call('HLEN', q.damaged) == 0
 end
 

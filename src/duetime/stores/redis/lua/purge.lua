@@ -25,7 +25,10 @@ if ARGV[2] == '' then
   else
     q.floor = math.max(q.floor, q.latest)
   end
-  call('UNLINK', q.damaged, q.jobs, q.tries, q.info, q.leases, q.dead, q.ttl, q.wait[1], q.wait[2], q.wait[3], q.totals)
+  call('UNLINK', q.damaged, q.jobs, q.tries, q.info, q.leases, q.dead, q.ttl, q.wait[1], q.wait[2], q.wait[3])
+  if not q.kept then
+    call('UNLINK', q.totals)
+  end
   if q.is_idle() then
     q.forget_queue()
   else

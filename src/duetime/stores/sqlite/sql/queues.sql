@@ -10,6 +10,7 @@ SELECT
     expired_to_dead,
     max_jobs,
     max_body,
+    kept,
     floor,
     last_born,
     expired,
@@ -44,6 +45,7 @@ INSERT INTO queues (
     expired_to_dead,
     max_jobs,
     max_body,
+    kept,
     floor,
     last_born,
     expired,
@@ -51,7 +53,7 @@ INSERT INTO queues (
     leased,
     dead,
     reap_at
-) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 
 -- name: update_queue
 -- description: Write back what a step changed. Positional, because it runs in almost every step.
@@ -63,6 +65,7 @@ SET
     expired_to_dead = ?,
     max_jobs = ?,
     max_body = ?,
+    kept = ?,
     floor = ?,
     last_born = ?,
     expired = ?,
@@ -217,7 +220,7 @@ WHERE namespace = :namespace AND queue = :queue
 ORDER BY day;
 
 -- name: delete_totals
--- description: Of a queue that is purged.
+-- description: Of a queue that is purged and not kept.
 DELETE FROM totals WHERE namespace = :namespace AND queue = :queue;
 
 -- name: take_old_totals

@@ -40,7 +40,8 @@ CREATE TABLE queues (
     jobs INTEGER NOT NULL,              -- rows in jobs, of which ...
     leased INTEGER NOT NULL,            -- ... in place 1
     dead INTEGER NOT NULL,              -- ... in place 2
-    reap_at INTEGER NOT NULL            -- a lower bound of when the reaper is next needed; 0 = never
+    reap_at INTEGER NOT NULL,           -- a lower bound of when the reaper is next needed; 0 = never
+    kept INTEGER NOT NULL DEFAULT 0     -- never forgotten, nor are its totals
 );
 
 -- serves load_queue, list_queues, list_namespace
