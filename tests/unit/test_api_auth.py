@@ -14,6 +14,7 @@ from duetime.errors import Forbidden, PoolNotFound, StoreUnavailable, Unauthoriz
 from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.registry import Changes
 from tests.plugins.until import until
+from tests.simulation.virtual_loop import virtual_time
 
 POOLS = ("default", "second")
 
@@ -140,6 +141,7 @@ async def test_scopes(tokens: Tokens) -> None:
         await tokens.admit(f"nowhere:{secret}", "ns", Access.READ)
 
 
+@virtual_time
 async def test_created_here_valid_there_at_once_and_revoked_within_a_second(registry: Registry) -> None:
     async with server(registry) as here, server(registry) as there:
         secret = await here.create("default", "ns", "d")

@@ -12,6 +12,7 @@ from duetime.errors import StoreUnavailable
 from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.registry import MAX_TOMBSTONES, Changes
 from tests.plugins.until import until
+from tests.simulation.virtual_loop import virtual_time
 
 
 class Flaky(MemoryRegistry):
@@ -52,6 +53,7 @@ async def test_it_starts_complete_and_follows_every_change() -> None:
         assert mirror.get("token", "a") is None
 
 
+@virtual_time
 async def test_a_lost_announcement_is_made_good_within_a_second() -> None:
     registry = Flaky()
     registry.silent = True

@@ -5,6 +5,8 @@ import time
 from typing import Any
 
 from tests.doors.lmstfy.client import Lmstfy
+from tests.doors.lmstfy.server import Server
+from tests.doors.lmstfy.test_disconnects import has_parked
 from tests.plugins.until import until
 
 
@@ -87,10 +89,11 @@ async def test_respawn(lmstfy: Lmstfy) -> None:
     await until(lambda: is_dead(lmstfy, "q", 1))
 
 
-async def test_respawn_wakes_a_poll_and_takes_the_longest_ttl(lmstfy: Lmstfy) -> None:
+async def test_respawn_wakes_a_poll_and_takes_the_longest_ttl(lmstfy: Lmstfy, server: Server) -> None:
     [job_id] = await die(lmstfy, "q")
-    poll = asyncio.create_task(lmstfy.consume("q", timeout=20))
-    await asyncio.sleep(0.1)
+    before = await server.parked()
+    poll = asyncio.create_task(lmstfy.consume("q", timeout=25))
+    await until(has_parked(server, before + 1))
     assert (await lmstfy.call("PUT", "q/deadletter", limit=2**63 - 1, ttl=2**63 - 1)).json()["count"] == 1
     assert (await poll)["job_id"] == job_id
 

@@ -1,6 +1,5 @@
 """16. The token routes of the admin listener; limits, their validation, the 429, and slots given back."""
 
-import asyncio
 import hashlib
 import itertools
 import json
@@ -12,6 +11,7 @@ import pytest
 from tests.doors.lmstfy.client import Lmstfy
 from tests.doors.lmstfy.server import Server
 from tests.doors.lmstfy.wire import Response
+from tests.plugins.until import until
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -237,13 +237,16 @@ async def test_a_request_that_came_to_nothing_gives_its_slot_back(lmstfy: Lmstfy
     assert [(await lmstfy.call("GET", "q")).status for _ in range(3)] == [200, 200, 429]
 
 
+async def is_answered(lmstfy: Lmstfy, status: int) -> bool:
+    answer = await lmstfy.call("PUT", "q")
+    assert answer.status != 429 or answer.headers["retry-after"] == "1"
+    return answer.status == status
+
+
 async def test_a_window_ends_and_a_limit_can_be_lifted(lmstfy: Lmstfy) -> None:
     await set_limit(lmstfy, write=1, interval=1)
-    assert (await lmstfy.call("PUT", "q")).status == 201
-    refused = await lmstfy.call("PUT", "q")
-    assert (refused.status, refused.headers["retry-after"]) == (429, "1")
-    await asyncio.sleep(1.05)
-    assert [(await lmstfy.call("PUT", "q")).status for _ in range(2)] == [201, 429]
+    for status in (201, 429, 201, 429):  # a slow machine may find itself in a later window; all of them end
+        await until(lambda status=status: is_answered(lmstfy, status), every_s=0.05)
     await lmstfy.admin.request("DELETE", f"/token/{lmstfy.namespace}/{lmstfy.token}/limit")
     assert [(await lmstfy.call("PUT", "q")).status for _ in range(3)] == [201] * 3
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.doors.lmstfy.client import Lmstfy
 from tests.doors.lmstfy.server import Server
+from tests.doors.lmstfy.test_disconnects import has_parked
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
 
@@ -83,7 +84,7 @@ async def test_a_parked_poll_sits_out_a_restart_of_its_redis(
         fragile = await with_token(server, "ns", "fragile")
         await fragile.publish("other")
         poll = asyncio.create_task(fragile.consume("q", timeout=25))
-        await asyncio.sleep(0.2)
+        await until(has_parked(server, 1))
         redis.kill()
         redis.start()
         await until(lambda: published(fragile), every_s=0.05)

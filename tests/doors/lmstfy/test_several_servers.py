@@ -1,4 +1,7 @@
-"""Several servers on one store: revocations, limits and the access log's switch reach all of them."""
+"""Several servers on one store: revocations, limits and the access log's switch reach all of them.
+
+That this takes a second at most is proved in virtual time, in tests/unit/test_engine_mirror.py.
+"""
 
 import asyncio
 import time
@@ -10,7 +13,9 @@ import pytest
 from tests.doors.lmstfy.client import Lmstfy
 from tests.doors.lmstfy.server import Server
 from tests.doors.lmstfy.test_16_tokens_and_limits import label, set_limit
+from tests.doors.lmstfy.test_disconnects import has_parked
 from tests.plugins.redis_server import RedisServer
+from tests.plugins.until import until
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -36,44 +41,46 @@ async def both(servers: tuple[Server, Server]) -> tuple[Lmstfy, Lmstfy]:
     return here, Lmstfy(other.api, other.admin, here.namespace, here.token)
 
 
-async def test_a_token_works_everywhere_at_once_and_a_revoked_one_nowhere_within_a_second(
-    servers: tuple[Server, Server],
-) -> None:
+async def test_a_token_works_everywhere_at_once_and_a_revoked_one_soon_nowhere(servers: tuple[Server, Server]) -> None:
     here, there = await both(servers)
     assert (await there.call("PUT", "q")).status == 201, "the next request on another server"
     deleted = await here.admin.request("DELETE", f"/token/{here.namespace}/{label(here.token)}")
-    revoked_at = time.monotonic()
     assert deleted.status == 204
     assert (await here.call("PUT", "q")).status == 401
-    while (await there.call("PUT", "q")).status != 401:
-        assert time.monotonic() - revoked_at < 1.0
+
+    async def is_refused() -> bool:
+        return (await there.call("PUT", "q")).status == 401
+
+    await until(is_refused)
 
 
 async def test_limits_hold_across_servers(servers: tuple[Server, Server]) -> None:
     here, there = await both(servers)
     assert (await set_limit(here, write=4, interval=60)).status == 201
-    set_at = time.monotonic()
     path = f"/token/{here.namespace}/{here.token}/limit"
-    while (await there.admin.request("GET", path)).status != 200:
-        assert time.monotonic() - set_at < 1.0
+
+    async def is_known() -> bool:
+        return (await there.admin.request("GET", path)).status == 200
+
+    await until(is_known)
     statuses = [(await lmstfy.call("PUT", "q")).status for lmstfy in (here, there) * 3]
     assert statuses == [201] * 4 + [429] * 2
 
 
 async def test_a_poll_here_gets_what_is_published_there(servers: tuple[Server, Server]) -> None:
     here, there = await both(servers)
-    poll = asyncio.create_task(here.consume("q", timeout=20))
-    await asyncio.sleep(0.2)
-    published = time.monotonic()
+    poll = asyncio.create_task(here.consume("q", timeout=25))
+    await until(has_parked(servers[0], 1))
     job_id = await there.publish("q")
     assert (await poll)["job_id"] == job_id
-    assert time.monotonic() - published < 2
 
 
 async def test_the_access_log_is_switched_everywhere(servers: tuple[Server, Server]) -> None:
     here, there = servers
-    switched = time.monotonic()
+
+    async def is_enabled() -> bool:
+        return (await there.admin.request("GET", "/accesslog")).json() == {"status": "enabled"}
+
     await here.admin.request("POST", "/accesslog", query={"status": "enable"})
-    while (await there.admin.request("GET", "/accesslog")).json() != {"status": "enabled"}:
-        assert time.monotonic() - switched < 1.0
+    await until(is_enabled)
     await here.admin.request("POST", "/accesslog", query={"status": "disable"})
