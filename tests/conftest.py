@@ -2,6 +2,7 @@
 
 # A module that another one imports comes first.
 pytest_plugins = [
+    "tests.plugins.bytecode",
     "tests.plugins.ports",
     "tests.plugins.redis_server",
     "tests.plugins.redis_topologies",
