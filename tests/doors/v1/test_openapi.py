@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 
 from duetime.doors.v1 import openapi
-from duetime.doors.v1.pages import PATHS, pages
+from duetime.doors.v1.pages import PAGES
 from duetime.doors.v1.routes import ROUTES, Route
 from duetime.errors import BY_CODE, BodyTooLarge, MethodNotAllowed, NotFound
 from duetime.stores.open import open_store
@@ -145,8 +145,7 @@ def test_the_table_of_endpoints_is_the_table_of_routes(protocol: str) -> None:
 
 
 def test_the_addresses_without_a_token_are_told(protocol: str) -> None:
-    assert set(PATHS) == set(pages())
-    for path in PATHS:
+    for path in PAGES:
         assert f"`GET {path}`" in protocol
 
 

@@ -4,6 +4,7 @@ There is no framework between the socket and the engine: a table of routes, deco
 the same steps: find the route, check the names, let in or not, read and decode, hand over, answer.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from duetime.doors.asgi import exchange_of, request_id, send_answer
 from duetime.doors.rate_limits import Slot
 from duetime.doors.v1 import problems
 from duetime.doors.v1.gate import Engines, Gate
-from duetime.doors.v1.pages import pages
+from duetime.doors.v1.pages import PAGES, MakePage
 from duetime.doors.v1.queries import QueuesQuery
 from duetime.doors.v1.request import AnyRequest, Headers, NativeRequest, QueuePath, Reply, token_of
 from duetime.doors.v1.router import Router
@@ -65,11 +66,11 @@ class NativeDoor:
         self._max_request = max_request
         self._encode = msgspec.json.Encoder().encode
         self._known: dict[tuple[str, bytes], tuple[Endpoint, QueuePath]] = {}
-        self._router: Router[Endpoint | Reply] = Router()
+        self._router: Router[Endpoint | MakePage] = Router()
         for route in ROUTES:
             decode = msgspec.json.Decoder(route.takes).decode if route.takes else None
             self._router.add(route.method, route.path, Endpoint(route, decode))
-        for path, page in pages().items():
+        for path, page in PAGES.items():
             self._router.add("GET", path, page)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,8 +102,8 @@ class NativeDoor:
         known = self._known.get(key)
         if known is None:
             endpoint, names = self._router.find(*key)
-            if isinstance(endpoint, Reply):
-                return endpoint
+            if not isinstance(endpoint, Endpoint):
+                return await asyncio.to_thread(endpoint)
             queue_path = self._queue_path(endpoint, names, key, scope)
         else:
             endpoint, queue_path = known

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from duetime.spark.forecast.model import Error, QueueForecast, Trouble
 from duetime.spark.report.charts import Figure, count_axis, duration_axis, target_line
 from duetime.spark.report.page import (
     Cell,
     Column,
-    Html,
     Tile,
     chart,
     empty,
@@ -56,7 +57,7 @@ def _ends(queues: Sequence[QueueForecast]) -> tuple[int, int]:
     return steps[0].at, steps[-1].at + steps[1].at - steps[0].at
 
 
-def _verdict(page: ForecastPage) -> Html:
+def _verdict(page: ForecastPage) -> Markup:
     if not page.troubles:
         return verdict(
             "good",
@@ -91,9 +92,9 @@ def _headlines(page: ForecastPage) -> list[Tile]:
     ]
 
 
-def _trouble_table(page: ForecastPage) -> Html:
+def _trouble_table(page: ForecastPage) -> Markup:
     if not page.troubles:
-        return Html("")
+        return Markup("")
     columns = [
         Column("queue", is_text=True),
         *map(Column, ("late from", "worst at", "how late", "on time again", "jobs affected")),
@@ -113,7 +114,7 @@ def _trouble_table(page: ForecastPage) -> Html:
     return section("Which queue will be late, and when", "", table(columns, rows))
 
 
-def _lateness(page: ForecastPage) -> Html:
+def _lateness(page: ForecastPage) -> Markup:
     late = [one for one in page.queues if one.worst.late_ms > page.target_ms][:SHOWN]
     about = "How late a job will be that falls due then, if the consumers stay as they are."
     if not late:
@@ -141,7 +142,7 @@ def _lateness(page: ForecastPage) -> Html:
     return section("Lateness ahead", about, chart("Lateness ahead", {"data": data, "layout": layout}, height=320))
 
 
-def _load(one: QueueForecast) -> Html:
+def _load(one: QueueForecast) -> Markup:
     at = [step.at for step in one.steps]
     step_ms = at[1] - at[0]
     data: list[Figure] = [
@@ -205,7 +206,7 @@ def _time_axis() -> Figure:
     }
 
 
-def _queue_table(page: ForecastPage) -> Html:
+def _queue_table(page: ForecastPage) -> Markup:
     columns = [
         Column("queue", is_text=True),
         *map(Column, ("waiting", "expected", "capacity a minute", "busiest step", "worst lateness")),
@@ -229,7 +230,7 @@ def _queue_row(one: QueueForecast, target_ms: int) -> list[Cell]:
     ]
 
 
-def _trust(page: ForecastPage) -> Html:
+def _trust(page: ForecastPage) -> Markup:
     about = (
         "What waits is counted exactly. What is not pushed yet is the average of the same hours of the past, "
         "adjusted by how the last day went; capacity is what was delivered per minute while there was a backlog, or "

@@ -1,32 +1,26 @@
-"""One HTML file that needs nothing else: the shell of the report and of the forecast.
+"""One HTML file that needs nothing else: the shell of the report and of the forecast, and the parts that both use.
 
-Parts are made by small functions that escape what they are given, so that a queue's name cannot become markup; the
-type `Html` marks what is safe already. plotly.js comes from the installed package when the page is written. The page
-asks the network for nothing, and its Content-Security-Policy would not let it.
+The HTML stands in page.html and parts.html. Jinja2 escapes what it is given, so that a queue's name cannot become
+markup; the type `Markup` marks what is safe already. plotly.js comes from the installed package when the page is
+written. The page asks the network for nothing, and its Content-Security-Policy would not let it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
-from string import Template
-from typing import Any, NewType
+from typing import Any
 
 import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from duetime.spark.report.plotly_source import plotly_source
 
-Html = NewType("Html", str)
-
 TONES = ("", "good", "warn", "bad")
 
-
-def text(value: object) -> Html:
-    return Html(escape(str(value)))
-
-
-def join(parts: Iterable[Html], between: str = "\n") -> Html:
-    return Html(between.join(parts))
+_TEMPLATES = Environment(
+    loader=PackageLoader("duetime.spark.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +32,17 @@ class Tile:
     note: str = ""
     tone: str = ""
     trend: Sequence[float] = ()
+
+    @property
+    def line(self) -> str:
+        """The trend as an SVG path, from zero to its largest value; "" for less than two values."""
+        if len(self.trend) < 2 or max(self.trend) <= 0:
+            return ""
+        top, step = max(self.trend), 100 / (len(self.trend) - 1)
+        return " ".join(
+            f"{'L' if index else 'M'}{index * step:.2f} {24 - 22 * value / top:.2f}"
+            for index, value in enumerate(self.trend)
+        )
 
 
 @dataclass(frozen=True)
@@ -52,97 +57,68 @@ class Column:
     is_text: bool = False
 
 
-def tiles(items: Sequence[Tile]) -> Html:
-    return Html(f'<section class="bare"><div class="tiles">{join(map(_tile, items))}</div></section>')
+@dataclass(frozen=True)
+class Term:
+    """A summand of an equation, its name written below the number."""
+
+    name: str
+    value: str
+    tone: str = ""
 
 
-def _tile(tile: Tile) -> Html:
-    return Html(
-        f'<div class="tile {tile.tone}"><div class="name">{text(tile.name)}</div>'
-        f'<div class="value">{text(tile.value)}</div><div class="note">{text(tile.note)}</div>'
-        f"{sparkline(tile.trend)}</div>"
-    )
+def tiles(items: Sequence[Tile]) -> Markup:
+    return _part("tiles", items)
 
 
-def sparkline(values: Sequence[float]) -> Html:
-    """A line of the values, from zero to their largest; nothing for less than two."""
-    if len(values) < 2 or max(values) <= 0:
-        return Html("")
-    top, step = max(values), 100 / (len(values) - 1)
-    line = " ".join(
-        f"{'L' if index else 'M'}{index * step:.2f} {24 - 22 * value / top:.2f}" for index, value in enumerate(values)
-    )
-    return Html(
-        '<svg viewBox="0 0 100 26" preserveAspectRatio="none" aria-hidden="true">'
-        f'<path class="area" d="{line} L100 26 L0 26 Z"/><path d="{line}"/></svg>'
-    )
+def verdict(tone: str, headline: str, explanation: str) -> Markup:
+    return _part("verdict", tone, headline, explanation)
 
 
-def verdict(tone: str, headline: str, explanation: str) -> Html:
-    sign = {"good": "✓", "warn": "!", "bad": "✕"}[tone]
-    return Html(
-        f'<div class="verdict {tone}"><span class="sign" aria-hidden="true">{sign}</span>'
-        f"<div><b>{text(headline)}</b><span>{text(explanation)}</span></div></div>"
-    )
+def section(title: str, about: str, *parts: Markup, is_long: bool = False) -> Markup:
+    return _part("section", title, about, parts, is_long)
 
 
-def section(title: str, about: str, *parts: Html, is_long: bool = False) -> Html:
-    lead = f'<p class="about">{text(about)}</p>' if about else ""
-    kind = ' class="long"' if is_long else ""
-    return Html(f"<section{kind}><h2>{text(title)}</h2>{lead}{join(parts)}</section>")
+def side_by_side(left: Markup, right: Markup) -> Markup:
+    return _part("side_by_side", left, right)
 
 
-def side_by_side(left: Html, right: Html) -> Html:
-    return Html(f'<div class="two">{left}{right}</div>')
+def empty(message: str) -> Markup:
+    return _part("empty", message)
 
 
-def empty(message: str) -> Html:
-    return Html(f'<p class="empty">{text(message)}</p>')
+def more(count: str) -> Markup:
+    """Says how many rows a table leaves out."""
+    return _part("more", count)
 
 
-def chart(label: str, figure: Mapping[str, Any], *, height: int) -> Html:
+def chart(label: str, figure: Mapping[str, Any], *, height: int) -> Markup:
     """A plotly figure as plain data: {"data": [...], "layout": {...}}; `--name` in it is a colour of page.css."""
     # In a script element only "</" and "<!--" could end the data early; in JSON a "<" stands in strings alone.
     data = msgspec.json.encode(figure).decode().replace("<", "\\u003c")
-    return Html(
-        f'<div class="chart" style="height:{height}px" role="img" aria-label="{text(label)}"></div>'
-        f'<script type="application/json">{data}</script>'
-    )
+    return _part("chart", label, Markup(data), height)
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, total: Sequence[Cell] = ()) -> Html:
-    head = "".join(f"<th{_class('text' if one.is_text else '')}>{text(one.name)}</th>" for one in columns)
-    body = [_row(columns, row, "") for row in rows]
-    if total:
-        body.append(_row(columns, total, ' class="sum"'))
-    return Html(
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
-    )
+def equation(left: Sequence[Term], right: Sequence[Term]) -> Markup:
+    return _part("equation", left, right)
 
 
-def _row(columns: Sequence[Column], row: Sequence[Cell], attributes: str) -> str:
-    cells = zip(columns, row, strict=True)
-    return f"<tr{attributes}>{''.join(_cell(column, cell) for column, cell in cells)}</tr>"
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, total: Sequence[Cell] = ()) -> Markup:
+    return _part("table", columns, rows, total)
 
 
-def _cell(column: Column, cell: Cell) -> str:
-    tone = cell.tone or ("zero" if cell.value in ("0", "-") else "")
-    return f"<td{_class(' '.join(filter(None, ('text' if column.is_text else '', tone))))}>{text(cell.value)}</td>"
+def _part(macro: str, *arguments: object) -> Markup:
+    return getattr(_TEMPLATES.get_template("parts.html").module, macro)(*arguments)
 
 
-def _class(names: str) -> str:
-    return f' class="{names}"' if names else ""
-
-
-def write_page(title: str, lead: str, body: Sequence[Html], *, footer: str) -> str:
+def write_page(title: str, lead: str, body: Sequence[Markup], *, footer: str) -> str:
     """The whole file, about 5 MB, nearly all of it plotly.js."""
     folder = files("duetime.spark.report")
-    return Template(folder.joinpath("page.html").read_text()).substitute(
-        title=text(title),
-        lead=text(lead),
-        footer=text(footer),
-        body=join(body),
-        css=folder.joinpath("page.css").read_text(),
-        script=folder.joinpath("page.js").read_text(),
-        plotly=plotly_source(),
+    return _TEMPLATES.get_template("page.html").render(
+        title=title,
+        lead=lead,
+        footer=footer,
+        body=body,
+        css=Markup(folder.joinpath("page.css").read_text()),
+        script=Markup(folder.joinpath("page.js").read_text()),
+        plotly=Markup(plotly_source()),
     )

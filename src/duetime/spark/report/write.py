@@ -1,19 +1,21 @@
 """The report as a page: which parts it has, and in which order a reader meets them."""
 
+from markupsafe import Markup
+
 from duetime.spark.report import charts
 from duetime.spark.report.data import LEFT, RIGHT, BatchLine, QueueBalance, QueueLine, Report
 from duetime.spark.report.page import (
     Cell,
     Column,
-    Html,
+    Term,
     Tile,
     chart,
     empty,
-    join,
+    equation,
+    more,
     section,
     side_by_side,
     table,
-    text,
     tiles,
     verdict,
     write_page,
@@ -48,7 +50,7 @@ def write_report(report: Report) -> str:
     )
 
 
-def _verdict(report: Report) -> Html:
+def _verdict(report: Report) -> Markup:
     missing = sum(abs(one.missing) for one in report.balances)
     total = sum(one.terms.get(word, 0) for one in report.balances for word in LEFT)
     named = {kind: count for kind, count in report.defects.items() if count}
@@ -114,7 +116,7 @@ def _share(value: float | None) -> str:
     return "-" if value is None else percent(value, 1.0)
 
 
-def _law(report: Report) -> Html:
+def _law(report: Report) -> Markup:
     words = (*LEFT, *RIGHT)
     total = QueueBalance("", "", {word: sum(one.terms.get(word, 0) for one in report.balances) for word in words})
     columns = [Column("queue", is_text=True), *(Column(word) for word in words), Column("balance")]
@@ -129,18 +131,16 @@ def _law(report: Report) -> Html:
     )
 
 
-def _equation(total: QueueBalance) -> Html:
+def _equation(total: QueueBalance) -> Markup:
     left = [_term(word, total.terms[word], "left") for word in LEFT if total.terms[word] or word == "accepted"]
     right = [_term(word, total.terms[word], "") for word in RIGHT]
     if total.missing:
         right.append(_term("missing" if total.missing > 0 else "too many", abs(total.missing), "bad"))
-    plus, equals = Html('<span class="sign">+</span>'), Html('<span class="sign">=</span>')
-    return Html(f'<div class="law">{join(left, plus)}{equals}{join(right, plus)}</div>')
+    return equation(left, right)
 
 
-def _term(word: str, count: int, tone: str) -> Html:
-    kind = tone or ("" if count else "zero")
-    return Html(f'<div class="term {kind}"><b>{number(count)}</b><small>{text(word)}</small></div>')
+def _term(word: str, count: int, tone: str) -> Term:
+    return Term(word, number(count), tone or ("" if count else "zero"))
 
 
 def _law_row(balance: QueueBalance, name: str) -> list[Cell]:
@@ -154,7 +154,7 @@ def _law_row(balance: QueueBalance, name: str) -> list[Cell]:
     return [Cell(name), *cells, state]
 
 
-def _lateness(report: Report) -> Html:
+def _lateness(report: Report) -> Markup:
     about = (
         f"How long after its due time a job was first delivered. Target: 99 of 100 within {duration(report.target_ms)}."
     )
@@ -165,13 +165,13 @@ def _lateness(report: Report) -> Html:
     )
 
 
-def _throughput(report: Report) -> Html:
+def _throughput(report: Report) -> Markup:
     every = duration(report.period.step_ms).removeprefix("1 ")
     figure = chart("Jobs accepted, delivered and finished over time", charts.throughput_chart(report), height=300)
     return section("Throughput", f"Jobs per {every}: pushed, delivered, finished.", figure)
 
 
-def _retries(report: Report) -> Html:
+def _retries(report: Report) -> Markup:
     figure = charts.retries_chart(report)
     about = "Deliveries that did not end well, by what happened."
     drawn = (
@@ -182,7 +182,7 @@ def _retries(report: Report) -> Html:
     return section("Retries", about, drawn)
 
 
-def _reasons(report: Report) -> Html:
+def _reasons(report: Report) -> Markup:
     if not report.dead_reasons:
         return section("Dead letters by reason", "Why jobs were given up.", empty("There are none."))
     height = charts.height_for(len(report.dead_reasons), each=44)
@@ -190,7 +190,7 @@ def _reasons(report: Report) -> Html:
     return section("Dead letters by reason", "Why jobs were given up.", figure)
 
 
-def _slowest(report: Report) -> Html:
+def _slowest(report: Report) -> Markup:
     late = [one for one in report.queues if one.p99 is not None]
     if not late:
         return section("Slowest queues", "", empty("Nothing was delivered."))
@@ -201,7 +201,7 @@ def _slowest(report: Report) -> Html:
     )
 
 
-def _heat(report: Report) -> Html:
+def _heat(report: Report) -> Markup:
     if not report.heat.rows:
         return section("When the work is done", "", empty("Nothing was delivered."))
     height = charts.height_for(len(report.heat.rows), each=30)
@@ -209,7 +209,7 @@ def _heat(report: Report) -> Html:
     return section("When the work is done", f"Deliveries by {report.heat.by} (UTC).", figure)
 
 
-def _queues(report: Report) -> Html:
+def _queues(report: Report) -> Markup:
     names = (
         "accepted",
         "delivered",
@@ -227,7 +227,7 @@ def _queues(report: Report) -> Html:
     ordered = sorted(report.queues, key=lambda one: -one.counts.get("delivered", 0))
     rows = [_queue_row(one, report.target_ms) for one in ordered[:MOST_ROWS]]
     if not rows:
-        return Html("")
+        return Markup("")
     return section("Queues", "", table(columns, rows), _more(len(ordered)), is_long=True)
 
 
@@ -251,9 +251,9 @@ def _queue_row(line: QueueLine, target_ms: int) -> list[Cell]:
     ]
 
 
-def _batches(report: Report) -> Html:
+def _batches(report: Report) -> Markup:
     if not report.batches:
-        return Html("")
+        return Markup("")
     names = ("jobs", "finished", "dead", "open", "done", "first due", "last due")
     columns = [Column("batch", is_text=True), Column("queue", is_text=True), *(Column(name) for name in names)]
     rows = [_batch_row(one) for one in report.batches[:MOST_ROWS]]
@@ -275,7 +275,5 @@ def _batch_row(line: BatchLine) -> list[Cell]:
     ]
 
 
-def _more(total: int) -> Html:
-    if total <= MOST_ROWS:
-        return Html("")
-    return Html(f'<p class="more">{number(total - MOST_ROWS)} more are not shown.</p>')
+def _more(total: int) -> Markup:
+    return more(number(total - MOST_ROWS)) if total > MOST_ROWS else Markup("")
