@@ -28,7 +28,6 @@ from duetime.callbacks.caller import Caller
 from duetime.callbacks.courier import Courier, CourierOptions
 from duetime.callbacks.request import CallbackRequest
 from duetime.callbacks.targets import AllowedTargets
-from duetime.callbacks.topic_counts import Tally
 from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
@@ -119,9 +118,8 @@ async def courier(url: str, store: str, jobs: int, in_flight: int) -> float:
         made = [NewJob(str(number), BODY, tries=0) for number in range(jobs)]
         for at in range(0, jobs, STEP_JOBS):
             await engine.push(place.queue, made[at : at + STEP_JOBS])
-        tally = await stack.enter_async_context(Tally(lambda: pools.registry, "bench", lambda: "20261115"))
         options = CourierOptions(in_flight=in_flight, per_host=in_flight, allowed=LOOPBACK, zone=UTC)
-        await stack.enter_async_context(Courier(pools, mirror, tally, options=options))
+        await stack.enter_async_context(Courier(pools, mirror, options=options))
         topics = TopicRegistry(lambda: pools.registry, mirror)
         topic = Topic(key=place.queue.name, callback=url, method=Method.POST, timeout_ms=10_000, in_flight=in_flight)
         began = time.perf_counter()

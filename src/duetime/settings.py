@@ -256,7 +256,7 @@ class Settings:
     )
     topic_log: str = _row("", SettingKind.TEXT, "folder of daily request, notify, err and notice logs; none if empty")
     topic_timezone: str = _row(
-        "", SettingKind.TEXT, "time zone of fix_time, notify_time and daily counts; the server's if empty"
+        "", SettingKind.TEXT, "time zone of fix_time, notify_time and daily logs; the server's if empty"
     )
     alert_memory: int = _row(
         90, SettingKind.NUMBER, "percent of a pool's room in use at which an alert is sent; 0: never"

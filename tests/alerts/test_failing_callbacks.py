@@ -15,7 +15,6 @@ from duetime.alerts.problems import FIRING, KEY, SETTINGS, Alerts, AlertSettings
 from duetime.alerts.watchdog import Watchdog, WatchTargets
 from duetime.callbacks.courier import Courier
 from duetime.callbacks.failing_topics import FailingCallbacks, Streak
-from duetime.callbacks.topic_counts import Tally
 from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.engine.pools import Pools
@@ -73,8 +72,7 @@ async def node(pools: Pools, name: str) -> AsyncIterator[Node]:
     async with AsyncExitStack() as stack:
         mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
         alerts = await stack.enter_async_context(Alerts(lambda: pools.registry, mirror, deployment="failing"))
-        tally = await stack.enter_async_context(Tally(lambda: pools.registry, name, lambda: "20261116"))
-        courier = await stack.enter_async_context(Courier(pools, mirror, tally, options=OPTIONS, alert=alerts.event))
+        courier = await stack.enter_async_context(Courier(pools, mirror, options=OPTIONS, alert=alerts.event))
         failing = FailingCallbacks(courier.streaks, pools, mirror, failures=10, after_s=0)
         watchdog = Watchdog(pools, alerts, WatchTargets(dead_growth=0, lateness_s=0), more=failing)
         yield Node(pools, mirror, courier, watchdog)

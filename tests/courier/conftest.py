@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from ipaddress import ip_network
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 from msgspec import structs
 
 from duetime.callbacks.courier import Courier, CourierOptions
-from duetime.callbacks.topic_counts import Tally
 from duetime.callbacks.topic_lane import RemovedTopicLane, TopicLane
 from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.callbacks.topic_service import TopicService
@@ -34,7 +33,6 @@ class World:
 
     pools: Pools
     mirror: RegistryCopy
-    tally: Tally
     courier: Courier
     service: TopicService
     receiver: Receiver
@@ -102,6 +100,7 @@ class World:
     async def totals(self, topic: Topic) -> dict[str, int]:
         """The topic's counts, as an administrator sees them."""
         shown = await self.service.get(self.place(topic.key))
+        assert shown.totals
         return structs.asdict(shown.totals)
 
 
@@ -132,10 +131,9 @@ async def world(receiver: Receiver, options: CourierOptions, store_url: str) -> 
         Pools({"default": store_url}, open_store=open_store) as pools,
         RegistryCopy(lambda: pools.registry) as mirror,
     ):
-        tally = Tally(lambda: pools.registry, "node", lambda: datetime.now(UTC).strftime("%Y%m%d"))
-        async with tally, Courier(pools, mirror, tally, options=options, alert=alert) as courier:
+        async with Courier(pools, mirror, options=options, alert=alert) as courier:
             service = TopicService(
                 lambda: pools.registry, pools.engine, topics=TopicRegistry(lambda: pools.registry, mirror), zone=UTC
             )
-            yield World(pools, mirror, tally, courier, service, receiver, alerts)
+            yield World(pools, mirror, courier, service, receiver, alerts)
         assert await pools.engine("default").store.check() == []

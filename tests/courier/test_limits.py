@@ -324,7 +324,7 @@ class TestShortLeaseAndFewSlots:
         await world.gone("3", key="second")
 
         assert [call.path for call in receiver.calls] == ["/first", "/second"]
-        assert world.courier.in_flight == 0
+        await until(lambda: world.courier.in_flight == 0)
 
 
 async def test_a_job_that_is_deleted_during_its_call_is_not_counted(world: World, receiver: Receiver) -> None:
@@ -412,7 +412,7 @@ class TestShortGrace:
 
 
 async def test_two_couriers_share_the_work(world: World, receiver: Receiver) -> None:
-    async with Courier(world.pools, world.mirror, world.tally, options=CourierOptions(allowed=LOOPBACK, grace_s=2)):
+    async with Courier(world.pools, world.mirror, options=CourierOptions(allowed=LOOPBACK, grace_s=2)):
         await world.topic()
         for number in range(100):
             await world.add(str(number))

@@ -357,15 +357,15 @@ async def test_a_fault_in_one_round_of_acks_does_not_hold_the_next(
     await world.topic()
     lane = world.lane("mail")
     assert isinstance(lane, TopicLane)
-    finish, began, go = world.tally.finish, asyncio.Event(), asyncio.Event()
+    ack, began, go = lane._ack, asyncio.Event(), asyncio.Event()
 
     async def broken(*_: object) -> object:
-        monkeypatch.setattr(world.tally, "finish", finish)
+        monkeypatch.setattr(lane, "_ack", ack)
         began.set()
         await go.wait()
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(world.tally, "finish", broken)
+    monkeypatch.setattr(lane, "_ack", broken)
     await world.add("1")
     await began.wait()
     await world.add("2")

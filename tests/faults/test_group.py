@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC
+from functools import partial
 
 import pytest
 import redis.asyncio
 
 from duetime.callbacks.courier import Courier
-from duetime.callbacks.topic_counts import Tally
 from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.engine import Engine
@@ -186,8 +186,7 @@ async def test_callbacks_of_one_that_is_down_wait_and_all_others_are_made_once(s
         receiver = await stack.enter_async_context(Receiver())
         pools = await stack.enter_async_context(Pools({"default": "memory:", "wide": wide}, open_store=open_store))
         mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
-        tally = await stack.enter_async_context(Tally(lambda: pools.registry, "node", lambda: "20261116"))
-        courier = await stack.enter_async_context(Courier(pools, mirror, tally, options=OPTIONS))
+        courier = await stack.enter_async_context(Courier(pools, mirror, options=OPTIONS))
         topics = TopicRegistry(lambda: pools.registry, mirror)
         desk = TopicJobs(pools.engine, topics, zone=UTC)
         await topics.add(place, Topic(key="mail", callback=receiver.url))
@@ -213,6 +212,17 @@ async def test_callbacks_of_one_that_is_down_wait_and_all_others_are_made_once(s
         members["b"].start()
         await receiver.got(60)
         assert called() == sorted(IDS)
+
+        # The lane opened while one was down; its queue is kept there as well.
+        async def is_kept(url: str) -> bool:
+            store = await open_store(url)
+            try:
+                return (await store.configure(QUEUE)).kept
+            finally:
+                await store.close()
+
+        for server in members.values():
+            await until(partial(is_kept, server.url))
 
         async def is_drained() -> bool:
             [counts] = await pools.engine("wide").store.counts([QUEUE])

@@ -403,7 +403,12 @@ async def test_jobs_of_a_failed_push_reach_consumers_that_wait(
     members["b"].fail("push", error=PROBLEMS[0])
     seen = list[str]()
     async with Engine(group) as engine:
-        engine.witness = lambda queue, moved: seen.extend(one.id for one in moved)
+        waiting = asyncio.create_task(engine.reserve([QUEUE], limit=len(IDS), wait_ms=60_000))
+        await until(lambda: engine.parked)
         with pytest.raises(type(PROBLEMS[0])):
             await engine.push(QUEUE, [NewJob(job_id, b"x") for job_id in IDS])
+        found = await waiting
+        while found:
+            seen += [delivery.lease.id for delivery in found]
+            found = await engine.reserve([QUEUE], limit=len(IDS))
     assert set(seen) == set(IDS) - set(at("b"))

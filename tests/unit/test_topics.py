@@ -1,27 +1,27 @@
-"""Topics as records: their checks, their keeper, their counts and what heirs make of those."""
+"""Topics as records: their checks, where they are kept, and their counts."""
 
 import inspect
-from unittest import mock
+from collections.abc import AsyncIterator
 
 import pytest
 from msgspec import structs
 
-from duetime.callbacks.orphaned_counts import MERGE_AFTER_S, SETTLE_AFTER_S, Heirs
-from duetime.callbacks.topic_counts import KIND, Acked, Count, Tally, add_up
 from duetime.callbacks.topic_registry import OVERLAP_MS, TopicPlace, TopicRegistry, secrets_of
-from duetime.callbacks.topic_service import TopicService, pool_counts, pool_keys, stat_keys
+from duetime.callbacks.topic_service import TopicService
 from duetime.client import topics as client_topics
 from duetime.clock import ManualClock
 from duetime.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidCondition, InvalidRequest, StoreUnavailable, TopicExists, TopicNotFound
-from duetime.job import Lease, NewJob
+from duetime.job import Lease, NewJob, State
 from duetime.names import Queue
 from duetime.stores.memory.store import MemoryStore
 from duetime.topic import Status, Topic, check_topic
+from duetime.wire.topics import TopicCountsOut
 
 PLACE = TopicPlace("default", Queue("shop", "mail"))
 URL = "https://shop.example.com/mail"
+NOON_MS = 1_794_744_000_000
 DAY = "20261115"
 
 
@@ -141,169 +141,98 @@ async def test_secrets_are_shown_once() -> None:
 # --- counts
 
 
-class Broken:
-    """A registry that cannot be reached."""
-
-    async def put(self, *_: object, **__: object) -> None:
-        raise StoreUnavailable
-
-
-def make_tally(store: MemoryStore, node: str = "a") -> Tally:
-    return Tally(lambda: store.registry, node, lambda: DAY)
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    clock = ManualClock(NOON_MS)
+    async with Engine(MemoryStore(clock)) as running:
+        yield running
 
 
-async def totals(store: MemoryStore) -> dict[str, int]:
-    counts = add_up(await store.registry.list_records(KIND))
-    return counts[1].totals if counts else {}
+@pytest.fixture
+async def service(engine: Engine) -> TopicService:
+    return TopicService.of_engine(engine)
 
 
-async def test_counts_are_kept_by_topic_and_day_over_all_processes() -> None:
-    store = MemoryStore()
-    async with make_tally(store, "a") as one, make_tally(store, "b") as other:
-        one.count(1, PLACE, Count.WRITTEN, 3)
-        other.count(1, PLACE, Count.WRITTEN, 2)
-        other.count(1, PLACE, Count.FAILED)
-        one.count(2, PLACE, Count.DELETED)
-    async with make_tally(store, "c") as later:
-        later.count(1, PLACE, Count.WRITTEN)
+async def leased(engine: Engine, *ids: str) -> list[Lease]:
+    await engine.push(PLACE.queue, [NewJob(job_id, b"{}") for job_id in ids])
+    return [delivery.lease for delivery in await engine.reserve([PLACE.queue], limit=len(ids), ttr_ms=60_000)]
 
-    counts = await make_tally(store).read()
 
-    assert counts[1].totals == {"written": 6, "failed": 1}
-    assert counts[1].days == {DAY: {"written": 6, "failed": 1}}
-    assert pool_counts(counts)["default"].totals == {"written": 6, "failed": 1, "deleted": 1}
-    assert stat_keys(1, counts[1]) == {
+async def test_counts_are_what_happened_to_the_jobs_of_the_queue(engine: Engine, service: TopicService) -> None:
+    await service.add(PLACE, a_topic())
+    acked, again, gave_up, given_back = await leased(engine, "a", "b", "c", "d")
+    await engine.ack([acked])
+    await engine.release(again, delay_ms=60_000)
+    await engine.kill(gave_up)
+    await engine.give_back(given_back)
+    await service.jobs.delete(PLACE, "b")
+    # What is neither written, notified, deleted nor failed: a kept push, a dead letter that goes, a purge.
+    await engine.push(PLACE.queue, [NewJob("d", b"{}")])
+    await service.jobs.delete(PLACE, "c")
+    await engine.purge(PLACE.queue, list(State))
+    # A replaced job is written twice; who finishes a job by its id was notified of it.
+    await service.add_job(PLACE, "e", b"{}")
+    await service.add_job(PLACE, "e", b"{}")
+    await engine.ack_by_id(PLACE.queue, ["e"])
+
+    shown = await service.get(PLACE)
+    counters = await service.counters("default", "shop")
+
+    assert shown.totals == TopicCountsOut(written=6, notified=2, deleted=1, failed=2)
+    assert shown.days == {DAY: shown.totals}
+    assert (counters.totals, counters.days) == (shown.totals, shown.days)
+    assert counters.counters == {
         "1:total_write": 6,
-        "1:total_notfiy": 0,
-        "1:total_del": 0,
+        "1:total_notfiy": 2,
+        "1:total_del": 1,
         f"1:tw:{DAY}": 6,
-        f"1:te:{DAY}": 1,
-    }
-    assert pool_keys("default", pool_counts(counts)["default"]) == {
+        f"1:tn:{DAY}": 2,
+        f"1:te:{DAY}": 2,
+        f"1:tdel:{DAY}": 1,
         "redis:default:dq_write_total_nums": 6,
-        "redis:default:dq_notify_total_nums": 0,
+        "redis:default:dq_notify_total_nums": 2,
         "redis:default:dq_del_total_nums": 1,
     }
 
 
-async def leased(engine: Engine, count: int) -> list[Lease]:
-    await engine.push(PLACE.queue, [NewJob(f"j{n}", b"{}") for n in range(count)])
-    return [delivery.lease for delivery in await engine.reserve([PLACE.queue], limit=count, ttr_ms=60_000)]
+async def test_sums_are_over_all_topics_of_the_namespace_and_removed_ones_with_jobs(
+    engine: Engine, service: TopicService
+) -> None:
+    bills, others = TopicPlace("default", Queue("shop", "bills")), TopicPlace("default", Queue("other", "mail"))
+    for place in (PLACE, bills, others):
+        await service.add(place, a_topic(key=place.queue.name))
+        await service.add_job(place, "1", b"{}")
+    await service.add_job(bills, "2", b"{}")
+    await service.remove(bills)
+
+    counters = await service.counters("default", "shop")
+
+    assert counters.totals == TopicCountsOut(written=3)
+    assert counters.days == {DAY: TopicCountsOut(written=3)}
+    assert (counters.counters["1:total_write"], counters.counters["2:total_write"]) == (1, 2)
+    assert [topic.totals for topic in await service.list_topics("default", "shop")] == [TopicCountsOut(written=1)]
 
 
-async def test_what_a_killed_process_acked_is_counted_by_its_heirs() -> None:
-    """Killed between the ack and the next write: three acked, one not, one still held."""
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    async with Engine(store) as engine:
-        leases = await leased(engine, 5)
-        dead = make_tally(store, "dead")
+async def test_a_topic_is_shown_and_changed_while_its_pool_is_away(engine: Engine, service: TopicService) -> None:
+    await service.add(PLACE, a_topic())
 
-        async def ack() -> Acked:
-            answers = await engine.ack(leases[:3])
-            await engine.release(leases[3])
-            return [*answers, None, None]
+    def away(_: str) -> Engine:
+        raise StoreUnavailable
 
-        await dead.finish(1, PLACE, leases, ack)
-        for flush in dead._flushes.values():
-            flush.cancel()
-        assert await totals(store) == {}
+    remote = TopicService(lambda: engine.store.registry, away)
+    changed = await remote.set_status(PLACE, Status.OFFLINE)
+    await remote.add(TopicPlace("default", Queue("shop", "bills")), a_topic(key="bills"))
 
-        heirs = Heirs(lambda: store.registry, lambda _: engine, clock, "heir")
-        await heirs.run_once()
-        assert await totals(store) == {}
-        clock.advance(SETTLE_AFTER_S)
-        await heirs.run_once()
-        assert await totals(store) == {"notified": 3}
-        await engine.ack(leases[4:])
-        clock.advance(SETTLE_AFTER_S)
-        await heirs.run_once()
-        clock.advance(SETTLE_AFTER_S)
-        await heirs.run_once()
-        assert await totals(store) == {"notified": 4}
-
-        # In the end the dead process's record becomes part of the base.
-        await heirs.run_once()
-        clock.advance(MERGE_AFTER_S)
-        await heirs.run_once()
-        assert [record.key for record in await store.registry.list_records(KIND)] == ["1/"]
-        assert await totals(store) == {"notified": 4}
+    assert (changed.status, changed.totals) == (Status.OFFLINE, None)
+    assert [topic.totals for topic in await remote.list_topics("default", "shop")] == [None, None]
+    with pytest.raises(StoreUnavailable):
+        await remote.counters("default", "shop")
 
 
-async def test_one_that_was_taken_for_dead_counts_nothing_twice() -> None:
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    async with Engine(store) as engine, make_tally(store, "slow") as slow:
-        leases = await leased(engine, 2)
+async def test_the_queue_of_a_topic_is_kept(engine: Engine, service: TopicService) -> None:
+    await service.add(PLACE, a_topic())
 
-        async def ack() -> Acked:
-            return await engine.ack(leases)
-
-        await slow.finish(1, PLACE, leases, ack)
-        heirs = Heirs(lambda: store.registry, lambda _: engine, clock, "heir")
-        await heirs.run_once()
-        clock.advance(SETTLE_AFTER_S)
-        await heirs.run_once()
-        assert await totals(store) == {"notified": 2}
-        slow.count(1, PLACE, Count.WRITTEN)
-        await slow._save(slow._sheets[1], [])
-        assert await totals(store) == {"notified": 2, "written": 1}
-        # Sealed and merged while it was idle, it goes on in a new record.
-        await heirs.run_once()
-        clock.advance(MERGE_AFTER_S)
-        await heirs.run_once()
-        slow.count(1, PLACE, Count.WRITTEN)
-    assert await totals(store) == {"notified": 2, "written": 2}
-
-
-async def test_an_heir_that_comes_during_a_slow_ack_takes_nothing_away() -> None:
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    async with Engine(store) as engine, make_tally(store, "slow") as slow:
-        heirs = Heirs(lambda: store.registry, lambda _: engine, clock, "heir")
-        leases = await leased(engine, 3)
-
-        async def ack() -> Acked:
-            first = await engine.ack(leases[:1])
-            await heirs.run_once()
-            clock.advance(SETTLE_AFTER_S)
-            await heirs.run_once()
-            assert await totals(store) == {"notified": 1}
-            return [*first, *await engine.ack(leases[1:])]
-
-        await slow.finish(1, PLACE, leases, ack)
-    assert await totals(store) == {"notified": 3}
-
-
-async def test_what_is_counted_during_a_write_is_in_the_next() -> None:
-    store = MemoryStore()
-    tally = make_tally(store)
-    put = store.registry.put
-
-    async def slow_put(*arguments: str | bytes, **options: int) -> object:
-        tally.count(1, PLACE, Count.FAILED)
-        return await put(*arguments, **options)  # type: ignore[arg-type]
-
-    async with tally:
-        tally.count(1, PLACE, Count.WRITTEN)
-        with mock.patch.object(store.registry, "put", slow_put):
-            await tally._save(tally._sheets[1], [])
-    assert await totals(store) == {"written": 1, "failed": 1}
-
-
-async def test_counts_wait_for_a_registry_that_is_away() -> None:
-    store = MemoryStore()
-    registry: list[object] = [Broken()]
-    tally = Tally(lambda: registry[0], "a", lambda: DAY)  # type: ignore[arg-type, return-value]
-    async with Engine(store) as engine, tally:
-        leases = await leased(engine, 2)
-
-        async def ack() -> Acked:
-            return await engine.ack(leases)
-
-        assert len(await tally.finish(1, PLACE, leases, ack)) == 2
-        registry[0] = store.registry
-    assert await totals(store) == {"notified": 2}
+    assert (await engine.configure(PLACE.queue)).kept
 
 
 # --- the SDK

@@ -1,9 +1,9 @@
 """The courier of a server process: a lane for each topic, and what the lanes have in common.
 
-It follows the registry's mirror, so a topic that any process adds, edits, halts or removes is known here within a
-second. Beside the lanes it renews the leases of calls under way, counts what producers do to topics, and settles what
-dead processes left in the counts. Leaving it starts nothing new and lets what runs come to its end; what does not end
-in time is given back. Several couriers on one store are safe: a job is leased to one of them.
+It follows the process's copy of the registry, so a topic that any process adds, edits, halts or removes is known here
+within a second. Beside the lanes it renews the leases of calls under way. Leaving it starts no new calls and lets those
+that run come to their end; the jobs of calls that do not end in time are given back. Several couriers on one store are
+safe: a job is leased to one of them.
 """
 
 import asyncio
@@ -17,29 +17,22 @@ from typing import Any
 from duetime.callbacks.breaker import Breaker
 from duetime.callbacks.caller import Caller
 from duetime.callbacks.failing_topics import Streaks
-from duetime.callbacks.orphaned_counts import Heirs
 from duetime.callbacks.slots import Slots
 from duetime.callbacks.targets import AllowedTargets, Network
-from duetime.callbacks.topic_counts import Count, Tally
 from duetime.callbacks.topic_lane import Alert, LaneHost, LaneTools, RemovedTopicLane, TopicLane, delivers
 from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicPlace, TopicRegistry
 from duetime.clock import Clock, SystemClock
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import DuetimeError, LeaseLost, TopicNotFound
-from duetime.job import Event, Moved
-from duetime.names import Queue
 from duetime.topic import Status, Topic
 
 log = logging.getLogger("duetime.courier")
 
 FOLLOW_EVERY_S = 0.1
 """The registry may change more often than it is worth looking through all topics."""
-INHERIT_EVERY_S = 2.0
 RENEWED_AT_ONCE = 50
 """Leases: enough that thousands are renewed in time, and few enough that the store serves others meanwhile."""
-WRITES = frozenset({Event.ACCEPTED, Event.REPLACED})
-DELETES = frozenset({Event.CANCELLED, Event.DELETED})
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,6 @@ class Courier:
         self,
         pools: Pools,
         mirror: RegistryCopy,
-        tally: Tally,
         *,
         options: CourierOptions | None = None,
         alert: Alert = log_alert,
@@ -85,14 +77,11 @@ class Courier:
         self._work: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
         self._caller = Caller(AllowedTargets(self._options.allowed))
-        self._tally = tally
-        self._heirs = Heirs(lambda: pools.registry, pools.engine, self._clock, tally.node)
         self._office = LaneTools(
             engine=pools.engine,
             caller=self._caller,
             slots=Slots(self._options.in_flight),
             host=self._host,
-            tally=tally,
             alert=alert,
             halt=self._halt,
             spawn=self._spawn,
@@ -103,10 +92,7 @@ class Courier:
 
     async def __aenter__(self) -> "Courier":
         await self._caller.__aenter__()
-        self._pools.watch(self._witness)
-        self._duties = [
-            asyncio.create_task(duty) for duty in (self._follow(), self._renew(), self._inherit(), self._drain())
-        ]
+        self._duties = [asyncio.create_task(duty) for duty in (self._follow(), self._renew(), self._drain())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -273,23 +259,3 @@ class Courier:
                     await self._pools.engine(lane.place.pool).give_back(lease)
                 except DuetimeError as error:
                     log.info("not_given_back", extra={"id": lease.id, "error": error.message})
-
-    # --- counts
-
-    def _witness(self, pool: str, queue: Queue, moved: Sequence[Moved]) -> None:
-        """Producers pushed or removed jobs; of interest if the queue is a topic's."""
-        # Asked of the mirror itself: a topic that was added a moment ago counts from its first job on.
-        number = self._topics.number_of(place := TopicPlace(pool, queue))
-        if number is None:
-            return
-        for what, events in ((Count.WRITTEN, WRITES), (Count.DELETED, DELETES)):
-            if count := sum(one.event in events for one in moved):
-                self._tally.count(number, place, what, count)
-
-    async def _inherit(self) -> None:
-        while True:
-            await asyncio.sleep(INHERIT_EVERY_S)
-            try:
-                await self._heirs.run_once()
-            except DuetimeError as error:
-                log.info("counts_not_inherited", extra={"error": error.message})

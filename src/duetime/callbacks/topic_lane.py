@@ -21,13 +21,13 @@ from duetime.callbacks.failing_topics import Streak
 from duetime.callbacks.outcome import GONE, CallbackAnswer, Verdict, describe, judge, retry_after_s, retry_delay_ms
 from duetime.callbacks.signing import signed_headers
 from duetime.callbacks.slots import Slots
-from duetime.callbacks.topic_counts import Acked, Count, Tally
 from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry, secrets_of
 from duetime.clock import Clock
 from duetime.condition import Condition, parse
 from duetime.engine.engine import Engine
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, Event, Lease
+from duetime.stores.base import RulesChange
 from duetime.topic import Topic, host_of
 
 log = logging.getLogger("duetime.courier")
@@ -59,7 +59,6 @@ class LaneTools:
     caller: Caller
     slots: Slots
     host: Callable[[str], LaneHost]
-    tally: Tally
     alert: Alert
     halt: Callable[[TopicPlace, str], Awaitable[None]]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -95,15 +94,36 @@ class TopicLane:
 
     async def run(self) -> None:
         """For ever; a cancelled lane holds no job that it has not begun to deliver."""
+        keeping = asyncio.create_task(self._keep_queue())
+        try:
+            outage = Outage()
+            while True:
+                try:
+                    await self._round()
+                    outage.worked()
+                except DuetimeError as error:
+                    if outage.failed():
+                        log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
+                    await asyncio.sleep(outage.pause_s)
+        finally:
+            keeping.cancel()
+
+    async def _keep_queue(self) -> None:
+        """The topic's counts are its queue's totals, so the queue must not be forgotten. Adding the topic has told the
+        store so, unless a part of the store was down, or the release that added it did not know of totals.
+        """
         outage = Outage()
         while True:
             try:
-                await self._round()
-                outage.worked()
+                await self._office.engine(self.place.pool).configure(self.place.queue, RulesChange(kept=True))
+                return
             except DuetimeError as error:
                 if outage.failed():
-                    log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
-                await asyncio.sleep(outage.pause_s)
+                    log.warning("queue_not_kept", extra={"topic": self.place.key, "error": error.message})
+            except Exception:
+                log.exception("queue_not_kept", extra={"topic": self.place.key})
+                return
+            await asyncio.sleep(outage.pause_s)
 
     async def _round(self) -> None:
         """Wait for a job, then deliver for as long as there are any."""
@@ -306,22 +326,18 @@ class TopicLane:
             self._finishing = False
 
     async def _ack(self, batch: Sequence[Lease]) -> None:
-        async def ack() -> Acked:
-            outage = Outage()
-            while True:
-                try:
-                    return await self._office.engine(self.place.pool).ack(batch)
-                except StoreUnavailable:
-                    outage.failed()
-                    if outage.failures == ACK_TRIES:
-                        raise
-                await asyncio.sleep(outage.pause_s)
-
-        try:
-            answers = await self._office.tally.finish(self.topic.id, self.place, batch, ack)
-        except DuetimeError as error:
-            log.warning("not_acked", extra={"topic": self.place.key, "jobs": len(batch), "error": error.message})
-            return
+        outage = Outage()
+        while True:
+            try:
+                answers = await self._office.engine(self.place.pool).ack(batch)
+                break
+            except DuetimeError as error:
+                outage.failed()
+                if not isinstance(error, StoreUnavailable) or outage.failures == ACK_TRIES:
+                    about = {"topic": self.place.key, "jobs": len(batch), "error": error.message}
+                    log.warning("not_acked", extra=about)
+                    return
+            await asyncio.sleep(outage.pause_s)
         lost = sum(isinstance(answer, LeaseLost) for answer in answers)
         if lost:
             log.info("leases_lost", extra={"topic": self.place.key, "jobs": lost})
@@ -368,7 +384,6 @@ class TopicLane:
             moved = await engine.kill(delivery.lease, error=gave_up)
         else:
             moved = await engine.release(delivery.lease, delay_ms=delay_ms, error=letters.retry_error(number + 1, why))
-        self._office.tally.count(topic.id, self.place, Count.FAILED)
         if moved.event is Event.DEAD:
             await self._alert(delivery, topic, letter, gave_up)
 
@@ -414,7 +429,11 @@ class RemovedTopicLane:
         engine = self._office.engine(self.place.pool)
         [counts] = await engine.store.counts([self.place.queue])
         if counts.delayed + counts.ready + counts.leased == 0:
+            await engine.configure(self.place.queue, RulesChange(kept=False))
             await self._topics.forget(self.place)
+            if await self._topics.exists(self.place):
+                # It was added again meanwhile, and its queue is kept again.
+                await engine.configure(self.place.queue, RulesChange(kept=True))
             return True
         found = await engine.reserve(
             [self.place.queue], limit=AT_ONCE, ttr_ms=self._office.lease_ms, wait_ms=min(PARK_MS, 60_000)

@@ -84,13 +84,6 @@ class TopicRegistry:
         records = self._mirror.list_records(kind)
         return {TopicPlace.of_key(record.key): self._read(record) for record in records}
 
-    def number_of(self, place: TopicPlace) -> int | None:
-        """The id of a topic that the mirror knows, also of one that was removed; None if the queue is no topic's."""
-        if self._mirror is None:
-            return None
-        record = self._mirror.get(KIND, place.key) or self._mirror.get(REMOVED_KIND, place.key)
-        return None if record is None else self._read(record).id
-
     def _read(self, record: Record) -> Topic:
         """Decoded once per version of a record."""
         known = self._decoded.get(record.key)
@@ -108,10 +101,10 @@ class TopicRegistry:
         """As it is now."""
         return await self._registry().get(KIND, place.key) is not None
 
-    async def list_topics(self, pool: str, namespace: str) -> list[Topic]:
-        """Sorted by key."""
+    async def list_topics(self, pool: str, namespace: str, kind: str = KIND) -> list[Topic]:
+        """Sorted by key. REMOVED_KIND lists those that were removed and have jobs left."""
         prefix = f"{pool}/{namespace}/"
-        records = await self._registry().list_records(KIND)
+        records = await self._registry().list_records(kind)
         return [_decode(record.value) for record in records if record.key.startswith(prefix)]
 
     async def add(self, place: TopicPlace, topic: Topic) -> Topic:

@@ -1,19 +1,25 @@
-"""Topics as the API and the SDK show them: the one place where records, counts and samples become messages.
+"""Topics as the API and the SDK show them: the one place where records, totals and samples become messages.
 
-The native door calls it for a pool of the server, the SDK for a store that it opened itself.
+The native door calls it for a pool of the server, the SDK for a store that it opened itself. The counts of a topic are
+the totals of its queue, which the store keeps in the steps that move jobs: they are exact whatever dies.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
+from msgspec import structs
+
 from duetime.callbacks.targets import AllowedTargets
-from duetime.callbacks.topic_counts import KIND, Count, ProcessCounts, add_up
 from duetime.callbacks.topic_jobs import TopicJobs
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicPlace, TopicRegistry
 from duetime.engine.engine import Engine
-from duetime.job import Moved
+from duetime.errors import DuetimeError
+from duetime.job import STEP_JOBS, Moved, QueueTotals, Totals
 from duetime.names import DEFAULT_POOL, Queue
+from duetime.stores.base import RulesChange
 from duetime.stores.registry import Registry
 from duetime.topic import Status, Topic
 from duetime.wire.convert import priority_out
@@ -25,6 +31,11 @@ from duetime.wire.topics import (
     TopicCountsOut,
     TopicOut,
 )
+
+log = logging.getLogger("duetime.topics")
+
+SHOWN_AS_KEPT = (set(Topic.__struct_fields__) & set(TopicOut.__struct_fields__)) - {"priority", "alert", "secret"}
+"""The fields of a topic that its message has under the same name and in the same form."""
 
 
 class TopicService:
@@ -41,7 +52,7 @@ class TopicService:
     ) -> None:
         self.topics = topics or TopicRegistry(registry)
         self.jobs = TopicJobs(engine, self.topics, zone=zone)
-        self._registry = registry
+        self._engine = engine
         self._targets = targets or AllowedTargets()
         self._zone = zone
 
@@ -52,22 +63,28 @@ class TopicService:
 
     async def list_topics(self, pool: str, namespace: str) -> list[TopicOut]:
         topics = await self.topics.list_topics(pool, namespace)
-        counts = await self._counts([topic.id for topic in topics])
-        return [topic_out(namespace, topic, counts.get(topic.id)) for topic in topics]
+        totals = await self._known_totals(pool, [Queue(namespace, topic.key) for topic in topics])
+        return [topic_out(namespace, topic, one) for topic, one in zip(topics, totals, strict=True)]
 
     async def counters(self, pool: str, namespace: str) -> CountersOut:
-        """Of all topics of a namespace, removed ones included, by php-delayqueue's names; and their sums."""
-        every = add_up(await self._registry().list_records(KIND))
-        prefix = f"{namespace}/"
-        ours = {number: one for number, one in every.items() if one.pool == pool and one.queue.startswith(prefix)}
-        total = pool_counts(ours).get(pool, ProcessCounts(pool, ""))
+        """Of all topics of a namespace, by php-delayqueue's names, and their sums; removed ones are among them while
+        they have jobs. Raises StoreUnavailable.
+        """
+        removed, present = [await self.topics.list_topics(pool, namespace, kind) for kind in (REMOVED_KIND, KIND)]
+        topics = sorted({topic.key: topic for topic in (*removed, *present)}.values(), key=lambda topic: topic.id)
+        totals = await self._totals(pool, [Queue(namespace, topic.key) for topic in topics])
+        counted = [
+            (topic.id, _counts_out(one.running), _days_out(one)) for topic, one in zip(topics, totals, strict=True)
+        ]
+        total = _sum_of([running for _, running, _ in counted])
         named = pool_keys(pool, total)
-        for number, one in sorted(ours.items()):
-            named |= stat_keys(number, one)
+        for topic_id, running, days in counted:
+            named |= stat_keys(topic_id, running, days)
+        all_days = sorted({day for _, _, days in counted for day in days})
         return CountersOut(
             counters=named,
-            totals=_counts_out(total.totals),
-            days={day: _counts_out(one) for day, one in sorted(total.days.items())},
+            totals=total,
+            days={day: _sum_of([days[day] for _, _, days in counted if day in days]) for day in all_days},
         )
 
     async def get(self, place: TopicPlace) -> TopicOut:
@@ -76,7 +93,11 @@ class TopicService:
     async def add(self, place: TopicPlace, topic: Topic) -> TopicOut:
         """With its secret, if it has one."""
         added = await self.topics.add(place, topic)
-        return topic_out(place.queue.namespace, added, None, secret=added.secret)
+        try:
+            await self._engine(place.pool).configure(place.queue, RulesChange(kept=True))
+        except DuetimeError as error:
+            log.warning("queue_not_kept", extra={"topic": place.key, "error": error.message})  # the courier will do it
+        return await self._show(place, added, secret=added.secret)
 
     async def edit(self, place: TopicPlace, change: Mapping[str, Any]) -> TopicOut:
         """With its secret, if that was changed."""
@@ -113,71 +134,78 @@ class TopicService:
         )
 
     async def _show(self, place: TopicPlace, topic: Topic, *, secret: str = "") -> TopicOut:
-        counts = await self._counts([topic.id])
-        return topic_out(place.queue.namespace, topic, counts.get(topic.id), secret=secret)
+        [totals] = await self._known_totals(place.pool, [place.queue])
+        return topic_out(place.queue.namespace, topic, totals, secret=secret)
 
-    async def _counts(self, topic_ids: Sequence[int]) -> Mapping[int, ProcessCounts]:
-        return add_up(await self._registry().list_records(KIND), topic_ids) if topic_ids else {}
+    async def _known_totals(self, pool: str, queues: Sequence[Queue]) -> Sequence[QueueTotals | None]:
+        """None while the pool does not answer: a topic can be seen and changed all the same."""
+        try:
+            return await self._totals(pool, queues)
+        except DuetimeError as error:
+            log.warning("counts_not_read", extra={"pool": pool, "error": error.message})
+            return [None] * len(queues)
+
+    async def _totals(self, pool: str, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        found: list[QueueTotals] = []
+        for at in range(0, len(queues), STEP_JOBS):
+            found += await self._engine(pool).store.totals(queues[at : at + STEP_JOBS])
+        return found
 
 
 def place_of(namespace: str, key: str, pool: str = DEFAULT_POOL) -> TopicPlace:
     return TopicPlace(pool, Queue(namespace, key))
 
 
-def topic_out(namespace: str, topic: Topic, counts: ProcessCounts | None, *, secret: str = "") -> TopicOut:
-    days = {} if counts is None else {day: _counts_out(one) for day, one in sorted(counts.days.items())}
+def topic_out(namespace: str, topic: Topic, totals: QueueTotals | None, *, secret: str = "") -> TopicOut:
+    same = {name: getattr(topic, name) for name in SHOWN_AS_KEPT}
     return TopicOut(
+        **same,
         namespace=namespace,
         topic=topic.key,
-        id=topic.id,
-        callback=topic.callback,
-        method=topic.method,
-        delay_ms=topic.delay_ms,
-        timeout_ms=topic.timeout_ms,
-        schedule=topic.schedule,
-        cap=topic.cap,
-        success=topic.success,
         priority=priority_out(topic.priority),
-        status=topic.status,
-        in_flight=topic.in_flight,
-        verify_tls=topic.verify_tls,
         signed=bool(topic.secret),
-        totals=_counts_out({} if counts is None else counts.totals),
-        days=days,
-        name=topic.name,
-        retry_if=topic.retry_if,
-        lift_cap=topic.lift_cap,
+        totals=None if totals is None else _counts_out(totals.running),
+        days={} if totals is None else _days_out(totals),
         alert=list(topic.alert),
-        creator=topic.creator,
-        halted=topic.halted,
-        rate=topic.rate,
         secret=secret,
     )
 
 
-def _counts_out(counts: Mapping[str, int]) -> TopicCountsOut:
-    return TopicCountsOut(**{str(what): counts.get(what, 0) for what in Count})
+def _counts_out(totals: Totals) -> TopicCountsOut:
+    """A callback that is to be repeated is a release, the last one that fails makes a dead letter."""
+    return TopicCountsOut(
+        written=totals.accepted,
+        notified=totals.acked,
+        deleted=totals.cancelled,
+        failed=totals.released + totals.dead,
+    )
 
 
-def stat_keys(topic_id: int, counts: ProcessCounts) -> dict[str, int]:
+def _days_out(totals: QueueTotals) -> dict[str, TopicCountsOut]:
+    return {f"{day:%Y%m%d}": _counts_out(one) for day, one in sorted(totals.days.items())}
+
+
+def _sum_of(counts: Iterable[TopicCountsOut]) -> TopicCountsOut:
+    sums = Counter[str]()
+    for one in counts:
+        sums.update(structs.asdict(one))
+    return TopicCountsOut(**sums)
+
+
+def stat_keys(topic_id: int, running: TopicCountsOut, days: Mapping[str, TopicCountsOut]) -> dict[str, int]:
     """php-delayqueue's own names for a topic's counters, as its scripts know them."""
-    names = {Count.WRITTEN: "total_write", Count.NOTIFIED: "total_notfiy", Count.DELETED: "total_del"}
-    daily = {Count.WRITTEN: "tw", Count.NOTIFIED: "tn", Count.FAILED: "te", Count.DELETED: "tdel"}
-    keys = {f"{topic_id}:{name}": counts.totals.get(what, 0) for what, name in names.items()}
-    for day, sums in counts.days.items():
-        keys |= {f"{topic_id}:{name}:{day}": sums[what] for what, name in daily.items() if what in sums}
+    keys = {
+        f"{topic_id}:total_write": running.written,
+        f"{topic_id}:total_notfiy": running.notified,
+        f"{topic_id}:total_del": running.deleted,
+    }
+    for day, one in days.items():
+        daily = {"tw": one.written, "tn": one.notified, "te": one.failed, "tdel": one.deleted}
+        keys |= {f"{topic_id}:{name}:{day}": count for name, count in daily.items() if count}
     return keys
 
 
-def pool_keys(pool: str, counts: ProcessCounts) -> dict[str, int]:
-    """Those of a Redis, which for us is a pool."""
-    names = {Count.WRITTEN: "write", Count.NOTIFIED: "notify", Count.DELETED: "del"}
-    return {f"redis:{pool}:dq_{name}_total_nums": counts.totals.get(what, 0) for what, name in names.items()}
-
-
-def pool_counts(counts: Mapping[int, ProcessCounts]) -> dict[str, ProcessCounts]:
-    """The counts of all topics of each pool, removed ones included."""
-    pools: dict[str, ProcessCounts] = {}
-    for one in counts.values():
-        pools.setdefault(one.pool, ProcessCounts(one.pool, "")).absorb(one)
-    return pools
+def pool_keys(pool: str, counts: TopicCountsOut) -> dict[str, int]:
+    """The counters that php-delayqueue keeps of a Redis, which is a pool here."""
+    names = {"write": counts.written, "notify": counts.notified, "del": counts.deleted}
+    return {f"redis:{pool}:dq_{name}_total_nums": count for name, count in names.items()}

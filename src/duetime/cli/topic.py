@@ -109,7 +109,10 @@ def _columns(topics: Sequence[TopicOut]) -> dict[str, list[str]]:
         "status": ["halted" if topic.halted else str(topic.status) for topic in topics],
         "priority": [topic.priority for topic in topics],
         "delay ": [span(topic.delay_ms) for topic in topics],
-        **{f"{name} ": [f"{getattr(topic.totals, name):,}" for topic in topics] for name in counts},
+        **{
+            f"{name} ": [f"{getattr(topic.totals, name):,}" if topic.totals else "?" for topic in topics]
+            for name in counts
+        },
         "callback": [f"{topic.method} {topic.callback}" for topic in topics],
     }
 
@@ -119,7 +122,8 @@ def counters(target: Target) -> None:
     """Show php-delayqueue's counters under their own names, for scripts that know them.
 
     TOPIC-ID:total_write, :total_notfiy and :total_del; by day :tw:, :tn:, :te: and :tdel:; and the sums of the
-    namespace in its pool as redis:POOL:dq_write_total_nums and so on. Removed topics are included.
+    namespace in its pool as redis:POOL:dq_write_total_nums and so on. Days are UTC days. Removed topics are
+    included until their last job is gone.
     """
     with target.connect() as client:
         found = Topics(client).counters()
@@ -219,7 +223,7 @@ def _sample_text(sample: SampleOut) -> str:
 
 def topic_document(topic: TopicOut) -> dict[str, Any]:
     return msgspec.structs.asdict(topic) | {
-        "totals": msgspec.structs.asdict(topic.totals),
+        "totals": topic.totals and msgspec.structs.asdict(topic.totals),
         "days": {day: msgspec.structs.asdict(counts) for day, counts in topic.days.items()},
     }
 
@@ -234,7 +238,7 @@ def _tell(topic: TopicOut, target: Target, what: str) -> None:
 def _lines(topic: TopicOut) -> str:
     document = topic_document(topic)
     days = document.pop("days")
-    totals = document.pop("totals")
+    totals: dict[str, int] = document.pop("totals") or {}
     shown = [(name, value) for name, value in document.items() if value not in ("", [], None)]
     lines = [f"{name:<12} {_cell(name, value)}" for name, value in shown]
     for title, counts in (("total", totals), *sorted(days.items())[-7:]):

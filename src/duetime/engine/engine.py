@@ -53,9 +53,6 @@ from duetime.stores.pushed_parts import pushed_parts
 
 T = TypeVar("T")
 
-Witness = Callable[[Queue, Sequence[Moved]], None]
-"""Sees what producers did to a queue: jobs pushed and removed by id. Must be quick and never raise."""
-
 log = logging.getLogger("duetime.engine")
 
 MAX_WHEELS = 10_000
@@ -85,7 +82,6 @@ class Engine:
         self._duties: list[asyncio.Task[None]] = []
         self._wheels: dict[Queue, Wheel] = {}
         self._heavy = HeavyCalls()
-        self.witness: Witness | None = None
         grouped, promise = self.observers.grouped, self.observers.promise
         self._pushes = GroupCommit(
             self._call_push, self._spawn, grouped=partial(grouped, "push"), promise=promise, max_weight=STEP_BYTES
@@ -337,8 +333,6 @@ class Engine:
         done = (answer for answer in parts if isinstance(answer, Pushed) and not answer.repeated)
         happened = [moved for pushed in done for moved in pushed.jobs]
         self._moved(queue, happened)
-        if self.witness:
-            self.witness(queue, happened)
         return answers
 
     async def _call_reserve(self, queue: Queue, wants: Sequence[tuple[int, int]]) -> Sequence[list[Delivery]]:
@@ -383,8 +377,6 @@ class Engine:
 
     async def _call_cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
         answers = await self._steps.cancel(queue, [job_id for ids in requests for job_id in ids])
-        if self.witness:
-            self.witness(queue, [answer for answer in answers if isinstance(answer, Moved)])
         return _split(answers, requests)
 
     async def _call_ack_by_id(

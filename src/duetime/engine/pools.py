@@ -12,16 +12,15 @@ start, because waiting does not cure them.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 
 from duetime.engine.duties import OUTAGE
-from duetime.engine.engine import Engine, Witness
+from duetime.engine.engine import Engine
 from duetime.engine.observers import Watched
 from duetime.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
-from duetime.job import MAX_BODY, Moved
-from duetime.names import DEFAULT_POOL, Queue
+from duetime.job import MAX_BODY
+from duetime.names import DEFAULT_POOL
 from duetime.stores.base import Store
 from duetime.stores.registry import Registry
 
@@ -34,8 +33,6 @@ FIRST_LOOK_S = 5.0
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
-PoolWitness = Callable[[str, Queue, Sequence[Moved]], None]
-"""As an engine's witness, with the pool's name in front."""
 OpenStore = Callable[[str], Awaitable[Store]]
 Watch = Callable[[str, Store], Awaitable[Watched]]
 """Takes a pool's name and its store."""
@@ -86,7 +83,6 @@ class Pools:
         self._pools = {name: Pool(name, url) for name, url in urls.items()}
         self._registry_pool = self._choose_registry(registry_url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._witness: PoolWitness | None = None
         self._stop = asyncio.Event()
 
     def _choose_registry(self, url: str) -> Pool:
@@ -140,16 +136,6 @@ class Pools:
             raise PoolNotFound.of(name)
         return _opened(pool)
 
-    def watch(self, witness: PoolWitness) -> None:
-        """Let `witness` see what producers do in every pool, also in those that are opened later."""
-        self._witness = witness
-        for pool in self._pools.values():
-            if pool.engine is not None:
-                pool.engine.witness = self._witness_of(pool)
-
-    def _witness_of(self, pool: Pool) -> Witness | None:
-        return partial(self._witness, pool.name) if self._witness else None
-
     @property
     def registry(self) -> Registry:
         """Raises StoreUnavailable while its store is not open."""
@@ -194,7 +180,6 @@ class Pools:
         store, observers = watched
         try:
             async with self.make_engine(store, max_body=self._max_body, observers=observers) as engine:
-                engine.witness = self._witness_of(pool)
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
                 log.info("pool_open", extra={"pool": pool.name})

@@ -113,7 +113,7 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     courier = callbacks.courier(runtime.pools, runtime.mirror, alert=runtime.alerts.event, draining=runtime.draining)
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.mirror, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
-    return (runtime.alerts, watchdog, callbacks.logs, callbacks.tally, courier)
+    return (runtime.alerts, watchdog, callbacks.logs, courier)
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

@@ -5,34 +5,31 @@ A door that takes jobs for topics (TCP, ouqiang's HTTP) calls `service.jobs`; an
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from duetime.callbacks.courier import Courier, CourierOptions
 from duetime.callbacks.daily_logs import DailyLogs
 from duetime.callbacks.targets import AllowedTargets, read_networks
-from duetime.callbacks.topic_counts import Tally
 from duetime.callbacks.topic_lane import Alert
 from duetime.callbacks.topic_registry import TopicRegistry
 from duetime.callbacks.topic_service import TopicService
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidSettings
-from duetime.ids import IdMaker
 from duetime.settings import Settings
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """`tally` outlives `options`' courier: it saves the last counts."""
+    """What the other parts of a server process use of callbacks."""
 
     service: TopicService
-    tally: Tally
     logs: DailyLogs
     options: CourierOptions
 
     def courier(self, pools: Pools, mirror: RegistryCopy, *, alert: Alert, draining: asyncio.Event) -> Courier:
-        return Courier(pools, mirror, self.tally, options=self.options, alert=alert, draining=draining)
+        return Courier(pools, mirror, options=self.options, alert=alert, draining=draining)
 
 
 def make_callbacks(settings: Settings, pools: Pools, mirror: RegistryCopy) -> Callbacks:
@@ -46,7 +43,6 @@ def make_callbacks(settings: Settings, pools: Pools, mirror: RegistryCopy) -> Ca
         targets=AllowedTargets(allowed),
         zone=zone,
     )
-    tally = Tally(lambda: pools.registry, IdMaker().make(), lambda: datetime.now(zone).strftime("%Y%m%d"))
     options = CourierOptions(
         in_flight=settings.callback_in_flight,
         per_host=settings.callback_per_host,
@@ -55,7 +51,7 @@ def make_callbacks(settings: Settings, pools: Pools, mirror: RegistryCopy) -> Ca
         zone=zone,
         grace_s=settings.drain_timeout.total_seconds(),
     )
-    return Callbacks(service, tally, DailyLogs(settings.topic_log, zone), options)
+    return Callbacks(service, DailyLogs(settings.topic_log, zone), options)
 
 
 def read_zone(name: str) -> tzinfo | None:

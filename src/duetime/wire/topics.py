@@ -90,7 +90,11 @@ class TopicChangeIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
 
 
 class TopicCountsOut(Struct):
-    """How often since the topic was added, or on one day."""
+    """What the store counted in the topic's queue, in all or on one day.
+
+    `written` are jobs that were added, `notified` those that were finished, `deleted` those that were removed by id
+    before; `failed` are attempts that failed.
+    """
 
     written: int = 0
     notified: int = 0
@@ -99,7 +103,10 @@ class TopicCountsOut(Struct):
 
 
 class TopicOut(Struct, omit_defaults=True, kw_only=True):
-    """A topic. `secret` is shown once, in the answer to the request that set it. Days are written 20261115."""
+    """A topic. `secret` is shown once, in the answer to the request that set it.
+
+    Days are UTC days, written 20261115. Without `totals` the topic's pool does not answer.
+    """
 
     namespace: str
     topic: str
@@ -116,7 +123,7 @@ class TopicOut(Struct, omit_defaults=True, kw_only=True):
     in_flight: int
     verify_tls: bool
     signed: bool
-    totals: TopicCountsOut
+    totals: TopicCountsOut | None = None
     days: dict[str, TopicCountsOut] = {}
     name: str = ""
     retry_if: str = ""
@@ -134,7 +141,7 @@ class TopicsOut(Struct):
 
 class CountersOut(Struct):
     """php-delayqueue's counters under its own names, such as `1:total_write` and `1:tw:20261115` of topic 1; and the
-    sums over all topics, those that were removed included.
+    sums over all topics, also removed ones that still have jobs. Days are UTC days.
     """
 
     counters: dict[str, int]
