@@ -77,7 +77,8 @@ def test_an_insert_for_several_rows() -> None:
 
 
 def test_every_query_is_used() -> None:
-    source = "".join(path.read_text() for path in Path(sqlite.__file__).parent.glob("*.py"))
+    folders = [Path(module.__file__).parent for module in (sqlite, queries) if module.__file__]
+    source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     assert [name for name in QUERIES if f'"{name}"' not in source] == []
 
 

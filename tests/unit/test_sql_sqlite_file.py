@@ -14,8 +14,8 @@ from duetime.job import Event, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
+from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
-from duetime.stores.sqlite.threads import Step
 
 QUEUE = Queue("shop", "mail")
 
@@ -74,7 +74,7 @@ async def test_a_new_file_is_made_and_opened_again(path: Path) -> None:
 async def test_the_log_is_written_ahead_and_synced_in_full_unless_told_otherwise(
     store: SqliteStore, path: Path
 ) -> None:
-    def settings(step: Step) -> tuple[str, int]:
+    def settings(step: SqliteStep) -> tuple[str, int]:
         (mode,) = step.connection.execute("PRAGMA journal_mode").fetchone()
         (synchronous,) = step.connection.execute("PRAGMA synchronous").fetchone()
         return mode, synchronous
@@ -186,7 +186,7 @@ async def test_a_file_that_somebody_holds_whole_can_be_opened_when_it_is_let_go(
 async def fill_up(store: SqliteStore) -> None:
     """Let the file grow by a few pages more and no further."""
 
-    def limit(step: Step) -> None:
+    def limit(step: SqliteStep) -> None:
         (pages,) = step.connection.execute("PRAGMA page_count").fetchone()
         step.connection.execute(f"PRAGMA max_page_count = {pages + 10}")
 

@@ -10,8 +10,8 @@ from duetime.job import NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push
 from duetime.stores.sqlite import connection
+from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
-from duetime.stores.sqlite.threads import Step
 
 QUEUE = Queue("shop", "mail")
 KIB = 1024
@@ -50,7 +50,7 @@ async def test_memory_is_bounded_by_the_page_caches_however_much_passes_through(
     assert 2048 * KIB < most < (2048 + 512) * KIB + SLACK
 
     # Then all that is more than at the start is pages, which SQLite lets go when it is told to
-    def shrink(step: Step) -> None:
+    def shrink(step: SqliteStep) -> None:
         step.connection.execute("PRAGMA shrink_memory")
 
     await store._writer.run(shrink)

@@ -12,8 +12,8 @@ from duetime.errors import LeaseLost
 from duetime.job import STEP_BYTES, STEP_JOBS, TOTAL_DAYS, Counts, NewJob, State, Totals
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange
+from duetime.stores.sql.verbs import CLOCK_ERROR_MS, PURGED_MS
 from duetime.stores.sqlite.store import SqliteStore
-from duetime.stores.sqlite.verbs import CLOCK_ERROR_MS, PURGED_MS
 
 QUEUE = Queue("shop", "mail")
 

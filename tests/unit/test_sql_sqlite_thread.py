@@ -15,11 +15,13 @@ from duetime.errors import LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.job import Lease, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
+from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite import threads
 from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file
 from duetime.stores.sqlite.disk import DiskReserve
+from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
-from duetime.stores.sqlite.threads import BIG_JOBS, Step, WriterThread
+from duetime.stores.sqlite.threads import WriterThread
 
 QUEUE = Queue("shop", "mail")
 
@@ -37,7 +39,7 @@ class Gate:
     def __init__(self) -> None:
         self.entered, self._opened = threading.Event(), threading.Event()
 
-    def __call__(self, step: Step) -> str:
+    def __call__(self, step: SqliteStep) -> str:
         self.entered.set()
         assert self._opened.wait(30)
         return "through"
@@ -77,7 +79,7 @@ async def test_callers_of_the_moment_share_one_transaction(store: SqliteStore, m
 
 
 async def test_an_operation_that_fails_takes_back_only_its_own(store: SqliteStore) -> None:
-    def half_done(step: Step) -> None:
+    def half_done(step: SqliteStep) -> None:
         step.connection.execute("INSERT INTO counters VALUES ('half', 1, 0)")
         step.wakes.append(Wake(QUEUE, 1))
         raise ZeroDivisionError
@@ -143,7 +145,7 @@ async def test_a_commit_that_fails_is_everyones_error_and_its_outcome_unknown(
     await writer.start()
     made[0].broken = True
 
-    def write(step: Step) -> None:
+    def write(step: SqliteStep) -> None:
         step.wakes.append(Wake(QUEUE, 1))
         step.connection.execute("INSERT INTO discarded VALUES (NULL)")
 

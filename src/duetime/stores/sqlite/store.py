@@ -1,47 +1,37 @@
 """The default store: one SQLite file, several processes.
 
 A writer thread shares each transaction among all callers of the moment, a reader thread answers questions from
-snapshots, datagram sockets beside the file wake the other processes. The rules are in `rules.py`, the steps in
-`sqlite_verbs.py` and `sqlite_views.py`; here they become the contract's verbs.
+snapshots, datagram sockets beside the file wake the other processes. The verbs are those of `stores/sql`.
 """
 
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from duetime.clock import Clock, SystemClock
-from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreFull, StoreUnavailable
-from duetime.job import Counts, Job, Lease, Moved, QueueTotals, State
+from duetime.errors import DuetimeError, StoreFull, StoreUnavailable
 from duetime.names import Queue
-from duetime.stores.base import (
-    Ask,
-    Page,
-    Purged,
-    Push,
-    Pushed,
-    QueueRules,
-    Reaped,
-    Reserved,
-    RulesChange,
-    StoreInfo,
-    Wake,
-)
-from duetime.stores.sqlite import verbs, views
+from duetime.stores.base import Push, Pushed, Reaped, StoreInfo
+from duetime.stores.sql import verbs
+from duetime.stores.sql.registry import SqlRegistry
+from duetime.stores.sql.step import Step
+from duetime.stores.sql.store import SqlStore
 from duetime.stores.sqlite.connection import Turnstile, check_synchronous, connect, lacks_room, prepare_file
 from duetime.stores.sqlite.disk import DiskReserve
-from duetime.stores.sqlite.registry import SqliteRegistry
-from duetime.stores.sqlite.rows import fetch_one, load_queue
-from duetime.stores.sqlite.threads import BIG_JOBS, ReaderThread, Step, WriterThread
-from duetime.stores.sqlite.wake import Mailboxes, Meta, WakeHub
+from duetime.stores.sqlite.threads import ReaderThread, WriterThread
+from duetime.stores.sqlite.wake import Mailboxes, Meta, SqliteWakeHub
+
+T = TypeVar("T")
 
 LOCK_TIMEOUT_S = 5.0
 """How long a call waits for another process's transaction before StoreUnavailable."""
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """Keeps the contract of `stores.base.Store`. Belongs to the event loop that opened it; made by `open`."""
 
     def __init__(
@@ -73,7 +63,7 @@ class SqliteStore:
 
         self._data_version = 0
         self._turnstile, self._mailboxes = _beside(path)
-        self._hub = WakeHub(self._mailboxes, self._look)
+        self._hub = SqliteWakeHub(self._mailboxes, self._look)
         self._writer = WriterThread(
             connect_writer,
             clock,
@@ -83,7 +73,7 @@ class SqliteStore:
             announce=self._hub.announce,
         )
         self._reader = ReaderThread(connect_reader, clock, lock_timeout_s=lock_timeout_s)
-        self.registry = SqliteRegistry(self._writer, self._reader, self._hub)
+        self.registry = SqlRegistry(self._write, self._read, self._hub)
 
     @classmethod
     async def open(
@@ -114,20 +104,28 @@ class SqliteStore:
         return await self._reader.run(lambda step: self._read_meta(step, always))
 
     def _read_meta(self, step: Step, always: bool) -> Meta | None:
-        before, (self._data_version,) = self._data_version, fetch_one(step, "data_version")
+        before, (self._data_version,) = self._data_version, step.fetch_one("data_version")
         if before == self._data_version and not always:
             return None
-        _, wakes, registry_version = fetch_one(step, "get_meta")
+        _, wakes, registry_version = step.fetch_one("get_meta")
         return Meta(wakes, registry_version)
 
-    # --- the hot path
+    # --- how steps run
+
+    async def _write(
+        self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
+    ) -> T:
+        return await self._writer.run(operation, queue=queue, jobs=jobs, adds=adds)
+
+    async def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> T:
+        return await self._reader.run(operation, queue=queue)
+
+    # --- verbs that know the file
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         try:
             jobs = sum(len(request.jobs) for request in requests)
-            return await self._writer.run(
-                lambda step: self._push(step, queue, requests), queue=queue, jobs=jobs, adds=True
-            )
+            return await self._write(lambda step: self._push(step, queue, requests), queue=queue, jobs=jobs, adds=True)
         except StoreFull as full:
             if len(requests) == 1:
                 return [full]
@@ -139,98 +137,19 @@ class SqliteStore:
             return [refusal for _ in requests]
         return verbs.push(step, queue, requests)
 
-    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        return await self._writer.run(
-            lambda step: verbs.reserve(step, queue, asks), queue=queue, jobs=sum(ask.limit for ask in asks)
-        )
-
-    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
-        return await self._writer.run(lambda step: verbs.ack(step, queue, leases), queue=queue, jobs=len(leases))
-
-    async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
-        return await self._writer.run(lambda step: verbs.release(step, lease, delay_ms, error), queue=lease.queue)
-
-    async def give_back(self, lease: Lease) -> Moved:
-        return await self._writer.run(lambda step: verbs.give_back(step, lease), queue=lease.queue)
-
-    async def kill(self, lease: Lease, error: str = "") -> Moved:
-        return await self._writer.run(lambda step: verbs.kill(step, lease, error), queue=lease.queue)
-
-    async def extend(self, lease: Lease, ttr_ms: int) -> int:
-        return await self._writer.run(lambda step: verbs.extend(step, lease, ttr_ms), queue=lease.queue)
-
-    async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
-        return await self._writer.run(
-            lambda step: verbs.cancel(step, queue, ids, finished=finished), queue=queue, jobs=len(ids)
-        )
-
-    async def reschedule(
-        self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
-    ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
-        return await self._writer.run(
-            lambda step: verbs.reschedule(step, queue, ids, step.now + delay_ms if due_at is None else due_at),
-            queue=queue,
-            jobs=len(ids),
-        )
-
     async def reap(self, limit: int = 500) -> Reaped:
-        return await self._writer.run(lambda step: verbs.reap(step, limit))
-
-    def wakeups(self) -> AsyncIterator[Wake]:
-        return self._hub.wakes()
-
-    # --- looking and administering
-
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        return await self._reader.run(lambda step: views.heads(step, queues))
-
-    async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        return await self._reader.run(lambda step: views.get(step, queue, ids), queue=queue)
-
-    async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
-        return await self._reader.run(lambda step: views.list_jobs(step, queue, state, cursor, limit), queue=queue)
-
-    async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
-        return await self._reader.run(lambda step: views.counts(step, queues))
-
-    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
-        return await self._reader.run(lambda step: [views.totals(step, queue) for queue in queues])
-
-    async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
-        return await self._reader.run(lambda step: views.queues(step, namespace))
-
-    async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
-        return await self._reader.run(lambda step: views.due_histogram(step, queue, edges), queue=queue)
-
-    async def respawn(
-        self,
-        queue: Queue,
-        *,
-        ids: Sequence[str] | None = None,
-        limit: int = 1,
-        ttl_ms: int = 0,
-        tries: int | None = None,
-    ) -> Sequence[Moved]:
-        return await self._writer.run(
-            lambda step: verbs.respawn(step, queue, ids, limit, ttl_ms, tries), queue=queue, jobs=limit
-        )
-
-    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
-        return await self._writer.run(lambda step: verbs.purge(step, queue, states, limit), queue=queue, jobs=BIG_JOBS)
-
-    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
-        if change is None:
-            return await self._reader.run(lambda step: load_queue(step, queue).rules())
-        return await self._writer.run(lambda step: verbs.configure(step, queue, change), queue=queue)
+        return await self._write(lambda step: verbs.reap(step, limit))
 
     async def ping(self) -> StoreInfo:
         epoch, now, disk = await self._reader.run(
-            lambda step: (fetch_one(step, "get_meta")[0], step.now, shutil.disk_usage(self._path.parent))
+            lambda step: (step.fetch_one("get_meta")[0], step.now, shutil.disk_usage(self._path.parent))
         )
         return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, now, disk.total - disk.free, disk.total)
 
     async def check(self) -> Sequence[str]:
-        return await self._reader.run(views.check)
+        """What the rows say means something only in a file that is whole."""
+        findings = await self._read(lambda step: step.fetch("check_file"))
+        return [f"the file: {finding}" for (finding,) in findings if finding != "ok"] or await super().check()
 
     async def close(self) -> None:
         self._hub.close()

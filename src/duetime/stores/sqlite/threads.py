@@ -23,9 +23,10 @@ import msgspec
 from duetime.clock import Clock
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.names import Queue
-from duetime.stores.base import Wake
+from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite.connection import QUERIES, Turnstile, checkpoint, retry_while_busy, translate
 from duetime.stores.sqlite.disk import DiskReserve
+from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.wake import News, news_of
 
 log = logging.getLogger("duetime.sqlite")
@@ -34,22 +35,8 @@ MAX_OPERATIONS = 256
 """Per transaction ..."""
 MAX_TRANSACTION_S = 0.02
 """... which takes in no further operation after this long, so that nobody waits for long behind it."""
-BIG_JOBS = 50
-"""An operation on so many jobs takes long enough that nobody shall wait for it who need not."""
 
 T = TypeVar("T")
-
-
-class Step:
-    """What an operation sees: its connection, the store's now, and a place for what is to be announced."""
-
-    __slots__ = ("connection", "now", "registry_version", "wakes")
-
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
-        self.connection = connection
-        self.now = now
-        self.wakes: list[Wake] = []
-        self.registry_version = 0
 
 
 class PendingStep:
@@ -59,7 +46,7 @@ class PendingStep:
 
     def __init__(
         self,
-        operation: Callable[[Step], Any],
+        operation: Callable[[SqliteStep], Any],
         future: "asyncio.Future[Any]",
         queue: Queue | None,
         is_big: bool,
@@ -68,7 +55,7 @@ class PendingStep:
         self.operation, self.future, self.queue, self.is_big, self.adds = operation, future, queue, is_big, adds
         self.result: Any = None
         self.error: BaseException | None = None
-        self.step: Step | None = None
+        self.step: SqliteStep | None = None
 
     def resolve(self) -> None:
         """In the caller's loop. A caller that was cancelled no longer listens."""
@@ -131,7 +118,7 @@ class DatabaseThread:
         await asyncio.shield(self._opened)
 
     async def run(
-        self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
+        self, operation: Callable[[SqliteStep], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
     ) -> T:
         """Run an operation for `queue` on up to so many `jobs`.
 
@@ -186,10 +173,10 @@ class DatabaseThread:
         """Start a transaction, waiting for others at need; sqlite3.Error if it cannot be."""
         raise NotImplementedError
 
-    def _before_commit(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
+    def _before_commit(self, connection: sqlite3.Connection, steps: Sequence[SqliteStep]) -> None:
         """Last words inside the transaction."""
 
-    def _after_commit(self, steps: Sequence[Step]) -> None:
+    def _after_commit(self, steps: Sequence[SqliteStep]) -> None:
         """The transaction holds and its callers know."""
 
     def _make_room(self, connection: sqlite3.Connection, attempt: int) -> bool:
@@ -228,7 +215,7 @@ class DatabaseThread:
         """Run one operation so that its failure is its own. Raises only when the whole transaction is lost."""
         connection.execute("SAVEPOINT operation")
         try:
-            step = Step(connection, self._clock.now_ms())
+            step = SqliteStep(connection, self._clock.now_ms())
             call.result, call.error, call.step = call.operation(step), None, step
         except BaseException as error:
             call.error, call.step = _public(error), None
@@ -334,7 +321,7 @@ class WriterThread(DatabaseThread):
         checkpoint(connection)
         return True
 
-    def _before_commit(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
+    def _before_commit(self, connection: sqlite3.Connection, steps: Sequence[SqliteStep]) -> None:
         wakes = [wake for step in steps for wake in step.wakes]
         registry_version = max((step.registry_version for step in steps), default=0)
         if wakes or registry_version:
@@ -343,7 +330,7 @@ class WriterThread(DatabaseThread):
         else:
             self._news = None
 
-    def _after_commit(self, steps: Sequence[Step]) -> None:
+    def _after_commit(self, steps: Sequence[SqliteStep]) -> None:
         if self._news is not None:
             self._announce(self._news)
 

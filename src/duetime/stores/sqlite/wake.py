@@ -10,8 +10,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from duetime.errors import DuetimeError
 from duetime.stores.base import Wake
+from duetime.stores.sql.wake import WakeHub
 
 POLL_S = 0.05
-MAX_PENDING = 10_000
 MAX_WAKES = 64
 """More in one transaction are announced as "look everywhere", so that a datagram stays small."""
 
@@ -119,71 +119,21 @@ class Meta(Struct, frozen=True):
     registry_version: int
 
 
-class WakeHub:
-    """Hands news to everyone in this process who listens. Lives in one loop; idle while nobody listens.
-
-    `look` answers the counts if the file may have changed since it was last asked, else None.
-    """
+class SqliteWakeHub(WakeHub):
+    """`look` answers the counts if the file may have changed since it was last asked, else None."""
 
     def __init__(self, mailboxes: Mailboxes, look: Callable[[bool], Awaitable[Meta | None]]) -> None:
+        super().__init__()
         self._mailboxes, self._look = mailboxes, look
-        self._loop = asyncio.get_running_loop()
-        self._listeners: set[asyncio.Queue[Wake | None]] = set()
-        self._guests = 0
-        self._entrance = asyncio.Lock()
         self._poller: asyncio.Task[None] | None = None
         self._heard = 0
         self._early: set[int] = set()
-        self._registry_version = 0
-        self._changed = asyncio.Event()
-        self._closed = False
 
-    # --- for those who listen
-
-    async def wakes(self) -> AsyncIterator[Wake]:
-        async with self._listening():
-            listener: asyncio.Queue[Wake | None] = asyncio.Queue(MAX_PENDING)
-            self._listeners.add(listener)
-            try:
-                yield Wake()
-                while not self._closed and (wake := await listener.get()) is not None:
-                    yield wake
-            finally:
-                self._listeners.discard(listener)
-
-    async def registry_versions(self) -> AsyncIterator[int]:
-        async with self._listening():
-            seen = -1
-            while not self._closed:
-                changed = self._changed
-                if self._registry_version == seen:
-                    await changed.wait()
-                else:
-                    seen = self._registry_version
-                    yield seen
-
-    def close(self) -> None:
-        """Everyone who listens comes to an end."""
-        self._closed = True
-        for listener in self._listeners:
-            _offer(listener, None)
-        self._changed.set()
-        self._stop()
-
-    @asynccontextmanager
-    async def _listening(self) -> AsyncGenerator[None, None]:
-        self._guests += 1
-        try:
-            async with self._entrance:
-                if self._poller is None:
-                    self._start()
-                if (meta := await self._look(True)) is not None:
-                    self._catch_up(meta)
-            yield
-        finally:
-            self._guests -= 1
-            if self._guests == 0:
-                self._stop()
+    async def _join(self) -> None:
+        if self._poller is None:
+            self._start()
+        if (meta := await self._look(True)) is not None:
+            self._catch_up(meta)
 
     def _start(self) -> None:
         if (box := self._mailboxes.bind()) is not None:
@@ -241,22 +191,3 @@ class WakeHub:
         while self._heard + 1 in self._early:
             self._heard += 1
             self._early.discard(self._heard)
-
-    def _see_version(self, version: int) -> None:
-        if version > self._registry_version:
-            self._registry_version = version
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    def _deliver(self, wake: Wake) -> None:
-        for listener in self._listeners:
-            _offer(listener, wake)
-
-
-def _offer(listener: "asyncio.Queue[Wake | None]", wake: Wake | None) -> None:
-    """A listener that does not keep up gets one "look everywhere" for all that it missed."""
-    if listener.full():
-        while not listener.empty():
-            listener.get_nowait()
-        wake = wake and Wake()
-    listener.put_nowait(wake)

@@ -205,6 +205,14 @@ SELECT
 FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
+-- name: job_sizes
+-- description: The bytes of jobs' payloads by id.
+SELECT
+    jobs.id,
+    coalesce(length(CAST(jobs.body AS BLOB)), 0) + coalesce(length(CAST(jobs.attributes AS BLOB)), 0)
+FROM json_each(:ids) AS wanted
+CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
+
 -- name: list_waiting
 -- description: Keys of one priority's waiting jobs after (after_at, after_id), due by last and not expired at alive_at.
 SELECT

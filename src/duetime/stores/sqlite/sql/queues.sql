@@ -176,7 +176,7 @@ WHERE (namespace, queue, name) IN (
 );
 
 -- name: add_to_totals
--- description: What one step did, under its day. Positional, because it runs in almost every step.
+-- description: What one step did, under its day.
 INSERT INTO totals (
     namespace,
     queue,
@@ -190,7 +190,20 @@ INSERT INTO totals (
     cancelled,
     expired,
     respawned
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES (
+    :namespace,
+    :queue,
+    :day,
+    :accepted,
+    :delivered,
+    :acked,
+    :released,
+    :lapsed,
+    :dead,
+    :cancelled,
+    :expired,
+    :respawned
+)
 ON CONFLICT (namespace, queue, day) DO UPDATE SET
     accepted = accepted + excluded.accepted,
     delivered = delivered + excluded.delivered,
@@ -223,22 +236,21 @@ ORDER BY day;
 -- description: Of a queue that is purged and not kept.
 DELETE FROM totals WHERE namespace = :namespace AND queue = :queue;
 
--- name: take_old_totals
--- description: Remove some of the days that are no longer kept one by one. Bounded, because nobody waits for it.
-DELETE FROM totals
-WHERE (namespace, queue, day) IN (
-    SELECT
-        namespace,
-        queue,
-        day
-    FROM totals
-    WHERE day > 0 AND day <= :before
-    ORDER BY day
-    LIMIT :limit
-)
-RETURNING
+-- name: queues_with_old_totals
+-- description: Queues that have days which are no longer kept one by one. Bounded, because nobody waits for it.
+SELECT
     namespace,
-    queue,
+    queue
+FROM totals
+WHERE day > 0 AND day <= :before
+ORDER BY day
+LIMIT :limit;
+
+-- name: take_old_totals
+-- description: Remove a queue's days that are no longer kept one by one.
+DELETE FROM totals
+WHERE namespace = :namespace AND queue = :queue AND day > 0 AND day <= :before
+RETURNING
     accepted,
     delivered,
     acked,

@@ -81,12 +81,12 @@ INSERT OR REPLACE INTO counters (
 ) VALUES (:name, :value, :expires_at);
 
 -- name: counters_from
--- description: Live counters in order of their names; the caller stops where the prefix ends.
+-- description: Live counters whose names are in a range, in order.
 SELECT
     name,
     value
 FROM counters
-WHERE name >= :prefix AND (expires_at = 0 OR expires_at > :now)
+WHERE name >= :prefix AND name < :beyond AND (expires_at = 0 OR expires_at > :now)
 ORDER BY name;
 
 -- name: delete_old_counters

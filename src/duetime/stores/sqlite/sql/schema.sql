@@ -70,7 +70,7 @@ CREATE TABLE totals (
     PRIMARY KEY (namespace, queue, day)
 ) WITHOUT ROWID;
 
--- serves take_old_totals
+-- serves queues_with_old_totals
 CREATE INDEX totals_days ON totals (day) WHERE day > 0;
 
 -- Ids that purged queues had: their jobs no longer count, and the reaper removes them bit by bit.

@@ -1,4 +1,4 @@
-"""Looking without touching: each view is one step of the reader, on one snapshot."""
+"""Looking without touching: each view is one step on one snapshot."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,12 @@ from duetime.job import (
     State,
     Totals,
     broken_totals,
-    payload_bytes,
     utc_date,
 )
 from duetime.names import Queue
 from duetime.stores.base import Page
-from duetime.stores.sql.rows import PRIORITIES, QueueRow, as_json, view
-from duetime.stores.sqlite.rows import earliest, fetch, fetch_one, load_queue
-from duetime.stores.sqlite.threads import Step
+from duetime.stores.sql.rows import PRIORITIES, QueueRow, view
+from duetime.stores.sql.step import Step
 
 
 class Key(NamedTuple):
@@ -63,14 +61,14 @@ def list_keys(
 
 
 def _keys(step: Step, query: str, line: QueueRow, after: Key, limit: int) -> Iterator[Key]:
-    rows = fetch(step, query, queue=line.id, after_at=after.at, after_id=after.id, limit=limit)
+    rows = step.fetch(query, queue=line.id, after_at=after.at, after_id=after.id, limit=limit)
     return (Key(0, at, job_id) for at, job_id in rows)
 
 
 def _delayed(step: Step, line: QueueRow, after: Key, limit: int) -> Iterator[Key]:
     after_at, after_id = max((after.at, after.id), (step.now + 1, ""))
     window = {"after_at": after_at, "after_id": after_id, "last": MAX_INSTANT, "alive_at": 0, "limit": limit}
-    readings = (fetch(step, "list_waiting", queue=line.id, priority=int(each), **window) for each in PRIORITIES)
+    readings = (step.fetch("list_waiting", queue=line.id, priority=int(each), **window) for each in PRIORITIES)
     return (Key(0, at, job_id) for at, job_id in heapq.merge(*readings))
 
 
@@ -85,58 +83,51 @@ def _ready(step: Step, line: QueueRow, after: Key, limit: int, alive_at: int) ->
                 "alive_at": alive_at,
                 "limit": limit,
             }
-            for at, job_id in fetch(step, "list_waiting", queue=line.id, priority=priority, **window):
+            for at, job_id in step.fetch("list_waiting", queue=line.id, priority=priority, **window):
                 yield Key(priority, at, job_id)
 
 
 def list_jobs(step: Step, queue: Queue, state: State, cursor: str | None, limit: int) -> Page:
-    line = load_queue(step, queue)
+    line = step.load_queue(queue)
     after = Key.parse(cursor) if cursor else _START
     keys = list_keys(step, line, state, after=after, limit=limit + 1)
-    jobs, size = list[Job](), 0
-    seen = 0
-    for (row,) in (fetch(step, "get_jobs", queue=line.id, ids=as_json([key.id])) for key in keys[:limit]):
-        job = view(queue, row, step.now)
-        size += payload_bytes(job) if job else 0
-        if jobs and size > STEP_BYTES:
-            break
-        seen += 1
-        if job:
-            jobs.append(job)
-    return Page(jobs, str(keys[seen - 1]) if seen < len(keys) else None)
+    found = _within_bound(step, queue, line, [key.id for key in keys[:limit]])
+    cursor = str(keys[len(found) - 1]) if len(found) < len(keys) else None
+    return Page([job for job in found if job], cursor)
 
 
 def get(step: Step, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
-    line = load_queue(step, queue)
-    jobs, room = list[Job | None](), STEP_BYTES
-    for job_id in ids[:STEP_JOBS]:
-        found = [view(queue, row, step.now) for row in fetch(step, "get_jobs", queue=line.id, ids=as_json([job_id]))]
-        job = found[0] if found and found[0] and not _expired(found[0], step.now) else None
-        room -= payload_bytes(job) if job else 0
-        if jobs and room < 0:
+    found = _within_bound(step, queue, step.load_queue(queue), ids[:STEP_JOBS])
+    return [None if job is None or _expired(job, step.now) else job for job in found]
+
+
+def _within_bound(step: Step, queue: Queue, line: QueueRow, ids: Sequence[str]) -> list[Job | None]:
+    """The first of these jobs, at least one, whose payloads fit into STEP_BYTES; None where one is not readable."""
+    sizes = dict(step.fetch("job_sizes", queue=line.id, ids=list(ids)))
+    room, first = STEP_BYTES, list[str]()
+    for job_id in ids:
+        room -= sizes.get(job_id, 0)
+        if first and room < 0:
             break
-        jobs.append(job)
-    return jobs
+        first.append(job_id)
+    rows = step.fetch("get_jobs", queue=line.id, ids=list(set(first)))
+    jobs = {row[0]: view(queue, row, step.now) for row in rows}
+    return [jobs.get(job_id) for job_id in first]
 
 
 def _expired(job: Job, now: int) -> bool:
     return job.state is State.READY and 0 < job.expires_at < now
 
 
-def heads(step: Step, queues: Sequence[Queue]) -> list[int | None]:
-    lines = (load_queue(step, queue) for queue in queues)
-    return [None if line.paused else earliest(step, line) for line in lines]
-
-
 def counts(step: Step, queues: Sequence[Queue]) -> list[Counts]:
-    return [_counts(step, load_queue(step, queue)) for queue in queues]
+    return [_counts(step, step.load_queue(queue)) for queue in queues]
 
 
 def _counts(step: Step, line: QueueRow) -> Counts:
     """Delayed is what remains: the reading is over what is ready, which a healthy queue has little of."""
     waiting = line.jobs - line.leased - line.dead
     due = _count(step, line, 0, step.now + 1) if waiting else 0
-    (gone,) = fetch_one(step, "count_expired", queue=line.id, now=step.now)
+    (gone,) = step.fetch_one("count_expired", queue=line.id, now=step.now)
     return Counts(
         delayed=waiting - due,
         ready=due - gone,
@@ -144,53 +135,47 @@ def _counts(step: Step, line: QueueRow) -> Counts:
         dead=line.dead + (gone if line.expired_to_dead else 0),
         expired=line.expired + gone,
         now=step.now,
-        damaged=fetch_one(step, "count_jobs", queue=-line.id)[0] if line.id else 0,
+        damaged=step.fetch_one("count_jobs", queue=-line.id)[0] if line.id else 0,
     )
 
 
 def totals(step: Step, queue: Queue) -> QueueTotals:
     first = step.now // DAY_MS - TOTAL_DAYS + 1
-    rows = fetch(step, "get_totals", namespace=queue.namespace, queue=queue.name)
+    rows = step.fetch("get_totals", namespace=queue.namespace, queue=queue.name)
     running = Totals(*map(sum, zip(*(numbers for _, *numbers in rows), strict=True)))
     return QueueTotals(running, {utc_date(day): Totals(*numbers) for day, *numbers in rows if day >= first})
 
 
 def due_histogram(step: Step, queue: Queue, edges: Sequence[int]) -> list[int]:
-    line = load_queue(step, queue)
+    line = step.load_queue(queue)
     return [_count(step, line, first, last) for first, last in pairwise(edges)]
 
 
 def _count(step: Step, line: QueueRow, first: int, last: int) -> int:
     return sum(
-        fetch_one(step, "count_waiting", queue=line.id, priority=int(priority), first=first, last=last)[0]
+        step.fetch_one("count_waiting", queue=line.id, priority=int(priority), first=first, last=last)[0]
         for priority in PRIORITIES
     )
 
 
 def queues(step: Step, namespace: str | None) -> list[Queue]:
     if namespace is None:
-        return [Queue(*row) for row in fetch(step, "list_queues")]
-    return [Queue(*row) for row in fetch(step, "list_namespace", namespace=namespace)]
+        return [Queue(*row) for row in step.fetch("list_queues")]
+    return [Queue(*row) for row in step.fetch("list_namespace", namespace=namespace)]
 
 
-def check(step: Step) -> list[str]:
-    """What the rows say means something only in a file that is whole."""
-    broken = [f"the file: {finding}" for (finding,) in fetch(step, "check_file") if finding != "ok"]
-    return broken or list(_problems(step))
-
-
-def _problems(step: Step) -> Iterator[str]:
-    for name, jobs, leased, dead, *walked in fetch(step, "check_counts"):
+def check(step: Step) -> Iterator[str]:
+    for name, jobs, leased, dead, *walked in step.fetch("check_counts"):
         yield f"{name}: counts {jobs} jobs, {leased} leased, {dead} dead, but a walk finds {walked}"
-    for queue, job_id, place in fetch(step, "check_places"):
+    for queue, job_id, place in step.fetch("check_places"):
         yield f"queue {queue}: the fields of {job_id!r} do not fit place {place}"
-    for queue, job_id in fetch(step, "check_owners"):
+    for queue, job_id in step.fetch("check_owners"):
         what = "was set aside, because it cannot be read as a job" if queue < 0 else "belongs to no queue"
         yield f"queue {queue}: {job_id!r} {what}"
-    for name, reap_at, needed_at in fetch(step, "check_agenda"):
+    for name, reap_at, needed_at in step.fetch("check_agenda"):
         yield f"{name}: the reaper comes at {reap_at} and is needed at {needed_at}"
     for queue in queues(step, None):
-        line = load_queue(step, queue)
+        line = step.load_queue(queue)
         running = totals(step, queue).running
         for problem in broken_totals(running, jobs=line.jobs, leased=line.leased, dead=line.dead):
             yield f"{queue}: {problem}"

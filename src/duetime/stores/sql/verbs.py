@@ -1,51 +1,34 @@
-"""The verbs that change jobs, each as one step of the writer.
+"""The verbs that change jobs, each as one step.
 
-Every one follows the same course: read the queue and the jobs, let `rules.py` decide, write back what changed, announce
-if a job became the queue's earliest. Called in the writer's thread, inside a transaction.
+Every one follows the same course: lock and read the queue, read the jobs, let `rules.py` decide, write back what
+changed, announce if a job became the queue's earliest. Called in a thread of the store, inside a transaction.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from duetime.errors import DuetimeError, LeaseLost, MarkMismatch
-from duetime.job import DAY_MS, STEP_JOBS, TOTAL_DAYS, Event, Lease, Moved, Priority, Reason, State
+from duetime.job import DAY_MS, STEP_JOBS, TOTAL_DAYS, Event, Lease, Moved, Reason, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange
 from duetime.stores.sql import rules
-from duetime.stores.sql.rows import (
-    DEAD,
-    GONE,
-    WAITING,
-    JobRow,
-    Payload,
-    QueueRow,
-    ReadyRow,
-    as_json,
-    damaged_ready,
-    payloads_by_id,
-    ready_rows,
-)
-from duetime.stores.sqlite.rows import (
+from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, Payload, QueueRow
+from duetime.stores.sql.step import (
     TOTALS,
+    Step,
     add_to_totals,
     announce,
     changing,
     earliest,
-    execute,
-    fetch,
-    fetch_one,
     find_jobs,
-    insert_jobs,
     job_rows,
-    set_aside,
     sound_rows,
     write_jobs,
 )
-from duetime.stores.sqlite.threads import Step
-from duetime.stores.sqlite.views import list_keys
+from duetime.stores.sql.views import list_keys
 
 CLOCK_ERROR_MS = 3_600_000
 """How far ahead a clock may have been for a while: what is swept was over for longer than that."""
@@ -69,8 +52,8 @@ def push(step: Step, queue: Queue, requests: Sequence[Push]) -> list[Pushed | Du
         plan = rules.PushPlan(line, found, step.now)
         answers = [_push_once(step, queue, plan, request) for request in requests]
         if plan.removed:
-            execute(step, "delete_jobs", queue=line.id, ids=as_json(plan.removed))
-        insert_jobs(step, plan.inserted)
+            step.execute("delete_jobs", queue=line.id, ids=list(plan.removed))
+        step.insert_jobs(plan.inserted)
         if not line.paused:
             announce(step, queue, head, plan.earliest)
     return answers
@@ -88,7 +71,7 @@ def _push_once(step: Step, queue: Queue, plan: rules.PushPlan, request: Push) ->
 
 
 def _repeated(step: Step, queue: Queue, mark: Mark) -> Pushed | DuetimeError | None:
-    row = fetch_one(step, "get_mark", namespace=queue.namespace, queue=queue.name, name=mark.name, now=step.now)
+    row = step.fetch_one("get_mark", namespace=queue.namespace, queue=queue.name, name=mark.name, now=step.now)
     if row is None:
         return None
     digest, answer = row
@@ -98,8 +81,7 @@ def _repeated(step: Step, queue: Queue, mark: Mark) -> Pushed | DuetimeError | N
 
 
 def _set_mark(step: Step, queue: Queue, mark: Mark, answer: Pushed) -> None:
-    execute(
-        step,
+    step.execute(
         "set_mark",
         namespace=queue.namespace,
         queue=queue.name,
@@ -117,7 +99,7 @@ def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
     with changing(step, queue) as line:
         if line.paused or not line.jobs:
             return Reserved([[] for _ in asks], None, step.now, paused=bool(line.paused))
-        picker = rules.Picker(line, step.now, partial(_read_ready, step, queue, line))
+        picker = rules.Picker(line, step.now, partial(step.ready_jobs, queue, line))
         picked = [picker.serve(ask) for ask in asks]
         payloads = _lease(step, line, [pick for picks in picked for pick in picks])
         deliveries = [[pick.delivery(queue, payloads[pick.row.id]) for pick in picks] for picks in picked]
@@ -125,21 +107,7 @@ def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         return Reserved(deliveries, earliest(step, line), step.now, picker.ended)
 
 
-def _read_ready(
-    step: Step, queue: Queue, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
-) -> Sequence[ReadyRow]:
-    place = {"queue": line.id, "priority": int(priority), "after_at": after[0], "after_id": after[1]}
-    while True:
-        (answer,) = fetch_one(step, "ready_jobs", **place, now=step.now, limit=limit)
-        try:
-            return ready_rows(answer)
-        except msgspec.ValidationError:
-            if not (damaged := damaged_ready(answer)):
-                raise
-            set_aside(step, queue, line, damaged)
-
-
-def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str, Payload]:
+def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> Mapping[str, Payload]:
     """Write the leases, and read the payloads that go with them."""
     if not picks:
         return {}
@@ -147,9 +115,8 @@ def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> dict[str,
     for pick in picks:
         by_end.setdefault(pick.lease_until, []).append(pick.row.id)
     for lease_until, ids in by_end.items():
-        execute(step, "lease_jobs", queue=line.id, lease_until=lease_until, ids=as_json(ids))
-    (answer,) = fetch_one(step, "get_payloads", queue=line.id, ids=as_json([pick.row.id for pick in picks]))
-    return payloads_by_id(answer)
+        step.execute("lease_jobs", queue=line.id, lease_until=lease_until, ids=ids)
+    return step.payloads(line, [pick.row.id for pick in picks])
 
 
 def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
@@ -162,7 +129,7 @@ def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | Lease
             jobs = find_jobs(step, line, [lease.id for lease in leases])
             answers = [rules.ack(line, jobs.get(lease.id), lease, step.now) for lease in leases]
         if ended := [answer.id for answer in answers if isinstance(answer, Moved)]:
-            execute(step, "delete_jobs", queue=line.id, ids=as_json(ended))
+            step.execute("delete_jobs", queue=line.id, ids=ended)
     return answers
 
 
@@ -170,7 +137,7 @@ def _all_held(step: Step, line: QueueRow, leases: Sequence[Lease]) -> bool:
     fences = {(lease.id, lease.born, lease.attempt) for lease in leases}
     if not leases or len(fences) < len(leases) or not line.leased:
         return False
-    (held,) = fetch_one(step, "count_held", queue=line.id, leases=as_json(fences))
+    (held,) = step.fetch_one("count_held", queue=line.id, leases=list(fences))
     return held == len(leases)
 
 
@@ -201,14 +168,12 @@ def kill(step: Step, lease: Lease, error: str) -> Moved:
 
 
 def extend(step: Step, lease: Lease, ttr_ms: int) -> int:
-    until = step.now + ttr_ms
-
-    def decide(line: QueueRow, job: JobRow) -> None:
+    def decide(line: QueueRow, job: JobRow) -> int:
         rules.leave(line, job)
-        rules.hold(line, job, until)
+        rules.hold(line, job, step.now + ttr_ms)
+        return job.lease_until
 
-    _move_lease(step, lease, decide)
-    return until
+    return _move_lease(step, lease, decide)
 
 
 def _move_lease(step: Step, lease: Lease, decide: Callable[[QueueRow, JobRow], T]) -> T:
@@ -241,10 +206,13 @@ def cancel(step: Step, queue: Queue, ids: Sequence[str], *, finished: bool) -> l
     return answers
 
 
-def reschedule(step: Step, queue: Queue, ids: Sequence[str], due_at: int) -> list[Moved | DuetimeError | None]:
+def reschedule(
+    step: Step, queue: Queue, ids: Sequence[str], delay_ms: int, due_at: int | None
+) -> list[Moved | DuetimeError | None]:
     with changing(step, queue) as line:
         head, jobs = earliest(step, line), find_jobs(step, line, ids)
-        answers = [rules.reschedule(line, jobs[key], step.now, due_at) if key in jobs else None for key in ids]
+        at = step.now + delay_ms if due_at is None else due_at
+        answers = [rules.reschedule(line, jobs[key], step.now, at) if key in jobs else None for key in ids]
         moved = {answer.id for answer in answers if isinstance(answer, Moved)}
         _settle(step, queue, line, [jobs[job_id] for job_id in moved], head)
     return answers
@@ -256,7 +224,7 @@ def respawn(
     with changing(step, queue) as line:
         head = earliest(step, line)
         if ids is None:
-            chosen = job_rows(fetch(step, "longest_dead", queue=line.id, limit=min(limit, STEP_JOBS)))
+            chosen = job_rows(step.fetch("longest_dead", queue=line.id, limit=min(limit, STEP_JOBS)))
         else:
             chosen = find_jobs(step, line, ids[:STEP_JOBS])
         dead = [job for job in chosen.values() if job.place == DEAD]
@@ -273,7 +241,7 @@ def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) 
         line.floor = max(line.floor, step.now)
         if limit is None and set(states) == set(State):
             if not line.kept:
-                execute(step, "delete_totals", namespace=queue.namespace, queue=queue.name)
+                step.execute("delete_totals", namespace=queue.namespace, queue=queue.name)
             return _forget(step, line)
         bound = STEP_JOBS if limit is None else min(limit, STEP_JOBS)
         found = list[str]()
@@ -290,17 +258,17 @@ def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) 
 
 def _forget(step: Step, line: QueueRow) -> Purged:
     removed = line.jobs
-    execute(step, "delete_queue_jobs", queue=-line.id)
+    step.execute("delete_queue_jobs", queue=-line.id)
     if removed and line.last_born >= step.now:
         # Rare: something was born in this millisecond, or the clock has stepped back.
-        (last_born,) = fetch_one(step, "last_born", queue=line.id)
+        (last_born,) = step.fetch_one("last_born", queue=line.id)
         line.floor = max(line.floor, last_born)
     if removed <= STEP_JOBS:
-        execute(step, "delete_queue_jobs", queue=line.id)
+        step.execute("delete_queue_jobs", queue=line.id)
     else:
-        new, _ = fetch_one(step, "new_queue")
-        execute(step, "discard", queue=line.id)
-        execute(step, "change_queue_id", old=line.id, new=new)
+        new = step.new_queue_id()
+        step.execute("discard", queue=line.id)
+        step.execute("change_queue_id", old=line.id, new=new)
         line.id = new
     line.known = int(line.rules() != QueueRules())
     line.expired = line.jobs = line.leased = line.dead = line.reap_at = line.last_born = 0
@@ -322,63 +290,85 @@ def configure(step: Step, queue: Queue, change: RulesChange) -> QueueRules:
 
 
 def reap(step: Step, limit: int) -> Reaped:
+    """All of it in one step, for a database that has one writer at a time anyway."""
     moved: dict[Queue, Sequence[Moved]] = {}
     left = limit
-    for namespace, name in fetch(step, "queues_to_reap", now=step.now, limit=limit):
-        queue = Queue(namespace, name)
-        if happened := _reap_queue(step, queue, left):
+    for queue in queues_to_reap(step, limit):
+        if happened := reap_queue(step, queue, left):
             moved[queue] = happened
             left -= len(happened)
         if left <= 0:
             break
-    leftovers = _sweep(step)
-    (next_at,) = fetch_one(step, "next_reap")
-    return Reaped(moved, step.now if leftovers else next_at, step.now)
+    sweep_marks_and_counters(step)
+    forget_queues(step)
+    for queue in queues_with_old_totals(step):
+        fold_totals(step, queue)
+    more = sweep_discarded(step)
+    return Reaped(moved, step.now if more else next_reap(step), step.now)
 
 
-def _reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
+def queues_to_reap(step: Step, limit: int) -> list[Queue]:
+    return [Queue(*row) for row in step.fetch("queues_to_reap", now=step.now, limit=limit)]
+
+
+def next_reap(step: Step) -> int | None:
+    return step.fetch_one("next_reap")[0]
+
+
+def reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
     with changing(step, queue) as line:
         head = earliest(step, line)
-        lapsed = sound_rows(step, queue, line, fetch(step, "lapsed_jobs", queue=line.id, now=step.now, limit=limit))
+        lapsed = sound_rows(step, queue, line, step.fetch("lapsed_jobs", queue=line.id, now=step.now, limit=limit))
         moved = [rules.wait_again(line, job, step.now, step.now, Event.LEASE_EXPIRED) for job in lapsed.values()]
         left = limit - len(lapsed)
-        expired = sound_rows(step, queue, line, fetch(step, "expired_jobs", queue=line.id, now=step.now, limit=left))
+        expired = sound_rows(step, queue, line, step.fetch("expired_jobs", queue=line.id, now=step.now, limit=left))
         moved += [rules.expire(line, job, step.now) for job in expired.values()]
         _settle(step, queue, line, [*lapsed.values(), *expired.values()], head)
-        (next_lapse,), (next_expiry,) = (fetch_one(step, name, queue=line.id) for name in ("next_lapse", "next_expiry"))
+        (next_lapse,), (next_expiry,) = (step.fetch_one(name, queue=line.id) for name in ("next_lapse", "next_expiry"))
         line.reap_at = rules.next_visit(next_lapse, next_expiry)
         if not moved and 0 < line.idle_from() <= step.now:
             line.known = line.expired = 0
     return moved
 
 
-def _forget_queues(step: Step) -> None:
-    """Remove rows of purged queues. Their floors live on in one for the whole file."""
-    if removable := fetch(step, "removable_queues", before=step.now - PURGED_MS, limit=STEP_JOBS):
-        execute(step, "remove_queues", ids=as_json([queue_id for queue_id, _ in removable]))
-        execute(step, "forget_floor", floor=max(floor for _, floor in removable))
+# --- what the reaper sweeps: some of what nobody will ask for again
 
 
-def _fold_totals(step: Step) -> None:
-    """Add totals of days that are no longer shown to day 0. Those of a forgotten queue end with its last day."""
+def sweep_marks_and_counters(step: Step) -> None:
+    step.execute("delete_old_marks", now=step.now - CLOCK_ERROR_MS, limit=STEP_JOBS)
+    step.execute("delete_old_counters", now=step.now, limit=STEP_JOBS)
+
+
+def forget_queues(step: Step) -> None:
+    """Remove rows of purged queues. Their floors live on in one for the whole store."""
+    if removable := step.fetch("removable_queues", before=step.now - PURGED_MS, limit=STEP_JOBS):
+        step.execute("remove_queues", ids=[queue_id for queue_id, _ in removable])
+        step.execute("forget_floor", floor=max(floor for _, floor in removable))
+
+
+def queues_with_old_totals(step: Step) -> list[Queue]:
     before = step.now // DAY_MS - TOTAL_DAYS
-    for namespace, name, *numbers in fetch(step, "take_old_totals", before=before, limit=STEP_JOBS):
-        add_to_totals(step, Queue(namespace, name), 0, dict(zip(TOTALS, numbers, strict=True)))
-        execute(step, "delete_forgotten_totals", namespace=namespace, queue=name)
+    rows = step.fetch("queues_with_old_totals", before=before, limit=STEP_JOBS)
+    return list(dict.fromkeys(Queue(*row) for row in rows))
 
 
-def _sweep(step: Step) -> bool:
-    """Remove some of what nobody will ask for again; True if there are more jobs of purged queues."""
-    execute(step, "delete_old_marks", now=step.now - CLOCK_ERROR_MS, limit=STEP_JOBS)
-    execute(step, "delete_old_counters", now=step.now, limit=STEP_JOBS)
-    _forget_queues(step)
-    _fold_totals(step)
-    discarded = fetch_one(step, "some_discarded")
+def fold_totals(step: Step, queue: Queue) -> None:
+    """Add totals of days that are no longer shown to day 0. Those of a forgotten queue end with its last day."""
+    step.lock_name(queue)
+    names = {"namespace": queue.namespace, "queue": queue.name}
+    for numbers in step.fetch("take_old_totals", **names, before=step.now // DAY_MS - TOTAL_DAYS):
+        add_to_totals(step, queue, 0, dict(zip(TOTALS, numbers, strict=True)))
+    step.execute("delete_forgotten_totals", **names)
+
+
+def sweep_discarded(step: Step) -> bool:
+    """True if there are more jobs of purged queues."""
+    discarded = step.fetch_one("some_discarded")
     if discarded is None:
         return False
     (queue_id,) = discarded
-    ids = [job_id for (job_id,) in fetch(step, "some_jobs", queue=queue_id, limit=STEP_JOBS)]
-    execute(step, "delete_jobs", queue=queue_id, ids=as_json(ids))
+    ids = [job_id for (job_id,) in step.fetch("some_jobs", queue=queue_id, limit=STEP_JOBS)]
+    step.execute("delete_jobs", queue=queue_id, ids=ids)
     if len(ids) < STEP_JOBS:
-        execute(step, "forget_discarded", queue=queue_id)
-    return fetch_one(step, "some_discarded") is not None
+        step.execute("forget_discarded", queue=queue_id)
+    return step.fetch_one("some_discarded") is not None

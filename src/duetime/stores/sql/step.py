@@ -1,0 +1,178 @@
+"""A step: one transaction (or one part of it) as the verbs and the views see it.
+
+A dialect derives its own `Step`: how a named statement runs, how lists and rows travel, what is locked. The words below
+it read and write rows the same way for every dialect.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from duetime.job import DAY_MS, Priority, Totals
+from duetime.names import Queue
+from duetime.stores.base import Wake
+from duetime.stores.sql.rows import DEAD, GONE, LEASED, JobRow, Payload, QueueRow, ReadyRow
+
+log = logging.getLogger("duetime.stores")
+
+TOTALS = Totals.__struct_fields__
+"""The columns of `totals` behind the day."""
+
+
+class Step(ABC):
+    """What an operation sees: named statements, the store's now, and a place for what is to be announced.
+
+    Parameters that are lists (of ids, of leases) are passed on in the dialect's way.
+    """
+
+    def __init__(self) -> None:
+        self.wakes: list[Wake] = []
+        self.registry_version = 0
+
+    @property
+    @abstractmethod
+    def now(self) -> int:
+        """The store's clock; read again with each queue that is locked, because that may have taken a while."""
+
+    @abstractmethod
+    def fetch(self, query: str, **parameters: object) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def fetch_one(self, query: str, **parameters: object) -> Any:
+        """The row of a query that has one or none."""
+
+    @abstractmethod
+    def execute(self, query: str, **parameters: object) -> None:
+        """A statement without an answer. It may run later, but before the next one with an answer."""
+
+    # --- locks
+
+    def load_queue(self, queue: Queue) -> QueueRow:
+        row = self.fetch_one("load_queue", namespace=queue.namespace, name=queue.name)
+        return QueueRow(*row) if row else QueueRow()
+
+    @abstractmethod
+    def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
+        """A queue's row, which nobody else changes until the transaction ends; True if it was made just now."""
+
+    @abstractmethod
+    def new_queue_id(self) -> int:
+        """A number under which there are no jobs."""
+
+    @abstractmethod
+    def lock_name(self, queue: Queue) -> None:
+        """As `lock_queue`, for what is kept by the name of a queue that need not be there."""
+
+    @abstractmethod
+    def lock_registry(self) -> None:
+        """Nobody else writes records until the transaction ends."""
+
+    @abstractmethod
+    def lock_counter(self, name: str) -> None:
+        """Nobody else changes this counter until the transaction ends."""
+
+    # --- many rows at once
+
+    @abstractmethod
+    def ready_jobs(
+        self, queue: Queue, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
+    ) -> Sequence[ReadyRow]:
+        """What a consumer may get from one priority after (due_at, id), in order, without payloads."""
+
+    @abstractmethod
+    def payloads(self, line: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]: ...
+
+    @abstractmethod
+    def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Rows of `rows.insert_values`."""
+
+    @abstractmethod
+    def move_jobs(self, line: QueueRow, jobs: Sequence[JobRow]) -> None:
+        """Write back jobs that are in another place, or in the same with other fields."""
+
+    @abstractmethod
+    def update_queue(self, line: QueueRow) -> None: ...
+
+    def heads(self, queues: Sequence[Queue]) -> list[int | None]:
+        """The contract's `heads`."""
+        lines = (self.load_queue(queue) for queue in queues)
+        return [None if line.paused else earliest(self, line) for line in lines]
+
+
+@contextmanager
+def changing(step: Step, queue: Queue, *, create: bool = False) -> Generator[QueueRow, None, None]:
+    """A queue's row while a step changes it; written back if it did."""
+    line, is_new = step.lock_queue(queue, create=create)
+    held = line.jobs
+    before = None if is_new else line.columns()
+    yield line
+    if held and not line.jobs:
+        line.last_born = max(line.last_born, step.now)
+    if not line.jobs and (idle_from := line.idle_from()):
+        line.reap_by(idle_from)
+    if line.id and line.columns() != before:
+        step.update_queue(line)
+    if line.happened:
+        add_to_totals(step, queue, step.now // DAY_MS, line.happened)
+
+
+def add_to_totals(step: Step, queue: Queue, day: int, happened: Mapping[str, int]) -> None:
+    numbers = {what: happened.get(what, 0) for what in TOTALS}
+    step.execute("add_to_totals", namespace=queue.namespace, queue=queue.name, day=day, **numbers)
+
+
+def find_jobs(step: Step, line: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:
+    return job_rows(step.fetch("find_jobs", queue=line.id, ids=list(ids)) if line.jobs else [])
+
+
+def job_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, JobRow]:
+    """Rows of `find_jobs` and its like by id, in their order."""
+    return {row[0]: JobRow(*row) for row in rows}
+
+
+def write_jobs(step: Step, line: QueueRow, jobs: Iterable[JobRow]) -> None:
+    """Write back jobs that the rules have moved or ended."""
+    moved, gone = list[JobRow](), list[str]()
+    for job in jobs:
+        if job.place == GONE:
+            gone.append(job.id)
+        else:
+            moved.append(job)
+    if moved:
+        step.move_jobs(line, moved)
+    if gone:
+        step.execute("delete_jobs", queue=line.id, ids=gone)
+
+
+def set_aside(step: Step, queue: Queue, line: QueueRow, ids: Sequence[Any]) -> None:
+    """Put rows that cannot be read as jobs out of everybody's way; counts and `check` show them."""
+    for (place,) in step.fetch("set_aside_jobs", queue=line.id, ids=list(ids)):
+        line.jobs -= 1
+        line.leased -= place == LEASED
+        line.dead -= place == DEAD
+    for job_id in ids:
+        log.error("damaged_job_set_aside", extra={"queue": str(queue), "job": str(job_id)})
+
+
+def sound_rows(step: Step, queue: Queue, line: QueueRow, rows: list[tuple[Any, ...]]) -> dict[str, JobRow]:
+    """As `job_rows`, without those whose numbers are none, which are set aside."""
+    damaged = [row[0] for row in rows if any(type(value) is not int for value in row[1:])]
+    if damaged:
+        set_aside(step, queue, line, damaged)
+    return job_rows(row for row in rows if row[0] not in damaged)
+
+
+def earliest(step: Step, line: QueueRow) -> int | None:
+    """The earliest due_at of what waits in a queue, expired or not."""
+    if line.jobs == line.leased + line.dead:
+        return None
+    heads = step.fetch_one("heads", queue=line.id)
+    return min((head for head in heads if head is not None), default=None)
+
+
+def announce(step: Step, queue: Queue, head: int | None, due_at: int | None) -> None:
+    """Tell the world that a job waits from `due_at` on, if that is before everything that waited so far (`head`)."""
+    if due_at is not None and (head is None or due_at < head):
+        step.wakes.append(Wake(queue, due_at))

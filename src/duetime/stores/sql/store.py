@@ -1,0 +1,138 @@
+"""The contract's verbs as steps. A dialect says in which thread, on which connection and in which transaction they run.
+
+The rules are in `rules.py`, the steps in `verbs.py` and `views.py`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost
+from duetime.job import Counts, Job, Lease, Moved, QueueTotals, State
+from duetime.names import Queue
+from duetime.stores.base import (
+    Ask,
+    Page,
+    Purged,
+    Push,
+    Pushed,
+    QueueRules,
+    Reaped,
+    Reserved,
+    RulesChange,
+    Wake,
+)
+from duetime.stores.sql import verbs, views
+from duetime.stores.sql.step import Step
+from duetime.stores.sql.wake import WakeHub
+
+BIG_JOBS = 50
+"""An operation on so many jobs takes long enough that nobody shall wait for it who need not."""
+
+T = TypeVar("T")
+
+
+class SqlStore(ABC):
+    """What the stores of all dialects have in common of `stores.base.Store`."""
+
+    _hub: WakeHub
+
+    @abstractmethod
+    async def _write(
+        self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
+    ) -> T:
+        """Run a step that changes `queue`, up to so many `jobs` of it. One that `adds` jobs may be refused for room."""
+
+    @abstractmethod
+    async def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> T:
+        """Run a step that only looks, on one snapshot."""
+
+    # --- the hot path
+
+    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        jobs = sum(len(request.jobs) for request in requests)
+        return await self._write(lambda step: verbs.push(step, queue, requests), queue=queue, jobs=jobs, adds=True)
+
+    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        jobs = sum(ask.limit for ask in asks)
+        return await self._write(lambda step: verbs.reserve(step, queue, asks), queue=queue, jobs=jobs)
+
+    async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
+        return await self._write(lambda step: verbs.ack(step, queue, leases), queue=queue, jobs=len(leases))
+
+    async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
+        return await self._write(lambda step: verbs.release(step, lease, delay_ms, error), queue=lease.queue)
+
+    async def give_back(self, lease: Lease) -> Moved:
+        return await self._write(lambda step: verbs.give_back(step, lease), queue=lease.queue)
+
+    async def kill(self, lease: Lease, error: str = "") -> Moved:
+        return await self._write(lambda step: verbs.kill(step, lease, error), queue=lease.queue)
+
+    async def extend(self, lease: Lease, ttr_ms: int) -> int:
+        return await self._write(lambda step: verbs.extend(step, lease, ttr_ms), queue=lease.queue)
+
+    async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
+        return await self._write(
+            lambda step: verbs.cancel(step, queue, ids, finished=finished), queue=queue, jobs=len(ids)
+        )
+
+    async def reschedule(
+        self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
+    ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
+        return await self._write(
+            lambda step: verbs.reschedule(step, queue, ids, delay_ms, due_at), queue=queue, jobs=len(ids)
+        )
+
+    @abstractmethod
+    async def reap(self, limit: int = 500) -> Reaped: ...
+
+    def wakeups(self) -> AsyncIterator[Wake]:
+        return self._hub.wakes()
+
+    # --- looking and administering
+
+    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+        return await self._read(lambda step: step.heads(queues))
+
+    async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
+        return await self._read(lambda step: views.get(step, queue, ids), queue=queue)
+
+    async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+        return await self._read(lambda step: views.list_jobs(step, queue, state, cursor, limit), queue=queue)
+
+    async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
+        return await self._read(lambda step: views.counts(step, queues))
+
+    async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
+        return await self._read(lambda step: [views.totals(step, queue) for queue in queues])
+
+    async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
+        return await self._read(lambda step: views.queues(step, namespace))
+
+    async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
+        return await self._read(lambda step: views.due_histogram(step, queue, edges), queue=queue)
+
+    async def respawn(
+        self,
+        queue: Queue,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = 1,
+        ttl_ms: int = 0,
+        tries: int | None = None,
+    ) -> Sequence[Moved]:
+        return await self._write(
+            lambda step: verbs.respawn(step, queue, ids, limit, ttl_ms, tries), queue=queue, jobs=limit
+        )
+
+    async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
+        return await self._write(lambda step: verbs.purge(step, queue, states, limit), queue=queue, jobs=BIG_JOBS)
+
+    async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
+        if change is None:
+            return await self._read(lambda step: step.load_queue(queue).rules())
+        return await self._write(lambda step: verbs.configure(step, queue, change), queue=queue)
+
+    async def check(self) -> Sequence[str]:
+        return await self._read(lambda step: list(views.check(step)))

@@ -1,0 +1,104 @@
+"""A step on a SQLite connection: lists travel as JSON, one writer at a time is all the locking there is."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, cast
+
+import msgspec
+
+from duetime.job import Priority
+from duetime.names import Queue
+from duetime.stores.sql.queries import for_rows
+from duetime.stores.sql.rows import (
+    JobRow,
+    Payload,
+    QueueRow,
+    ReadyRow,
+    as_json,
+    damaged_ready,
+    payloads_by_id,
+    ready_rows,
+)
+from duetime.stores.sql.step import Step, set_aside
+from duetime.stores.sqlite.connection import QUERIES
+
+_INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
+
+
+class SqliteStep(Step):
+    """Its transaction is the writer's, or a snapshot of the reader."""
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        super().__init__()
+        self.connection = connection
+        self._now = now
+
+    @property
+    def now(self) -> int:
+        return self._now
+
+    def fetch(self, query: str, **parameters: object) -> list[tuple[Any, ...]]:
+        return self._run(query, parameters).fetchall()
+
+    def fetch_one(self, query: str, **parameters: object) -> Any:
+        return self._run(query, parameters).fetchone()
+
+    def execute(self, query: str, **parameters: object) -> None:
+        self._run(query, parameters)
+
+    def _run(self, query: str, parameters: dict[str, object]) -> sqlite3.Cursor:
+        for name, value in parameters.items():
+            if isinstance(value, list):
+                parameters[name] = as_json(cast("list[object]", value))
+        return self.connection.execute(QUERIES[query], parameters)
+
+    def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
+        line = self.load_queue(queue)
+        if line.id or not create:
+            return line, False
+        line.id, line.floor = self.fetch_one("new_queue")
+        self.execute("insert_queue", id=line.id, namespace=queue.namespace, name=queue.name)
+        return line, True
+
+    def new_queue_id(self) -> int:
+        return self.fetch_one("new_queue")[0]
+
+    def lock_name(self, queue: Queue) -> None:
+        """The transaction is the only one that writes; so for the other locks."""
+
+    def lock_registry(self) -> None: ...
+
+    def lock_counter(self, name: str) -> None: ...
+
+    def ready_jobs(
+        self, queue: Queue, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
+    ) -> Sequence[ReadyRow]:
+        place = {"queue": line.id, "priority": int(priority), "after_at": after[0], "after_id": after[1]}
+        while True:
+            (answer,) = self.fetch_one("ready_jobs", **place, now=self.now, limit=limit)
+            try:
+                return ready_rows(answer)
+            except msgspec.ValidationError:
+                if not (damaged := damaged_ready(answer)):
+                    raise
+                set_aside(self, queue, line, damaged)
+
+    def payloads(self, line: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]:
+        (answer,) = self.fetch_one("get_payloads", queue=line.id, ids=list(ids))
+        return payloads_by_id(answer)
+
+    def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """In as few statements as fixed sizes allow, so that each of them stays prepared."""
+        start = 0
+        for size, insert in _INSERTS:
+            while len(rows) - start >= size:
+                self.connection.execute(insert, list(chain.from_iterable(rows[start : start + size])))
+                start += size
+
+    def move_jobs(self, line: QueueRow, jobs: Sequence[JobRow]) -> None:
+        rows = [{"queue": line.id, **msgspec.structs.asdict(job)} for job in jobs]
+        self.connection.executemany(QUERIES["move_job"], rows)
+
+    def update_queue(self, line: QueueRow) -> None:
+        self.connection.execute(QUERIES["update_queue"], (*line.columns(), line.id))
