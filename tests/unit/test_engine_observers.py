@@ -75,7 +75,7 @@ class Watcher(Observer):
     def promise(self) -> Future[None] | None:
         return self.promised
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.heard.append(("close", None))
 
     def told(self, *, without: Sequence[str] = ("grouped", "reaped")) -> list[tuple[str, object]]:

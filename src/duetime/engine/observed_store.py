@@ -27,6 +27,8 @@ class ObservedStore:
     # --- grouped by the engine
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        if self._observers.must_prepare:
+            await self._observers.prepare()
         with self._observers.call("push"):
             answers = await self._store.push(queue, requests)
             for one in self._observers.all:
@@ -41,6 +43,8 @@ class ObservedStore:
         return reserved
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
+        if self._observers.must_prepare:
+            await self._observers.prepare()
         with self._observers.call("ack"):
             answers = await self._store.ack(queue, leases)
             for one in self._observers.all:
@@ -48,6 +52,8 @@ class ObservedStore:
         return answers
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
+        if self._observers.must_prepare:
+            await self._observers.prepare()
         with self._observers.call("cancel"):
             answers = await self._store.cancel(queue, ids)
             for one in self._observers.all:
@@ -56,6 +62,8 @@ class ObservedStore:
 
     async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         """Cancel in the name of a consumer that has finished."""
+        if self._observers.must_prepare:
+            await self._observers.prepare()
         with self._observers.call("cancel"):
             answers = await self._store.cancel(queue, ids, finished=True)
             for one in self._observers.all:
@@ -75,6 +83,8 @@ class ObservedStore:
 
     async def _settle(self, verb: str, lease: Lease, call: Callable[[], Awaitable[Moved]]) -> Moved:
         async def step() -> Moved:
+            if self._observers.must_prepare:
+                await self._observers.prepare()
             with self._observers.call(verb):
                 moved = await call()
                 for one in self._observers.all:
@@ -98,6 +108,8 @@ class ObservedStore:
 
     async def _move(self, verb: str, queue: Queue, call: Callable[[], Awaitable[Sequence[T]]]) -> Sequence[T]:
         async def step() -> Sequence[T]:
+            if self._observers.must_prepare:
+                await self._observers.prepare()
             with self._observers.call(verb):
                 answers = await call()
                 for one in self._observers.all:
@@ -109,6 +121,8 @@ class ObservedStore:
 
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None) -> Purged:
         async def step() -> Purged:
+            if self._observers.must_prepare:
+                await self._observers.prepare()
             with self._observers.call("purge"):
                 purged = await self._store.purge(queue, states, limit=limit)
                 for one in self._observers.all:

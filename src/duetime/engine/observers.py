@@ -32,6 +32,16 @@ class Observer:
     must_hear_all = False
     """Whether a step that has begun is finished and told even if its caller goes away."""
 
+    @property
+    def must_prepare(self) -> bool:
+        """Whether `prepare` is to be called before the store is asked to change anything."""
+        return False
+
+    async def prepare(self) -> None:
+        """The store is about to be asked to change something for the first time. Raise a DuetimeError to prevent
+        that; then the next call asks again.
+        """
+
     def admit(self, verb: str) -> None:
         """The store is about to be asked. Raise a DuetimeError to prevent that."""
 
@@ -78,8 +88,8 @@ class Observer:
         """Done when everything that was told, and must be on record before an answer, is so; None if it is."""
         return None
 
-    def close(self) -> None:
-        """The engine has stopped."""
+    async def close(self) -> None:
+        """The engine has stopped; its store is still open."""
 
 
 class Watched(NamedTuple):
@@ -95,8 +105,16 @@ class Observers:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.all = tuple(observers)
         self._must_hear_all = any(one.must_hear_all for one in self.all)
+        self.must_prepare = any(one.must_prepare for one in self.all)
         self._calls = 0
         self._steps: set[asyncio.Task[Any]] = set()
+
+    async def prepare(self) -> None:
+        """Once, before the first call that may change something; raises what an observer refuses it with."""
+        for one in self.all:
+            if one.must_prepare:
+                await one.prepare()
+        self.must_prepare = False
 
     @contextmanager
     def call(self, verb: str) -> Generator[None]:
@@ -158,4 +176,4 @@ class Observers:
             # Those who wait for it are told what became of it; here it only has to be over.
             await asyncio.gather(promised, return_exceptions=True)
         for one in self.all:
-            one.close()
+            await one.close()

@@ -4,6 +4,7 @@ What may happen again (delivered, released, given back, lapsed) is written soon 
 else the engine waits for `promise` before it answers.
 """
 
+import asyncio
 from asyncio import Future
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from duetime.journal import pool_journal
 from duetime.journal.events import Draft
 from duetime.journal.journal import Journal
 from duetime.journal.pushed_lines import pushed_lines
+from duetime.journal.registered_nodes import NodeRegistration
 from duetime.journal.repeated_pushes import RepeatedPushes, has_repeated
 from duetime.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
@@ -37,21 +39,42 @@ class JournalObserver(Observer):
         self._time = StoreTime()
         self._known: pool_journal.Journaling | None = None
         self._repeated = RepeatedPushes(store, journal, pool)
+        self._registration = NodeRegistration(store, journal.node)
         self._calls: dict[int, int] = {}
 
     async def begin(self) -> None:
         """The pool journals from now on, if it did not. Raises StoreUnavailable."""
         await self._read_clock()
         self._known = await pool_journal.begin(self._store, self._pool)
+        if self._journal.writer.is_open:
+            await self._registration.make()
         self._journal.keep_for(self._pool, self._pulse, self._renew)
 
+    @property
+    def must_prepare(self) -> bool:
+        """A lazy journal has no node yet."""
+        return not self._registration.is_made
+
+    async def prepare(self) -> None:
+        """The node begins and registers. Raises StoreUnavailable."""
+        self._journal.ready()
+        await self._registration.make()
+
     async def _renew(self) -> None:
-        """A store that was wiped has forgotten since when it journals; the journal has not."""
+        """A store that was wiped has forgotten since when it journals and who does; the journal has not."""
         if self._known:
             await pool_journal.remember(self._store, self._known)
+        if self._journal.writer.is_open:
+            await self._registration.make()
+            await self._registration.renew()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._journal.release(self._pool)
+        if self._registration.is_made:
+            # Where this fails, the node's own end in the journal says the same.
+            with suppress(DuetimeError, OSError):
+                await asyncio.to_thread(self._journal.writer.flush)
+                await self._registration.end(self._journal.writer.seq)
 
     def promise(self) -> Future[None] | None:
         return self._journal.promise()

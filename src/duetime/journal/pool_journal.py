@@ -14,6 +14,7 @@ from duetime.clock import rfc3339
 from duetime.errors import InvalidSettings, VersionConflict
 from duetime.job import Event, Lease, Moved, State
 from duetime.journal.events import REPEATED, Draft
+from duetime.journal.registered_nodes import forget, registered
 from duetime.names import Queue
 from duetime.stores.base import Reserved, Store
 
@@ -50,6 +51,7 @@ async def remember(store: Store, journaling: Journaling) -> None:
 
 async def end(store: Store) -> bool:
     """The pool journals no longer: engines may start without. False if it did not."""
+    await forget(store, await registered(store))
     return await store.registry.delete(KIND, KEY)
 
 

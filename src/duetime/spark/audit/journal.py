@@ -5,14 +5,15 @@ and what the lake has by then is left out of the copy. Nothing of an open segmen
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from duetime.errors import DuetimeError, InvalidRequest
+from duetime.journal.registered_nodes import RegisteredNode
 from duetime.journal.segments import parse
 from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.run import DamagedLines, about_events, extents, find_damage, run_ingest
@@ -52,25 +53,51 @@ class JournalNow:
     nodes: dict[str, NodeState]
     damage: list[DamagedLines]
     lasts: dict[str, int] = field(default_factory=dict[str, int])
+    registered: Mapping[str, RegisteredNode] = field(default_factory=dict[str, RegisteredNode])
+
+    def node(self, name: str) -> NodeState:
+        """What has been read of it."""
+        return self.nodes.get(name, NodeState())
 
     def silent(self, pool: str | None, after: int) -> list[str]:
-        return sorted(name for name, node in self.nodes.items() if node.is_silent(pool, after))
+        """The nodes that may still tell of something before `after`."""
+        return sorted(name for name in {**self.nodes, **self.registered} if self._is_silent(name, pool, after))
+
+    def _is_silent(self, name: str, pool: str | None, after: int) -> bool:
+        node, record = self.node(name), self.registered.get(name)
+        if record is None or record.at > after:
+            return node.is_silent(pool, after)
+        # What a node that signed off still owes is a gap.
+        return record.last is None and not node.closed and not node.has_beat(pool, after)
+
+    def awaited(self, pool: str | None, after: int) -> list[str]:
+        """The silent nodes, and those whose last entries are still on their way."""
+        behind = [name for name, record in self.registered.items() if (record.last or 0) > self.node(name).last]
+        return sorted({*self.silent(pool, after), *behind})
 
     def problems(self, pool: str | None = None, after: int | None = None) -> list[JournalProblem]:
-        """Gaps and damage, and, if a time is given, who has not told everything before it."""
+        """Gaps and damage, and, if a time is given, the nodes that have not told everything before it."""
         found = [
             JournalProblem("damage", one.node, f"{one.file}, line {one.line}: {one.problem}")
             for one in self.damage
-            if not self.nodes.get(one.node, NodeState()).has(one.seq)  # another copy of the segment had it whole
+            if not self.node(one.node).has(one.seq)  # another copy of the segment had it whole
         ]
-        for name, node in sorted(self.nodes.items()):
+        for name in sorted({**self.nodes, **self.registered}):
             explained = {one.seq for one in self.damage if one.node == name}
-            for first, last in without(node.gaps(self.lasts.get(name, 0)), explained):
+            known_last = max(self.lasts.get(name, 0), self._signed_off(name))
+            for first, last in without(self.node(name).gaps(known_last), explained):
                 found.append(JournalProblem("gap", name, f"entries {first} to {last} are missing ({last - first + 1})"))
         if after is not None:
-            silent = "no heartbeat since the scan of the store, and not closed"
-            found += [JournalProblem("silent", name, silent) for name in self.silent(pool, after)]
+            for name in self.silent(pool, after):
+                heard = "no heartbeat since the scan of the store, and not closed"
+                detail = heard if name in self.nodes else "registered, and nothing of it has arrived"
+                found.append(JournalProblem("silent", name, detail))
         return found
+
+    def _signed_off(self, name: str) -> int:
+        """The last entry that the node itself spoke of, 0 if it did not."""
+        record = self.registered.get(name)
+        return record.last or 0 if record else 0
 
 
 @dataclass(frozen=True)
@@ -82,13 +109,19 @@ class Wait:
 
 
 def read_until(
-    lake: Lake, journal: str, run: str, *, awaited: Callable[[JournalNow], Sequence[str]], wait: Wait
+    lake: Lake,
+    journal: str,
+    run: str,
+    *,
+    registered: Mapping[str, RegisteredNode],
+    awaited: Callable[[JournalNow], Sequence[str]],
+    wait: Wait,
 ) -> JournalNow:
     """Read on until no node is awaited any more, or the time is up: the caller looks at the journal's problems."""
     deadline = time.monotonic() + wait.seconds
     tell_at = wait.seconds
     while True:
-        now = read_now(lake, journal, run)
+        now = replace(read_now(lake, journal, run), registered=registered)
         nodes, left_s = awaited(now), deadline - time.monotonic()
         if not nodes or left_s <= 0:
             return now
@@ -169,7 +202,7 @@ def _unknown(known: dict[str, NodeState]) -> Column:
 def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[JournalProblem]:
     """Raises JournalIncomplete with the names of the nodes; answers what was assumed away."""
     lost = set(assume_lost)
-    if unknown := lost - set(now.nodes):
+    if unknown := lost - set(now.nodes) - set(now.registered):
         raise InvalidRequest(f"--assume-lost: the journal knows no node {', '.join(sorted(unknown))}")
     problems = now.problems(pool, after)
     if left := [one for one in problems if one.node not in lost]:

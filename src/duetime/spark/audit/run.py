@@ -5,7 +5,7 @@ until every node has told everything up to the end of the scan. What was found s
 Driver code.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from duetime.ids import IdMaker
 from duetime.job import Event
+from duetime.journal.registered_nodes import RegisteredNode
 from duetime.names import DEFAULT_POOL, Queue
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, read_until
@@ -95,19 +96,23 @@ def run_audit(
 def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: Told = lambda step: None) -> Evidence:
     """The store first, then the journal past that moment, then the jobs."""
     scanned: Scanned | None = None
+    registered: Mapping[str, RegisteredNode] = {}
     if beside:
         told("scanning the store")
         view = open_view(beside.url, beside.token)
         try:
             scanned = scan_store(lake, view, beside, run)
+            # After the scan: a node that is not known yet has done nothing that the scan could show.
+            registered = view.registered()
         finally:
             view.close()
 
     def awaited(now: JournalNow) -> Sequence[str]:
-        return () if scanned is None else now.silent(scanned.pool, scanned.ended_at)
+        return () if scanned is None else now.awaited(scanned.pool, scanned.ended_at)
 
     told("reading the journal")
-    now = read_until(lake, journal, run, awaited=awaited, wait=Wait(beside.wait_s if beside else 0, told))
+    wait = Wait(beside.wait_s if beside else 0, told)
+    now = read_until(lake, journal, run, registered=registered, awaited=awaited, wait=wait)
     told("following the jobs")
     run_lifecycle(lake)
     jobs = jobs_now(lake, now)

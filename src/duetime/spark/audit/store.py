@@ -5,7 +5,7 @@ and must also work where the pool journals. The scan runs on the executors, a ta
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
@@ -19,6 +19,7 @@ from duetime.client.transport import is_http
 from duetime.errors import DuetimeError
 from duetime.job import STEP_JOBS, IfExists, Job, Moved, State
 from duetime.journal.pool_journal import Journaling, known
+from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.names import Queue
 from duetime.spark.audit.transform import SCAN
 from duetime.spark.schemas import frame
@@ -40,6 +41,10 @@ class StoreView(Protocol):
 
     def journaling(self) -> Journaling | None:
         """Since when, and under which name, the pool journals; None if the store does not tell."""
+        ...
+
+    def registered(self) -> Mapping[str, RegisteredNode]:
+        """The nodes of the journal; none if the store does not tell."""
         ...
 
     def queues(self) -> list[Queue]: ...
@@ -77,6 +82,9 @@ class ServerView:
     def journaling(self) -> Journaling | None:
         return None
 
+    def registered(self) -> Mapping[str, RegisteredNode]:
+        return {}
+
     def queues(self) -> list[Queue]:
         return [status.queue for status in self._send(calls.statuses(None))]
 
@@ -113,6 +121,9 @@ class OpenedStore:
 
     def journaling(self) -> Journaling | None:
         return self._runner.run(known(self._store))
+
+    def registered(self) -> Mapping[str, RegisteredNode]:
+        return self._runner.run(registered(self._store))
 
     def queues(self) -> list[Queue]:
         return list(self._runner.run(self._store.queues()))

@@ -53,6 +53,11 @@ class NodeState(Struct, frozen=True):
         beats = [beat for name, beat in self.beats.items() if pool in (None, name)]
         return any(beat <= after for beat in beats)
 
+    def has_beat(self, pool: str | None, after: int) -> bool:
+        """Whether everything that happened before `after` has been told. No pool means all that it has told of."""
+        beats = [beat for name, beat in self.beats.items() if pool in (None, name)]
+        return bool(beats) and all(beat > after for beat in beats)
+
     def overlaps(self, other: "NodeState") -> bool:
         return any(mine[0] <= its[1] and its[0] <= mine[1] for mine in self.ranges for its in other.ranges)
 

@@ -1,0 +1,110 @@
+"""The nodes of a pool's journal, as its registry knows them.
+
+A node registers before its first event and signs off with its last one. So a reader knows which nodes exist before
+anything of theirs has arrived, and can tell a journal that is complete from one that is still on its way. Living nodes
+remember what the registry says, and tell it to a store that was wiped.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from duetime.errors import VersionConflict
+from duetime.stores.base import Store
+from duetime.stores.registry import Record
+
+KIND = "journal_node"
+
+
+class RegisteredNode(Struct, frozen=True, omit_defaults=True):
+    """`at` is the store's time at which the node registered: nothing of it happened before.
+
+    `last` is the seq up to which its entries are about this pool; None while the node may still write some.
+    """
+
+    at: int
+    last: int | None = None
+
+
+async def register(store: Store, node: str) -> None:
+    """The node may write entries about the store's pool from now on. Idempotent; a node that signed off is back."""
+    record = await store.registry.get(KIND, node)
+    at = _decode(record).at if record else (await store.ping()).now
+    if record is None or _decode(record).last is not None:
+        await store.registry.put(KIND, node, msgspec.json.encode(RegisteredNode(at)))
+
+
+async def sign_off(store: Store, node: str, last: int) -> None:
+    """The node writes no more about the store's pool; its entries up to `last` are written."""
+    record = await store.registry.get(KIND, node)
+    at = _decode(record).at if record else (await store.ping()).now
+    await store.registry.put(KIND, node, msgspec.json.encode(RegisteredNode(at, last)))
+
+
+async def registered(store: Store) -> dict[str, RegisteredNode]:
+    """All nodes by name."""
+    return {record.key: _decode(record) for record in await store.registry.list_records(KIND)}
+
+
+async def forget(store: Store, nodes: Iterable[str]) -> None:
+    """Remove nodes about which nothing can be missing any more."""
+    for node in nodes:
+        await store.registry.delete(KIND, node)
+
+
+def _decode(record: Record) -> RegisteredNode:
+    return msgspec.json.decode(record.value, type=RegisteredNode)
+
+
+class NodeRegistration:
+    """One process's registration with one pool, and what the registry told about the other nodes."""
+
+    def __init__(self, store: Store, node: str) -> None:
+        self._store, self._node = store, node
+        self._known: dict[str, bytes] = {}
+        self._version = 0
+        self.is_made = False
+        self._has_ended = False
+        self._making = asyncio.Lock()
+
+    async def make(self) -> None:
+        """Raises StoreUnavailable; the node must not write then."""
+        async with self._making:
+            if not (self.is_made or self._has_ended):
+                await register(self._store, self._node)
+                await self._learn()
+                self.is_made = True
+
+    async def renew(self) -> None:
+        """Follow the registry; if the store was wiped, tell it what it knew."""
+        if not self.is_made:
+            return
+        if await self._store.registry.get(KIND, self._node) is not None:
+            await self._learn()
+            return
+        await _put_missing(self._store, self._known)
+        self._version = 0
+
+    async def end(self, last: int) -> None:
+        async with self._making:
+            self.is_made, self._has_ended = False, True
+            await sign_off(self._store, self._node, last)
+
+    async def _learn(self) -> None:
+        changes = await self._store.registry.changes(self._version)
+        if changes.whole:
+            self._known.clear()
+        for kind, node in changes.deleted:
+            if kind == KIND:
+                self._known.pop(node, None)
+        self._known |= {record.key: record.value for record in changes.records if record.kind == KIND}
+        self._version = changes.version
+
+
+async def _put_missing(store: Store, records: Mapping[str, bytes]) -> None:
+    for node, value in records.items():
+        with suppress(VersionConflict):  # somebody else was quicker
+            await store.registry.put(KIND, node, value, if_version=0)

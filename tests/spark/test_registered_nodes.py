@@ -1,0 +1,84 @@
+"""What several hosts wrote: a node that is registered and not heard is named, and nothing is pushed before that."""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from duetime.client import AsyncClient
+from duetime.job import Job, NewJob
+from duetime.journal.registered_nodes import RegisteredNode
+from duetime.names import Queue
+from duetime.spark.audit.journal import JournalIncomplete, JournalNow
+from duetime.spark.audit.run import Beside
+from duetime.spark.lake.lake import Lake, Manifest
+from duetime.spark.lake.nodes import NodeState
+from duetime.spark.reconcile.run import run_reconcile
+from duetime.stores.open import open_store
+
+QUEUE = Queue("default", "orders")
+IDS = [f"order-{number}" for number in range(6)]
+
+
+async def two_hosts(url: str, here: Path, there: Path) -> None:
+    """One accepts all jobs and ends, the other one acks the first three."""
+    async with AsyncClient(url, journal=str(here)) as client:
+        await client.queue(QUEUE.name).bulk([NewJob(name, b"body") for name in IDS])
+    async with AsyncClient(url, journal=str(there)) as client:
+        await client.queue(QUEUE.name).ack(await client.queue(QUEUE.name).reserve(limit=3))
+
+
+def get(url: str, ids: Sequence[str]) -> list[Job | None]:
+    async def work() -> list[Job | None]:
+        store = await open_store(url)
+        found = list(await store.get(QUEUE, ids))
+        await store.close()
+        return found
+
+    return asyncio.run(work())
+
+
+def test_jobs_that_another_host_acked_are_not_pushed_again(spark: SparkSession, tmp_path: Path) -> None:
+    url, here, there = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal", tmp_path / "other-host"
+    asyncio.run(two_hosts(url, here, there))
+    [other] = [path.name for path in there.iterdir()]
+    lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(url, wait_s=0)
+
+    with pytest.raises(JournalIncomplete, match=rf"{other}: entries 1 to \d+ are missing") as stopped:
+        run_reconcile(lake, str(here), beside)
+    assert stopped.value.fields["nodes"] == [other]
+    assert get(url, IDS[:3]) == [None] * 3
+
+    shutil.copytree(there / other, here / other)
+    done = run_reconcile(lake, str(here), beside)
+    assert (done.lost, done.counts) == (0, {})
+    assert get(url, IDS[:3]) == [None] * 3
+
+
+def problems(name: str, record: RegisteredNode) -> list[tuple[str, str]]:
+    """What a registered node owes to a reader who scanned the store at 100 and has read three nodes."""
+    read = {
+        "ended": NodeState([(1, 9)], {"default": 50}, closed=True),
+        "beats": NodeState([(1, 9)], {"default": 101, "east": 40}),
+        "behind": NodeState([(1, 4)], {"default": 101}),
+    }
+    late: Any = None
+    now = JournalNow(Manifest(), late, 0, read, [], registered={name: record})
+    found = now.problems("default", 100)
+    assert [one.node for one in found] == now.awaited("default", 100)
+    return [(one.kind, one.detail) for one in found]
+
+
+def test_each_registered_node_is_heard_past_the_scan_or_named() -> None:
+    nothing = [("silent", "registered, and nothing of it has arrived")]
+    assert problems("killed", RegisteredNode(at=90)) == nothing
+    assert problems("began-after-the-scan", RegisteredNode(at=101)) == []
+    assert problems("had-nothing-to-say", RegisteredNode(at=90, last=0)) == []
+    assert problems("not-shipped-yet", RegisteredNode(at=90, last=3)) == [("gap", "entries 1 to 3 are missing (3)")]
+    assert problems("ended", RegisteredNode(at=10)) == []
+    assert problems("beats", RegisteredNode(at=10)) == []
+    assert problems("behind", RegisteredNode(at=10, last=6)) == [("gap", "entries 5 to 6 are missing (2)")]
