@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.shell import Shell, program
 from tests.plugins.processes import guard, release
 
-STOP_S = 20
+STOP_S = 90
 
 
 @pytest.fixture

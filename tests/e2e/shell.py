@@ -18,7 +18,7 @@ from unittest import mock
 
 from duetime.cli.main import main
 
-DEADLINE_S = 50
+DEADLINE_S = 120
 
 
 def program() -> list[str]:

@@ -149,6 +149,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(shell: Shell, tmp_path: Path)
     (tmp_path / "jobs.jsonl").write_text('{"body": "' + "x" * 500 + '"}\n' * 1 + '{"body": "y"}\n' * 500)
     shell.ok("push", "mail", "--file", "jobs.jsonl")
     script = f"{' '.join(program())} list mail --limit 0 --json | head -1"
-    ran = subprocess.run(["sh", "-c", script], env=shell.environment(), capture_output=True, timeout=50, check=True)
+    ran = subprocess.run(["sh", "-c", script], env=shell.environment(), capture_output=True, timeout=120, check=True)
     assert ran.stdout.count(b"\n") == 1
     assert b"Traceback" not in ran.stderr

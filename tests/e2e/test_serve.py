@@ -74,7 +74,7 @@ def launch(folder: Path, *arguments: str, **environment: str) -> "subprocess.Pop
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     """The exit code, standard output and standard error of a process that is ending."""
-    out, errors = process.communicate(timeout=20)
+    out, errors = process.communicate(timeout=90)
     release(process.pid)
     return process.returncode, out, errors
 
@@ -99,7 +99,7 @@ def delivered_by(lines: list[str], folder: Path) -> dict[str, object]:
     """Run a push and a reserve as they are written, and return what was delivered."""
     assert len(lines) == 2
     for line in lines:
-        done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=90, check=True)
     [delivery] = json.loads(done.stdout)["deliveries"]
     assert delivery["lease_until"] - 60_000 >= delivery["due_at"]
     return delivery

@@ -53,7 +53,7 @@ async def test_from_a_tcp_add_to_the_callback(start_server: StartServer) -> None
         with socket.create_connection(("127.0.0.1", port(server, "TCP"))) as connection:
             answer = await asyncio.to_thread(say, connection, cmd="add", topic="order", id="1", body={"order": 7})
         assert answer == {"code": 1, "msg": "succ", "data": []}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             got = await called.get()
     assert got["order"] == "7"
     assert set(got) == {"order", "notify_time", "dq_set_time"}

@@ -34,7 +34,7 @@ def test_both_apis_listen_on_unix_sockets_too(start_server: StartServer, tmp_pat
     said = subprocess.run(
         ["curl", "-s", "--unix-socket", str(api), "http://localhost/api/ns/q/size"],
         capture_output=True,
-        timeout=30,
+        timeout=90,
         check=True,
     )
     assert json.loads(said.stdout)["size"] == 1
@@ -89,7 +89,7 @@ async def test_hup_moves_a_socket(start_server: StartServer, tmp_path: Path, wor
     server = start_server("--workers", workers)
     settings.write_text(f'unix_socket = "{tmp_path}/two.sock"\n')
     server.send(signal.SIGHUP)
-    await until(lambda: "settings_reloaded" in server.log, deadline_s=45)
+    await until(lambda: "settings_reloaded" in server.log, deadline_s=120)
     assert not (tmp_path / "one.sock").exists()
     with over(tmp_path / "two.sock") as client:
         assert client.get("/healthz").status_code == 200

@@ -16,7 +16,7 @@ from tests.plugins.served import ServedProcess, StartServer, is_running
 from tests.plugins.until import until
 
 JOBS = "/v1/queues/ns/q/jobs"
-ROLL_S = 45
+ROLL_S = 120
 """Several processes start, one after the other, on a machine that may have other work."""
 
 

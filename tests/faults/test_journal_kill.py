@@ -51,7 +51,7 @@ class Server:
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=90)
         release(self.process.pid)
         return self.process.returncode
 
@@ -72,7 +72,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 async def produce(server: Server, name: int, answered: set[str]) -> None:
     """Push until the server is gone; only what it said yes to counts."""
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=90) as client:
         for number in range(1_000_000):
             job_id = f"{name}-{number}"
             try:
@@ -87,7 +87,7 @@ async def produce(server: Server, name: int, answered: set[str]) -> None:
 
 async def consume(server: Server, acked: set[str]) -> None:
     """Wait on several queues and finish jobs until the server is gone; only what it said yes to counts."""
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=90) as client:
         ask = {"queues": ["empty", "mail", "idle"], "limit": 5, "ttr": "1h", "wait": "5s"}
         while True:
             try:

@@ -15,7 +15,7 @@ from tests.plugins.redis_server import RedisServer
 from tests.plugins.served import StartServer
 from tests.plugins.until import until
 
-pytestmark = [pytest.mark.store_kind("redis"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.store_kind("redis"), pytest.mark.timeout(900)]
 
 JOBS = 240
 

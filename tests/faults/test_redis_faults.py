@@ -26,7 +26,7 @@ pytestmark = pytest.mark.store_kind("redis")
 
 QUEUE = Queue("shop", "mail")
 PREFIX = keys.prefix(QUEUE)
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 @asynccontextmanager
@@ -270,7 +270,7 @@ async def test_a_redis_that_is_down(start_redis: Callable[..., RedisServer]) -> 
         assert not failure.value.outcome_unknown
         with pytest.raises(StoreUnavailable):
             await store.counts([QUEUE])
-        assert time.monotonic() - begun < DEADLINE_S / 4
+        assert time.monotonic() - begun < DEADLINE_S
 
         # And find it again by themselves
         server.start()
@@ -280,7 +280,7 @@ async def test_a_redis_that_is_down(start_redis: Callable[..., RedisServer]) -> 
 
 async def test_a_redis_that_does_not_answer(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis()
-    async with opened(f"{server.url}?timeout=0.3") as store:
+    async with opened(f"{server.url}?timeout=2") as store:
         await push_one(store, "a")
         server.pause()
         try:

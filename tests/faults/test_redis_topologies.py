@@ -19,7 +19,7 @@ from tests.plugins.redis_topologies import SERVICE, SLOTS, RedisCluster, Sentine
 
 pytestmark = pytest.mark.store_kind("redis")
 
-DEADLINE_S = 30
+DEADLINE_S = 90
 T = TypeVar("T")
 
 

@@ -23,8 +23,8 @@ from tests.plugins.ci import missing_service
 from tests.plugins.ports import find_free_port
 from tests.plugins.processes import guard, release
 
-START_DEADLINE_S = 20
-STOP_DEADLINE_S = 20
+START_DEADLINE_S = 60
+STOP_DEADLINE_S = 60
 PORT_TRIES = 5
 DEFAULTS: Mapping[str, str] = {"bind": "127.0.0.1", "save": "", "appendonly": "no", "daemonize": "no"}
 

@@ -30,7 +30,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*command, "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")],
         check=True,
         capture_output=True,
-        timeout=30,
+        timeout=90,
     )
     return folder / "cert.pem"
 

@@ -19,7 +19,7 @@ from tests.plugins.ports import find_free_port
 from tests.plugins.processes import guard
 from tests.plugins.redis_server import RedisServer, Setting, find_redis_program
 
-DEADLINE_S = 30
+DEADLINE_S = 90
 SLOTS = 16384
 SERVICE = "main"
 

@@ -19,7 +19,7 @@ import pytest
 from tests.plugins.processes import guard, release
 
 COMMAND = [str(Path(sys.executable).with_name("duetime"))]
-STOP_S = 30
+STOP_S = 90
 ANY_PORT = ("--port", "0", "--admin-port", "0")
 
 StartServer = Callable[..., "ServedProcess"]

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.plugins.processes import guard, release
 
 COMMAND = [str(Path(sys.executable).with_name("duetime")), "serve"]
-STOP_S = 30
+STOP_S = 90
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -1,7 +1,9 @@
-"""Which tests run in one process when several run side by side: those that share a Spark session; others run anywhere.
+"""How tests run side by side: those that share a Spark session in one process, others anywhere, the long ones first.
 
 A scheduler of ours, because xdist's own groups travel in the names of tests, where pytest 9.2 no longer lets them in.
 """
+
+import os
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -9,12 +11,30 @@ from xdist.scheduler import LoadScopeScheduling
 SPARK = "tests/spark/"
 WITHOUT_SESSION = tuple(f"{SPARK}test_{name}.py::" for name in ("batch_journal", "cluster", "connect", "pushing"))
 """Tests that need no session or start processes with their own. In the shared process they would only make it last."""
+QUICK = tuple(f"tests/{name}/" for name in ("unit", "contract", "doors", "docs", "tooling"))
+"""Folders whose tests take moments. They come last: a long test at the end would leave the other cores idle."""
 
 
 class SideBySide(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) and not nodeid.startswith(WITHOUT_SESSION) else nodeid
 
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        # Asked after every test. xdist keeps what is done and counts it again each time.
+        for scope in [scope for scope, tests in workload.items() if all(tests.values())]:
+            del workload[scope]
+        return sum(list(tests.values()).count(False) for tests in workload.values())
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SideBySide:
     return SideBySide(config, log)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are cores: most tests of servers and workers wait for something half of their time."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith(QUICK))

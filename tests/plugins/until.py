@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 async def until(

@@ -25,7 +25,7 @@ FLAGS = (
     "--virtual-time-budget=4000",
     "--window-size=1400,2400",
 )
-DEADLINE_S = 50
+DEADLINE_S = 150
 
 
 @dataclass(frozen=True)

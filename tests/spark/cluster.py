@@ -19,7 +19,7 @@ from typing import Any
 import pyspark
 
 SPARK_HOME = Path(pyspark.__file__).parent
-START_S = 60
+START_S = 240
 FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -87,7 +87,7 @@ class Cluster:
         for process in reversed(self._processes):
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(90)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -26,7 +26,7 @@ from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
 
 FOLDER = Path(__file__).parent
-TIMEOUT_S = 240
+TIMEOUT_S = 900
 # One compiler leaves 48 MiB for compiled code, and a JVM that has filled that goes on without compiling.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xshare:auto"
 
@@ -82,7 +82,7 @@ def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
     yield address
     for process in started:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=90)
         release(process.pid)
 
 

@@ -15,7 +15,7 @@ from duetime.spark.session import find_java
 from tests.plugins.redis_server import RedisServer
 from tests.spark.cluster import Cluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 QUEUE = Queue("default", "load")
 RATE = 6_000
 
@@ -72,7 +72,7 @@ def test_a_killed_executor_loses_nothing_and_doubles_nothing(
         driver.stdin.close()
         again = answer(cluster, driver)
         assert consume("0s") == 0
-        assert driver.wait(60) == 0
+        assert driver.wait(240) == 0
 
     assert (first["rows"], first["accepted"]) == (rows, rows)
     # Steps of the task that was killed had been pushed, and were not pushed again.

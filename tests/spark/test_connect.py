@@ -21,8 +21,8 @@ from tests.spark.cluster import SPARK_HOME
 from tests.spark.conftest import FAST_START, jobs_in
 from tests.spark.connect_client import ROWS
 
-START_S = 90
-CLIENT_S = 180
+START_S = 240
+CLIENT_S = 400
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(90)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

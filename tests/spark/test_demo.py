@@ -19,7 +19,7 @@ from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
 from tests.spark.sample_rows import START
 
-STORY_S = 300
+STORY_S = 900
 
 
 def test_the_first_members_are_due_within_the_window(spark: SparkSession) -> None:

@@ -44,7 +44,7 @@ async def held(url: str, ids: set[str]) -> dict[Key, bytes]:
 
 
 @pytest.mark.store_kind("redis")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_wiped_store_loses_nothing_that_was_answered(
     spark: SparkSession, start_redis: Callable[..., RedisServer], start_server: StartServer, tmp_path: Path
 ) -> None:

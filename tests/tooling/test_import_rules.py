@@ -72,7 +72,7 @@ def write_import(folder: Path, importer: str, imported: str) -> None:
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     shutil.copy(ROOT / "pyproject.toml", folder)
     program = Path(sys.executable).with_name("lint-imports")
-    return subprocess.run([program, "--no-cache"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([program, "--no-cache"], cwd=folder, capture_output=True, text=True, timeout=150, check=False)
 
 
 def plant(folder: Path, pairs: list[tuple[str, str]]) -> None:

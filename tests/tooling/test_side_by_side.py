@@ -2,8 +2,9 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
-from tests.plugins.side_by_side import SPARK, WITHOUT_SESSION, SideBySide
+from tests.plugins.side_by_side import SPARK, WITHOUT_SESSION, SideBySide, pytest_collection_modifyitems
 
 ROOT = Path(__file__).parents[2]
 ASKS_FOR_SESSION = re.compile(r"^(?:async )?def \w+\([^)]*\bspark\b", re.MULTILINE)
@@ -21,3 +22,15 @@ def test_only_tests_of_the_shared_session_share_a_process() -> None:
     alone = [f"{SPARK}test_{name}.py::test_x" for name in ("cluster", "connect")]
     assert {scope(None, test) for test in shared} == {SPARK}  # pyright: ignore[reportArgumentType]
     assert [scope(None, test) for test in alone] == alone  # pyright: ignore[reportArgumentType]
+
+
+def test_long_tests_come_first() -> None:
+    items = [SimpleNamespace(nodeid=f"tests/{name}/test_x.py::test_x") for name in ("unit", "spark", "doors", "faults")]
+    pytest_collection_modifyitems(items)  # pyright: ignore[reportArgumentType]
+    assert [item.nodeid.split("/")[1] for item in items] == ["spark", "faults", "unit", "doors"]
+
+
+def test_what_is_done_is_not_counted_again() -> None:
+    workload = {"done": {"a": True}, "begun": {"b": True, "c": False}, "waiting": {"d": False}}
+    assert SideBySide._pending_of(None, workload) == 2  # pyright: ignore[reportArgumentType]
+    assert list(workload) == ["begun", "waiting"]

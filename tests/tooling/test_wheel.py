@@ -12,7 +12,7 @@ def test_the_wheel_holds_everything_in_the_package(tmp_path: Path) -> None:
         cwd=ROOT,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=150,
     )
 
     (wheel,) = tmp_path.glob("*.whl")

@@ -74,7 +74,8 @@ async def test_accepts_what_is_just_within_the_limits() -> None:
 
 
 async def test_slow_heads_silence_and_idleness_end() -> None:
-    async with serving(echo, QUICK) as server:
+    limits = HttpLimits(head_s=1, idle_s=1)  # long enough for a busy machine to ask in time
+    async with serving(echo, limits) as server:
         slow, silent, idle = [await server.connect() for _ in range(3)]
         slow.say(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
         await idle.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

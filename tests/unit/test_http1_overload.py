@@ -30,7 +30,7 @@ async def serving(app: App, budget: Budget, limits: HttpLimits | None = None) ->
     await listener.start()
     server = Server(listener, sock.getsockname()[1])
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield server
     finally:
         for peer in server.peers:

@@ -137,7 +137,7 @@ def test_luacheck(name: str, tmp_path: Path) -> None:
         [program, *options, "--config", str(config), str(script)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )
 

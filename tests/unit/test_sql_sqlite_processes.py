@@ -19,7 +19,7 @@ from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.sqlite.store import SqliteStore
 
 QUEUE = Queue("shop", "mail")
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 # --- what the other process does

@@ -25,7 +25,7 @@ async def test_a_missing_interpreter_is_logged_and_waited_for(tmp_path: Path, ca
     interpreter = tmp_path / "python"
     place = make_place([str(interpreter)])
     keeping = asyncio.create_task(place.keep())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await until(lambda: sum(record.message == "worker_not_started" for record in caplog.records) >= 2)
         interpreter.write_text("#!/bin/sh\nexec sleep 600\n")
         interpreter.chmod(0o755)

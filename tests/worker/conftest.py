@@ -23,7 +23,7 @@ from tests.plugins.until import until
 from tests.worker.forks import Forks, Process
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 40
+DEADLINE_S = 120
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -25,7 +25,7 @@ from tests.plugins.processes import guard, release
 
 NUMBER = 4
 REQUEST = 1 << 16
-START_S = 40
+START_S = 120
 
 
 class Process(Protocol):

@@ -15,7 +15,7 @@ from tests.plugins.processes import guard, release
 from tests.plugins.until import until
 from tests.worker.conftest import Start
 
-STOP_S = 20
+STOP_S = 90
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ async def test_parked_polls_end_with_no_job(tmp_path: Path) -> None:
         started = time.monotonic()
         await asyncio.to_thread(server.stop)
         assert await asyncio.gather(*polls) == [None, None]
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 50
     with Server({"default": url}) as server:
         again = Lmstfy(server.api, server.admin, "ns", lmstfy.token)
         job_id = await again.publish("q", tries=1)

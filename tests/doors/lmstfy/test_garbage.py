@@ -18,7 +18,7 @@ from tests.doors.lmstfy.wire import Response, read_response
 
 SEED = 20_261_115
 CONNECTIONS = 8
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 METHODS = ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "PROPFIND"]
 TAILS = ["", "/bulk", "/peek", "/size", "/deadletter", "/deadletter/size", "/job/", "/job/x", "/job/x/y", "/", "//"]

@@ -16,7 +16,7 @@ from tests.doors.lmstfy.client import Lmstfy
 from tests.doors.lmstfy.server import Server
 from tests.doors.lmstfy.wire import Response, read_response
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 NAMES = [
     "%00", "%0d%0aX-Evil:%201", "a%0d%0ab", "%ff", "%ed%a0%80", "..", "%2e%2e", "%2f", "%", "%zz", "x" * 5_000,
     "%f0%9f%98%80", "a%20b", "%5cud800", "*", ":queue", ",", "a,,b", ",".join(["q"] * 2_000), "%3a", "a:b", "[]", "{}",

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-DEADLINE_S = 30
+DEADLINE_S = 90
 
 Headers = Iterable[tuple[str, str]] | Mapping[str, str]
 

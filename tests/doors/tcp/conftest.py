@@ -36,7 +36,7 @@ class Talk:
         await self.writer.drain()
 
     async def receive(self) -> dict[str, Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             length = int(await self.reader.readexactly(4))
             return json.loads(await self.reader.readexactly(length))
 
@@ -45,7 +45,7 @@ class Talk:
         return await self.receive()
 
     async def is_closed(self) -> bool:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 return await self.reader.read() == b""
             except ConnectionResetError:

@@ -28,7 +28,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key, certificate, both = folder / "key.pem", folder / "cert.pem", folder / "both.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=30)
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=90)
     both.write_bytes(key.read_bytes() + certificate.read_bytes())
     return both
 

@@ -190,7 +190,7 @@ async def ask(plain: socket.socket, data: bytes) -> bytes:
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(plain, data)
     raw = b""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while chunk := await loop.sock_recv(plain, 65_536):
             raw += chunk
             head, found, body = raw.partition(b"\r\n\r\n")

@@ -191,7 +191,7 @@ async def test_the_first_job_works(protocol: str, tmp_path: Path) -> None:
             env={**os.environ, "URL": served.url},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
         )
 
     assert done.returncode == 0, done.stderr

@@ -50,14 +50,14 @@ async def post(http: httpx.AsyncClient, verb: str, message: Any) -> Json:
 
 async def someone_waits(engine: Engine) -> None:
     """Return once a consumer is parked."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while engine._room.parked == 0:  # noqa: ASYNC110 - the waiting room has no bell for tests
             await asyncio.sleep(0.001)
 
 
 async def forgotten(store: Store, kept: Queue = SUM) -> None:
     """Return once no queue of an answer is left beside the one that was called."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while [queue for queue in await store.queues() if queue != kept]:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
