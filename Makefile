@@ -11,6 +11,8 @@ JOBS ?= auto
 VENV := .venv
 BENCH_VENV := .venv-bench
 BIN := $(VENV)/bin
+# What decides which JavaScript of others is installed with the project.
+ASSETS := tools/console_assets.py tools/npm/package-lock.json
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
 # Another active environment must not leak into ours.
@@ -31,12 +33,12 @@ setup-dev: $(VENV)/.stamp-dev ## Add the test, bench and Spark dependencies and 
 
 setup-bench: $(BENCH_VENV)/.stamp ## Create .venv-bench with the peers of the benchmarks
 
-$(VENV)/.stamp-run: requirements/run.lock requirements/installer.lock pyproject.toml tools/venv
+$(VENV)/.stamp-run: requirements/run.lock requirements/installer.lock pyproject.toml tools/venv $(ASSETS)
 	@tools/venv $(VENV) requirements/run.lock --editable
 	@touch $@
 
 # The dev lock holds every pin of the run lock, so it satisfies `make setup` as well.
-$(VENV)/.stamp-dev: requirements/dev.lock requirements/run.lock requirements/installer.lock pyproject.toml tools/venv
+$(VENV)/.stamp-dev: requirements/dev.lock requirements/run.lock requirements/installer.lock pyproject.toml tools/venv $(ASSETS)
 	@tools/venv $(VENV) requirements/dev.lock --editable
 	@touch $(VENV)/.stamp-run $@
 

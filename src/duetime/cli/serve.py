@@ -105,8 +105,11 @@ def _facts(started: "Started") -> list[tuple[str, str]]:
     pools = started.settings.pools
     journal = options_of(started.settings)
     stores = [("store" if name == DEFAULT_POOL else f"pool {name}", mask(url)) for name, url in pools.items()]
-    local = started.addresses["API"].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+    local, admin = (
+        started.addresses[name].replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]") for name in ("API", "admin")
+    )
     return [
+        ("console", f"{admin}/console/"),
         *stores,
         *([("journal", str(journal.folder))] if journal else []),
         *started.addresses.items(),

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duetime.alerts.problems import Alerts
 from duetime.alerts.watchdog import Watchdog, WatchTargets
 from duetime.callbacks.failing_topics import FailingCallbacks
+from duetime.console import ConsoleParts, LiveFigures, make_console
 from duetime.doors.health import health_routes
 from duetime.doors.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyParts
 from duetime.doors.lmstfy.settings import make_parts
@@ -80,6 +81,11 @@ class Runtime:
         return make_parts(self.settings, self.pools, self.mirror, self.scraper)
 
     @cached_property
+    def live_figures(self) -> LiveFigures:
+        """What the console shows live."""
+        return LiveFigures(self.pools, self.siblings)
+
+    @cached_property
     def scraper(self) -> Scraper:
         """Collects the metrics of this process, and of all processes."""
         return Scraper(self.pools, self.siblings, self.meters)
@@ -102,7 +108,22 @@ def api_doors(runtime: Runtime) -> Sequence[Door]:
 
 def admin_doors(runtime: Runtime) -> Sequence[Door]:
     """The doors of the admin listener."""
-    return (Door("", LmstfyAdmin(runtime.lmstfy)),)
+    return (Door("/console", make_console(_console_parts(runtime))), Door("", LmstfyAdmin(runtime.lmstfy)))
+
+
+def _console_parts(runtime: Runtime) -> ConsoleParts:
+    return ConsoleParts(
+        runtime.settings,
+        runtime.pools,
+        runtime.mirror,
+        topics=runtime.callbacks.service,
+        tokens=runtime.lmstfy.tokens,
+        limits=runtime.lmstfy.limits,
+        alerts=runtime.alerts,
+        siblings=runtime.siblings,
+        live=runtime.live_figures,
+        draining=runtime.draining,
+    )
 
 
 def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]]:
@@ -113,7 +134,7 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     courier = callbacks.courier(runtime.pools, runtime.mirror, alert=runtime.alerts.event, draining=runtime.draining)
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.mirror, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
-    return (runtime.alerts, watchdog, callbacks.logs, courier)
+    return (runtime.alerts, watchdog, callbacks.logs, courier, runtime.live_figures)
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

@@ -1,0 +1,10 @@
+"""The web console, under /console on the admin port: see, find, fix and prove, from any browser.
+
+Pages are drawn on the server (templates/); JavaScript only refreshes them. `app.py` has every address on one screen.
+"""
+
+from duetime.console.app import make_console
+from duetime.console.live import LiveFigures
+from duetime.console.parts import ConsoleParts
+
+__all__ = ["ConsoleParts", "LiveFigures", "make_console"]

@@ -1,0 +1,184 @@
+"""Every address of the console on one screen, and what holds for all of them.
+
+A page is a GET, an action a POST; each names the least role that it takes. Every answer carries a content security
+policy without inline script or style; every POST must come from a page of the same origin. With --dev nobody logs in,
+and only loopback is answered.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from duetime.console.action_log import ActionLog
+from duetime.console.languages import choose
+from duetime.console.login import COOKIE, log_in, log_out, set_language, show_login
+from duetime.console.pages import access, overview, queues
+from duetime.console.parts import ConsoleParts
+from duetime.console.sessions import DEV, Session, Sessions
+from duetime.console.users import ConsoleUsers, Role
+from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleHouse, Visit, link, make_environment
+from duetime.doors.local_guard import local_only
+from duetime.errors import DuetimeError, Forbidden, NotFound
+from duetime.http.exchange import ClientGone
+
+log = logging.getLogger("duetime.console")
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class ConsoleRoute:
+    """`role` None: also for strangers."""
+
+    path: str
+    handler: Handler
+    role: Role | None = Role.VIEWER
+
+
+PAGES: tuple[ConsoleRoute, ...] = (
+    ConsoleRoute("/login", show_login, None),
+    ConsoleRoute("/", overview.show_overview),
+    ConsoleRoute("/live", overview.stream),
+    ConsoleRoute("/queues", queues.list_queues),
+    ConsoleRoute("/queue", queues.show_queue),
+    ConsoleRoute("/access", access.show_access, Role.ADMIN),
+)
+ACTIONS: tuple[ConsoleRoute, ...] = (
+    ConsoleRoute("/login", log_in, None),
+    ConsoleRoute("/language", set_language, None),
+    ConsoleRoute("/logout", log_out),
+    ConsoleRoute("/do/pause", queues.pause, Role.OPERATOR),
+    ConsoleRoute("/do/resume", queues.resume, Role.OPERATOR),
+    ConsoleRoute("/do/rules", queues.change_rules, Role.OPERATOR),
+    ConsoleRoute("/do/purge", queues.purge, Role.OPERATOR),
+    ConsoleRoute("/do/add-user", access.add_user, Role.ADMIN),
+    ConsoleRoute("/do/remove-user", access.remove_user, Role.ADMIN),
+    ConsoleRoute("/do/end-session", access.end_session, Role.ADMIN),
+    ConsoleRoute("/do/add-token", access.add_token, Role.ADMIN),
+    ConsoleRoute("/do/revoke-token", access.revoke_token, Role.ADMIN),
+    ConsoleRoute("/do/limit", access.set_limit, Role.ADMIN),
+)
+
+
+def make_console(parts: ConsoleParts) -> ASGIApp:
+    """An ASGI application for everything under /console."""
+    registry = lambda: parts.pools.registry  # noqa: E731
+    users = ConsoleUsers(parts.registry_copy, registry)
+    sessions = Sessions(parts.registry_copy, registry, users, parts.settings)
+    house = ConsoleHouse(parts, users, sessions, ActionLog(registry), make_environment())
+    routes: list[BaseRoute] = [
+        *(Route(ROOT + one.path, _serve(house, one), methods=["GET"]) for one in PAGES),
+        *(Route(ROOT + one.path, _serve(house, one), methods=["POST"]) for one in ACTIONS),
+        Route(ROOT, _to_overview),
+        Mount(f"{ROOT}/static", StaticFiles(directory=FOLDER / "static"), name="static"),
+        Route(ROOT + "/{rest:path}", _serve(house, ConsoleRoute("", _no_such_page)), methods=["GET"]),
+    ]
+    app = _with_headers(Starlette(routes=routes))
+    return local_only(app) if parts.settings.dev else app
+
+
+async def _to_overview(request: Request) -> Response:
+    return RedirectResponse(f"{ROOT}/", 308)
+
+
+async def _no_such_page(visit: Visit) -> Response:
+    raise NotFound(visit.say("error.no_page"))
+
+
+def _with_headers(app: ASGIApp) -> ASGIApp:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if not scope["path"].startswith(f"{ROOT}/static/"):
+                    headers["cache-control"] = "no-store"
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return serve
+
+
+def _serve(house: ConsoleHouse, route: ConsoleRoute) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        language = choose(request.cookies.get(LANGUAGE, ""), request.headers.get("accept-language", ""))
+        visit = Visit(request, house, None, language)
+        try:
+            visit.session_or_none = await _session(house, request)
+            if request.method == "POST":
+                check_same_origin(request)
+            if route.role is not None:
+                if visit.session_or_none is None:
+                    return _to_login(visit)
+                if not visit.may(route.role):
+                    raise Forbidden(visit.say("error.role", role=visit.say(f"role.{route.role.name.lower()}")))
+            if request.method == "POST":
+                await visit.read_form()
+            return await route.handler(visit)
+        except DuetimeError as error:
+            return _problem(visit, error)
+        except (ClientGone, OSError):
+            raise
+        except Exception:
+            log.exception("console_failed")
+            return _problem(visit, DuetimeError(visit.say("error.crashed")))
+
+    return serve
+
+
+async def _session(house: ConsoleHouse, request: Request) -> Session | None:
+    if house.parts.settings.dev:
+        return DEV
+    return await house.sessions.find(request.cookies.get(COOKIE, ""))
+
+
+def check_same_origin(request: Request) -> None:
+    """Only a page of this very origin may write. Browsers say where a request comes from; nobody else comes here."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        if site != "same-origin":
+            raise Forbidden("this request comes from another site")
+        return
+    origin = request.headers.get("origin", "")
+    if not origin or urlsplit(origin).netloc != request.headers.get("host", ""):
+        raise Forbidden("this request comes from another site")
+
+
+def _to_login(visit: Visit) -> Response:
+    wanted = "" if visit.request.method == "POST" else visit.request.url.path
+    query = visit.request.url.query
+    to = link("login", next=f"{wanted}?{query}" if query and wanted else wanted)
+    if visit.is_partial:
+        return Response(status_code=401, headers={"hx-redirect": to})
+    return RedirectResponse(to, 303)
+
+
+def _problem(visit: Visit, error: DuetimeError) -> Response:
+    """A page that says what is wrong. An action that was refused goes back to where it was posted from."""
+    refused = error.status < 500 and error.status not in (401, 403)
+    if visit.request.method == "POST" and visit.session_or_none is not None and refused:
+        return visit.go(text=error.message, kind="problem")
+    return visit.page("error.html", error.status, error=error)

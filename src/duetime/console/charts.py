@@ -1,0 +1,62 @@
+"""Charts drawn on the server, as SVG that the page's own style sheet colours: bars and sparklines."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup, escape
+
+from duetime.console.formats import compact
+
+WIDTH = 720
+HEIGHT = 160
+FOOT = 18
+HEAD = 14
+
+
+class Bar(NamedTuple):
+    """`title` shows when it is pointed at; `link` is where it leads; `label` stands below it, if any."""
+
+    value: int
+    title: str
+    label: str = ""
+    link: str = ""
+
+
+def bars(found: Sequence[Bar], *, about: str, kind: str = "") -> Markup:
+    """A bar chart. Bars with a link are links, also without JavaScript."""
+    most = max((bar.value for bar in found), default=0) or 1
+    step = WIDTH / max(len(found), 1)
+    room = HEIGHT - FOOT - HEAD
+    parts: list[Markup] = [
+        Markup('<line class="grid" x1="0" x2="{}" y1="{}" y2="{}"/>').format(WIDTH, HEIGHT - FOOT, HEIGHT - FOOT),
+        Markup('<line class="grid faint" x1="0" x2="{}" y1="{}" y2="{}"/>').format(WIDTH, HEAD, HEAD),
+        Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(WIDTH, HEAD - 3, compact(most)),
+    ]
+    for place, bar in enumerate(found):
+        tall = 0.0 if not bar.value else max(bar.value / most * room, 2)
+        left, wide = place * step, max(step - (2 if step > 6 else 0.5), 1)
+        shape = Markup(
+            '<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
+            '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="1.5"/><title>{}</title>'
+        ).format(left, HEAD, step, room, left, HEIGHT - FOOT - tall, wide, tall, bar.title)
+        if bar.link and bar.value:
+            shape = Markup('<a href="{}" aria-label="{}">{}</a>').format(bar.link, bar.title, shape)
+        parts.append(Markup("<g>{}</g>").format(shape))
+        if bar.label:
+            parts.append(Markup('<text class="tick" x="{:.1f}" y="{}">{}</text>').format(left, HEIGHT - 4, bar.label))
+    return Markup('<svg class="bars {}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        kind, WIDTH, HEIGHT, about, Markup("").join(parts)
+    )
+
+
+def sparkline(values: Sequence[float], *, about: str) -> Markup:
+    """A line without axes, 120 by 28."""
+    if len(values) < 2:
+        return Markup("")
+    most = max(values) or 1
+    points = " ".join(
+        f"{place * 120 / (len(values) - 1):.1f},{26 - value / most * 24:.1f}" for place, value in enumerate(values)
+    )
+    return Markup(
+        '<svg class="spark" viewBox="0 0 120 28" role="img" aria-label="{}"><polyline points="{}"/></svg>'
+    ).format(escape(about), points)

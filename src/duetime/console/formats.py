@@ -1,0 +1,123 @@
+"""How numbers, times and bodies are written on the pages."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from duetime.clock import MAX_INSTANT, rfc3339
+
+SHOWN_BODY = 64 * 1024
+"""Bytes of a body on a page; the rest is for the download."""
+NONE = "\N{EN DASH}"
+_SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
+
+
+def number(value: float) -> str:
+    """`12,345`, and `0.4` for small rates."""
+    if value >= 100 or value == round(value):
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if value >= 0.1 else f"{value:.2f}"
+
+
+def compact(value: float) -> str:
+    """`999`, `12.3k`, `4.5M`, for axes and tiles."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            scaled = value / (1000 if unit == "k" else size)
+            return f"{scaled:.0f}{unit}" if scaled >= 100 else f"{scaled:.1f}{unit}"
+    return number(value)
+
+
+def span(ms: float) -> str:
+    """`250 ms`, `12 s`, `3 m 20 s`, `2 d 4 h`."""
+    ms = int(ms)
+    if ms < 1000:
+        return f"{ms} ms"
+    parts: list[str] = []
+    for unit, size in _SPANS:
+        count, ms = divmod(ms, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def seconds(value: float | None) -> str:
+    """Lateness: `5 ms`, `1.5 s`; a dash where there is none."""
+    if value is None:
+        return NONE
+    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
+
+
+def instant(at_ms: int) -> str:
+    """`2026-11-15 09:00:00.000 UTC`; the whole number stays in the page's text, so no browser rounds it."""
+    if not 0 < at_ms <= MAX_INSTANT:
+        return NONE
+    return rfc3339(at_ms).replace("T", " ").replace("Z", " UTC")
+
+
+def moment(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{int(value)} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return str(count)
+
+
+def body_text(body: bytes) -> tuple[str, str]:
+    """(kind, text): JSON with its numbers as they are, text, or hex for anything else."""
+    shown = body[:SHOWN_BODY]
+    # The cut may go through a character.
+    text = shown.decode(errors="ignore") if len(body) > SHOWN_BODY else _decoded(shown)
+    if text is None:
+        return _hex(shown)
+    if any(ord(letter) < 32 and letter not in "\n\r\t" for letter in text):
+        return _hex(shown)
+    if len(body) <= SHOWN_BODY and text[:1] in "{[":
+        try:
+            # Numbers stay the text that they are: ids beyond 2^53 must not change on the way to the screen.
+            value = json.loads(text, parse_int=_Verbatim, parse_float=_Verbatim)
+            return "JSON", _pretty(value)
+        except (ValueError, RecursionError):
+            pass
+    return "text", text
+
+
+def _decoded(body: bytes) -> str | None:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+class _Verbatim(str):
+    """A number of a JSON text, as it was written."""
+
+    __slots__ = ()
+
+
+def _pretty(value: Any, indent: str = "") -> str:
+    deeper = indent + "  "
+    if isinstance(value, _Verbatim):
+        return str(value)
+    if isinstance(value, dict) and value:
+        pairs = cast("dict[str, Any]", value).items()
+        lines = [f"{deeper}{json.dumps(key, ensure_ascii=False)}: {_pretty(item, deeper)}" for key, item in pairs]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and value:
+        lines = [f"{deeper}{_pretty(item, deeper)}" for item in cast("list[Any]", value)]
+        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _hex(body: bytes) -> tuple[str, str]:
+    rows: list[str] = []
+    for at in range(0, min(len(body), 16 * 256), 16):
+        row = body[at : at + 16]
+        seen = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        rows.append(f"{at:08x}  {row.hex(' '):<47}  {seen}")
+    return "hex", "\n".join(rows)

@@ -1,0 +1,33 @@
+"""What the console says, in each language: one catalogue file each, with the same keys in all."""
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+LANGUAGES: Mapping[str, str] = {"en": "English", "zh": "中文"}
+DEFAULT = "en"
+
+
+@cache
+def catalogue(language: str) -> Mapping[str, str]:
+    """Texts by key, `section.name`."""
+    text = files("duetime.console").joinpath("catalogues", f"{language}.toml").read_text(encoding="utf-8")
+    sections: dict[str, dict[str, str]] = tomllib.loads(text)
+    return {f"{section}.{name}": value for section, names in sections.items() for name, value in names.items()}
+
+
+def choose(cookie: str, accepted: str) -> str:
+    """The language that was picked, else the first of the browser's that there is."""
+    if cookie in LANGUAGES:
+        return cookie
+    for part in accepted.split(","):
+        code = part.partition(";")[0].strip().lower().partition("-")[0]
+        if code in LANGUAGES:
+            return code
+    return DEFAULT
+
+
+def say(language: str, key: str, **values: object) -> str:
+    text = catalogue(language)[key]
+    return text.format(**values) if values else text

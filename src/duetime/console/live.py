@@ -1,0 +1,295 @@
+"""The figures that pages show live: jobs by state, rates, lateness, and how they were in the last hour and day.
+
+Rates and lateness come from the meters of all processes of the server, jobs by state from the stores. Stores are only
+asked while somebody looks, at most every few seconds, and less often the longer their answer takes; whoever else looks
+meanwhile gets the same answer. The history begins when the process begins; the days come from the stores' totals.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from duetime.engine.pools import Pools
+from duetime.errors import DuetimeError, NoAnswer
+from duetime.job import STEP_JOBS, Counts, Totals
+from duetime.metrics import snapshots
+from duetime.metrics.ended_processes import METRICS
+from duetime.metrics.meters import Labels, Reading
+from duetime.metrics.siblings import Siblings
+from duetime.names import Queue
+
+log = logging.getLogger("duetime.console")
+
+SAMPLE_S = 10.0
+HOUR = 360
+DAY_STEP = 24
+"""A day is kept in every so manieth sample of the hour."""
+LOOK_S = 2.0
+PER_WATCHER_S = 0.1
+"""How much longer a look is used for each page that is open, so that many pages do not cost more than a few."""
+SHARE = 20
+"""A look that took long is used this many times as long."""
+STORE_S = 5.0
+TOTALS_S = 30.0
+MOST_QUEUES = 20_000
+LATENESS = "duetime_job_lateness_seconds"
+RATES: Mapping[str, Sequence[str]] = {
+    "accepted": ("duetime_jobs_pushed_total",),
+    "delivered": ("duetime_jobs_delivered_total",),
+    "finished": ("duetime_jobs_acked_total",),
+    "failed": ("duetime_jobs_released_total", "duetime_jobs_lapsed_total", "duetime_jobs_dead_total"),
+}
+
+
+class LiveQueue(NamedTuple):
+    """A queue at one look. `head` is when its earliest waiting job is or was due."""
+
+    pool: str
+    queue: Queue
+    counts: Counts
+    head: int | None
+
+    @property
+    def late_ms(self) -> int:
+        return max(self.counts.now - self.head, 0) if self.head is not None and self.counts.ready else 0
+
+
+class QueueLook(NamedTuple):
+    """All queues of all pools; `problems` are the pools that did not answer; `at` is monotonic, `took_s` its cost."""
+
+    lines: Sequence[LiveQueue]
+    problems: Mapping[str, DuetimeError]
+    at: float
+    took_s: float
+
+
+class MeterSample(NamedTuple):
+    """What all processes had counted at an instant (epoch seconds): sums, and the same by queue."""
+
+    at: float
+    sums: Mapping[str, float]
+    by_queue: Mapping[str, Mapping[Labels, float]]
+    lateness: Sequence[float]
+    edges: Sequence[float]
+
+
+class RatePoint(NamedTuple):
+    """Per second, and seconds of lateness (None where nothing was delivered), up to `at`."""
+
+    at: float
+    rates: Mapping[str, float]
+    p50: float | None
+    p99: float | None
+
+
+class LiveFigures:
+    """An async context manager: inside it the history is kept."""
+
+    def __init__(self, pools: Pools, siblings: Siblings, *, sample_s: float = SAMPLE_S) -> None:
+        self._pools = pools
+        self._siblings = siblings
+        self._sample_s = sample_s
+        self._samples: deque[MeterSample] = deque(maxlen=HOUR + 1)
+        self._day: deque[MeterSample] = deque(maxlen=HOUR + 1)
+        self._task: asyncio.Task[None] | None = None
+        self._look = QueueLook((), {}, -STORE_S, 0.0)
+        self._looking = asyncio.Lock()
+        self._totals: dict[tuple[str, str], dict[date, Totals]] = {}
+        self._totals_at = -TOTALS_S
+        self._adding_up: asyncio.Task[None] | None = None
+        self.watchers = 0
+
+    async def __aenter__(self) -> "LiveFigures":
+        self._task = asyncio.create_task(self._keep_history())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [task for task in (self._task, self._adding_up) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def loops(self) -> Sequence[asyncio.Task[None]]:
+        return (self._task,) if self._task is not None else ()
+
+    # --- rates and lateness
+
+    async def _keep_history(self) -> None:
+        count = 0
+        while True:
+            try:
+                sample = await self._sample()
+            except Exception:
+                # A figure that is missing must not take the server with it.
+                log.exception("console_sample_failed")
+            else:
+                self._samples.append(sample)
+                if count % DAY_STEP == 0:
+                    self._day.append(sample)
+                count += 1
+            await asyncio.sleep(self._sample_s)
+
+    async def _sample(self) -> MeterSample:
+        replies = await self._siblings.ask_all(METRICS)
+        found: list[snapshots.Snapshot] = []
+        for reply in replies:
+            with suppress(msgspec.MsgspecError):  # another version's
+                found.append(snapshots.decode(reply.body))
+        readings = {one.description.name: one for one in snapshots.merge(found).readings}
+        by_queue = {name: _by_queue(readings, metrics) for name, metrics in RATES.items()}
+        sums = {name: sum(series.values()) for name, series in by_queue.items()}
+        late = readings.get(LATENESS)
+        edges = late.description.edges if late else ()
+        counts = [sum(column) for column in zip(*late.series.values(), strict=True)][:-1] if late else []
+        return MeterSample(time.time(), sums, by_queue, counts or [0.0] * (len(edges) + 1), edges)
+
+    async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
+        """The rates since the last sample but one of the history, over all and by queue."""
+        sample = await self._sample()
+        known = list(self._samples)
+        before = next((one for one in reversed(known) if sample.at - one.at >= self._sample_s / 2), None)
+        before = before or (known[0] if known else sample)
+        seconds = max(sample.at - before.at, 1.0)
+        by_queue = {
+            name: {labels: (value - before.by_queue[name].get(labels, 0)) / seconds for labels, value in series.items()}
+            for name, series in sample.by_queue.items()
+        }
+        return _point(before, sample), by_queue
+
+    def history(self, span: str) -> list[RatePoint]:
+        """Points of the last hour or day, as far as this process knows them."""
+        samples = list(self._day if span == "day" else self._samples)
+        return [_point(before, after) for before, after in pairwise(samples)]
+
+    # --- jobs by state
+
+    async def look(self, *, fresh: bool = False) -> QueueLook:
+        """The last look, or a new one if that is old; `fresh` asks for a new one in any case."""
+        async with self._looking:
+            patience = max(LOOK_S, self._look.took_s * SHARE)
+            if fresh or time.monotonic() - self._look.at >= patience:
+                began = time.monotonic()
+                names = self._pools.names
+                answers = await asyncio.gather(*(self._look_at(name) for name in names))
+                lines = [line for answer in answers if isinstance(answer, list) for line in answer]
+                down = {name: one for name, one in zip(names, answers, strict=True) if isinstance(one, DuetimeError)}
+                ended = time.monotonic()
+                self._look = QueueLook(lines, down, ended, ended - began)
+            return self._look
+
+    async def _look_at(self, pool: str) -> list[LiveQueue] | DuetimeError:
+        lines: list[LiveQueue] = []
+        try:
+            async with asyncio.timeout(STORE_S):
+                store = self._pools.engine(pool).store
+                queues = (await store.queues())[:MOST_QUEUES]
+                for at in range(0, len(queues), STEP_JOBS):
+                    chunk = queues[at : at + STEP_JOBS]
+                    counted, heads = await store.counts(chunk), await store.heads(chunk)
+                    lines += [LiveQueue(pool, *line) for line in zip(chunk, counted, heads, strict=True)]
+        except DuetimeError as error:
+            return error
+        except TimeoutError:
+            return NoAnswer(f"the pool {pool!r} did not answer within {STORE_S:g} s")
+        return lines
+
+    async def changes(self, draining: asyncio.Event) -> AsyncIterator[bool]:
+        """True when what pages show has changed, False now and then in between; until the server drains."""
+        self.watchers += 1
+        seen: object = None
+        try:
+            while not draining.is_set():
+                look, (point, _) = await self.look(), await self.now()
+                state = (look.lines and [(one.queue, _shown(one)) for one in look.lines], list(look.problems))
+                busy = any(point.rates.values())
+                fingerprint = hash(repr(state))
+                yield fingerprint != seen or busy
+                seen = fingerprint
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(LOOK_S, look.took_s * SHARE) + self.watchers * PER_WATCHER_S):
+                        await draining.wait()
+        finally:
+            self.watchers -= 1
+
+    # --- totals by day
+
+    async def days(self, sees: Callable[[str, str], bool], *, within_s: float = 0.25) -> dict[date, Totals] | None:
+        """The totals of all queues by day; None while they are being added up for the first time."""
+        if time.monotonic() - self._totals_at >= TOTALS_S and (self._adding_up is None or self._adding_up.done()):
+            self._adding_up = asyncio.create_task(self._add_up())
+        if self._adding_up is not None:
+            await asyncio.wait({self._adding_up}, timeout=within_s)
+        if self._totals_at < 0:
+            return None
+        found: dict[date, Totals] = {}
+        for (pool, namespace), by_day in self._totals.items():
+            if sees(pool, namespace):
+                for day, totals in by_day.items():
+                    found[day] = add_totals(found.get(day, Totals()), totals)
+        return found
+
+    async def _add_up(self) -> None:
+        sums: dict[tuple[str, str], dict[date, Totals]] = {}
+        for pool in self._pools.names:
+            try:
+                store = self._pools.engine(pool).store
+                queues = (await store.queues())[:MOST_QUEUES]
+                for at in range(0, len(queues), STEP_JOBS):
+                    chunk = queues[at : at + STEP_JOBS]
+                    for queue, totals in zip(chunk, await store.totals(chunk), strict=True):
+                        into = sums.setdefault((pool, queue.namespace), {})
+                        for day, one in totals.days.items():
+                            into[day] = add_totals(into.get(day, Totals()), one)
+            except DuetimeError as error:
+                log.info("console_totals_failed", extra={"pool": pool, "error": error.message})
+                return
+        self._totals, self._totals_at = sums, time.monotonic()
+
+
+def add_totals(one: Totals, other: Totals) -> Totals:
+    return Totals(*[getattr(one, name) + getattr(other, name) for name in Totals.__struct_fields__])
+
+
+def _shown(line: LiveQueue) -> tuple[int, int, int, int, int]:
+    counts = line.counts
+    return counts.delayed, counts.ready, counts.leased, counts.dead, line.late_ms // 1000
+
+
+def _by_queue(readings: Mapping[str, Reading], metrics: Sequence[str]) -> dict[Labels, float]:
+    found: dict[Labels, float] = {}
+    for metric in metrics:
+        if metric in readings:
+            for labels, value in readings[metric].series.items():
+                found[labels] = found.get(labels, 0) + value[0]
+    return found
+
+
+def _point(before: MeterSample, after: MeterSample) -> RatePoint:
+    seconds = max(after.at - before.at, 1.0)
+    rates = {name: max(after.sums[name] - before.sums.get(name, 0), 0) / seconds for name in after.sums}
+    gained = list(after.lateness)
+    if len(before.lateness) == len(gained):
+        gained = [max(new - old, 0) for new, old in zip(after.lateness, before.lateness, strict=True)]
+    return RatePoint(after.at, rates, quantile(gained, after.edges, 0.5), quantile(gained, after.edges, 0.99))
+
+
+def quantile(counts: Sequence[float], edges: Sequence[float], share: float) -> float | None:
+    """The upper edge of the bucket in which that share of the values is reached; None without values."""
+    total = sum(counts)
+    if not total or not edges:
+        return None
+    reached = 0.0
+    for count, edge in zip(counts, edges, strict=False):
+        reached += count
+        if reached >= total * share:
+            return edge
+    return edges[-1]

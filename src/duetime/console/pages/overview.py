@@ -1,0 +1,149 @@
+"""The first page: how many jobs are where, how fast they come and go, how late they are, and what is wrong now."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from duetime.alerts.problems import FIRING, Firing
+from duetime.console.charts import Bar
+from duetime.console.formats import number
+from duetime.console.live import LiveFigures, LiveQueue, RatePoint
+from duetime.console.visit import Visit, chosen
+from duetime.errors import DuetimeError, NoAnswer
+from duetime.job import TOTAL_DAYS, Counts, Totals
+from duetime.stores.base import StoreInfo
+
+SPANS = ("hour", "day", "month")
+PING_S = 2.0
+BUSIEST = 8
+KEEP_ALIVE_EVERY = 5
+
+
+@dataclass(frozen=True)
+class PoolHealth:
+    """`stuck` are duties of its engine that do not come back from a round."""
+
+    name: str
+    info: StoreInfo | None
+    latency_ms: float
+    error: str = ""
+    stuck: Sequence[str] = field(default_factory=list[str])
+
+    @property
+    def is_well(self) -> bool:
+        return self.info is not None and not self.info.problems and not self.stuck
+
+
+async def show_overview(visit: Visit) -> Response:
+    live, span = visit.parts.live, chosen(SPANS, visit.query.get("span", ""))
+    look, (point, _) = await live.look(fresh=not visit.is_partial), await live.now()
+    lines = [line for line in look.lines if visit.session.sees(line.pool, line.queue.namespace)]
+    everything = not visit.session.namespace
+    return visit.page(
+        "overview.html",
+        counts=sum_counts(lines),
+        queues=len(lines),
+        point=point,
+        lateness_target_ms=visit.parts.settings.alert_lateness.total_seconds() * 1000,
+        latest=max((line for line in lines), key=lambda line: line.late_ms, default=None),
+        busiest=sorted(lines, key=lambda line: -line.counts.ready - line.counts.leased - line.counts.dead)[:BUSIEST],
+        pools=await pool_health(visit),
+        problems=firing(visit) if everything else [],
+        span=span,
+        spans=SPANS,
+        chart=_chart(visit, span, live) if everything and span != "month" else None,
+        days=day_bars(visit, await live.days(visit.session.sees)) if span == "month" else None,
+        everything=everything,
+        api=f"http://127.0.0.1:{visit.parts.settings.port or 7777}",
+    )
+
+
+def sum_counts(lines: Sequence[LiveQueue]) -> Counts:
+    names = ("delayed", "ready", "leased", "dead")
+    return Counts(**{name: sum(getattr(line.counts, name) for line in lines) for name in names})
+
+
+async def pool_health(visit: Visit) -> list[PoolHealth]:
+    names = [name for name in visit.parts.pools.names if visit.session.pool in ("", name)]
+    return list(await asyncio.gather(*(_ping(visit, name) for name in names)))
+
+
+async def _ping(visit: Visit, name: str) -> PoolHealth:
+    began = time.perf_counter()
+    try:
+        async with asyncio.timeout(PING_S):
+            engine = visit.parts.pools.engine(name)
+            info = await engine.store.ping()
+    except DuetimeError as error:
+        return PoolHealth(name, None, 0.0, error.code)
+    except TimeoutError:
+        return PoolHealth(name, None, 0.0, NoAnswer.code)
+    return PoolHealth(name, info, (time.perf_counter() - began) * 1000, stuck=engine.stuck)
+
+
+def firing(visit: Visit) -> list[Firing]:
+    """The problems that were told and are not over."""
+    records = visit.parts.registry_copy.list_records(FIRING)
+    return [msgspec.json.decode(record.value, type=Firing) for record in records]
+
+
+def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
+    """What the page's script draws with uPlot: columns of numbers, the first of which is the time."""
+    points: Sequence[RatePoint] = live.history(span)
+    names = ("accepted", "delivered", "failed")
+    return {
+        "rates": {
+            "labels": [visit.say(f"overview.{name}") for name in names],
+            "data": [
+                [int(one.at) for one in points],
+                *[[round(one.rates[name], 3) for one in points] for name in names],
+            ],
+        },
+        "lateness": {
+            "labels": [visit.say("overview.p50"), visit.say("overview.p99")],
+            "data": [
+                [int(one.at) for one in points],
+                [None if one.p50 is None else one.p50 * 1000 for one in points],
+                [None if one.p99 is None else one.p99 * 1000 for one in points],
+            ],
+        },
+        "count": len(points),
+    }
+
+
+def day_bars(visit: Visit, days: Mapping[date, Totals] | None) -> list[tuple[str, list[Bar]]] | None:
+    """One chart per total that says most, over the days that stores keep; None while nobody knows."""
+    if days is None:
+        return None
+    today = datetime.now(UTC).date()
+    dates = [today - timedelta(TOTAL_DAYS - 1 - back) for back in range(TOTAL_DAYS)]
+    return [
+        (name, [_day_bar(day, getattr(days.get(day, Totals()), name)) for day in dates])
+        for name in ("accepted", "acked", "dead")
+    ]
+
+
+def _day_bar(day: date, value: int) -> Bar:
+    return Bar(value, f"{day.isoformat()}: {number(value)}", f"{day:%m-%d}" if day.toordinal() % 5 == 0 else "")
+
+
+async def stream(visit: Visit) -> Response:
+    """Server-sent events: `tick` whenever an open page should ask for itself again."""
+
+    async def events() -> AsyncIterator[bytes]:
+        yield b"retry: 2000\nevent: hello\ndata: 1\n\n"
+        quiet = 0
+        async for changed in visit.parts.live.changes(visit.parts.draining):
+            quiet = 0 if changed else quiet + 1
+            if changed or quiet >= KEEP_ALIVE_EVERY:
+                quiet = 0
+                yield b"event: tick\ndata: 1\n\n"
+        yield b"event: bye\ndata: 1\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})

@@ -1,0 +1,28 @@
+"""What the console works with: the same services that the doors use."""
+
+import asyncio
+from dataclasses import dataclass
+
+from duetime.alerts.problems import Alerts
+from duetime.callbacks.topic_service import TopicService
+from duetime.console.live import LiveFigures
+from duetime.doors.rate_limits import RateLimits
+from duetime.doors.tokens import Tokens
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.metrics.siblings import Siblings
+from duetime.settings import Settings
+
+
+@dataclass(frozen=True)
+class ConsoleParts:
+    settings: Settings
+    pools: Pools
+    registry_copy: RegistryCopy
+    topics: TopicService
+    tokens: Tokens
+    limits: RateLimits
+    alerts: Alerts
+    siblings: Siblings
+    live: LiveFigures
+    draining: asyncio.Event

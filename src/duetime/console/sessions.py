@@ -1,0 +1,111 @@
+"""Sessions: who is logged in. A browser holds a random secret, the registry its hash and what it stands for.
+
+So every process of the server knows a session, an admin can end one, and it ends by itself with the user, the account
+or the token that it was opened with.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from duetime.console.users import ConsoleUsers, Role
+from duetime.doors.tokens import KIND as TOKEN_KIND
+from duetime.doors.tokens import digest_of
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.settings import Settings
+from duetime.stores.registry import Registry
+
+KIND = "console-session"
+LIFE_S = 12 * 3600
+LABEL = 12
+
+
+class Session(msgspec.Struct, frozen=True):
+    """`pool` and `namespace` bound what a session sees that was opened with a token; empty: everything.
+
+    `token` is the key of that token. Times are epoch seconds.
+    """
+
+    user: str
+    role: Role
+    since: float
+    until: float
+    pool: str = ""
+    namespace: str = ""
+    token: str = ""
+    is_account: bool = False
+
+    def sees(self, pool: str, namespace: str) -> bool:
+        return not self.namespace or (self.pool, self.namespace) == (pool, namespace)
+
+
+DEV = Session("dev", Role.ADMIN, 0, 0)
+"""What everybody has with --dev."""
+
+
+class Sessions:
+    def __init__(
+        self,
+        registry_copy: RegistryCopy,
+        registry: Callable[[], Registry],
+        users: ConsoleUsers,
+        settings: Settings,
+    ) -> None:
+        self._registry_copy = registry_copy
+        self._registry = registry
+        self._users = users
+        self._settings = settings
+
+    async def open(self, session: Session) -> str:
+        """The secret for the browser's cookie. Sessions that have run out are forgotten on the way."""
+        secret = secrets.token_urlsafe(32)
+        await self._registry().put(KIND, digest_of(secret), msgspec.json.encode(session))
+        for record in self._registry_copy.list_records(KIND):
+            if msgspec.json.decode(record.value, type=Session).until < time.time():
+                await self._registry().delete(KIND, record.key)
+        await self._registry_copy.refresh()
+        return secret
+
+    async def find(self, secret: str) -> Session | None:
+        """The session of a cookie, while it lasts."""
+        if not secret:
+            return None
+        key = digest_of(secret)
+        record = self._registry_copy.get(KIND, key)
+        if record is None:
+            # It may have been opened by another process a moment ago.
+            await self._registry_copy.refresh()
+            record = self._registry_copy.get(KIND, key)
+        if record is None:
+            return None
+        session = msgspec.json.decode(record.value, type=Session)
+        return session if self._holds(session) else None
+
+    def _holds(self, session: Session) -> bool:
+        if session.until < time.time():
+            return False
+        if session.token:
+            return self._registry_copy.get(TOKEN_KIND, session.token) is not None
+        if session.is_account:
+            return session.user in self._settings.accounts
+        user = self._users.get(session.user)
+        return user is not None and user.role == session.role
+
+    def list_sessions(self) -> Sequence[tuple[str, Session]]:
+        """With the label by which `end` knows them."""
+        records = self._registry_copy.list_records(KIND)
+        found = [(one.key[:LABEL], msgspec.json.decode(one.value, type=Session)) for one in records]
+        return [(label, session) for label, session in found if self._holds(session)]
+
+    async def close(self, secret: str) -> None:
+        await self._end(digest_of(secret))
+
+    async def end(self, label: str) -> None:
+        for record in self._registry_copy.list_records(KIND, label):
+            await self._end(record.key)
+
+    async def _end(self, key: str) -> None:
+        await self._registry().delete(KIND, key)
+        await self._registry_copy.refresh()

@@ -1,0 +1,104 @@
+// Everything works without this file. It draws the two live charts, says whether the page is live, and asks before
+// something is removed for good.
+"use strict";
+
+const charts = new Map();
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function draw(element) {
+  if (!window.uPlot || !element.dataset.chart) return;
+  const { labels, data } = JSON.parse(element.dataset.chart);
+  const known = charts.get(element.id);
+  if (known && known.root.isConnected && known.labels === labels.join()) {
+    known.setData(data);
+    return;
+  }
+  const lines = ["--accent", "--ready", "--dead"];
+  const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
+  element.replaceChildren();
+  const chart = new uPlot(
+    {
+      width: element.clientWidth,
+      height: 200,
+      legend: { live: true },
+      cursor: { y: false },
+      scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
+      axes: [axis, { ...axis, size: 56 }],
+      series: [
+        {},
+        ...labels.map((label, place) => ({
+          label,
+          stroke: color(lines[place]),
+          width: 2,
+          spanGaps: true,
+          points: { show: data[0].length < 3 },
+        })),
+      ],
+    },
+    data,
+    element,
+  );
+  chart.labels = labels.join();
+  charts.set(element.id, chart);
+}
+
+function drawAll() {
+  document.querySelectorAll(".chart").forEach(draw);
+}
+
+function say(on) {
+  const state = document.getElementById("live-state");
+  const lost = document.getElementById("lost");
+  if (state) {
+    state.textContent = on ? state.dataset.on : state.dataset.off;
+    state.classList.toggle("on", on);
+  }
+  if (lost) lost.hidden = on;
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  drawAll();
+  // The chart of a page that is refreshed stays; only its numbers come from the new page.
+  if (window.Idiomorph) {
+    Idiomorph.defaults.callbacks.beforeNodeMorphed = (node, fresh) => {
+      if (node.classList && node.classList.contains("chart") && window.uPlot) {
+        node.dataset.chart = fresh.dataset ? fresh.dataset.chart : node.dataset.chart;
+        draw(node);
+        return false;
+      }
+      return true;
+    };
+  }
+});
+window.addEventListener("resize", () => {
+  charts.forEach((chart) => chart.setSize({ width: chart.root.parentElement.clientWidth, height: 200 }));
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  charts.clear();
+  drawAll();
+});
+
+document.addEventListener("htmx:sseOpen", () => say(true));
+document.addEventListener("htmx:sseError", () => say(false));
+document.addEventListener("htmx:sseClose", () => say(false));
+document.addEventListener("htmx:responseError", () => say(false));
+document.addEventListener("htmx:sendError", () => say(false));
+document.addEventListener("htmx:afterSwap", () => {
+  say(true);
+  drawAll();
+});
+
+document.addEventListener("submit", (event) => {
+  const question = event.target.dataset.confirm;
+  if (question && !window.confirm(question)) event.preventDefault();
+});
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-all]")) {
+    document.querySelectorAll(`input[name="${event.target.dataset.all}"]`).forEach((box) => {
+      box.checked = event.target.checked;
+    });
+  }
+});

