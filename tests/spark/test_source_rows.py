@@ -1,4 +1,4 @@
-"""Rows that become jobs: Spark's expressions (schedule) and Arrow's kernels (.save()) give the same verdicts."""
+"""Rows that become jobs: what each column means, and the verdict on every kind of bad row."""
 
 import datetime
 import json
@@ -9,13 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.clock import MAX_INSTANT
-from duetime.errors import InvalidRequest
+from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.job import MAX_BODY
 from duetime.names import check_id
 from duetime.spark.load.chunks import Cutter
-from duetime.spark.load.job_columns import SCHEMA, job_columns
-from duetime.spark.load.job_rows import REASONS, ROWS, check_columns, job_rows
+from duetime.spark.load.job_columns import REASONS, SCHEMA, job_columns
+from duetime.spark.load.job_rows import ROWS, check_columns, job_rows
 from duetime.spark.load.options import read_options
+from duetime.spark.load.wall_clock import read_zone
 from duetime.stores.base import Mark
 
 NOW = 1_800_000_000_000
@@ -52,26 +53,20 @@ ROWS_OF_ALL_KINDS = f"""
 """
 
 
-def both_ways(spark: SparkSession, query: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    frame = spark.sql(query)
-    by_spark = [row.asDict() for row in job_rows(frame, OPTIONS, NOW).collect()]
-    table = frame.toArrow().combine_chunks()
-    by_arrow = [
-        row for batch in table.to_batches() for row in job_columns(batch, OPTIONS, NOW, OPTIONS.batch).to_pylist()
-    ]
-    for row in (*by_spark, *by_arrow):
+def rows_of(spark: SparkSession, query: str) -> list[dict[str, Any]]:
+    rows = [row.asDict() for row in job_rows(spark.sql(query), OPTIONS, NOW).collect()]
+    for row in rows:
         row["body"] = None if row["body"] is None else bytes(row["body"])
         row["attributes"] = None if row["attributes"] is None else json.loads(row["attributes"])
-    return by_spark, by_arrow
+    return rows
 
 
-def test_the_same_verdicts_both_ways(spark: SparkSession) -> None:
-    by_spark, by_arrow = both_ways(spark, ROWS_OF_ALL_KINDS)
+def test_the_verdict_on_rows_of_all_kinds(spark: SparkSession) -> None:
+    rows = rows_of(spark, ROWS_OF_ALL_KINDS)
 
-    assert by_spark == by_arrow
-    reasons = {row["id"]: row["reason"] for row in by_spark if row["reason"]}
-    assert set(reasons.values()) == set(REASONS.values())
-    fine = {row["id"]: row for row in by_spark if not row["reason"]}
+    reasons = {row["id"]: row["reason"] for row in rows if row["reason"]}
+    assert set(reasons.values()) == set(REASONS.values()) - {REASONS["due_seconds"]}
+    fine = {row["id"]: row for row in rows if not row["reason"]}
     assert set(fine) == {
         "fine", "defaults", "with space", "i" * 128, "largest", "rounded", "no-ttl", "numbered"
     }  # fmt: skip
@@ -84,8 +79,7 @@ def test_the_same_verdicts_both_ways(spark: SparkSession) -> None:
 
 
 def test_what_passes_is_what_the_kernel_takes_for_an_id(spark: SparkSession) -> None:
-    by_spark, _ = both_ways(spark, ROWS_OF_ALL_KINDS)
-    for row in by_spark:
+    for row in rows_of(spark, ROWS_OF_ALL_KINDS):
         if row["id"] is None or row["reason"] == REASONS["id_bad"]:
             with pytest.raises(InvalidRequest):
                 check_id(row["id"] or "")
@@ -93,34 +87,66 @@ def test_what_passes_is_what_the_kernel_takes_for_an_id(spark: SparkSession) -> 
             check_id(row["id"])
 
 
+def test_delays_and_numbers(spark: SparkSession) -> None:
+    """The due time in milliseconds from now, or why there is none."""
+    cases: dict[str, int | str] = {
+        "interval '90' minute delay": 5_400_000,
+        "interval '1 00:00:00.0005' day to second delay": 86_400_001,
+        "90 delay": 90_000,
+        "0.07d delay": 70,
+        "cast(1.5 as decimal(4, 2)) delay": 1_500,
+        "cast(null as int) delay": 0,
+        "double('NaN') delay": "due_bad",
+        "double('-Infinity') delay": "due_bad",
+        "9223372036854775807L delay": "due_bad",
+        "float('NaN') ttl": "ttl_bad",
+        f"{NOW + 5}L due_at": 5,
+        f"{NOW // 1000}L due_at": "due_seconds",
+        f"{NOW * 1000}L due_at": "due_bad",
+    }
+    found: dict[str, int | str] = {}
+    for columns in cases:
+        table = spark.sql(f"select 'a' id, 'x' body, {columns}").toArrow().combine_chunks()
+        [row] = job_columns(table.to_batches()[0], OPTIONS, NOW, OPTIONS.batch, "UTC").to_pylist()
+        reasons = [name for name, text in REASONS.items() if text == row["reason"]]
+        found[columns] = reasons[0] if reasons else row["due_at"] - NOW
+    assert found == cases
+
+
+def test_bodies_that_become_json_as_sparks_own_does(spark: SparkSession) -> None:
+    struct = """struct(1 number, 'ü"' text, cast(null as string) nothing, array(1, null) list, map('k', 1.5d) map,
+        true yes, struct('deep' x) inner, array(struct(1 a), null, struct(2 a)) rows, double('NaN') none,
+        cast(1.50 as decimal(4, 2)) price, binary('b') bytes, timestamp'2030-01-01 10:00:00' at, date'2030-01-01' day,
+        map(1, array('x'), 2, null) numbered, 'odd' as `a name`)"""
+    query = f"""select 'a' id, {struct} body union all select 'b', null union all select 'c', {struct}"""
+    rows = {row["id"]: row for row in rows_of(spark, query)}
+    expected = bytes(spark.sql(f"select to_json({struct}) text").first()["text"], "utf-8")  # type: ignore[index]
+    assert rows["a"]["body"] == rows["c"]["body"] == expected
+    assert rows["b"]["reason"] == REASONS["body_null"]
+
+
+def test_attributes_of_other_types_are_texts(spark: SparkSession) -> None:
+    [row] = rows_of(spark, "select 'a' id, 'x' body, map('k', 5, 'l', 7) attributes")
+    assert (row["reason"], row["attributes"]) == (None, {"k": "5", "l": "7"})
+
+
+def test_a_time_without_a_zone_in_a_session_without_one(spark: SparkSession) -> None:
+    batch = spark.sql("select 'x' body, date'2030-01-01' due_at").toArrow().combine_chunks().to_batches()[0]
+    with pytest.raises(InvalidSettings, match=r"set spark\.sql\.session\.timeZone"):
+        job_columns(batch, OPTIONS, NOW, OPTIONS.batch, None)
+
+
 @pytest.mark.parametrize(
-    ("columns", "due_in_ms"),
-    [
-        ("interval '90' minute delay", 5_400_000),
-        ("interval '1 00:00:00.0005' day to second delay", 86_400_001),
-        ("90 delay", 90_000),
-        ("0.07d delay", 70),
-        ("cast(1.5 as decimal(4, 2)) delay", 1_500),
-        ("cast(null as int) delay", 0),
-        (f"{NOW + 5}L due_at", 5),
-    ],
+    ("name", "minutes"), [("UTC", 0), ("Z", 0), ("+05:30", 330), ("GMT-8", -480), ("Asia/Kolkata", 330)]
 )
-def test_delays_both_ways(spark: SparkSession, columns: str, due_in_ms: int) -> None:
-    by_spark, by_arrow = both_ways(spark, f"select 'a' id, 'x' body, {columns}")
-    assert by_spark[0]["due_at"] - NOW == by_arrow[0]["due_at"] - NOW == due_in_ms
-    assert by_spark[0]["reason"] == by_arrow[0]["reason"] is None
+def test_zones_as_sessions_name_them(name: str, minutes: int) -> None:
+    at = datetime.datetime(2030, 1, 1, tzinfo=read_zone(name))
+    assert at.utcoffset() == datetime.timedelta(minutes=minutes)
 
 
-def test_bodies_that_become_json_both_ways(spark: SparkSession) -> None:
-    by_spark, by_arrow = both_ways(
-        spark,
-        """select 'a' id, struct(1 number, 'ü"' text, cast(null as string) nothing, array(1, null) list,
-           map('k', 1.5d) map, true yes, struct('deep' x) inner) body""",
-    )
-    assert by_spark[0]["body"] == by_arrow[0]["body"]
-    assert by_spark[0]["body"].decode() == (
-        '{"number":1,"text":"ü\\"","list":[1,null],"map":{"k":1.5},"yes":true,"inner":{"x":"deep"}}'
-    )
+def test_a_zone_that_nobody_knows() -> None:
+    with pytest.raises(InvalidSettings, match="knows no time zone 'Mars/Phobos'"):
+        read_zone("Mars/Phobos")
 
 
 def test_the_two_tables_have_the_same_columns() -> None:
@@ -131,7 +157,7 @@ def test_the_two_tables_have_the_same_columns() -> None:
     ("columns", "problem"),
     [
         ("1 body", "the column body cannot be of type int"),
-        ("'x' body, 'tomorrow' due_at", "the column due_at cannot be of type string"),
+        ("'x' body, 'tomorrow' due_at", "due_at cannot be of type string; it is a timestamp, a date, or epoch milli"),
         ("'x' body, current_timestamp() due_at, 5 delay", "give due_at or delay, not both"),
     ],
 )

@@ -1,12 +1,10 @@
-"""From Arrow batches of any shape to columns that are jobs: what `job_rows.py` does, inside the data source's writer.
+"""From Arrow batches of any shape to columns that are jobs: what each column means, and why a row cannot be a job.
 
-Columns stay columns. Only what Arrow has no kernel for goes row by row: a body that is a struct, map or array, ids that
-have to be made, a spread. Whoever is in a hurry brings an id and a body of text or bytes. Runs on executors.
+`schedule` (through `job_rows.py`) and the data source's writer both come here, so the same row is the same job either
+way. Columns stay columns. Only what Arrow has no kernel for goes row by row: a body that is a struct, map or array, ids
+that have to be made, a spread. Rows with an id and a body of text or bytes are the fastest. Runs on executors.
 """
 
-import base64
-import datetime
-import decimal
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +15,12 @@ import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 
 from duetime.clock import MAX_DURATION, MAX_INSTANT
+from duetime.errors import InvalidSettings
 from duetime.job import MAX_BODY, MAX_TRIES, Priority
-from duetime.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID
-from duetime.spark.load.job_rows import NAME, REASONS, UNPRINTABLE
+from duetime.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID, MAX_NAME
+from duetime.spark.load.json_text import json_texts
 from duetime.spark.load.options import LoadOptions
+from duetime.spark.load.wall_clock import instants
 
 arrow: Any = pa
 kernels: Any = pc
@@ -38,11 +38,36 @@ SCHEMA = arrow.schema(
         ("reason", arrow.string()),
     ]
 )
-"""As `job_rows.ROWS`."""
+"""As `job_rows.ROWS`. Times and durations are in milliseconds; attributes are a JSON object."""
+
+NAME = rf"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\z"
+UNPRINTABLE = r"[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]|[^\P{Zs} ]"
+"""What Python's isprintable refuses, in RE2's words."""
+LEAST_NUMBER = 100_000_000_000
+"""As milliseconds this is a day of 1973, as seconds one of the year 5138: a due time below it was meant as seconds."""
+NO_TIME_MS = -(10**17)
+"""For numbers that are none, or too large to count with: outside of every limit, whatever is added."""
+
+REASONS = {
+    "body_null": "the body is null",
+    "body_large": f"the body has more than {MAX_BODY} bytes",
+    "id_bad": f"the id is not 1 to {MAX_ID} printable characters",
+    "due_bad": "the due time is not between 1970 and 9999",
+    "due_seconds": "the due time is a number that looks like seconds; give milliseconds, or timestamp_seconds()",
+    "queue_bad": "the queue's name is missing or not valid",
+    "ttl_bad": "the ttl is negative or longer than 136 years",
+    "ttl_early": "it would expire before it is due",
+    "tries_bad": f"tries is not a whole number from 0 to {MAX_TRIES}",
+    "priority_bad": "the priority is not high, normal or low",
+    "attributes_bad": f"more than {MAX_ATTRIBUTES} attributes, or one without a name or too long",
+}
 
 
-def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str) -> Any:
-    """A table of SCHEMA, row for row. The batch's columns were checked by `job_rows.check_columns`."""
+def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str, zone: str | None) -> Any:
+    """A table of SCHEMA, row for row. The batch's columns were checked by `job_rows.check_columns`.
+
+    `zone` is the session's, for times without one; None: not known.
+    """
     given = {name: batch.column(name) for name in batch.schema.names}
     size = batch.num_rows
 
@@ -54,7 +79,7 @@ def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str) 
     columns = {
         "id": ids,
         "body": _bodies(given["body"]),
-        "due_at": _due(given, size, now_ms),
+        "due_at": _due(given, size, now_ms, zone),
         "queue": either("queue", _text, options.queue, arrow.string()),
         "ttl": either("ttl", _milliseconds, options.ttl_ms, arrow.int64()),
         "tries": either("tries", lambda one: one, options.tries, arrow.int32()),
@@ -64,7 +89,7 @@ def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str) 
     if options.spread_ms:
         shift = [crc32((one or "").encode()) % options.spread_ms for one in ids.to_pylist()]
         columns["due_at"] = kernels.add(columns["due_at"], arrow.array(shift, arrow.int64()))
-    columns["reason"] = _reasons(columns, now_ms)
+    columns["reason"] = _reasons(columns, now_ms, _looks_like_seconds(given, size))
     return arrow.table(columns, schema=SCHEMA)
 
 
@@ -74,74 +99,55 @@ def _text(column: Any) -> Any:
 
 def _bodies(column: Any) -> Any:
     if arrow.types.is_nested(column.type):
-        bodies = [None if one is None else _json(one, column.type) for one in column.to_pylist()]
-        return arrow.array(bodies, arrow.binary())
+        return arrow.array(json_texts(column), arrow.binary())
     return column.cast(arrow.binary())
 
 
 def _attributes(column: Any) -> Any:
     """Maps as JSON objects, row by row, for the few that have any."""
-    texts = [None if one is None else msgspec.json.encode(dict(one)).decode() for one in column.to_pylist()]
-    return arrow.array(texts, arrow.string())
-
-
-def _json(value: Any, kind: Any) -> bytes:
-    return msgspec.json.encode(_plain(value, kind))
-
-
-def _plain(value: Any, kind: Any) -> Any:
-    """As Spark's to_json writes it: fields that are null are left out, bytes are base64, times are ISO 8601."""
-    if arrow.types.is_struct(kind):
-        return {
-            kind.field(index).name: _plain(value[kind.field(index).name], kind.field(index).type)
-            for index in range(kind.num_fields)
-            if value[kind.field(index).name] is not None
-        }
-    if arrow.types.is_map(kind):
-        return {str(key): None if one is None else _plain(one, kind.item_type) for key, one in value}
-    if arrow.types.is_list(kind) or arrow.types.is_large_list(kind):
-        return [None if one is None else _plain(one, kind.value_type) for one in value]
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> Any:
-    match value:
-        case bytes():
-            return base64.b64encode(value).decode()
-        case decimal.Decimal():
-            return msgspec.Raw(str(value).encode())
-        case datetime.datetime():
-            text = value.isoformat(timespec="milliseconds")
-            return text.replace("+00:00", "Z")
-        case _:
-            return value
+    texts = json_texts(column.cast(arrow.map_(arrow.string(), arrow.string())))
+    return arrow.array(texts, arrow.binary()).cast(arrow.string())
 
 
 def _made_ids(batch: Any, batch_name: str) -> Any:
-    """The same row in the same batch has the same id, whichever task writes it."""
+    """The same row in the same batch has the same id, whichever task writes it and in whichever zone."""
     names = sorted(batch.schema.names)
-    rows = batch.select(names).to_pylist()
+    rows = json_texts(arrow.StructArray.from_arrays([_in_utc(batch.column(name)) for name in names], names=names))
     head = f"{batch_name}\n".encode()
-    return arrow.array([hashlib.sha256(head + _row(row)).hexdigest()[:32] for row in rows], arrow.string())
+    return arrow.array([hashlib.sha256(head + (row or b"")).hexdigest()[:32] for row in rows], arrow.string())
 
 
-def _row(row: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(row, enc_hook=str, order="deterministic")
+def _in_utc(column: Any) -> Any:
+    has_zone = arrow.types.is_timestamp(column.type) and column.type.tz
+    return column.cast(arrow.timestamp("us", "UTC")) if has_zone else column
 
 
-def _due(given: dict[str, Any], size: int, now_ms: int) -> Any:
+def _due(given: dict[str, Any], size: int, now_ms: int, zone: str | None) -> Any:
     now = arrow.repeat(arrow.scalar(now_ms, arrow.int64()), size)
     if "due_at" in given:
-        due_at = given["due_at"]
-        if arrow.types.is_date(due_at.type):
-            due_at = due_at.cast(arrow.timestamp("us"))
-        if arrow.types.is_timestamp(due_at.type):
-            due_at = _ceil_thousandth(due_at.cast(arrow.timestamp("us", due_at.type.tz)).cast(arrow.int64()))
-        return kernels.coalesce(due_at.cast(arrow.int64()), now)
+        return kernels.coalesce(_due_ms(given["due_at"], zone), now)
     if "delay" in given:
         delay = kernels.coalesce(_milliseconds(given["delay"]), arrow.scalar(0, arrow.int64()))
         return kernels.add(now, delay)
     return now
+
+
+def _due_ms(due_at: Any, zone: str | None) -> Any:
+    if arrow.types.is_integer(due_at.type):
+        return due_at.cast(arrow.int64())
+    if arrow.types.is_timestamp(due_at.type) and due_at.type.tz:
+        return _ceil_thousandth(due_at.cast(arrow.timestamp("us", due_at.type.tz)).cast(arrow.int64()))
+    if zone is None:
+        raise InvalidSettings(
+            "due_at has no time zone, and the session has none: set spark.sql.session.timeZone, or cast it to timestamp"
+        )
+    return _ceil_thousandth(instants(due_at.cast(arrow.timestamp("us")).cast(arrow.int64()), zone))
+
+
+def _looks_like_seconds(given: dict[str, Any], size: int) -> Any:
+    if "due_at" in given and arrow.types.is_integer(given["due_at"].type):
+        return kernels.less(given["due_at"], LEAST_NUMBER)
+    return arrow.repeat(arrow.scalar(False), size)
 
 
 def _ceil_thousandth(numbers: Any) -> Any:
@@ -152,12 +158,16 @@ def _ceil_thousandth(numbers: Any) -> Any:
 
 
 def _milliseconds(column: Any) -> Any:
-    """Of an interval, or of a number of seconds."""
+    """Of an interval, or of a number of seconds; NO_TIME_MS for one that no time can be counted from."""
     if arrow.types.is_duration(column.type):
         return _ceil_thousandth(column.cast(arrow.duration("us")).cast(arrow.int64()))
-    if arrow.types.is_integer(column.type):
-        return kernels.multiply(column.cast(arrow.int64()), 1000)
-    return kernels.ceil(kernels.round(kernels.multiply(column.cast(arrow.float64()), 1000), 6)).cast(arrow.int64())
+    kind = arrow.int64() if arrow.types.is_integer(column.type) else arrow.float64()
+    seconds, most = column.cast(kind), arrow.scalar(MAX_INSTANT // 1000, kind)
+    countable = kernels.less_equal(kernels.abs(seconds), most)  # false for NaN
+    milliseconds = kernels.multiply(kernels.if_else(countable, seconds, arrow.scalar(0, kind)), 1000)
+    if kind == arrow.float64():
+        milliseconds = kernels.ceil(kernels.round(milliseconds, 6)).cast(arrow.int64())
+    return kernels.if_else(countable, milliseconds, arrow.scalar(NO_TIME_MS, arrow.int64()))
 
 
 def _priorities(column: Any) -> Any:
@@ -169,7 +179,7 @@ def _priorities(column: Any) -> Any:
     return kernels.if_else(kernels.is_null(text), arrow.scalar(None, arrow.int32()), number)
 
 
-def _reasons(columns: dict[str, Any], now_ms: int) -> Any:
+def _reasons(columns: dict[str, Any], now_ms: int, like_seconds: Any) -> Any:
     body, ids, due_at, ttl = columns["body"], columns["id"], columns["due_at"], columns["ttl"]
     checks = {
         "body_null": kernels.is_null(body),
@@ -180,6 +190,7 @@ def _reasons(columns: dict[str, Any], now_ms: int) -> Any:
             kernels.match_substring_regex(ids, UNPRINTABLE),
         ),
         "due_bad": _outside(due_at, 0, MAX_INSTANT),
+        "due_seconds": like_seconds,
         "queue_bad": kernels.invert(kernels.match_substring_regex(columns["queue"], NAME)),
         "ttl_bad": _outside(ttl, 0, MAX_DURATION),
         "ttl_early": kernels.and_(kernels.greater(ttl, 0), kernels.greater(due_at, kernels.add(ttl, now_ms))),

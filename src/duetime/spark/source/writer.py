@@ -94,17 +94,21 @@ def read_write_options(options: Mapping[str, str], schema: StructType) -> LoadOp
 
 
 def _micro_batch() -> str:
+    return _local_property("streaming.sql.batchId") or "0"
+
+
+def _local_property(name: str) -> str | None:
+    """What the driver's session says to its tasks. A zone that nobody set is not among that."""
     context = TaskContext.get()
-    number = context.getLocalProperty("streaming.sql.batchId") if context else None
-    return number or "0"
+    return context.getLocalProperty(name) if context else None
 
 
 def _push(iterator: Iterator[Any], options: LoadOptions, batch: str, now_ms: int) -> TaskDone:
     def make_mark(number: int, digest: bytes) -> Mark | None:
         return Mark(f"{batch}/{digest.hex()}", digest, MARK_LIFE_MS, brief=True) if options.batch else None
 
-    cutter = Cutter(options.namespace, make_mark)
-    tables = _sorted(_checked(job_columns(rows, options, now_ms, batch) for rows in iterator))
+    cutter, zone = Cutter(options.namespace, make_mark), _local_property("spark.sql.session.timeZone")
+    tables = _sorted(_checked(job_columns(rows, options, now_ms, batch, zone) for rows in iterator))
     tally: PushCounts = run(push_portions(cutter.cut(tables), options, writers=options.writers))
     return TaskDone(tally.rows, tally.accepted, tally.kept)
 
