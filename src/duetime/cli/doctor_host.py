@@ -12,6 +12,7 @@ from duetime.cli.doctor_sqlite import examine_folder
 from duetime.cli.doctor_store import examine_store
 from duetime.cli.findings import Finding, fail, ok, warn
 from duetime.errors import InvalidSettings
+from duetime.journal.settings import options_of
 from duetime.settings import DEFAULT_STORE, Settings, mask
 
 PROBE_S = 2.0
@@ -21,6 +22,7 @@ def examine_host(*, deep: bool) -> Iterator[Finding]:
     """Everything that `duetime serve`, started here and now, would use."""
     try:
         settings = read_settings({}, None)
+        journal = options_of(settings)
     except InvalidSettings as error:
         yield fail(
             "settings.valid",
@@ -32,8 +34,8 @@ def examine_host(*, deep: bool) -> Iterator[Finding]:
     yield from _settings(settings)
     yield _port("server.port", "API", settings.host, settings.port)
     yield _port("server.admin_port", "admin API", settings.admin_host, settings.admin_port)
-    if settings.journal:
-        yield from examine_folder("journal.folder", Path(settings.journal), "the journal")
+    if settings.journal and journal:
+        yield from examine_folder("journal.folder", journal.folder, "the journal")
     stores = {**settings.pools, **({"(registry)": settings.registry_store} if settings.registry_store else {})}
     for name, url in stores.items():
         yield ok("pool", f"pool {name}: {mask(url)}")

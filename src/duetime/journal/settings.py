@@ -1,14 +1,18 @@
 """The settings of a journal, as a server has them and as a program with an embedded engine finds them."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from duetime.errors import InvalidSettings
 from duetime.journal.options import Fsync, JournalOptions
 from duetime.settings import DEFAULT_STORE, Settings, load, variable
 
 OFF = "off"
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""A scheme has two letters or more."""
 FOLDER = "journal"
 
 
@@ -16,7 +20,7 @@ def options_of(settings: Settings) -> JournalOptions | None:
     """None if there is to be no journal: it is off, or the jobs end with the process anyway."""
     if settings.journal.lower() == OFF:
         return None
-    folder = Path(settings.journal) if settings.journal else default_folder(settings.store)
+    folder = local_folder(settings.journal) if settings.journal else default_folder(settings.store)
     if folder is None:
         return None
     return JournalOptions(
@@ -31,6 +35,15 @@ def options_of(settings: Settings) -> JournalOptions | None:
         reserve=settings.journal_reserve,
         ship_to=settings.journal_ship_to,
     )
+
+
+def local_folder(text: str) -> Path:
+    """A path, or a file: URI. Raises InvalidSettings for another URI, which would become a folder called `s3a:`."""
+    if URI.match(text) and not text.startswith("file:"):
+        raise InvalidSettings(
+            f"{text}: a journal is written to a folder of this machine; journal_ship_to copies it to other places"
+        )
+    return Path("/" + text.removeprefix("file:").lstrip("/") if text.startswith("file:") else text).absolute()
 
 
 def default_folder(store_url: str) -> Path | None:

@@ -10,7 +10,7 @@ import typer
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, span
-from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.clock import SystemClock, duration_ms, rfc3339
 from duetime.errors import InvalidRequest
@@ -36,7 +36,9 @@ class ForecastOptions:
             metavar="QUEUE=N", help="What its consumers can do a minute; else as measured.", show_default=False
         ),
     ] = None
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The page with the charts.")] = Path("duetime-forecast.html")
+    out: Annotated[Path, typer.Option(metavar="FILE", parser=local_file, help="The page with the charts.")] = Path(
+        "duetime-forecast.html"
+    )
     backtest: Annotated[bool, typer.Option(help="Also forecast the last 7 days and say how wrong it was.")] = True
 
 

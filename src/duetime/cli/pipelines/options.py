@@ -11,17 +11,26 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from duetime.cli.pipelines.interrupts import Interrupts
+from duetime.journal.settings import URI
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_PANEL = "Spark"
 DEFAULT_LAKE = "lake"
+
+
+def local_file(text: str) -> Path:
+    """For files that a command writes without Spark."""
+    if URI.match(text) and not text.startswith("file:"):
+        raise typer.BadParameter(f"{text}: this file is written on this machine; copy it from there")
+    return Path("/" + text.removeprefix("file:").lstrip("/") if text.startswith("file:") else text)
 
 
 @dataclass(frozen=True)

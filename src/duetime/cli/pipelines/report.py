@@ -9,7 +9,7 @@ import typer
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, span
-from duetime.cli.pipelines.options import SparkOptions
+from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.clock import SystemClock, duration_ms, instant_ms
 from duetime.errors import InvalidRequest
@@ -34,7 +34,8 @@ class ReportOptions:
         str, typer.Option("--target", metavar="DURATION", help="99 of 100 deliveries should not be later than this.")
     ] = "50ms"
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write; named after the period if not given.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=local_file, help="Where to write; named after the period if not given."),
     ] = None
 
 
