@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from duetime.errors import InvalidSettings
 from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.lines import write_line
@@ -89,6 +90,44 @@ def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
     assert JournalReader({"journal": str(tmp_path)}).latestOffset({}, ReadAllAvailable()) == {"a": 2}
+
+
+def test_what_was_read_before_is_not_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither to find the newest entry nor to go on: the beginning of both segments is garbage by now."""
+    old = write_segment(tmp_path, "a", 1, 2_000)
+    old.write_bytes(b"x" * old.stat().st_size)
+    path = write_segment(tmp_path, "a", 2_001, 6_000, sealed=False)
+    content = path.read_bytes()
+    path.write_bytes(b"x" * (len(content) // 2) + content[len(content) // 2 :])
+    reader = JournalReader({"journal": str(tmp_path)})
+    newest = reader.latestOffset({"a": 5_900}, ReadAllAvailable())
+    [partition] = reader.partitions({"a": 5_900}, newest)
+
+    assert newest == {"a": 6_000}
+    assert [row[3] for row in reader.read(partition)] == list(range(5_901, 6_001))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "the option journal is missing"),
+        ({"journal": "{here}", "maxRowsPerTriger": "5"}, "a stream has no option 'maxRowsPerTriger'; it has journal"),
+        ({"journal": "{here}", "failOnDataLoss": "no"}, "failOnDataLoss is true or false, not 'no'"),
+        ({"journal": "{here}", "maxRowsPerTrigger": "-1"}, "maxRowsPerTrigger is a whole number, not '-1'"),
+        ({"journal": "{here}/nowhere"}, "there is no journal in .*/nowhere"),
+        ({"journal": "s3a://logs/duetime"}, "s3a://logs/duetime: .* folder of this machine"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path: Path, options: dict[str, str], problem: str) -> None:
+    with pytest.raises(InvalidSettings, match=problem):
+        JournalReader({name: value.format(here=tmp_path) for name, value in options.items()})
+
+
+def test_the_folder_may_be_a_file_uri(tmp_path: Path) -> None:
+    write_segment(tmp_path, "a", 1, 3)
+    for options in ({"path": f"file://{tmp_path}"}, {"journal": f"file:{tmp_path}"}):
+        assert JournalReader(options).latestOffset({}, ReadAllAvailable()) == {"a": 3}
 
 
 def test_entries_that_are_gone_end_the_query_unless_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,7 +7,18 @@ import pytest
 from duetime.job import Event
 from duetime.journal.events import Draft, Entry
 from duetime.journal.lines import place_of, read_line, write_draft
-from duetime.journal.reader import Damage, Follower, Gap, Item, Tail, read_job, read_journal, read_node
+from duetime.journal.reader import (
+    SCANNED,
+    Damage,
+    Follower,
+    Gap,
+    Item,
+    Tail,
+    last_entry,
+    read_job,
+    read_journal,
+    read_node,
+)
 from duetime.journal.segments import Lock, open_name, sealed_name
 
 NODE = "here-1"
@@ -195,3 +206,44 @@ def test_the_entries_of_one_job_and_every_purge(node: Path) -> None:
         5,
         Damage(path, sum(map(len, lines[:5])), "the check sum does not fit", len(lines[5])),
     ]
+
+
+def test_a_tail_that_goes_on_behind_an_entry_does_not_read_what_is_before(node: Path) -> None:
+    """What was read long ago may be garbage by now: nobody looks at it."""
+    given_segment(node, 1, 500, b"gone")
+    path = given_segment(node, 501, 9_000)
+    content = path.read_bytes()
+    for after in (500, 501, 4_000, 8_998, 8_999):
+        begin = content.index(line(after + 1, node.name))
+        known = max(0, begin - 2 * SCANNED)
+        path.write_bytes(b"x" * known + content[known:])
+        items = list(Tail(node, after=after).read())
+        assert [item.seq if isinstance(item, Entry) else item for item in items] == list(range(after + 1, 9_001))
+    assert list(Tail(node, after=9_000).read()) == []
+
+
+def test_a_tail_that_goes_on_sees_gaps_and_damage_behind_it(node: Path) -> None:
+    given_segment(node, 1, 3)
+    given_segment(node, 6, 8, line(6, node.name) + b"damaged\n" + line(8, node.name))
+    found = list(Tail(node, after=2).read())
+    assert [one for one in found if isinstance(one, Gap)] == [Gap(NODE, 4, 5), Gap(NODE, 7, 7)]
+    assert [one.what for one in found if isinstance(one, Damage)] == ["the line has no head"]
+    assert [one.seq for one in entries(found)] == [3, 6, 8]
+
+
+@pytest.mark.parametrize("damage", [b"", b"damaged\n", b"x" * 3 * SCANNED + b"\n"])
+def test_the_last_entry_of_a_segment_is_found_from_its_end(node: Path, damage: bytes) -> None:
+    path = node / open_name(1)
+    lines = b"".join(line(seq, node.name) for seq in range(1, 5_001))
+    path.write_bytes(b"x" * (len(lines) - 4 * SCANNED) + lines[-4 * SCANNED :] + damage)
+    assert last_entry(path) == entry(5_000)
+    with path.open("ab") as file:
+        file.write(line(5_001, node.name)[:-4])
+    assert last_entry(path) == entry(5_000)
+
+
+def test_a_segment_without_an_entry_has_no_last_one(node: Path) -> None:
+    path = node / open_name(1)
+    for content in (b"", line(1)[:-1], b"damaged\n"):
+        path.write_bytes(content)
+        assert last_entry(path) is None

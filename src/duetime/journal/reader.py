@@ -11,9 +11,10 @@ read while the journal is written.
             case Gap(node, first, last): ...
 """
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,8 @@ from duetime.journal.lines import read_line
 from duetime.journal.segments import Segment, find, is_alive, nodes, segments
 
 PURGED = b'"event":"purged"'
+SCANNED = 65_536
+"""Bytes that are read line by line once the place in a segment is known so far."""
 
 
 class Damage(NamedTuple):
@@ -71,6 +74,50 @@ def read_segment(path: Path, offset: int = 0, *, complete: bool = True) -> Itera
             yield FoundEntry(item, offset)
 
 
+def find_offset(path: Path, seq: int) -> int:
+    """Where a line begins that is not behind the entry `seq`, and not far before it. Raises FileNotFoundError."""
+    with path.open("rb") as file:
+        low, high = 0, file.seek(0, os.SEEK_END)
+        while high - low > SCANNED:
+            middle = (low + high) // 2
+            file.seek(middle)
+            file.readline()
+            found, begin = _next_entry(file, high)
+            if found is None or found.seq > seq:
+                high = middle
+            else:
+                low = begin
+        return low
+
+
+def _next_entry(file: BinaryIO, end: int) -> tuple[Entry | None, int]:
+    """The first line before `end` that is an entry, and where it begins."""
+    while (begin := file.tell()) < end:
+        try:
+            return read_line(file.readline()), begin
+        except ValueError:
+            continue
+    return None, end
+
+
+def last_entry(path: Path) -> Entry | None:
+    """The last complete entry of a segment, read from its end. Raises FileNotFoundError."""
+    with path.open("rb") as file:
+        size, take = file.seek(0, os.SEEK_END), SCANNED
+        while True:
+            begin = max(size - take, 0)
+            file.seek(begin)
+            lines = file.read(size - begin).splitlines(keepends=True)
+            for line in reversed(lines if begin == 0 else lines[1:]):
+                try:
+                    return read_line(line)
+                except ValueError:
+                    continue
+            if begin == 0:
+                return None
+            take *= 4
+
+
 def read_journal(journal: Path, *, only: Collection[str] | None = None) -> Iterator[Item]:
     """All entries of all nodes, or of those named, node by node: what was there when the reader came by."""
     for node in nodes(journal):
@@ -85,21 +132,22 @@ def read_node(node: Path) -> Iterator[Item]:
 class Tail:
     """A place in a node's journal: each `read` answers what has come since the last one.
 
-    The process that writes may seal, and others may delete what was read, meanwhile.
+    The process that writes may seal, and others may delete what was read, meanwhile. One that begins `after` an entry
+    finds its place by bisection, and never looks at what is before.
     """
 
-    def __init__(self, node: Path) -> None:
+    def __init__(self, node: Path, *, after: int = 0) -> None:
         self.node = node
         self._first = 0
         self._offset = 0
-        self._seq = 0
+        self._seq = after
 
     def read(self) -> Iterator[Item]:
         # Asked before the segments: who is dead by then has written its last.
         alive = is_alive(self.node)
         known = segments(self.node)
         for segment in known:
-            if segment.first < self._first:
+            if segment.first < self._first or (not segment.is_open and segment.last <= self._seq):
                 continue
             if segment.first > self._first:
                 self._first, self._offset = segment.first, 0
@@ -123,6 +171,8 @@ class Tail:
 
     def _read_lines(self, segment: Segment, *, alive: bool) -> Iterator[Item]:
         complete = not (segment.is_open and alive)
+        if self._offset == 0 and self._seq >= segment.first:
+            self._offset = find_offset(segment.path, self._seq)
         for item, end in read_segment(segment.path, self._offset, complete=complete):
             self._offset = end
             if isinstance(item, Damage):

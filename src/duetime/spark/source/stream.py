@@ -1,9 +1,10 @@
 """The journal as an unbounded table: `readStream` with the journal's folder.
 
-An offset is, per node, the number of the last entry that was read; a node's entries have no gaps, so that is exact.
-What is read is what is complete, also in the segment that is being written. Entries that are gone (deleted or shipped
-before they were read) end the query, unless `failOnDataLoss` is false; damaged lines are logged and passed over. The
-folder must be the same on the driver and on every executor. `read` runs on executors, the rest on the driver.
+An offset is, per node, the number of the last entry that was read; a node's entries have no gaps, so that is exact, and
+names of segments and a bisection lead to its place: no trigger reads again what an earlier one has read. Complete
+entries are read, also those of the segment that is being written. Entries that are gone (deleted or shipped before they
+were read) end the query, unless `failOnDataLoss` is false; damaged lines are logged and passed over. The folder must be
+the same on the driver and on every executor. `read` runs on executors, the rest on the driver.
 """
 
 import logging
@@ -17,8 +18,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from duetime.errors import InvalidSettings, StoreDamaged
 from duetime.journal.events import Entry, body_of
-from duetime.journal.reader import Damage, Gap, read_node, read_segment
-from duetime.journal.segments import Segment, is_alive, nodes, segments
+from duetime.journal.reader import Damage, Gap, Tail, last_entry
+from duetime.journal.segments import nodes, segments
+from duetime.journal.settings import local_folder
 from duetime.spark.schemas import ENTRY
 
 ENTRIES = StructType(
@@ -26,6 +28,7 @@ ENTRIES = StructType(
 )
 """As `journal.events.Entry`, with the body as bytes."""
 
+OPTIONS = ("journal", "path", "maxRowsPerTrigger", "failOnDataLoss")
 _PLAIN = tuple(name for name in ENTRIES.names if name != "body")
 _log = logging.getLogger(__name__)
 
@@ -43,15 +46,21 @@ class Entries(InputPartition):
 
 class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = {name.lower(): value for name, value in options.items()}
-        self._folder = given.get("journal") or given.get("path")
-        if not self._folder:
-            raise InvalidSettings("the option journal is missing: the journal's folder")
-        most = given.get("maxrowspertrigger", "0")
+        known = {name.lower(): name for name in OPTIONS}
+        given: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() not in known:
+                raise InvalidSettings(f"a stream has no option {name!r}; it has {', '.join(OPTIONS)}")
+            given[known[name.lower()]] = value
+        self._folder = _folder(given.get("journal") or given.get("path", ""))
+        most = given.get("maxRowsPerTrigger", "0")
         if not most.isdecimal():
             raise InvalidSettings(f"maxRowsPerTrigger is a whole number, not {most!r}")
         self._most = int(most)
-        self._tolerant = given.get("failondataloss", "true").lower() == "false"
+        fails = given.get("failOnDataLoss", "true")
+        if fails.lower() not in ("true", "false"):
+            raise InvalidSettings(f"failOnDataLoss is true or false, not {fails!r}")
+        self._tolerant = fails.lower() == "false"
         self._target: Offset | None = None
 
     def initialOffset(self) -> Offset:
@@ -78,17 +87,18 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reached
 
     def _newest(self) -> Offset:
-        return {node.name: last for node in nodes(Path(str(self._folder))) if (last := _last(node))}
+        return {node.name: last for node in nodes(self._folder) if (last := _last(node))}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         return [Entries(node, start.get(node, 0) + 1, last) for node, last in end.items() if last > start.get(node, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, Entries)
-        node = Path(str(self._folder)) / partition.node
-        for item in read_node(node):
+        for item in Tail(self._folder / partition.node, after=partition.first - 1).read():
             match item:
-                case Entry() if partition.first <= item.seq <= partition.last:
+                case Entry():
+                    if item.seq > partition.last:
+                        return
                     yield _row(item)
                 case Gap(_, first, last) if first <= partition.last and last >= partition.first:
                     self._miss(item, partition)
@@ -105,26 +115,27 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _log.warning("journal_gap %s", text)
 
 
+def _folder(text: str) -> Path:
+    if not text:
+        raise InvalidSettings("the option journal is missing: the journal's folder")
+    folder = local_folder(text)
+    if not folder.is_dir():
+        raise InvalidSettings(f"there is no journal in {folder}")
+    return folder
+
+
 def _last(node: Path) -> int:
     """The newest entry of a node; 0 if there is none."""
     found = segments(node)
     for segment in reversed(found):
         if not segment.is_open:
             return segment.last
-        if last := _last_written(segment, complete=not is_alive(node)):
-            return last
+        try:
+            if entry := last_entry(segment.path):
+                return entry.seq
+        except FileNotFoundError:
+            continue  # sealed in the meantime: the next look finds it under its new name
     return 0
-
-
-def _last_written(segment: Segment, *, complete: bool) -> int:
-    last = 0
-    try:
-        for item, _ in read_segment(segment.path, complete=complete):
-            if isinstance(item, Entry):
-                last = item.seq
-    except FileNotFoundError:
-        pass  # sealed in the meantime: the next look finds it under its new name
-    return last
 
 
 def _row(entry: Entry) -> tuple[Any, ...]:
