@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.group_commit import GroupCommit
 from duetime.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.names import Queue
@@ -38,7 +39,7 @@ class Desk:
         return [JobExists(request) if request.startswith("bad") else request.upper() for request in requests]
 
     def batch(self, group: asyncio.TaskGroup, *, max_weight: int = 10) -> GroupCommit[str, str]:
-        return GroupCommit(self.call, group.create_task, max_weight=max_weight, orphan=self.orphans.append)
+        return GroupCommit(self.call, AnswerTurns(group.create_task), max_weight=max_weight, orphan=self.orphans.append)
 
 
 async def settle() -> None:
@@ -134,7 +135,7 @@ async def test_a_store_that_answers_too_little_fails_its_callers_and_leaves_none
         return []
 
     async with asyncio.TaskGroup() as group:
-        batch = GroupCommit(call, group.create_task, max_weight=10)
+        batch = GroupCommit(call, AnswerTurns(group.create_task), max_weight=10)
         with pytest.raises(ValueError, match="shorter"):
             await batch.submit(QUEUE, "a")
 
@@ -244,7 +245,7 @@ async def test_a_verb_without_orphans_forgets_the_error_of_a_cancelled_caller() 
         raise StoreUnavailable("gone")
 
     async with asyncio.TaskGroup() as group:
-        batch = GroupCommit(call, group.create_task, max_weight=10)
+        batch = GroupCommit(call, AnswerTurns(group.create_task), max_weight=10)
         task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
         await answered.wait()
         task.cancel()
@@ -258,7 +259,7 @@ async def test_a_batch_that_cannot_start_says_so_every_time() -> None:
         work.close()
         raise StoreUnavailable("not running")
 
-    batch = GroupCommit(Desk().call, refuse, max_weight=10)
+    batch = GroupCommit(Desk().call, AnswerTurns(refuse), max_weight=10)
     for _ in range(2):
         async with asyncio.timeout(1):
             with pytest.raises(StoreUnavailable, match="not running"):
@@ -297,7 +298,7 @@ def cancelled_runner(after_s: float | None) -> Callable[[Coroutine[Any, Any, Non
 def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | None) -> None:
     async def main() -> None:
         desk = Desk()
-        batch = GroupCommit(desk.call, cancelled_runner(after_s), max_weight=1)
+        batch = GroupCommit(desk.call, AnswerTurns(cancelled_runner(after_s)), max_weight=1)
         tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abc"]
         async with asyncio.timeout(CALL_S):
             await asyncio.wait(tasks)
@@ -323,7 +324,7 @@ async def test_a_runner_that_breaks_leaves_no_caller_hanging() -> None:
     def bug(answer: str) -> None:
         raise ZeroDivisionError
 
-    batch = GroupCommit(desk.call, spawn, max_weight=10, orphan=bug)
+    batch = GroupCommit(desk.call, AnswerTurns(spawn), max_weight=10, orphan=bug)
     gone = asyncio.ensure_future(batch.submit(QUEUE, "a"))
     await settle()
     behind = asyncio.ensure_future(batch.submit(QUEUE, "b"))

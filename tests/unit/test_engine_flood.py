@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.group_commit import ANSWERS_PER_TURN
+from duetime.engine.answer_turns import ANSWERS_PER_TURN
 from duetime.engine.heavy_calls import HEAVY_CALLS, PATIENCE_S
 from duetime.job import NewJob
 from tests.faults.store_faults import FaultyStore
@@ -103,6 +103,24 @@ async def test_answers_whose_turn_has_not_come_when_the_engine_stops_are_given_a
     assert len(found) == CONSUMERS
 
 
+@virtual_time
+async def test_callers_that_are_answered_in_turns_share_their_next_calls() -> None:
+    callers = 4 * ANSWERS_PER_TURN
+    store = slow_store()
+    async with Engine(store) as engine:
+        await fill(engine, 300)
+
+        async def consume() -> None:
+            [delivery] = await engine.reserve([QUEUE], ttr_ms=LONG_MS)
+            await engine.ack([delivery.lease])
+            await engine.push(QUEUE, [NewJob(f"again-{delivery.lease.id}", b"")])
+
+        await asyncio.gather(*(consume() for _ in range(callers)))
+        groups = (engine._reserves, engine._acks)
+        assert [(group.calls, group.requests) for group in groups] == [(1, callers)] * 2
+        assert engine._pushes.calls == 3 + 1  # those that filled the queue, and one for all callers
+
+
 # --- how many calls of a flood the store has at a time
 
 
@@ -155,5 +173,5 @@ async def test_a_big_call_that_is_cancelled_while_it_waits_leaves_its_turn_to_th
             task.cancel()
         gate.set()
         await asyncio.wait(tasks)
-        assert engine._heavy._under_way == 0
+        assert engine._calls._heavy._under_way == 0
         assert all(task.cancelled() or task.result() for task in tasks)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.group_commit import GroupCommit
 from duetime.errors import DuetimeError, JobExists, StoreUnavailable
 from duetime.names import Queue
@@ -32,7 +33,7 @@ class Desk:
 
     def batch(self, group: asyncio.TaskGroup) -> GroupCommit[str, str]:
         return GroupCommit(
-            self.call, group.create_task, max_weight=10, orphan=self.orphans.append, promise=self.promise
+            self.call, AnswerTurns(group.create_task), max_weight=10, orphan=self.orphans.append, promise=self.promise
         )
 
 

@@ -12,26 +12,26 @@ change is one atomic step in the store, and everything here can be rebuilt from 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import replace
-from functools import partial
 from itertools import repeat
 from types import TracebackType
 from typing import Any, TypeVar
 
-from duetime.backoff import OUTAGE, Outage, chance
+from duetime.backoff import OUTAGE, chance
 from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
+from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.duties import Pulse, run_duty
-from duetime.engine.group_commit import GroupCommit
-from duetime.engine.heavy_calls import HeavyCalls
+from duetime.engine.group_commit import Answer, Call, GroupCommit, Promise, Request
 from duetime.engine.observed_store import ObservedStore
 from duetime.engine.observers import Observer, Observers
 from duetime.engine.reaper import Reaper
-from duetime.engine.waiting import Waiter, WaitingRoom
-from duetime.engine.wheel import Wheel
+from duetime.engine.shared_calls import SharedCalls
+from duetime.engine.waiting import Waiter, WaitingRoom, Wants
+from duetime.engine.wake_listener import listen
 from duetime.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part
 from duetime.job import (
     DEFAULT_TTR_MS,
@@ -48,14 +48,12 @@ from duetime.job import (
     payload_bytes,
 )
 from duetime.names import Queue
-from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
-from duetime.stores.pushed_parts import pushed_parts
+from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
 
 T = TypeVar("T")
 
 log = logging.getLogger("duetime.engine")
 
-MAX_WHEELS = 10_000
 MANY_QUEUES = 8
 """From here on it is cheaper to ask for all heads at first than to try one queue after the other."""
 LEAST_WEIGHT = STEP_BYTES // STEP_JOBS
@@ -80,37 +78,41 @@ class Engine:
         self._tasks = asyncio.TaskGroup()
         self._context = Context()
         self._duties: list[asyncio.Task[None]] = []
-        self._wheels: dict[Queue, Wheel] = {}
-        self._heavy = HeavyCalls()
-        grouped, promise = self.observers.grouped, self.observers.promise
-        self._pushes = GroupCommit(
-            self._call_push, self._spawn, grouped=partial(grouped, "push"), promise=promise, max_weight=STEP_BYTES
-        )
-        self._acks = GroupCommit(
-            self._call_ack, self._spawn, grouped=partial(grouped, "ack"), promise=promise, max_weight=STEP_JOBS
-        )
-        self._cancels = GroupCommit(
-            self._call_cancel, self._spawn, grouped=partial(grouped, "cancel"), promise=promise, max_weight=STEP_JOBS
-        )
-        self._acks_by_id = GroupCommit(
-            self._call_ack_by_id, self._spawn, grouped=partial(grouped, "cancel"), promise=promise, max_weight=STEP_JOBS
-        )
-        self._reserves = GroupCommit(
-            self._call_reserve,
-            self._spawn,
-            grouped=partial(grouped, "reserve"),
-            max_weight=STEP_JOBS,
-            orphan=self._give_back_later,
-        )
+        self._turns = AnswerTurns(self._spawn)
         self._outage = replace(OUTAGE, chance=chance)
-        self._reaper = Reaper(self._reap, chance)
         self._pulses = {duty.name: Pulse() for duty in (Reaper, WaitingRoom)}
-        self._room = WaitingRoom(store, self._spawn, reserve=self._call_reserve, give_back=self._give_back_later)
+        self._reaper = Reaper(self._reap, chance)
+        self._room = WaitingRoom(store, self._turns, reserve=self._reserve_for_waiting, give_back=self._give_back_later)
+        self._calls = calls = SharedCalls(self._steps, self._room, self._reaper)
+        promise = self.observers.promise
+        self._pushes = self._group("push", calls.push, max_weight=STEP_BYTES, promise=promise)
+        self._acks = self._group("ack", calls.ack, promise=promise)
+        self._cancels = self._group("cancel", calls.cancel, promise=promise)
+        self._acks_by_id = self._group("cancel", calls.ack_by_id, promise=promise)
+        self._reserves = self._group("reserve", calls.reserve, orphan=self._give_back_later)
+
+    def _group(
+        self,
+        verb: str,
+        call: Call[Request, Answer],
+        *,
+        max_weight: int = STEP_JOBS,
+        promise: Promise | None = None,
+        orphan: Callable[[Answer], None] | None = None,
+    ) -> GroupCommit[Request, Answer]:
+        return GroupCommit(
+            call,
+            self._turns,
+            max_weight=max_weight,
+            orphan=orphan,
+            grouped=self.observers.group_counter(verb),
+            promise=promise,
+        )
 
     async def __aenter__(self) -> "Engine":
         await self._tasks.__aenter__()
         duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._room)]
-        duties.append(self._listen())
+        duties.append(listen(self.store, self._room, self._outage))
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 
@@ -195,7 +197,7 @@ class Engine:
         for chunk in _chunks(ids):
             with _partly_done(answers):
                 step = await self._steps.reschedule(queue, chunk, delay_ms=delay_ms, due_at=due_at)
-            self._moved(queue, [moved for moved in step if isinstance(moved, Moved)])
+            self._calls.moved(queue, step)
             answers += step
         return answers
 
@@ -252,14 +254,14 @@ class Engine:
         check_lease(lease)
         check_times(delay_ms=delay_ms)
         moved = await self._steps.release(lease, delay_ms, _cut(error))
-        self._moved(lease.queue, [moved])
+        self._calls.moved(lease.queue, [moved])
         return moved
 
     async def give_back(self, lease: Lease) -> Moved:
         """Undo a delivery that did not reach its consumer."""
         check_lease(lease)
         moved = await self._steps.give_back(lease)
-        self._moved(lease.queue, [moved])
+        self._calls.moved(lease.queue, [moved])
         return moved
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
@@ -299,7 +301,7 @@ class Engine:
                 answers = await self._steps.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
             step = [answer for answer in answers if isinstance(answer, Moved)]
             problem = next((answer for answer in answers if isinstance(answer, StoreUnavailable)), problem)
-            self._moved(queue, step)
+            self._calls.moved(queue, step)
             moved += step
             if chunk is None and len(step) < want:
                 break
@@ -325,75 +327,13 @@ class Engine:
 
     # --- what the parts call
 
-    async def _call_push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
-        """The jobs are noticed here and not by the callers: one that went away has pushed all the same."""
-        async with self._heavy.turn(sum([len(request.jobs) for request in requests])):
-            answers = await self._steps.push(queue, requests)
-        _, parts = pushed_parts(requests, answers)
-        done = (answer for answer in parts if isinstance(answer, Pushed) and not answer.repeated)
-        happened = [moved for pushed in done for moved in pushed.jobs]
-        self._moved(queue, happened)
-        return answers
-
-    async def _call_reserve(self, queue: Queue, wants: Sequence[tuple[int, int]]) -> Sequence[list[Delivery]]:
-        """One store call for several consumers; neighbours with the same ttr share an ask."""
-        wheel = self._wheel(queue)
-        groups = _merge(wants)
-        asks = [Ask(sum(limits), ttr_ms, wheel.take(sum(limits))) for ttr_ms, limits in groups]
-        unused = sum(ask.limit for ask in asks)
-        try:
-            async with self._heavy.turn(unused):
-                known = self._room.news
-                reserved = await self._steps.reserve(queue, asks)
-            unused -= sum(map(len, reserved.deliveries))
-        finally:
-            wheel.put_back(unused)
-        self._room.learn(queue, reserved, since=known)
-        shares: list[list[Delivery]] = []
-        for (ttr_ms, limits), deliveries in zip(groups, reserved.deliveries, strict=True):
-            if deliveries:
-                self._reaper.expect(ttr_ms / 1000)
-            at = 0
-            for limit in limits:
-                shares.append(list(deliveries[at : at + limit]))
-                at += limit
-        return shares
-
-    def _wheel(self, queue: Queue) -> Wheel:
-        wheel = self._wheels.get(queue)
-        if wheel is None:
-            if len(self._wheels) >= MAX_WHEELS:
-                self._wheels.clear()
-            wheel = self._wheels[queue] = Wheel()
-        return wheel
-
-    async def _call_ack(
-        self, queue: Queue, requests: Sequence[Sequence[Lease]]
-    ) -> Sequence[Sequence[Moved | LeaseLost | None]]:
-        leases = [lease for some in requests for lease in some]
-        async with self._heavy.turn(len(leases)):
-            answers = await self._steps.ack(queue, leases)
-        return _split(answers, requests)
-
-    async def _call_cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
-        answers = await self._steps.cancel(queue, [job_id for ids in requests for job_id in ids])
-        return _split(answers, requests)
-
-    async def _call_ack_by_id(
-        self, queue: Queue, requests: Sequence[Sequence[str]]
-    ) -> Sequence[Sequence[Moved | None]]:
-        answers = await self._steps.ack_by_id(queue, [job_id for ids in requests for job_id in ids])
-        return _split(answers, requests)
-
-    def _moved(self, queue: Queue, moved: Sequence[Moved]) -> None:
-        """Jobs were put into waiting by this process: its own consumers need no wake from the store."""
-        if earliest := min((one.due_at for one in moved if one.due_at), default=0):
-            self._room.notice(queue, earliest)
+    def _reserve_for_waiting(self, queue: Queue, wants: Wants) -> Awaitable[Sequence[list[Delivery]]]:
+        return self._calls.reserve(queue, wants)
 
     async def _reap(self, limit: int) -> Reaped:
         reaped = await self._steps.reap(limit)
         for queue, moved in reaped.moved.items():
-            self._moved(queue, moved)
+            self._calls.moved(queue, moved)
         return reaped
 
     def _give_back_later(self, deliveries: Sequence[Delivery]) -> None:
@@ -411,26 +351,6 @@ class Engine:
             return
         except DuetimeError as error:
             _log_lapsing(lease, error)
-
-    async def _listen(self) -> None:
-        """Turn the store's wakes into noticed jobs, for as long as the engine lives."""
-        outage = Outage(self._outage)
-        loop = asyncio.get_running_loop()
-        while True:
-            started, why = loop.time(), "the store ended them"
-            try:
-                async for wake in self.store.wakeups():
-                    if wake.queue is None:
-                        self._room.check_now()
-                    else:
-                        self._room.notice(wake.queue, wake.due_at)
-            except DuetimeError as error:
-                why = error.message
-            if loop.time() - started > OUTAGE.cap_ms / 1000:
-                outage.worked()  # a connection that lasted; shorter ones belong to one outage
-            if outage.failed():
-                log.warning("wakeups_lost", extra={"error": why})
-            await asyncio.sleep(outage.pause_s)
 
 
 def _weight(jobs: Sequence[NewJob]) -> int:
@@ -460,17 +380,6 @@ def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
     return (items[at : at + STEP_JOBS] for at in range(0, len(items), STEP_JOBS))
 
 
-def _merge(wants: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:
-    """Neighbours with one ttr: (ttr_ms, their limits)."""
-    groups: list[tuple[int, list[int]]] = []
-    for limit, ttr_ms in wants:
-        if groups and groups[-1][0] == ttr_ms:
-            groups[-1][1].append(limit)
-        else:
-            groups.append((ttr_ms, [limit]))
-    return groups
-
-
 @contextmanager
 def _partly_done(done: Sized) -> Generator[None]:
     """A step of a verb that takes several: if it fails after others were `done`, the verb has taken effect in part."""
@@ -480,17 +389,3 @@ def _partly_done(done: Sized) -> Generator[None]:
         if not done or error.outcome_unknown:
             raise
         raise StoreUnavailable(error.message, unknown=True) from error
-
-
-def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[Any]:
-    """Each request's answers; or the error of a request that was for a part of the store that is down."""
-    shares: list[Any] = []
-    at = 0
-    for request in requests:
-        share = answers[at : at + len(request)]
-        down = next((answer for answer in share if isinstance(answer, StoreUnavailable)), None)
-        if down and any(isinstance(answer, Moved) for answer in share):
-            down = StoreUnavailable(down.message, unknown=True)
-        shares.append(down or share)
-        at += len(request)
-    return shares

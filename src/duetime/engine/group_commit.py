@@ -5,32 +5,27 @@ grow by themselves, and with them the throughput. Only when a whole call's worth
 the first, so that this process prepares one while the store works on the other. Where an answer is not given before it
 is on record, the next call does not wait for that either.
 
-Each request keeps its own answer: an error value from the store reaches only its caller, a failed call reaches all who
-were in it. Callers that shared a call are answered some at a time: each of them has something to do then, and hundreds
-in one turn of the event loop would hold up everybody else.
+Each request keeps its own answer: an error value from the store reaches only its caller, a failed call reaches every
+caller that was in it. How callers get their answers is in `answer_turns.py`.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
-from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from duetime.engine.answer_turns import AnswerTurns
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.names import Queue
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
-T = TypeVar("T")
 
 MAX_CALLS = 2
-ANSWERS_PER_TURN = 16
 
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-"""Starts a task that somebody keeps an eye on."""
-
-
+Call = Callable[[Queue, Sequence[Request]], Awaitable[Sequence[Answer | DuetimeError]]]
+"""A store call for several requests; one answer or error for each."""
 Promise = Callable[[], asyncio.Future[Any] | None]
 
 
@@ -59,8 +54,8 @@ class GroupCommit(Generic[Request, Answer]):
 
     def __init__(
         self,
-        call: Callable[[Queue, Sequence[Request]], Awaitable[Sequence[Answer | DuetimeError]]],
-        spawn: Spawn,
+        call: Call[Request, Answer],
+        turns: AnswerTurns,
         *,
         max_weight: int,
         orphan: Callable[[Answer], None] | None = None,
@@ -68,7 +63,7 @@ class GroupCommit(Generic[Request, Answer]):
         promise: Promise | None = None,
     ) -> None:
         self._call = call
-        self._spawn = spawn
+        self._turns = turns
         self._max_weight = max_weight
         self._orphan = orphan
         self._grouped = grouped
@@ -106,13 +101,15 @@ class GroupCommit(Generic[Request, Answer]):
         self._closed = True
 
     def _start(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
-        runner = self._spawn(self._run(queue, inbox))
+        runner = self._turns.spawn(self._run(queue, inbox))
         inbox.runners += 1
         # A callback and not a `finally`: a task that is cancelled before its first step never gets to one.
         runner.add_done_callback(lambda done: self._broke(done, queue, inbox))
 
     async def _run(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
         while inbox.entries:
+            if giving := self._turns.under_way(queue):
+                await asyncio.wait([giving])
             if entries := self._take(inbox):
                 await self._serve(queue, entries)
         self._leave(queue, inbox)
@@ -159,61 +156,31 @@ class GroupCommit(Generic[Request, Answer]):
             return
         promised = self._promise() if self._promise else None
         if promised is None:
-            self._answer_all(pairs)
+            self._turns.give(queue, pairs, self._answer)
         else:
-            promised.add_done_callback(lambda done: self._answer_all(pairs, done.exception()))
+            promised.add_done_callback(lambda done: self._answer_promised(queue, pairs, done.exception()))
 
-    def _answer_all(
+    def _answer_promised(
         self,
-        pairs: Sequence[tuple[Submission[Request, Answer], Answer | DuetimeError]],
-        broken: BaseException | None = None,
+        queue: Queue,
+        pairs: Sequence[tuple[Submission[Request, Answer], Answer | Exception]],
+        broken: BaseException | None,
     ) -> None:
-        """`broken`: why what was promised is not so."""
-        in_turns(pairs, lambda pair: self._answer(*pair, broken), self._spawn)
+        """`broken`: why what was promised is not so. It takes the place of every answer that is not an error itself."""
+        if isinstance(broken, Exception):
+            pairs = [
+                (entry, answer if isinstance(answer, DuetimeError) else own_copy(broken)) for entry, answer in pairs
+            ]
+        self._turns.give(queue, pairs, self._answer)
 
-    def _answer(
-        self, entry: Submission[Request, Answer], answer: Answer | DuetimeError, broken: BaseException | None
-    ) -> None:
-        if isinstance(broken, Exception) and not isinstance(answer, DuetimeError):
-            _fail(entry.answer, own_copy(broken))
-        elif isinstance(answer, DuetimeError):
+    def _answer(self, pair: tuple[Submission[Request, Answer], Answer | Exception]) -> None:
+        entry, answer = pair
+        if isinstance(answer, Exception):
             _fail(entry.answer, answer)
         elif not entry.answer.done():
             entry.answer.set_result(answer)
         elif self._orphan:
             self._orphan(answer)
-
-
-def in_turns(items: Sequence[T], give: Callable[[T], None], spawn: Spawn) -> None:
-    """Give the first items now and some more in each turn of the event loop. All are given, whatever happens."""
-    left = iter(items)
-    _give_some(left, give)
-    if len(items) <= ANSWERS_PER_TURN:
-        return
-
-    def give_the_rest(_: object = None) -> None:
-        for item in left:
-            give(item)
-
-    try:
-        spawn(_give_in_turns(left, give)).add_done_callback(give_the_rest)
-    except StoreUnavailable:  # the engine has stopped
-        give_the_rest()
-
-
-async def _give_in_turns(left: Iterator[T], give: Callable[[T], None]) -> None:
-    some = True
-    while some:
-        await asyncio.sleep(0)
-        some = _give_some(left, give)
-
-
-def _give_some(left: Iterator[T], give: Callable[[T], None]) -> bool:
-    """False if nothing was left."""
-    some = list(islice(left, ANSWERS_PER_TURN))
-    for item in some:
-        give(item)
-    return bool(some)
 
 
 def _fail(answer: asyncio.Future[Any], error: Exception) -> None:

@@ -6,8 +6,11 @@ two reserves, one for those who wait. Two keep a store busy; with more, a job of
 
 import asyncio
 from collections import deque
-from contextlib import AbstractAsyncContextManager, nullcontext
-from types import TracebackType
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HEAVY_JOBS = 50
 """A call for fewer jobs goes out at once."""
@@ -15,38 +18,40 @@ HEAVY_CALLS = 2
 PATIENCE_S = 0.05
 """A call waits this long at most: a store that hangs is to be met by all at the same time, not by two after two."""
 
-_AT_ONCE = nullcontext()
-
 
 class HeavyCalls:
-    """`async with calls.turn(jobs):` around a store call."""
+    """`await calls.make(jobs, store.push, queue, requests)`: the call, in its turn if it is for many jobs."""
 
     def __init__(self) -> None:
         self._under_way = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def turn(self, jobs: int) -> AbstractAsyncContextManager[None]:
-        return self if jobs >= HEAVY_JOBS else _AT_ONCE
+    def make(self, jobs: int, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs) -> Awaitable[T]:
+        if jobs < HEAVY_JOBS:
+            return call(*args, **options)
+        return self._in_turn(call, *args, **options)
 
-    async def __aenter__(self) -> None:
+    async def _in_turn(self, call: Callable[P, Awaitable[T]], /, *args: P.args, **options: P.kwargs) -> T:
         if self._under_way >= HEAVY_CALLS:
-            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(mine)
-            try:
-                await asyncio.wait([mine], timeout=PATIENCE_S)
-            except asyncio.CancelledError:
-                if mine.done():
-                    self._wake_next()  # the turn was mine
-                raise
-            finally:
-                mine.cancel()
+            await self._wait()
         self._under_way += 1
+        try:
+            return await call(*args, **options)
+        finally:
+            self._under_way -= 1
+            self._wake_next()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._under_way -= 1
-        self._wake_next()
+    async def _wait(self) -> None:
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(mine)
+        try:
+            await asyncio.wait([mine], timeout=PATIENCE_S)
+        except asyncio.CancelledError:
+            if mine.done():
+                self._wake_next()  # the turn was mine
+            raise
+        finally:
+            mine.cancel()
 
     def _wake_next(self) -> None:
         while self._waiting:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from duetime.engine.observers import Observers
+from duetime.engine.observers import Observer, Observers
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Lease, Moved, State
 from duetime.names import Queue
@@ -23,6 +23,14 @@ class ObservedStore:
     def __init__(self, store: Store, observers: Observers) -> None:
         self._store = store
         self._observers = observers
+        self._pushed = observers.overriding(Observer.pushed)
+        self._reserved = observers.overriding(Observer.reserved)
+        self._acked = observers.overriding(Observer.acked)
+        self._acked_by_id = observers.overriding(Observer.acked_by_id)
+        self._settled = observers.overriding(Observer.settled)
+        self._moved = observers.overriding(Observer.moved)
+        self._reaped = observers.overriding(Observer.reaped)
+        self._purged = observers.overriding(Observer.purged)
 
     # --- grouped by the engine
 
@@ -31,14 +39,14 @@ class ObservedStore:
             await self._observers.prepare()
         with self._observers.call("push"):
             answers = await self._store.push(queue, requests)
-            for one in self._observers.all:
+            for one in self._pushed:
                 answers = await one.pushed(queue, requests, answers)
         return answers
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         with self._observers.call("reserve"):
             reserved = await self._store.reserve(queue, asks)
-            for one in self._observers.all:
+            for one in self._reserved:
                 one.reserved(queue, reserved)
         return reserved
 
@@ -47,7 +55,7 @@ class ObservedStore:
             await self._observers.prepare()
         with self._observers.call("ack"):
             answers = await self._store.ack(queue, leases)
-            for one in self._observers.all:
+            for one in self._acked:
                 one.acked(queue, leases, answers)
         return answers
 
@@ -56,7 +64,7 @@ class ObservedStore:
             await self._observers.prepare()
         with self._observers.call("cancel"):
             answers = await self._store.cancel(queue, ids)
-            for one in self._observers.all:
+            for one in self._moved:
                 one.moved(queue, answers)
         return answers
 
@@ -66,7 +74,7 @@ class ObservedStore:
             await self._observers.prepare()
         with self._observers.call("cancel"):
             answers = await self._store.cancel(queue, ids, finished=True)
-            for one in self._observers.all:
+            for one in self._acked_by_id:
                 await one.acked_by_id(queue, ids, answers)
         return answers
 
@@ -87,7 +95,7 @@ class ObservedStore:
                 await self._observers.prepare()
             with self._observers.call(verb):
                 moved = await call()
-                for one in self._observers.all:
+                for one in self._settled:
                     one.settled(verb, lease, moved)
             await self._observers.on_record([moved])
             return moved
@@ -112,7 +120,7 @@ class ObservedStore:
                 await self._observers.prepare()
             with self._observers.call(verb):
                 answers = await call()
-                for one in self._observers.all:
+                for one in self._moved:
                     one.moved(queue, answers)
             await self._observers.on_record(answers)
             return answers
@@ -125,7 +133,7 @@ class ObservedStore:
                 await self._observers.prepare()
             with self._observers.call("purge"):
                 purged = await self._store.purge(queue, states, limit=limit)
-                for one in self._observers.all:
+                for one in self._purged:
                     one.purged(queue, states, purged)
             await self._observers.flush()
             return purged
@@ -135,6 +143,6 @@ class ObservedStore:
     async def reap(self, limit: int) -> Reaped:
         with self._observers.call("reap"):
             reaped = await self._store.reap(limit)
-            for one in self._observers.all:
+            for one in self._reaped:
                 one.reaped(reaped)
         return reaped

@@ -7,8 +7,9 @@ read from the store, too.
 
 import asyncio
 from asyncio import Future
-from collections.abc import Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from duetime.errors import DuetimeError
@@ -99,15 +100,38 @@ class Watched(NamedTuple):
     observers: Sequence[Observer] = ()
 
 
+class ObservedCall(NamedTuple):
+    """A store call under way: its number, and the observers that are told when it is over."""
+
+    number: int
+    observers: Sequence[Observer]
+
+    def __enter__(self) -> None:
+        """The call has begun already: an observer may have refused it."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in self.observers:
+            one.ended(self.number)
+
+
 class Observers:
-    """All observers of an engine, in the order in which they are told."""
+    """All observers of an engine, in the order in which they are told. A hook that nobody overrides costs nothing."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.all = tuple(observers)
         self._must_hear_all = any(one.must_hear_all for one in self.all)
         self.must_prepare = any(one.must_prepare for one in self.all)
-        self._calls = 0
         self._steps: set[asyncio.Task[Any]] = set()
+        self._calls = 0
+        self._admit = self.overriding(Observer.admit)
+        self._began = self.overriding(Observer.began)
+        self._ended = self.overriding(Observer.ended)
+        self._notified = self.overriding(Observer.notified)
+        self._grouped = self.overriding(Observer.grouped)
+        self._promising = self.overriding(Observer.promise)
+        self.promise = self._promising[0].promise if len(self._promising) == 1 else self._promise_of_all
 
     async def prepare(self) -> None:
         """Once, before the first call that may change something; raises what an observer refuses it with."""
@@ -116,20 +140,18 @@ class Observers:
                 await one.prepare()
         self.must_prepare = False
 
-    @contextmanager
-    def call(self, verb: str) -> Generator[None]:
-        """Around a store call and the telling of what it did. Raises what an observer refuses it with."""
-        for one in self.all:
+    def overriding(self, hook: Callable[..., Any]) -> Sequence[Observer]:
+        """The observers that have this method of `Observer` for themselves."""
+        return tuple(one for one in self.all if getattr(type(one), hook.__name__) is not hook)
+
+    def call(self, verb: str) -> "ObservedCall":
+        """`with` it around a store call and the telling of what it did. Raises what an observer refuses it with."""
+        for one in self._admit:
             one.admit(verb)
         self._calls += 1
-        number = self._calls
-        for one in self.all:
-            one.began(number)
-        try:
-            yield
-        finally:
-            for one in self.all:
-                one.ended(number)
+        for one in self._began:
+            one.began(self._calls)
+        return ObservedCall(self._calls, self._ended)
 
     async def whole(self, step: Coroutine[Any, Any, T]) -> T:
         """The step; where an observer must hear all, it comes to its end even if the caller is cancelled."""
@@ -146,19 +168,22 @@ class Observers:
             task.exception()  # retrieved, also if the caller has gone
 
     def notified(self, lease: Lease, *, status: int, ms: int) -> None:
-        for one in self.all:
+        for one in self._notified:
             one.notified(lease, status=status, ms=ms)
 
-    def grouped(self, verb: str, requests: int) -> None:
-        for one in self.all:
+    def group_counter(self, verb: str) -> Callable[[int], None] | None:
+        """What is to be called with the number of requests that share a call of this verb; None if nothing is."""
+        if len(self._grouped) == 1:
+            return partial(self._grouped[0].grouped, verb)
+        return partial(self._count_group, verb) if self._grouped else None
+
+    def _count_group(self, verb: str, requests: int) -> None:
+        for one in self._grouped:
             one.grouped(verb, requests)
 
-    def promise(self) -> Future[Any] | None:
-        """What the answer has to wait for, None if for nothing."""
-        promised = [future for one in self.all if (future := one.promise()) is not None]
-        if len(promised) > 1:
-            return asyncio.gather(*promised)
-        return promised[0] if promised else None
+    def _promise_of_all(self) -> Future[Any] | None:
+        promised = [future for one in self._promising if (future := one.promise()) is not None]
+        return asyncio.gather(*promised) if promised else None
 
     async def on_record(self, answers: Sequence[object]) -> None:
         """Wait for the promise if one of the answers is something to rely on."""

@@ -13,7 +13,8 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from duetime.engine.group_commit import Spawn, in_turns, own_copy
+from duetime.engine.answer_turns import AnswerTurns
+from duetime.engine.group_commit import own_copy
 from duetime.engine.store_time import StoreTime
 from duetime.errors import StoreUnavailable
 from duetime.job import STEP_JOBS, Delivery
@@ -82,7 +83,7 @@ class QueueWaiters:
         elif self.parked and not self._room.closed:
             # An engine that breaks starts nothing more, and its end tells those who wait.
             with suppress(StoreUnavailable):
-                self._room.spawn(self._serve())
+                self._room.turns.spawn(self._serve())
                 self._calling = True
 
     def offer(self) -> None:
@@ -165,7 +166,9 @@ class QueueWaiters:
             self._asked = None
         filled = sum(map(len, shares)) == sum(waiter.wants[0] for waiter in waiters)
         self._reach = min(2 * self._reach, STEP_JOBS) if filled else FIRST_REACH
-        in_turns(list(zip(waiters, shares, strict=True)), self._hand_over, self._room.spawn)
+        self._room.turns.give(self.queue, list(zip(waiters, shares, strict=True)), self._hand_over)
+        if giving := self._room.turns.under_way(self.queue):
+            await asyncio.wait([giving])
 
     def _hand_over(self, pair: tuple[Waiter, list[Delivery]]) -> None:
         waiter, share = pair
@@ -215,8 +218,8 @@ class WaitingRoom:
 
     name = "safety net"
 
-    def __init__(self, store: Store, spawn: Spawn, *, reserve: Reserve, give_back: GiveBack) -> None:
-        self.spawn = spawn
+    def __init__(self, store: Store, turns: AnswerTurns, *, reserve: Reserve, give_back: GiveBack) -> None:
+        self.turns = turns
         self.reserve = reserve
         self.give_back = give_back
         self.time = StoreTime()

@@ -26,7 +26,7 @@ def pushed_parts(
     requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
 ) -> tuple[Sequence[Push], Sequence[Pushed | DuetimeError]]:
     """The same, with each request that was done in part replaced by the parts that were done."""
-    if not any(isinstance(answer, DuetimeError) and hasattr(answer, _PARTS) for answer in answers):
+    if not [answer for answer in answers if isinstance(answer, DuetimeError) and hasattr(answer, _PARTS)]:
         return requests, answers
     found: list[tuple[Push, Pushed | DuetimeError]] = []
     for request, answer in zip(requests, answers, strict=True):

@@ -1,0 +1,66 @@
+"""Answers to callers that shared a store call, given some at a time.
+
+Each caller has something to do when it gets its answer, and hundreds of them in one turn of the event loop would hold
+up everybody else. While a queue's answers are being given, its next call waits: those callers usually ask again at
+once, and all of them fit into one call.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from duetime.errors import StoreUnavailable
+from duetime.names import Queue
+
+T = TypeVar("T")
+
+ANSWERS_PER_TURN = 16
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Starts a task that somebody keeps an eye on."""
+
+
+class AnswerTurns:
+    """The answers of all verbs of an engine, by queue."""
+
+    def __init__(self, spawn: Spawn) -> None:
+        self.spawn = spawn
+        self._giving: dict[Queue, asyncio.Task[None]] = {}
+
+    def give(self, queue: Queue, answers: Sequence[T], give: Callable[[T], None]) -> None:
+        """Give the first answers now and some more in each turn of the event loop. All are given, whatever happens."""
+        if len(answers) <= ANSWERS_PER_TURN:
+            _give_all(answers, give)
+            return
+        left = iter(answers)
+        _give_all(islice(left, ANSWERS_PER_TURN), give)
+        try:
+            task = self.spawn(_give_in_turns(left, give))
+        except StoreUnavailable:  # the engine has stopped
+            _give_all(left, give)
+            return
+        self._giving[queue] = task
+        task.add_done_callback(lambda done: self._given(queue, done, left, give))
+
+    def _given(self, queue: Queue, task: asyncio.Task[None], left: Iterator[T], give: Callable[[T], None]) -> None:
+        if self._giving.get(queue) is task:
+            del self._giving[queue]
+        _give_all(left, give)  # what a task that was cancelled has left
+
+    def under_way(self, queue: Queue) -> asyncio.Task[None] | None:
+        """The task that gives answers of the queue now; None if there is none."""
+        return self._giving.get(queue)
+
+
+def _give_all(answers: Iterable[T], give: Callable[[T], None]) -> None:
+    for answer in answers:
+        give(answer)
+
+
+async def _give_in_turns(left: Iterator[T], give: Callable[[T], None]) -> None:
+    some: Sequence[T] | None = None
+    while some is None or some:
+        await asyncio.sleep(0)
+        some = list(islice(left, ANSWERS_PER_TURN))
+        _give_all(some, give)

@@ -1,0 +1,32 @@
+"""Turns the store's wakes into jobs that the waiting room has noticed."""
+
+import asyncio
+import logging
+
+from duetime.backoff import OUTAGE, Exponential, Outage
+from duetime.engine.waiting import WaitingRoom
+from duetime.errors import DuetimeError
+from duetime.stores.base import Store
+
+log = logging.getLogger("duetime.engine")
+
+
+async def listen(store: Store, room: WaitingRoom, policy: Exponential = OUTAGE) -> None:
+    """Until cancelled, through outages of the store. A wake without a queue says that others may have been lost."""
+    outage = Outage(policy)
+    loop = asyncio.get_running_loop()
+    while True:
+        started, why = loop.time(), "the store ended them"
+        try:
+            async for wake in store.wakeups():
+                if wake.queue is None:
+                    room.check_now()
+                else:
+                    room.notice(wake.queue, wake.due_at)
+        except DuetimeError as error:
+            why = error.message
+        if loop.time() - started > policy.cap_ms / 1000:
+            outage.worked()  # a connection that lasted; shorter ones belong to one outage
+        if outage.failed():
+            log.warning("wakeups_lost", extra={"error": why})
+        await asyncio.sleep(outage.pause_s)
