@@ -33,7 +33,8 @@ COUNTERS = {
     "lapsed": "Leases that ran out and made the job ready again.",
     "dead": "Jobs that ended as dead letters.",
     "expired": "Jobs that outlived their ttl.",
-    "cancelled": "Jobs removed by id, dead letters included.",
+    "cancelled": "Jobs removed by id before they were done.",
+    "deleted": "Dead letters removed by id.",
     "rescheduled": "Jobs whose due time was changed.",
     "respawned": "Dead letters brought back.",
     "purged": "Jobs removed with their queue or state.",
@@ -49,7 +50,7 @@ EVENTS = {
     Event.DEAD: "dead",
     Event.EXPIRED: "expired",
     Event.CANCELLED: "cancelled",
-    Event.DELETED: "cancelled",
+    Event.DELETED: "deleted",
     Event.RESCHEDULED: "rescheduled",
     Event.RESPAWNED: "respawned",
 }

@@ -54,6 +54,8 @@ class StoreLevels:
         )
         self._up = self.meters.level("duetime_pool_up", "1 while the pool's store answers.", ("pool",), shared=True)
         self._followers: list[LevelsFollower] = []
+        self.shown: set[Shown] = set()
+        """The labels of the queues in the last reading."""
         self._reading = asyncio.Lock()
         self._read_at = -EVERY_S
 
@@ -93,6 +95,7 @@ class StoreLevels:
     def _show(self, pools: dict[str, list[QueueLevels] | None]) -> None:
         for family in (self._jobs, self._oldest, self._up, *self._followers):
             family.clear()
+        self.shown = {level.shown for levels in pools.values() if levels for level in levels}
         for pool, levels in pools.items():
             self._up.of(pool).value = levels is not None
             if levels is not None:

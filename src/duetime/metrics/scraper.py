@@ -1,7 +1,8 @@
 """Answers /metrics for the whole server, whichever of its processes is asked.
 
-Each process tells what it counted; the one that was asked reads the stores, adds all up and writes the text. What
-processes had counted that are no more is the supervisor's to remember (`ledger.py`), and comes with the others.
+Each process tells what it counted. The process that was asked adds these up, reads sizes and totals from the stores,
+and writes the text. What ended processes had counted is remembered by the supervisor (`ended_processes.py`) and comes
+with the others.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from duetime.metrics.exposition import render
 from duetime.metrics.meters import Meters, Snapshot
 from duetime.metrics.process_meters import PER_WORKER, watch_process
 from duetime.metrics.queue_levels import StoreLevels
+from duetime.metrics.queue_totals import StoreTotals
 from duetime.metrics.siblings import Siblings, WorkerInfo, WorkerReply
 
 log = logging.getLogger("duetime.metrics")
@@ -29,6 +31,7 @@ class Scraper:
         """`meters` are all that this process counts with."""
         self.meters = meters or Meters()
         self.levels = StoreLevels(pools, self.meters.names)
+        self._totals = StoreTotals(pools)
         self._siblings = siblings
         watch_process(self.meters, siblings.name)
         siblings.handle(METRICS, self._tell)
@@ -37,11 +40,13 @@ class Scraper:
         return snapshots.encode(self.meters.snapshot())
 
     async def text(self) -> bytes:
-        """Everything there is to know. A large server's takes a while to write, so a thread does that."""
+        """Everything there is to know. A large server's takes a while to add up and to write, so a thread does that."""
         levels, replies, workers = await asyncio.gather(
             self.levels.read(), self._siblings.ask_all(METRICS), self._siblings.workers()
         )
-        return await asyncio.to_thread(_write, replies, [levels, _sibling_levels(workers)])
+        everything = await asyncio.to_thread(_add_up, replies, [levels, _sibling_levels(workers)])
+        await self._totals.put_into(everything, self.levels.shown)
+        return await asyncio.to_thread(render, everything)
 
 
 def _sibling_levels(workers: Sequence[WorkerInfo]) -> Snapshot:
@@ -56,11 +61,11 @@ def _sibling_levels(workers: Sequence[WorkerInfo]) -> Snapshot:
     return meters.snapshot()
 
 
-def _write(replies: Sequence[WorkerReply], more: Sequence[Snapshot]) -> bytes:
+def _add_up(replies: Sequence[WorkerReply], more: Sequence[Snapshot]) -> Snapshot:
     found: list[Snapshot] = []
     for reply in replies:
         try:
             found.append(snapshots.decode(reply.body))
         except msgspec.MsgspecError:
             log.warning("metrics_unreadable", extra={"worker": reply.worker})
-    return render(snapshots.merge([*found, *more]))
+    return snapshots.merge([*found, *more])
