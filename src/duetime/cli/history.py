@@ -1,8 +1,4 @@
-"""`history`: what happened to a job, from the journal.
-
-Entries of one job are ordered by what they say (its born, its attempt, what can follow what), never by the clocks of
-the nodes that wrote them.
-"""
+"""`history`: what happened to a job, from the journal."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,26 +15,10 @@ from duetime.clock import rfc3339
 from duetime.errors import InvalidSettings, JobNotFound
 from duetime.job import Event, Priority
 from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
+from duetime.journal.lives import lives_of
 from duetime.journal.reader import Damage, read_job
 from duetime.journal.settings import options_of
 from duetime.names import DEFAULT_POOL
-
-RANKS = {
-    Event.ACCEPTED: 0,
-    Event.ADOPTED: 0,
-    Event.REPLACED: 0,
-    Event.DELIVERED: 1,
-    Event.NOTIFIED: 2,
-    Event.GIVEN_BACK: 3,
-    Event.RELEASED: 3,
-    Event.LEASE_EXPIRED: 3,
-    Event.DEAD: 4,
-    Event.RESPAWNED: 5,
-    Event.RESCHEDULED: 6,
-    Event.KEPT: 6,
-}
-"""The order of events within one attempt; every other event ends the job."""
-LAST_RANK = 7
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 QueueOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")]
@@ -65,7 +45,7 @@ def history(
     for damage in (item for item in items if isinstance(item, Damage)):
         note(f"duetime: damage in {damage.path} at byte {damage.offset}: {damage.what}")
     entries = [item for item in items if isinstance(item, Entry) and _is_wanted(item, queue, target.namespace)]
-    lives = _lives(entries)
+    lives = lives_of(entries)
     if not lives:
         raise JobNotFound(f"the journal in {folder} knows no job {job_id!r}", id=job_id)
     answer = Answer(as_json=target.json)
@@ -90,37 +70,6 @@ def journal_folder(target: Target, journal: str | None, config: str | None) -> P
 
 def _is_wanted(entry: Entry, queue: str | None, namespace: str | None) -> bool:
     return (queue is None or entry.queue == queue) and (namespace is None or entry.namespace == namespace)
-
-
-def _lives(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """One list per incarnation, oldest first, with the purges that may have ended it."""
-    # Entries without a born hold for whatever was there: they are shown where nothing else ended a job.
-    purges = [entry for entry in entries if not entry.born]
-    lives: dict[tuple[str, str, str, int], list[Entry]] = {}
-    for entry in entries:
-        if entry.born:
-            lives.setdefault((entry.pool, entry.namespace, entry.queue, entry.born), []).append(entry)
-        if entry.event is Event.REPLACED and entry.was:
-            lives.setdefault((entry.pool, entry.namespace, entry.queue, entry.was), []).append(entry)
-    found: list[list[Entry]] = []
-    for (pool, namespace, queue, born), life in sorted(lives.items()):
-        life.sort(key=lambda entry: _order(entry, born))
-        if not any(_ends(entry, born) for entry in life):
-            place = (pool, namespace, queue)
-            life += [one for one in purges if (one.pool, one.namespace, one.queue) == place and one.ts >= born]
-        found.append(life)
-    return found
-
-
-def _order(entry: Entry, born: int) -> tuple[int, int, int, str, int]:
-    if _ends(entry, born):
-        return (2**32, LAST_RANK, entry.ts, entry.node, entry.seq)
-    return (entry.attempt, RANKS.get(entry.event, LAST_RANK), entry.ts, entry.node, entry.seq)
-
-
-def _ends(entry: Entry, born: int) -> bool:
-    """Whether this is the end of the incarnation; the replacement of another one is not."""
-    return entry.event in ENDS and (entry.event is not Event.REPLACED or entry.was == born)
 
 
 def _timeline(life: Sequence[Entry]) -> Text:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duetime.console.action_log import ActionLog
 from duetime.console.languages import choose
 from duetime.console.login import COOKIE, log_in, log_out, set_language, show_login
-from duetime.console.pages import access, overview, queues
+from duetime.console.pages import access, dead, jobs, overview, queues, topics
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
@@ -62,6 +62,17 @@ PAGES: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/live", overview.stream),
     ConsoleRoute("/queues", queues.list_queues),
     ConsoleRoute("/queue", queues.show_queue),
+    ConsoleRoute("/jobs", jobs.list_jobs),
+    ConsoleRoute("/job", jobs.show_job),
+    ConsoleRoute("/body", jobs.download_body),
+    ConsoleRoute("/export", jobs.export),
+    ConsoleRoute("/new", jobs.show_new, Role.OPERATOR),
+    ConsoleRoute("/bulk", jobs.show_bulk, Role.OPERATOR),
+    ConsoleRoute("/dead", dead.show_dead),
+    ConsoleRoute("/export-dead", dead.export),
+    ConsoleRoute("/topics", topics.list_topics),
+    ConsoleRoute("/topic", topics.show_topic),
+    ConsoleRoute("/topic-new", topics.show_new_topic, Role.OPERATOR),
     ConsoleRoute("/access", access.show_access, Role.ADMIN),
 )
 ACTIONS: tuple[ConsoleRoute, ...] = (
@@ -72,6 +83,22 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/resume", queues.resume, Role.OPERATOR),
     ConsoleRoute("/do/rules", queues.change_rules, Role.OPERATOR),
     ConsoleRoute("/do/purge", queues.purge, Role.OPERATOR),
+    ConsoleRoute("/do/cancel", jobs.cancel, Role.OPERATOR),
+    ConsoleRoute("/do/run-now", jobs.run_now, Role.OPERATOR),
+    ConsoleRoute("/do/reschedule", jobs.reschedule, Role.OPERATOR),
+    ConsoleRoute("/do/release", jobs.release, Role.OPERATOR),
+    ConsoleRoute("/do/kill", jobs.kill, Role.OPERATOR),
+    ConsoleRoute("/do/push", jobs.push, Role.OPERATOR),
+    ConsoleRoute("/do/bulk", jobs.do_bulk, Role.OPERATOR),
+    ConsoleRoute("/do/respawn", dead.respawn, Role.OPERATOR),
+    ConsoleRoute("/do/delete-dead", dead.delete, Role.OPERATOR),
+    ConsoleRoute("/do/add-topic", topics.add_topic, Role.OPERATOR),
+    ConsoleRoute("/do/edit-topic", topics.edit_topic, Role.OPERATOR),
+    ConsoleRoute("/do/online", topics.set_online, Role.OPERATOR),
+    ConsoleRoute("/do/offline", topics.set_offline, Role.OPERATOR),
+    ConsoleRoute("/do/remove-topic", topics.remove_topic, Role.OPERATOR),
+    ConsoleRoute("/do/test-topic", topics.test_topic, Role.OPERATOR),
+    ConsoleRoute("/do/check-condition", topics.check_condition, Role.OPERATOR),
     ConsoleRoute("/do/add-user", access.add_user, Role.ADMIN),
     ConsoleRoute("/do/remove-user", access.remove_user, Role.ADMIN),
     ConsoleRoute("/do/end-session", access.end_session, Role.ADMIN),

@@ -1,6 +1,7 @@
 """What the console works with: the same services that the doors use."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from duetime.alerts.problems import Alerts
@@ -16,6 +17,8 @@ from duetime.settings import Settings
 
 @dataclass(frozen=True)
 class ConsoleParts:
+    """`cursor_at(pool, due_at)` is where delayed jobs that are due from then on begin in a list; None: nobody knows."""
+
     settings: Settings
     pools: Pools
     registry_copy: RegistryCopy
@@ -26,3 +29,4 @@ class ConsoleParts:
     siblings: Siblings
     live: LiveFigures
     draining: asyncio.Event
+    cursor_at: Callable[[str, int], str | None]

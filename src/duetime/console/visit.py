@@ -30,6 +30,9 @@ LANGUAGE = "duetime_language"
 TABS: Sequence[tuple[str, Role, bool]] = (
     ("overview", Role.VIEWER, False),
     ("queues", Role.VIEWER, False),
+    ("jobs", Role.VIEWER, False),
+    ("dead", Role.VIEWER, False),
+    ("topics", Role.VIEWER, False),
     ("access", Role.ADMIN, True),
 )
 """The pages in the order of the menu, with the least role, and whether only sessions that see everything have them."""

@@ -23,6 +23,7 @@ from duetime.journal.events import Entry
 from duetime.journal.lines import read_line
 from duetime.journal.segments import Segment, find, is_alive, nodes, segments
 
+CLOCKS_DIFFER_MS = 600_000
 PURGED = b'"event":"purged"'
 SCANNED = 65_536
 """Bytes that are read line by line once the place in a segment is known so far."""
@@ -198,18 +199,29 @@ class Follower:
                 yield from self._tails.setdefault(node.name, Tail(node)).read()
 
 
-def read_job(journal: Path, job_id: str) -> Iterator[Entry | Damage]:
-    """What concerns one id, in all queues: its own entries, and every purge, which names no jobs.
+def read_job(journal: Path, job_id: str, *, since_ms: int = 0) -> Iterator[Entry | Damage]:
+    """What concerns one id, in all queues: its own entries, and every purge, which names no jobs. Segments that were
+    last written before `since_ms` are passed over.
 
     Only lines that hold the id are looked at closely, so gaps and other jobs' damage are not noticed.
     """
     needles = (b'"id":' + msgspec.json.encode(job_id), PURGED)
     for node in nodes(journal):
         for segment in segments(node):
+            if since_ms and _is_older(segment.path, since_ms):
+                continue
             for item in _search(node, segment, needles):
                 # An attribute may be called `id` as well.
                 if isinstance(item, Damage) or item.event is Event.PURGED or item.id == job_id:
                     yield item
+
+
+def _is_older(path: Path, since_ms: int) -> bool:
+    """With some room for clocks that differ."""
+    try:
+        return path.stat().st_mtime * 1000 < since_ms - CLOCKS_DIFFER_MS
+    except FileNotFoundError:
+        return False
 
 
 def _search(node: Path, segment: Segment, needles: Sequence[bytes]) -> Iterator[Entry | Damage]:

@@ -35,6 +35,7 @@ from duetime.metrics.siblings import Siblings
 from duetime.server.callbacks import Callbacks, make_callbacks
 from duetime.server.supervision.siblings import Alone
 from duetime.settings import Settings
+from duetime.stores.open import cursor_at
 
 if TYPE_CHECKING:  # the extra [otel] is optional
     from duetime.tracing.server import ServerTracing
@@ -123,6 +124,7 @@ def _console_parts(runtime: Runtime) -> ConsoleParts:
         siblings=runtime.siblings,
         live=runtime.live_figures,
         draining=runtime.draining,
+        cursor_at=lambda pool, due_at: cursor_at(runtime.settings.pools[pool], due_at),
     )
 
 

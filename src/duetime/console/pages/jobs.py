@@ -1,0 +1,424 @@
+"""Finding jobs, and one job: what it is, what happened to it, and everything that can be done to it."""
+
+import base64
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from duetime.clock import MAX_INSTANT, duration_ms, instant_ms, rfc3339
+from duetime.console.formats import body_text, number
+from duetime.console.timeline import read_timeline
+from duetime.console.visit import Visit, chosen, job_link, queue_link
+from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
+from duetime.ids import IdMaker
+from duetime.job import STEP_JOBS, IfExists, Job, Lease, NewJob, Priority, State
+from duetime.names import check_attributes, check_id
+from duetime.wire import convert
+from duetime.wire.payload import describe
+
+PER_PAGE = 50
+LOOK_AT = 2_000
+"""Jobs that one page looks at for a filter."""
+BULK = 5_000
+"""Jobs that one click acts on, and as many as its count looks for."""
+QUEUES = 5_000
+SEARCH_S = 2.0
+PREVIEW = 120
+BULK_VERBS = ("cancel", "run-now", "reschedule")
+
+_ids = IdMaker()
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs of a state: due from `since` and before `until`, with a text in the body, with an attribute."""
+
+    state: State
+    since: int = 0
+    until: int = 0
+    text: str = ""
+    attribute: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.since or self.until or self.text or self.attribute)
+
+    def fits(self, job: Job) -> bool:
+        if job.due_at < self.since or (self.until and job.due_at >= self.until):
+            return False
+        if self.text and self.text.encode() not in job.body:
+            return False
+        name, equals, value = self.attribute.partition("=")
+        return not name or (name in job.attributes and (not equals or job.attributes[name] == value))
+
+    def is_past(self, job: Job) -> bool:
+        """Delayed jobs come in the order of their due times: nothing that follows can fit."""
+        return self.state is State.DELAYED and bool(self.until) and job.due_at >= self.until
+
+
+class FoundJobs(NamedTuple):
+    """`looked_at` jobs were read; `cursor` is where to go on, None at the end."""
+
+    jobs: list[Job]
+    looked_at: int
+    cursor: str | None
+
+
+def read_filter(visit: Visit) -> JobFilter:
+    return JobFilter(
+        State(chosen(list(State), visit.given("state"))),
+        since=_when(visit.given("since")),
+        until=_when(visit.given("until")),
+        text=visit.given("text"),
+        attribute=visit.given("attribute").strip(),
+    )
+
+
+def _when(text: str) -> int:
+    """Epoch milliseconds, RFC 3339, or `2026-11-15 09:00`, which is UTC here."""
+    text = text.strip()
+    if not text:
+        return 0
+    if not text.isdigit() and "Z" not in text and "+" not in text:
+        text = text.replace(" UTC", "").replace(" ", "T") + "Z"
+    return instant_ms(text)
+
+
+async def find_jobs(visit: Visit, wanted: JobFilter, *, cursor: str | None, most: int, look_at: int) -> FoundJobs:
+    """Walk a state in its order until there is enough, or enough was looked at."""
+    store, queue = visit.engine().store, visit.queue()
+    if cursor is None and wanted.since and wanted.state is State.DELAYED:
+        cursor = visit.parts.cursor_at(visit.pool(), wanted.since)
+    found: list[Job] = []
+    looked_at = 0
+    while True:
+        page = await store.list_jobs(queue, wanted.state, cursor=cursor, limit=min(STEP_JOBS, max(most, 100)))
+        cursor = page.cursor
+        for job in page.jobs:
+            if wanted.is_past(job):
+                return FoundJobs(found, looked_at, None)
+            looked_at += 1
+            if wanted.fits(job):
+                found.append(job)
+                if len(found) == most:
+                    more = cursor is not None or job is not page.jobs[-1]
+                    return FoundJobs(found, looked_at, _after(wanted.state, job) if more else None)
+        if cursor is None or looked_at >= look_at:
+            return FoundJobs(found, looked_at, cursor)
+
+
+def _after(state: State, job: Job) -> str | None:
+    """The cursor behind a job, in the form that all stores share (doors/v1/views.py checks the same)."""
+    at = {State.LEASED: job.lease_until, State.DEAD: job.dead_at}.get(state, job.due_at)
+    return f"{int(job.priority) if state is State.READY else 0}:{at}:{job.id}"
+
+
+async def list_jobs(visit: Visit) -> Response:
+    """By id over all queues, or those of one queue by state and filter."""
+    if not visit.query.get("queue"):
+        return await _search(visit)
+    pool, queue, wanted = visit.pool(), visit.queue(), read_filter(visit)
+    cursor = visit.query.get("cursor") or None
+    if cursor is not None and cursor.count(":") < 2:
+        raise InvalidRequest("not a cursor of a list")
+    found = await find_jobs(visit, wanted, cursor=cursor, most=PER_PAGE, look_at=LOOK_AT)
+    return visit.page(
+        "jobs.html",
+        pool=pool,
+        queue=queue,
+        wanted=wanted,
+        since=_shown(wanted.since),
+        until=_shown(wanted.until),
+        found=found,
+        rows=[(job, preview(job)) for job in found.jobs],
+        states=list(State),
+        verbs=BULK_VERBS,
+        now=int(time.time() * 1000),
+    )
+
+
+def _shown(at: int) -> str:
+    return rfc3339(at)[:19].replace("T", " ") if 0 < at <= MAX_INSTANT else ""
+
+
+def preview(job: Job) -> str:
+    """A task's call, or the beginning of the body."""
+    shown = describe(job.body)
+    return shown if shown is not None else body_text(job.body[:PREVIEW])[1][:PREVIEW] if job.body else ""
+
+
+async def _search(visit: Visit) -> Response:
+    """An id in every queue that the visitor sees, for as long as a person would wait."""
+    job_id = visit.query.get("id", "").strip()
+    look = await visit.parts.live.look(fresh=bool(job_id))
+    lines = [one for one in look.lines if visit.session.sees(one.pool, one.queue.namespace)]
+    found: list[tuple[str, Job]] = []
+    looked_at, deadline = 0, time.monotonic() + SEARCH_S
+    if job_id:
+        check_id(job_id)
+        for line in lines[:QUEUES]:
+            if time.monotonic() > deadline:
+                break
+            looked_at += 1
+            [job] = await visit.parts.pools.engine(line.pool).store.get(line.queue, [job_id])
+            if job is not None:
+                found.append((line.pool, job))
+    if len(found) == 1:
+        pool, job = found[0]
+        return visit.go(job_link(pool, job.queue, job.id))
+    return visit.page(
+        "search.html", id=job_id, found=found, looked_at=looked_at, queues=len(lines), lines=lines[:PER_PAGE]
+    )
+
+
+# --- one job
+
+
+async def show_job(visit: Visit) -> Response:
+    pool, queue, job_id = visit.pool(), visit.queue(), visit.job_id()
+    [job] = await visit.engine().store.get(queue, [job_id])
+    timeline = await read_timeline(visit.parts.settings, pool, queue, job_id, born=job.born if job else 0)
+    if job is None and not timeline.lives:
+        raise JobNotFound.of(job_id, queue)
+    kind, text = body_text(job.body) if job else ("", "")
+    return visit.page(
+        "job.html",
+        status=200,
+        pool=pool,
+        queue=queue,
+        id=job_id,
+        job=job,
+        kind=kind,
+        text=text,
+        call=describe(job.body) if job else None,
+        timeline=timeline,
+        now=int(time.time() * 1000),
+    )
+
+
+async def download_body(visit: Visit) -> Response:
+    job = await _job(visit)
+    headers = {"content-disposition": 'attachment; filename="body"'}
+    return Response(job.body, media_type="application/octet-stream", headers=headers)
+
+
+async def _job(visit: Visit) -> Job:
+    queue, job_id = visit.queue(), visit.job_id()
+    [job] = await visit.engine().store.get(queue, [job_id])
+    if job is None:
+        raise JobNotFound.of(job_id, queue)
+    return job
+
+
+async def cancel(visit: Visit) -> Response:
+    queue, job_id = visit.queue(), visit.job_id()
+    [moved] = await visit.engine().cancel(queue, [job_id])
+    if moved is None:
+        raise JobNotFound.of(job_id, queue)
+    await visit.log("cancel", f"{queue} {job_id}")
+    return visit.go(text=visit.say("job.cancelled", id=job_id))
+
+
+async def run_now(visit: Visit) -> Response:
+    return await _reschedule(visit, "run-now", delay_ms=0)
+
+
+async def reschedule(visit: Visit) -> Response:
+    """`when` is a delay (10m) or an instant."""
+    text = visit.field("when").strip()
+    try:
+        delay = duration_ms(text)
+    except DuetimeError:
+        return await _reschedule(visit, "reschedule", due_at=_when(text))
+    return await _reschedule(visit, "reschedule", delay_ms=delay)
+
+
+async def _reschedule(visit: Visit, action: str, *, delay_ms: int = 0, due_at: int | None = None) -> Response:
+    queue, job_id = visit.queue(), visit.job_id()
+    [moved] = await visit.engine().reschedule(queue, [job_id], delay_ms=delay_ms, due_at=due_at)
+    if isinstance(moved, DuetimeError):
+        raise moved
+    if moved is None:
+        raise JobNotFound.of(job_id, queue)
+    await visit.log(action, f"{queue} {job_id}", f"due {rfc3339(moved.due_at)}")
+    return visit.go(text=visit.say("job.rescheduled", id=job_id, at=rfc3339(moved.due_at)))
+
+
+async def release(visit: Visit) -> Response:
+    """Take a job from its consumer: it is tried again at once, and the consumer's lease is lost."""
+    job = await _job(visit)
+    await visit.engine().release(Lease(job.queue, job.id, job.born, job.attempt), error="released in the console")
+    await visit.log("release", f"{job.queue} {job.id}")
+    return visit.go(text=visit.say("job.released", id=job.id))
+
+
+async def kill(visit: Visit) -> Response:
+    job = await _job(visit)
+    await visit.engine().kill(Lease(job.queue, job.id, job.born, job.attempt), error="killed in the console")
+    await visit.log("kill", f"{job.queue} {job.id}")
+    return visit.go(text=visit.say("job.killed", id=job.id))
+
+
+# --- new, edited and cloned jobs
+
+
+async def show_new(visit: Visit) -> Response:
+    """An empty form, or one with what a job has: to push it again under its id (edit), or under another (clone)."""
+    mode = chosen(("new", "edit", "clone"), visit.query.get("mode", ""))
+    job = await _job(visit) if mode != "new" else None
+    body, encoding = _editable(job.body) if job else ("", "text")
+    return visit.page(
+        "new.html",
+        pool=visit.pool(),
+        queue=visit.queue(),
+        mode=mode,
+        job=job,
+        body=body,
+        encoding=encoding,
+        attributes="\n".join(f"{name}={value}" for name, value in job.attributes.items()) if job else "",
+        priorities=list(Priority),
+        due=_due_text(job),
+    )
+
+
+def _due_text(job: Job | None) -> str:
+    return rfc3339(job.due_at) if job is not None and job.state is State.DELAYED else ""
+
+
+def _editable(body: bytes) -> tuple[str, str]:
+    """Forms change line ends, so a body with a carriage return is edited as base64, like one that is no text."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = "\r"
+    if "\r" in text or "\0" in text:
+        return base64.b64encode(body).decode(), "base64"
+    return text, "text"
+
+
+async def push(visit: Visit) -> Response:
+    queue, edited = visit.queue(), visit.field("mode") == "edit"
+    job = NewJob(
+        id=check_id(visit.field("id").strip() or _ids.make()),
+        body=_body(visit),
+        tries=_tries(visit.field("tries").strip()),
+        priority=Priority(int(chosen([str(int(one)) for one in Priority], visit.field("priority")))),
+        ttl_ms=duration_ms(visit.field("ttl").strip() or "0"),
+        attributes=_attributes(visit.field("attributes")),
+        **_due(visit.field("when").strip()),  # pyright: ignore[reportArgumentType]
+    )
+    if_exists = IfExists.REPLACE if edited else IfExists.ERROR
+    await visit.engine().push(queue, [job], if_exists=if_exists)
+    await visit.log("edit" if edited else "push", f"{queue} {job.id}")
+    return visit.go(job_link(visit.pool(), queue, job.id), visit.say("job.pushed", id=job.id))
+
+
+def _body(visit: Visit) -> bytes:
+    text = visit.field("body")
+    if visit.field("encoding") != "base64":
+        return text.replace("\r\n", "\n").encode()
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        raise InvalidRequest(visit.say("job.not_base64")) from None
+
+
+def _tries(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 6:
+        raise InvalidRequest(f"tries: {text[:40]!r} is not a number")
+    return int(text)
+
+
+def _attributes(text: str) -> dict[str, str]:
+    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    return dict(check_attributes({line.partition("=")[0].strip(): line.partition("=")[2] for line in lines}))
+
+
+def _due(text: str) -> dict[str, int]:
+    if not text:
+        return {}
+    try:
+        return {"delay_ms": duration_ms(text)}
+    except DuetimeError:
+        return {"due_at": _when(text)}
+
+
+# --- many jobs at once
+
+
+async def show_bulk(visit: Visit) -> Response:
+    """What an action on a filter would do, before it does it: how many jobs, and the first of them."""
+    pool, queue, wanted = visit.pool(), visit.queue(), read_filter(visit)
+    verb = chosen(BULK_VERBS, visit.query.get("verb", ""))
+    found = await find_jobs(visit, wanted, cursor=None, most=BULK, look_at=BULK * 4)
+    return visit.page(
+        "bulk.html",
+        pool=pool,
+        queue=queue,
+        wanted=wanted,
+        verb=verb,
+        when=visit.query.get("when", ""),
+        found=found,
+        rows=[(job, preview(job)) for job in found.jobs[:10]],
+        back=queue_link(pool, queue, "jobs", state=wanted.state),
+    )
+
+
+async def do_bulk(visit: Visit) -> Response:
+    """At most BULK jobs a click; the answer says whether there are more."""
+    queue, wanted, engine = visit.queue(), read_filter(visit), visit.engine()
+    verb = chosen(BULK_VERBS, visit.field("verb"))
+    found = await find_jobs(visit, wanted, cursor=None, most=BULK, look_at=BULK * 4)
+    ids = [job.id for job in found.jobs]
+    match verb:
+        case "cancel":
+            answers = list(await engine.cancel(queue, ids))
+        case "run-now":
+            answers = list(await engine.reschedule(queue, ids, delay_ms=0))
+        case _:
+            due = _due(visit.field("when").strip())
+            answers = list(await engine.reschedule(queue, ids, **due))
+    done = sum(one is not None and not isinstance(one, DuetimeError) for one in answers)
+    await visit.log(f"bulk {verb}", queue, f"{wanted}: {done} of {len(ids)}")
+    key = "job.bulk_more" if found.cursor is not None else "job.bulk_done"
+    back = queue_link(visit.pool(), queue, "jobs", state=wanted.state)
+    return visit.go(visit.back() if found.cursor else back, visit.say(key, done=number(done), found=number(len(ids))))
+
+
+async def export(visit: Visit) -> Response:
+    """The jobs of a filter as JSON lines, which `duetime push --file` takes."""
+    wanted = read_filter(visit)
+    return export_lines(visit, wanted.state, wanted.fits)
+
+
+def export_lines(visit: Visit, state: State, fits: Callable[[Job], bool]) -> Response:
+    store, queue = visit.engine().store, visit.queue()
+
+    async def lines() -> AsyncIterator[bytes]:
+        cursor: str | None = None
+        while True:
+            page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
+            yield b"".join(job_line(job) for job in page.jobs if fits(job))
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    name = f"{queue.namespace}-{queue.name}-{state}.jsonl"
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+
+
+def job_line(job: Job) -> bytes:
+    new = NewJob(
+        id=job.id,
+        body=job.body,
+        due_at=job.due_at if job.state is State.DELAYED else None,
+        tries=job.tries,
+        priority=job.priority,
+        attributes=job.attributes,
+    )
+    return msgspec.json.encode(convert.job_in(new)) + b"\n"

@@ -1,0 +1,52 @@
+"""Everything that happened to a job, from the journal on this machine's disk, for as long as a person would wait."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from duetime.journal.events import ENDS, Entry
+from duetime.journal.lives import lives_of
+from duetime.journal.reader import read_job
+from duetime.journal.settings import options_of
+from duetime.names import Queue
+from duetime.settings import Settings
+
+WITHIN_S = 3.0
+
+
+class JobTimeline(NamedTuple):
+    """One list of entries per incarnation of the id, oldest first. `has_journal`: there is one to read here.
+
+    `is_cut`: the journal is so large that not all of it was read.
+    """
+
+    lives: Sequence[Sequence[Entry]]
+    has_journal: bool
+    is_cut: bool = False
+
+    @property
+    def ends(self) -> frozenset[str]:
+        return frozenset(ENDS)
+
+
+async def read_timeline(settings: Settings, pool: str, queue: Queue, job_id: str, *, born: int) -> JobTimeline:
+    """Files that were closed before the job was `born` are passed over."""
+    options = options_of(settings)
+    if options is None or not options.folder.is_dir():
+        return JobTimeline((), has_journal=False)
+    folder = options.folder
+
+    def read() -> JobTimeline:
+        deadline = time.monotonic() + WITHIN_S
+        entries: list[Entry] = []
+        cut = False
+        for item in read_job(folder, job_id, since_ms=born):
+            if isinstance(item, Entry) and (item.pool, item.namespace, item.queue) == (pool, *queue):
+                entries.append(item)
+            if time.monotonic() > deadline:
+                cut = True
+                break
+        return JobTimeline(lives_of(entries), has_journal=True, is_cut=cut)
+
+    return await asyncio.to_thread(read)

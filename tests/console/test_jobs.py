@@ -1,0 +1,160 @@
+import json
+import re
+import uuid
+from html import unescape
+
+import pytest
+
+import duetime
+from duetime.clock import SystemClock
+from duetime.errors import LeaseLost
+from tests.console.conftest import Visitor
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def place() -> dict[str, str]:
+    """A queue of the test's own, as forms and addresses name it."""
+    return {"pool": "default", "namespace": "default", "queue": f"q{uuid.uuid4().hex[:12]}"}
+
+
+def test_a_queue_is_paused_and_purged_after_its_name_was_typed(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    queue.push("x")
+    queue.later("1h", "y")
+
+    assert "is paused" in boss.post("do/pause", **place).text
+    assert queue.status().rules.paused
+    assert "delivers again" in boss.post("do/resume", **place).text
+    assert not queue.status().rules.paused
+    assert "Nothing was removed" in boss.post("do/purge", **place, state="ready", confirm="wrong").text
+    assert queue.status().counts.total == 2
+    assert "1 jobs were removed" in boss.post("do/purge", **place, state="ready", confirm=place["queue"]).text
+    assert queue.status().counts.delayed == 1
+    boss.post("do/rules", **place, max_jobs="7", strict="on")
+    assert (queue.status().rules.max_jobs, queue.status().rules.strict) == (7, True)
+
+
+def test_the_due_chart_leads_to_the_jobs_of_a_bar(boss: Visitor, client: duetime.Client, place: dict[str, str]) -> None:
+    queue = client.queue(place["queue"])
+    for minutes in (5, 30, 30):
+        queue.later(f"{minutes}m", f"due in {minutes}")
+
+    page = boss.get("queue", **place).text
+    bars = re.findall(r'<a href="(/console/jobs[^"]+)" aria-label="[^"]+: (\d+)"', page)
+    assert sorted(count for _, count in bars) == ["1", "2"]
+    [address] = [unescape(address) for address, count in bars if count == "2"]
+    shown = boss.http.get(address).text
+    assert shown.count("due in 30") == 2
+    assert "due in 5" not in shown
+
+
+def test_a_job_is_found_by_its_id_in_any_queue_and_shown_with_its_time_line(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    job_id = f"find/{uuid.uuid4().hex} <b>"
+    boss.post(
+        "do/push", **place, id=job_id, body=f'{{"n": 12345678901234567890, "x": "{SCRIPT}"}}', tries="3", when="1h"
+    )
+    assert queue.get(job_id).tries == 3
+
+    page = boss.get("jobs", id=job_id)
+    assert page.url.path == "/console/job"
+    assert "12345678901234567890" in page.text
+    assert SCRIPT not in page.text
+    assert "Accepted" in page.text
+
+    assert "is due at" in boss.post("do/run-now", **place, id=job_id).text
+    assert queue.get(job_id).state == "ready"
+    boss.post("do/reschedule", **place, id=job_id, when="2h")
+    assert queue.get(job_id).due_at > SystemClock().now_ms() + 3_600_000
+    assert "is removed" in boss.post("do/cancel", **place, id=job_id).text
+    gone = boss.get("job", **place, id=job_id)
+    assert "gone" in gone.text
+    assert "Cancelled" in gone.text
+    assert "No job has this id" in boss.get("jobs", id=job_id).text
+
+
+def test_a_leased_job_is_taken_from_its_consumer(boss: Visitor, client: duetime.Client, place: dict[str, str]) -> None:
+    queue = client.queue(place["queue"])
+    job_id = queue.push("x").id
+    held = queue.pop()
+    assert held is not None
+
+    assert "waits again" in boss.post("do/release", **place, id=job_id).text
+    assert queue.get(job_id).state == "ready"
+    with pytest.raises(LeaseLost):
+        client.ack(held)
+
+
+def test_a_job_is_edited_under_its_id_and_cloned_under_another(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    job_id = queue.later("1h", b"\xff\x00\r\n", attributes={"color": "red"}).id
+
+    form = boss.get("new", **place, id=job_id, mode="edit").text
+    assert "base64" in form
+    assert "color=red" in form
+    boss.post("do/push", **place, mode="edit", id=job_id, body="line\r\ntwo", encoding="text", tries="1", when="1h")
+    assert queue.get(job_id).body == b"line\ntwo"
+    clone = boss.post("do/push", **place, mode="clone", body="again", encoding="text", tries="1")
+    assert clone.url.params["id"] != job_id
+    assert queue.get(clone.url.params["id"]).body == b"again"
+    refused = boss.post("do/push", **place, id=job_id, body="x", tries="1")
+    assert queue.get(job_id).body == b"line\ntwo"
+    assert "problem" in refused.text
+
+
+def test_an_action_on_a_filter_is_counted_first_and_done_for_what_fits(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    for number in range(6):
+        queue.later("1h", {"shop": "a" if number % 2 else "b"}, attributes={"n": str(number)})
+    fit = {**place, "state": "delayed", "text": '"shop":"a"'}
+
+    assert "3 jobs fit" in boss.get("bulk", **fit, verb="cancel").text
+    assert queue.status().counts.delayed == 6
+    exported = boss.get("export", **fit).text
+    assert [json.loads(json.loads(line)["body"])["shop"] for line in exported.splitlines()] == ["a"] * 3
+    assert "3 of 3" in boss.post("do/bulk", **fit, verb="cancel").text
+    assert queue.status().counts.delayed == 3
+    assert "1 jobs shown" in boss.get("jobs", **place, state="delayed", attribute="n=2").text
+
+
+def test_dead_letters_are_grouped_by_error_brought_back_deleted_and_exported(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    for number in range(5):
+        queue.push({"n": number})
+        job = queue.pop()
+        assert job is not None
+        client.kill(job, error=f"no answer after {number} s" if number < 3 else "")
+
+    page = boss.get("dead", **place).text
+    assert "no answer after N s" in page
+    exported = boss.get("export-dead", **place, error="no answer after N s").text.splitlines()
+    assert [json.loads(json.loads(line)["body"])["n"] for line in exported] == [0, 1, 2]
+    assert "3 jobs" in boss.post("do/respawn", **place, which="error", error="no answer after N s").text
+    assert (queue.status().counts.ready, queue.status().counts.dead) == (3, 2)
+    [first, _] = queue.list_jobs("dead").jobs
+    assert "1 dead letters" in boss.post("do/delete-dead", **place, id=first.id).text
+    assert "Nothing was removed" in boss.post("do/delete-dead", **place, which="all", confirm="no").text
+    boss.post("do/delete-dead", **place, which="all", confirm=place["queue"])
+    assert (queue.status().counts.ready, queue.status().counts.dead) == (3, 0)
+
+
+def test_a_job_that_is_no_longer_dead_is_not_deleted_with_the_dead(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    job_id = queue.push("x").id
+
+    boss.post("do/delete-dead", **place, id=job_id)
+    assert queue.get(job_id).state == "ready"

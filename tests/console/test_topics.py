@@ -1,0 +1,77 @@
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+import duetime
+from duetime.client.topics import Topics
+from duetime.errors import TopicNotFound
+from tests.console.conftest import Visitor
+
+
+class Receiver(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b'{"code": 200, "x": "<script>"}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.fixture
+def receiver() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/notify"
+        server.shutdown()
+
+
+def test_a_topic_is_registered_tested_edited_and_removed(boss: Visitor, client: duetime.Client, receiver: str) -> None:
+    key = f"t{uuid.uuid4().hex[:12]}"
+    place = {"pool": "default", "namespace": "default", "queue": key}
+    fields = {"callback": receiver, "method": "GET", "timeout": "30s", "cap": "3", "in_flight": "5", "priority": "high"}
+
+    added = boss.post("do/add-topic", pool="default", namespace="default", topic=key, verify_tls="on", **fields)
+    assert "is registered" in added.text
+    assert Topics(client).get(key).priority == "high"
+    assert key in boss.get("topics", find=key).text
+
+    sample = boss.post("do/test-topic", **place, body='{"a": "1"}')
+    assert "GET" in sample.text
+    assert "done" in sample.text
+    assert "&lt;script&gt;" in sample.text
+
+    boss.post("do/offline", **place)
+    assert Topics(client).get(key).status == "offline"
+    edited = boss.post("do/edit-topic", **place, **{**fields, "cap": "7"}, secret="new")
+    assert "whsec_" in edited.text
+    assert Topics(client).get(key).cap == 7
+    assert "whsec_" not in boss.get("topic", **place).text
+
+    assert "Nothing was removed" in boss.post("do/remove-topic", **place, confirm="no").text
+    boss.post("do/remove-topic", **place, confirm=key)
+    with pytest.raises(TopicNotFound):
+        Topics(client).get(key)
+
+
+def test_a_condition_is_tried_against_an_answer_without_saving_it(boss: Visitor) -> None:
+    def check(condition: str, answer: str) -> str:
+        headers = {"hx-request": "true", "origin": boss.admin}
+        fields = {"condition": condition, "answer": answer}
+        return boss.http.post("/console/do/check-condition", data=fields, headers=headers).text
+
+    assert check("{res.code} != 200", '{"code": 500}').startswith("True")
+    assert check("{res.code} != 200", '{"code": 200}').startswith("False")
+    assert "at character 12" in check("{res.code} !!", "{}")
+    assert "<b>" not in check("<b>", "{}")
+
+
+def test_a_topic_that_cannot_be_is_refused_in_words(boss: Visitor) -> None:
+    refused = boss.post("do/add-topic", pool="default", namespace="default", topic="bad", callback="ftp://x")
+    assert "callback" in refused.text
+    assert "problem" in refused.text
