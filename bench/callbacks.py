@@ -113,14 +113,14 @@ async def courier(url: str, store: str, jobs: int, in_flight: int) -> float:
     place = TopicPlace("default", Queue("bench", IdMaker().make()))
     async with AsyncExitStack() as stack:
         pools = await stack.enter_async_context(Pools({"default": store}, open_store=open_store))
-        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
+        registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
         engine = pools.engine("default")
         made = [NewJob(str(number), BODY, tries=0) for number in range(jobs)]
         for at in range(0, jobs, STEP_JOBS):
             await engine.push(place.queue, made[at : at + STEP_JOBS])
         options = CourierOptions(in_flight=in_flight, per_host=in_flight, allowed=LOOPBACK, zone=UTC)
-        await stack.enter_async_context(Courier(pools, mirror, options=options))
-        topics = TopicRegistry(lambda: pools.registry, mirror)
+        await stack.enter_async_context(Courier(pools, registry_copy, options=options))
+        topics = TopicRegistry(lambda: pools.registry, registry_copy)
         topic = Topic(key=place.queue.name, callback=url, method=Method.POST, timeout_ms=10_000, in_flight=in_flight)
         began = time.perf_counter()
         await topics.add(place, topic)

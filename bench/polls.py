@@ -108,11 +108,11 @@ async def serve_floor(listening: socket.socket) -> None:
 async def serve_duetime(listening: socket.socket, url: str) -> None:
     async with (
         Pools({"default": url}, open_store=open_store) as pools,
-        RegistryCopy(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        tokens = Tokens(mirror, lambda: pools.registry, pools, dev=True)
+        tokens = Tokens(registry_copy, lambda: pools.registry, pools, dev=True)
         await Listener(
-            LmstfyDoor(LmstfyParts.make(pools, mirror, tokens, LmstfyOptions(), Metrics())), [listening]
+            LmstfyDoor(LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Metrics())), [listening]
         ).start()
         await asyncio.get_running_loop().create_future()
 

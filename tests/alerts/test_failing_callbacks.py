@@ -36,12 +36,12 @@ FAILED, OVER = "Duetime: callbacks of Mails fail", "Duetime: over: callbacks of 
 class Node:
     """A server process's courier and watchdog, with rounds that the test makes."""
 
-    def __init__(self, pools: Pools, mirror: RegistryCopy, courier: Courier, watchdog: Watchdog) -> None:
+    def __init__(self, pools: Pools, registry_copy: RegistryCopy, courier: Courier, watchdog: Watchdog) -> None:
         self.pools = pools
-        self.mirror = mirror
+        self.registry_copy = registry_copy
         self.courier = courier
         self.watchdog = watchdog
-        self.topics = TopicRegistry(lambda: pools.registry, mirror)
+        self.topics = TopicRegistry(lambda: pools.registry, registry_copy)
         self.desk = TopicJobs(pools.engine, self.topics, zone=UTC)
 
     @property
@@ -57,7 +57,7 @@ class Node:
 
         async def is_so() -> bool:
             await self.watchdog.run_once()
-            return bool(self.mirror.list_records(FIRING)) is firing
+            return bool(self.registry_copy.list_records(FIRING)) is firing
 
         await until(is_so)
         for _ in range(3):
@@ -70,12 +70,12 @@ class Node:
 @asynccontextmanager
 async def node(pools: Pools, name: str) -> AsyncIterator[Node]:
     async with AsyncExitStack() as stack:
-        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
-        alerts = await stack.enter_async_context(Alerts(lambda: pools.registry, mirror, deployment="failing"))
-        courier = await stack.enter_async_context(Courier(pools, mirror, options=OPTIONS, alert=alerts.event))
-        failing = FailingCallbacks(courier.streaks, pools, mirror, failures=10, after_s=0)
+        registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
+        alerts = await stack.enter_async_context(Alerts(lambda: pools.registry, registry_copy, deployment="failing"))
+        courier = await stack.enter_async_context(Courier(pools, registry_copy, options=OPTIONS, alert=alerts.event))
+        failing = FailingCallbacks(courier.streaks, pools, registry_copy, failures=10, after_s=0)
         watchdog = Watchdog(pools, alerts, WatchTargets(dead_growth=0, lateness_s=0), more=failing)
-        yield Node(pools, mirror, courier, watchdog)
+        yield Node(pools, registry_copy, courier, watchdog)
 
 
 @pytest.fixture

@@ -35,10 +35,10 @@ class Post:
     """One process's watchdog, with rounds that the test makes."""
 
     def __init__(
-        self, pools: Pools, mirror: RegistryCopy, alerts: Alerts, watchdog: Watchdog, clock: ManualClock
+        self, pools: Pools, registry_copy: RegistryCopy, alerts: Alerts, watchdog: Watchdog, clock: ManualClock
     ) -> None:
         self.pools = pools
-        self.mirror = mirror
+        self.registry_copy = registry_copy
         self.alerts = alerts
         self.watchdog = watchdog
         self.clock = clock
@@ -49,11 +49,11 @@ class Post:
             self.clock.advance("1s")
             await self.watchdog.run_once()
             with suppress(DuetimeError):
-                await self.mirror.refresh()
+                await self.registry_copy.refresh()
 
     async def knows(self, *keys: str) -> None:
         """The registry says that exactly this is wrong."""
-        await until(lambda: [record.key for record in self.mirror.list_records(FIRING)] == list(keys))
+        await until(lambda: [record.key for record in self.registry_copy.list_records(FIRING)] == list(keys))
 
 
 @asynccontextmanager
@@ -61,14 +61,16 @@ async def post(urls: dict[str, str], registry: str, postbox: Postbox, **targets:
     wanted = msgspec.convert(targets, WatchTargets)
     async with AsyncExitStack() as stack:
         pools = await stack.enter_async_context(Pools(urls, open_store=open_store, registry_url=registry))
-        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
+        registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
         settings = AlertSettings(("ops@example.com",), postbox.server)
         await pools.registry.put(SETTINGS, KEY, msgspec.json.encode(settings))
-        await mirror.refresh()
+        await registry_copy.refresh()
         clock = ManualClock()
-        alerts = Alerts(lambda: pools.registry, mirror, deployment=registry, announcer=AlertSender(), clock=clock)
+        alerts = Alerts(
+            lambda: pools.registry, registry_copy, deployment=registry, announcer=AlertSender(), clock=clock
+        )
         await stack.enter_async_context(alerts)
-        yield Post(pools, mirror, alerts, Watchdog(pools, alerts, wanted, ping_s=0.3, clock=clock), clock)
+        yield Post(pools, registry_copy, alerts, Watchdog(pools, alerts, wanted, ping_s=0.3, clock=clock), clock)
 
 
 async def together(*posts: Post, seconds: int) -> None:
@@ -276,7 +278,7 @@ async def test_a_queue_that_nobody_drains_is_late(redis_url: str, postbox: Postb
 
 async def test_a_problem_that_lasts_is_told_again_after_a_while(redis_url: str, postbox: Postbox) -> None:
     async with post({"default": redis_url}, redis_url, postbox) as one:
-        impatient = Alerts(lambda: one.pools.registry, one.mirror, deployment="x", repeat_s=0)
+        impatient = Alerts(lambda: one.pools.registry, one.registry_copy, deployment="x", repeat_s=0)
         problem = Problem("it burns", "put it out", ("boss@example.com",))
         await impatient.judge({"default:fire": problem}, lambda key: True)
         await postbox.wait_for(2)

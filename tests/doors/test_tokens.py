@@ -32,10 +32,10 @@ class Doors:
 async def doors() -> AsyncIterator[Doors]:
     async with (
         Pools({"default": "memory:"}, open_store=open_store) as pools,
-        RegistryCopy(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        tokens = Tokens(mirror, lambda: pools.registry, pools)
-        parts = LmstfyParts.make(pools, mirror, tokens, LmstfyOptions(), Scraper(pools, Alone()))
+        tokens = Tokens(registry_copy, lambda: pools.registry, pools)
+        parts = LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))
         native = NativeDoor(pools, TokenGate(tokens, parts.limits))
         async with listen(native) as first, listen(LmstfyDoor(parts)) as second:
             yield Doors(first.url, second.url, tokens)

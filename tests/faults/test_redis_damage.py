@@ -10,7 +10,7 @@ from duetime.errors import LeaseLost, StoreDamaged
 from duetime.job import Counts, Event, IfExists, Moved, NewJob, State
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.redis.store import RedisStore
-from tests.faults.test_redis_faults import PREFIX, QUEUE, lease_one, push_one
+from tests.faults.redis_vocabulary import PREFIX, QUEUE, lease_one, push_one
 
 pytestmark = pytest.mark.store_kind("redis")
 

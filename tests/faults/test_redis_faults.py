@@ -1,59 +1,28 @@
-"""The Redis store when things go wrong: foreign data, no room, lost scripts, lost connections, lost answers."""
+"""The Redis store when things go wrong: foreign data, no room, lost scripts, lost connections."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import redis
 
-from duetime.clock import Clock, ManualClock
+from duetime.clock import ManualClock
 from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.job import Counts, Event, Lease, Moved, NewJob, Priority, State
+from duetime.job import Counts, Event, Moved, NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange, Wake
-from duetime.stores.bulk import Failed, JobColumns, LoadStep
 from duetime.stores.redis import keys
-from duetime.stores.redis.bulk import RedisBulk
 from duetime.stores.redis.store import RedisStore
-from tests.faults.losing_proxy import LosingProxy
+from tests.faults.redis_vocabulary import PREFIX, QUEUE, Verb, dump, lease_one, opened, push_one
 from tests.plugins.redis_server import RedisServer
 
 pytestmark = pytest.mark.store_kind("redis")
 
-QUEUE = Queue("shop", "mail")
-PREFIX = keys.prefix(QUEUE)
 DEADLINE_S = 60
 
-
-@asynccontextmanager
-async def opened(url: str, clock: Clock | None = None) -> AsyncIterator[RedisStore]:
-    store = await RedisStore.open(url, clock=clock)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def dump(url: str) -> dict[bytes, bytes]:
-    with redis.Redis.from_url(url) as client:
-        return {key: client.dump(key) for key in client.scan_iter()}
-
-
-async def push_one(store: RedisStore, job_id: str, **options: Any) -> Pushed | DuetimeError:
-    [answer] = await store.push(QUEUE, [Push([NewJob(job_id, b"body", **options)])])
-    return answer
-
-
-async def lease_one(store: RedisStore) -> Lease:
-    [[delivery]] = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
-    return delivery.lease
-
-
-Verb = Callable[[RedisStore, Lease], Awaitable[Any]]
 
 VERBS: dict[str, Verb] = {
     "push": lambda store, _: push_one(store, "new"),
@@ -393,128 +362,3 @@ async def test_the_registry_is_watched_over_a_lost_subscription(redis_url: str) 
         with redis.Redis.from_url(redis_url) as client:
             client.client_kill_filter(_type="pubsub")
         assert await anext(versions) == 1
-
-
-async def know_the_scripts(store: RedisStore) -> None:
-    """Else the answer that is lost could be that Redis does not know the script, and nothing was done."""
-    await push_one(store, "first")
-    lease = await lease_one(store)
-    await store.extend(lease, 1000)
-    await store.ack(QUEUE, [lease])
-    await store.counts([QUEUE])
-
-
-async def test_a_lost_answer(redis_server: RedisServer, redis_url: str) -> None:
-    assert redis_url == redis_server.url
-    async with LosingProxy(redis_server.port) as proxy, opened(proxy.url) as store:
-        await know_the_scripts(store)
-
-        # What cannot be repeated says that it may have happened, and it has
-        proxy.loses_next = True
-        with pytest.raises(StoreUnavailable) as failure:
-            await push_one(store, "a")
-        assert failure.value.outcome_unknown
-        assert (await store.counts([QUEUE]))[0].ready == 1
-
-        # Reading is repeated
-        proxy.loses_next = True
-        assert (await store.counts([QUEUE]))[0].ready == 1
-
-        # So are verbs that bear it
-        lease = await lease_one(store)
-        proxy.loses_next = True
-        assert await store.extend(lease, 5000)
-        proxy.loses_next = True
-        assert list(await store.ack(QUEUE, [lease])) == [None]  # gone already: by the first attempt
-        assert proxy.lost == 4
-        assert (await store.counts([QUEUE]))[0].total == 0
-
-
-async def test_a_reserve_whose_answer_is_lost_lapses(redis_server: RedisServer, redis_url: str) -> None:
-    assert redis_url == redis_server.url
-    clock = ManualClock()
-    async with LosingProxy(redis_server.port) as proxy, opened(proxy.url, clock) as store:
-        await know_the_scripts(store)
-        await push_one(store, "a")
-        proxy.loses_next = True
-        with pytest.raises(StoreUnavailable) as failure:
-            await lease_one(store)
-        assert failure.value.outcome_unknown
-
-        clock.advance("60s")
-        assert [moved.event for moved in (await store.reap()).moved[QUEUE]] == [Event.LEASE_EXPIRED]
-        assert (await lease_one(store)).attempt == 2
-
-
-BULK = LoadStep(0, 2, Mark("batch/0", b"digest", 60_000, brief=True))
-
-REPEATED: dict[str, Verb] = {
-    "ack": lambda store, lease: store.ack(QUEUE, [lease]),
-    "extend": lambda store, lease: store.extend(lease, 90_000),
-    "bulk push": lambda store, _: load(store),
-    "configure": lambda store, _: store.configure(QUEUE, RulesChange(strict=True)),
-}
-
-
-async def load(store: RedisStore) -> None:
-    columns = JobColumns(
-        pa.array(["b1", "b2"], pa.string()),
-        pa.array([b"", b""], pa.binary()),
-        pa.array([1, 2], pa.int64()),
-        0,
-        5,
-        Priority.NORMAL,
-    )
-    [answer] = [one async for one in RedisBulk(store).load(QUEUE, columns, [BULK])]
-    if isinstance(answer, Failed):
-        raise answer.error
-
-
-@pytest.mark.parametrize(
-    ("verb", "then"),
-    [
-        *((verb, then) for verb in REPEATED for then in ("is away", "has forgotten the scripts and is away")),
-        *((verb, "refuses") for verb in ("extend", "configure")),  # the others have nothing left to write
-    ],
-)
-async def test_a_lost_answer_is_never_told_as_if_nothing_had_happened(
-    start_redis: Callable[..., RedisServer], verb: str, then: str
-) -> None:
-    server = start_redis()
-    async with LosingProxy(server.port) as proxy, opened(f"{proxy.url}?timeout=2") as store:
-        await know_the_scripts(store)
-        await load(store)
-        await store.cancel(QUEUE, ["b1", "b2"])
-        await store.configure(QUEUE, RulesChange(max_jobs=1000))
-        await push_one(store, "a")
-        lease = await lease_one(store)
-        with redis.Redis.from_url(server.url) as client:
-            for key in client.scan_iter("*:mark:*"):
-                client.delete(key)
-            before = dump(server.url)
-
-            # Given a first attempt that takes effect and whose answer is lost, and repetitions that fail
-            def fall() -> None:
-                if then == "is away":
-                    proxy.refuse()
-                elif then == "refuses":
-                    client.config_set("min-replicas-to-write", "1")
-                else:
-                    client.script_flush()
-                    proxy.refuse(after=1)  # the answer that says so
-
-            proxy.loses_next, proxy.on_loss = True, fall
-            with pytest.raises(StoreUnavailable) as failure:
-                await REPEATED[verb](store, lease)
-            assert failure.value.outcome_unknown
-            assert dump(server.url) != before, "it had taken effect"
-
-
-async def test_many_commands_whose_answers_were_lost(start_redis: Callable[..., RedisServer]) -> None:
-    server = start_redis()
-    async with LosingProxy(server.port) as proxy, opened(proxy.url) as store:
-        await know_the_scripts(store)
-        proxy.loses_next, proxy.on_loss = True, proxy.refuse
-        with pytest.raises(StoreUnavailable) as failure:
-            await store.counts([QUEUE])
-        assert failure.value.outcome_unknown

@@ -13,7 +13,7 @@ from duetime.names import Queue
 from duetime.stores.base import Ask, Pushed
 from duetime.stores.redis.pipe import read_error
 from duetime.stores.redis.scripts import translate
-from tests.faults.test_redis_faults import QUEUE, opened, push_one
+from tests.faults.redis_vocabulary import QUEUE, opened, push_one
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
 

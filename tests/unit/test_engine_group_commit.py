@@ -1,204 +1,363 @@
-"""Group commit through the engine: how many store calls concurrent verbs cost, and that neighbours stay neighbours."""
+"""Group commit: who shares a call, who gets which answer, and what becomes of callers that go away."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import chain
 from typing import Any
 
 import pytest
 
-from duetime.engine import Engine
-from duetime.errors import JobExists, StoreUnavailable
-from duetime.job import STEP_BYTES, STEP_JOBS, IfExists, NewJob, State
-from tests.faults.store_faults import FaultyStore
-from tests.simulation.engine_room import OTHER, QUEUE, given_store, ids, job, push, settle
+from duetime.engine.answer_turns import AnswerTurns
+from duetime.engine.group_commit import GroupCommit
+from duetime.errors import DuetimeError, JobExists, StoreUnavailable
+from duetime.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
 
-CROWD = 64
+QUEUE = Queue("shop", "mail")
+OTHER = Queue("shop", "sms")
+CALL_S = 1.0
 
 
-async def crowd(store: FaultyStore, verb: str, calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """All calls at once, the first a bit earlier, on a store that takes a while; answers what each got."""
-    store.slow(verb, request=0.01, answer=0.01)
-    store.calls.clear()
-    first = asyncio.ensure_future(calls[0]())
-    await settle()
-    answers = await asyncio.gather(first, *(call() for call in calls[1:]), return_exceptions=True)
-    store.heal()
-    return answers
+class CountingStore:
+    """Answers each request with itself in capitals, one second later, and remembers the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.under_way = 0
+        self.most_at_once = 0
+        self.error: Exception | None = None
+        self.orphans: list[str] = []
+
+    async def call(self, queue: Queue, requests: Sequence[str]) -> Sequence[str | DuetimeError]:
+        self.calls.append(list(requests))
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
+        await asyncio.sleep(CALL_S)
+        self.under_way -= 1
+        if self.error:
+            raise self.error
+        return [JobExists(request) if request.startswith("bad") else request.upper() for request in requests]
+
+    def batch(self, group: asyncio.TaskGroup, *, max_weight: int = 10) -> GroupCommit[str, str]:
+        return GroupCommit(self.call, AnswerTurns(group.create_task), max_weight=max_weight, orphan=self.orphans.append)
 
 
-@virtual_time
-async def test_concurrent_pushes_share_the_next_call() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        calls = [lambda name=f"j{number:02}": engine.push(QUEUE, [job(name)]) for number in range(CROWD)]
-        answers = await crowd(store, "push", calls)
-        assert [len(request) for request in store.requests("push")] == [1, CROWD - 1]
-        assert [moved.id for pushed in answers for moved in pushed.jobs] == [f"j{number:02}" for number in range(CROWD)]
-
-
-@virtual_time
-async def test_concurrent_acks_share_the_next_call() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await push(engine, *(f"j{number:02}" for number in range(CROWD)))
-        leases = [delivery.lease for delivery in await engine.reserve([QUEUE], limit=CROWD)]
-        answers = await crowd(store, "ack", [lambda one=lease: engine.ack([one]) for lease in leases])
-        assert [len(request) for request in store.requests("ack")] == [1, CROWD - 1]
-        assert [moved.id for [moved] in answers] == [lease.id for lease in leases]
-
-
-@virtual_time
-async def test_concurrent_cancels_share_the_next_call() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        names = [f"j{number:02}" for number in range(CROWD)]
-        await push(engine, *names[:-1])
-        answers = await crowd(store, "cancel", [lambda one=name: engine.cancel(QUEUE, [one]) for name in names])
-        assert [len(request) for request in store.requests("cancel")] == [1, CROWD - 1]
-        assert [moved and moved.id for [moved] in answers] == [*names[:-1], None]
+async def settle() -> None:
+    """Let everything that can run now run."""
+    await asyncio.sleep(0.001)
 
 
 @virtual_time
-async def test_concurrent_reserves_share_the_next_call_and_one_ask() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await push(engine, *(f"j{number:02}" for number in range(CROWD - 1)))
-        answers = await crowd(store, "reserve", [lambda: engine.reserve([QUEUE])] * CROWD)
-        asks = store.requests("reserve")
-        assert [[ask.limit for ask in request] for request in asks] == [[1], [CROWD - 1]]
-        assert [ids(one) for one in answers] == [[f"j{number:02}"] for number in range(CROWD - 1)] + [[]]
+async def test_a_request_on_an_idle_queue_goes_out_at_once() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        started = asyncio.get_running_loop().time()
+
+        assert await batch.submit(QUEUE, "a") == "A"
+        assert asyncio.get_running_loop().time() - started == CALL_S
+        assert store.calls == [["a"]]
 
 
 @virtual_time
-async def test_each_consumer_gets_its_own_ttr() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await push(engine, *"abcde")
-        ttrs = [1000, 1000, 2000, 1000, 3000]
-        now = (await store.ping()).now
-        got = await asyncio.gather(*(engine.reserve([QUEUE], ttr_ms=ttr_ms) for ttr_ms in ttrs))
-        assert [ids(one) for one in got] == [[letter] for letter in "abcde"]
-        assert [one[0].lease_until - now for one in got] == ttrs
-        assert [[ask.limit for ask in request] for request in store.requests("reserve")] == [[2, 1, 1, 1]]
-
-
-@virtual_time
-async def test_one_after_the_other_costs_a_call_each() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        for number in range(10):
-            await push(engine, f"j{number}")
-        assert store.count("push") == 10
-
-
-@virtual_time
-async def test_one_caller_s_bad_job_never_fails_its_neighbours() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await push(engine, "taken")
-        names = ["a", "taken", "b", "c"]
-        calls = [lambda one=name: engine.push(QUEUE, [job(one)], if_exists=IfExists.ERROR) for name in names]
-        answers = await crowd(store, "push", calls)
-        assert isinstance(answers[1], JobExists)
-        assert [answers[at].jobs[0].id for at in (0, 2, 3)] == ["a", "b", "c"]
-        assert store.count("push") == 2
-
-
-@virtual_time
-async def test_a_call_holds_at_most_five_hundred_jobs() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        calls = [
-            lambda at=number: engine.push(QUEUE, [job(f"{at}-{each}") for each in range(100)]) for number in range(12)
-        ]
-        await crowd(store, "push", calls)
-        sizes = [sum(len(push.jobs) for push in request) for request in store.requests("push")]
-        assert sizes == [100, STEP_JOBS, STEP_JOBS, 100]
-
-
-@virtual_time
-async def test_a_call_holds_at_most_four_mebibytes() -> None:
-    store = given_store()
-    body = bytes(1_000_000)
-    async with Engine(store) as engine:
-        calls = [lambda at=number: engine.push(QUEUE, [NewJob(f"j{at}", body)]) for number in range(10)]
-        await crowd(store, "push", calls)
-        sizes = [sum(len(one.body) for push in request for one in push.jobs) for request in store.requests("push")]
-        assert max(sizes) <= STEP_BYTES
-        assert len(sizes) == 4
-
-
-@virtual_time
-async def test_large_asks_are_split_over_calls() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        await crowd(store, "reserve", [lambda: engine.reserve([QUEUE], limit=200)] * 6)
-        limits = [sum(ask.limit for ask in request) for request in store.requests("reserve")]
-        assert limits == [200, 400, 400, 200]
-
-
-@virtual_time
-async def test_an_outage_reaches_everybody_in_the_call_and_nobody_after_it() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        store.slow("push", request=0.01)
-        tasks = [asyncio.create_task(engine.push(QUEUE, [job(name)])) for name in "abc"]
+async def test_requests_that_arrive_during_a_call_share_the_next_one() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        first = group.create_task(batch.submit(QUEUE, "a"))
         await settle()
-        store.down("push")
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
-        store.heal()
-        await push(engine, "d")
-        assert (await store.counts([QUEUE]))[0].ready == 1
+        later = [group.create_task(batch.submit(QUEUE, text)) for text in "bcd"]
 
-
-# --- callers that go away
+        assert [await task for task in [first, *later]] == ["A", "B", "C", "D"]
+        assert store.calls == [["a"], ["b", "c", "d"]]
+        assert store.most_at_once == 1
+        assert (batch.calls, batch.requests) == (2, 4)
 
 
 @virtual_time
-async def test_a_cancelled_push_that_was_not_sent_is_not_done() -> None:
-    store = given_store()
-    async with Engine(store) as engine:
-        store.slow("push", request=0.01)
-        first, second, third = (asyncio.create_task(push(engine, name)) for name in "abc")
-        await asyncio.sleep(0.005)
-        late = asyncio.create_task(push(engine, "late"))
+async def test_queues_do_not_wait_for_each_other() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+
+        await asyncio.gather(batch.submit(QUEUE, "a"), batch.submit(OTHER, "b"))
+        assert store.most_at_once == 2
+
+
+@virtual_time
+async def test_an_error_value_reaches_only_its_own_caller() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+
+        answers = await asyncio.gather(
+            *(batch.submit(QUEUE, text) for text in ["a", "bad", "c"]), return_exceptions=True
+        )
+        assert answers == ["A", JobExists("bad"), "C"]
+        assert len(store.calls) == 1
+
+
+@virtual_time
+async def test_a_failed_call_reaches_all_who_were_in_it_and_nobody_else() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        store.error = StoreUnavailable("gone", unknown=True)
+        failed = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "ab"]
         await settle()
-        late.cancel()
-        await asyncio.gather(first, second, third)
-        await asyncio.sleep(0.1)
-        assert store.count("push") == 1
-        assert (await store.counts([QUEUE]))[0].ready == 3
+        later = asyncio.ensure_future(batch.submit(QUEUE, "c"))
+        await asyncio.wait(failed)
+        store.error = None
+
+        errors = [task.exception() for task in failed]
+        assert errors == [StoreUnavailable("gone")] * 2
+        assert all(isinstance(error, StoreUnavailable) and error.outcome_unknown for error in errors)
+        assert await later == "C"
 
 
-@pytest.mark.parametrize("queues", [[QUEUE], [QUEUE, OTHER]], ids=["one queue", "two queues"])
-@pytest.mark.parametrize("latency_s", [0.0, 0.01])
-def test_a_reserve_that_is_cancelled_at_any_point_keeps_no_lease(queues: list, latency_s: float) -> None:
-    """Cancelled after every number of steps there is: the caller has the jobs, or they are back with no try used."""
+@virtual_time
+async def test_each_caller_raises_an_error_of_its_own() -> None:
+    """A shared one would gather the tracebacks of all who raise it."""
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        store.error = StoreUnavailable("gone")
+
+        first, second = await asyncio.gather(*(batch.submit(QUEUE, text) for text in "ab"), return_exceptions=True)
+        assert first == second
+        assert first is not second
+        assert first.__cause__ is store.error
+
+
+@virtual_time
+async def test_a_store_that_answers_too_little_fails_its_callers_and_leaves_none_hanging() -> None:
+    async def call(queue: Queue, requests: Sequence[str]) -> Sequence[str]:
+        return []
+
+    async with asyncio.TaskGroup() as group:
+        batch = GroupCommit(call, AnswerTurns(group.create_task), max_weight=10)
+        with pytest.raises(ValueError, match="shorter"):
+            await batch.submit(QUEUE, "a")
+
+
+@pytest.mark.parametrize(
+    ("weights", "calls"),
+    [
+        ([1] * 25, [10, 10, 5]),
+        ([4, 4, 4], [2, 1]),
+        ([10, 1], [1, 1]),
+        ([11, 11, 1], [1, 1, 1]),
+        ([1, 50, 1, 1], [1, 1, 2]),
+    ],
+    ids=str,
+)
+def test_weight_bounds_a_call_but_one_request_always_fits(weights: list[int], calls: list[int]) -> None:
+    async def main() -> None:
+        store = CountingStore()
+        async with asyncio.TaskGroup() as group:
+            batch = store.batch(group, max_weight=10)
+            texts = [f"r{number}" for number in range(len(weights))]
+
+            await asyncio.gather(*(batch.submit(QUEUE, *one) for one in zip(texts, weights, strict=True)))
+            assert [len(call) for call in store.calls] == calls
+            assert [*chain.from_iterable(store.calls)] == texts, "first come, first served"
+
+    run_virtual(main())
+
+
+@virtual_time
+async def test_a_caller_that_goes_away_before_the_call_is_not_sent_and_weighs_nothing() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group, max_weight=2)
+        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abcdefg"]
+        await settle()
+        for task in tasks[4:6]:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+        assert store.calls == [["a", "b"], ["c", "d"], ["g"]]
+        assert store.orphans == []
+
+
+@virtual_time
+async def test_a_queue_whose_callers_all_went_away_makes_no_call() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await settle()
+
+        assert store.calls == []
+        assert await batch.submit(QUEUE, "b") == "B"
+
+
+@virtual_time
+async def test_the_answer_of_a_caller_that_goes_away_during_the_call_is_an_orphan() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in ["a", "bad", "c"]]
+        await settle()
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+        assert await tasks[2] == "C"
+        assert store.orphans == ["A"]
+
+
+@pytest.mark.parametrize("request_text", ["a", "bad"])
+def test_an_answer_in_the_instant_of_the_cancellation_is_an_orphan_or_taken(request_text: str) -> None:
+    """Cancelled after each number of steps: the answer goes to the caller or to the orphans, never to nobody."""
+    store = CountingStore()
 
     async def main(steps: int) -> bool:
-        store = given_store()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        async with Engine(store) as engine:
-            for queue in queues:
-                await push(engine, "a", "b", queue=queue)
-            await settle()
-            store.slow("reserve", "give_back", request=latency_s, answer=latency_s)
-            consumer = asyncio.create_task(engine.reserve(queues, limit=3))
-            neighbour = asyncio.create_task(engine.reserve(queues, limit=1))
-            loop.after_steps(steps, consumer.cancel)
-            await asyncio.wait([consumer, neighbour])
-            await asyncio.sleep(0.1)
+        store.orphans = []
+        async with asyncio.TaskGroup() as group:
+            batch = store.batch(group)
+            task = asyncio.ensure_future(batch.submit(QUEUE, request_text))
+            loop.after_steps(steps, task.cancel)
+            await asyncio.wait([task])
+            answers = [] if task.cancelled() or task.exception() else [task.result()]
+            await asyncio.sleep(CALL_S * 2)
+            sent = store.calls != []
+            assert answers + store.orphans == (["A"] if sent and request_text == "a" else [])
+            store.calls = []
+            return task.cancelled()
 
-            held = [] if consumer.cancelled() else consumer.result()
-            found = [one for queue in queues for one in await store.get(queue, ["a", "b"])]
-            leased = [one for one in found if one.state is State.LEASED]
-            assert len(leased) == len(held) + len(neighbour.result())
-            assert all(one.used == (one in leased) for one in found)
-        return consumer.cancelled()
+    outcomes = [run_virtual(main(steps)) for steps in range(1, 20)]
+    assert set(outcomes) == {True, False}, "some were cancelled in time and some were not"
 
-    outcomes = [run_virtual(main(steps)) for steps in range(1, 40)]
-    assert outcomes[0]
-    assert not outcomes[-1]
+
+@virtual_time
+async def test_a_verb_without_orphans_forgets_the_error_of_a_cancelled_caller() -> None:
+    """An error that came in the instant of the cancellation must not be reported as never retrieved."""
+    answered = asyncio.Event()
+
+    async def call(queue: Queue, requests: Sequence[str]) -> Sequence[str]:
+        answered.set()
+        raise StoreUnavailable("gone")
+
+    async with asyncio.TaskGroup() as group:
+        batch = GroupCommit(call, AnswerTurns(group.create_task), max_weight=10)
+        task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        await answered.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+
+@virtual_time
+async def test_a_batch_that_cannot_start_says_so_every_time() -> None:
+    def refuse(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        work.close()
+        raise StoreUnavailable("not running")
+
+    batch = GroupCommit(CountingStore().call, AnswerTurns(refuse), max_weight=10)
+    for _ in range(2):
+        async with asyncio.timeout(1):
+            with pytest.raises(StoreUnavailable, match="not running"):
+                await batch.submit(QUEUE, "a")
+
+
+@virtual_time
+async def test_a_closed_batch_serves_who_is_in_and_takes_nobody_else() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group, max_weight=1)
+        tasks = [group.create_task(batch.submit(QUEUE, text)) for text in "abc"]
+        await settle()
+        batch.close()
+
+        with pytest.raises(StoreUnavailable, match="stopping"):
+            await batch.submit(QUEUE, "d")
+        assert [await task for task in tasks] == ["A", "B", "C"]
+
+
+def cancelled_runner(after_s: float | None) -> Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]:
+    """Spawns runners that are cancelled: before their first step, or after a while."""
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        if after_s is None:
+            task.cancel()
+        else:
+            asyncio.get_running_loop().call_later(after_s, task.cancel)
+        return task
+
+    return spawn
+
+
+@pytest.mark.parametrize("after_s", [None, CALL_S / 2])
+def test_a_runner_that_is_cancelled_leaves_no_caller_hanging(after_s: float | None) -> None:
+    async def main() -> None:
+        store = CountingStore()
+        batch = GroupCommit(store.call, AnswerTurns(cancelled_runner(after_s)), max_weight=1)
+        tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "abc"]
+        async with asyncio.timeout(CALL_S):
+            await asyncio.wait(tasks)
+
+        # Two calls were under way, the third caller was in none.
+        errors = [task.exception() for task in tasks]
+        assert all(isinstance(error, StoreUnavailable) for error in errors)
+        assert [error.outcome_unknown for error in errors] == [after_s is not None, after_s is not None, False]
+
+    run_virtual(main())
+
+
+@virtual_time
+async def test_a_runner_that_breaks_leaves_no_caller_hanging() -> None:
+    """A bug behind the call ends the engine; those who still wait must not wait for ever."""
+    store = CountingStore()
+    runners: list[asyncio.Task[None]] = []
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        runners.append(asyncio.create_task(work))
+        return runners[-1]
+
+    def bug(answer: str) -> None:
+        raise ZeroDivisionError
+
+    batch = GroupCommit(store.call, AnswerTurns(spawn), max_weight=10, orphan=bug)
+    gone = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+    await settle()
+    behind = asyncio.ensure_future(batch.submit(QUEUE, "b"))
+    await settle()
+    gone.cancel()
+    async with asyncio.timeout(2 * CALL_S):
+        with pytest.raises(StoreUnavailable):
+            await behind
+    assert isinstance(runners[0].exception(), ZeroDivisionError)
+
+
+@virtual_time
+async def test_nothing_is_kept_for_queues_that_are_idle() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group)
+        await asyncio.gather(*(batch.submit(Queue("shop", f"q{number}"), "a") for number in range(100)))
+
+        assert batch._inboxes == {}
+
+
+@virtual_time
+async def test_a_second_call_goes_out_only_when_it_is_full() -> None:
+    store = CountingStore()
+    async with asyncio.TaskGroup() as group:
+        batch = store.batch(group, max_weight=3)
+        first = asyncio.ensure_future(batch.submit(QUEUE, "a"))
+        await settle()
+        more = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "bc"]
+        await settle()
+        assert store.calls == [["a"]]
+        more += [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in "def"]
+        await settle()
+        assert store.calls == [["a"], ["b", "c", "d"]]
+        assert await asyncio.gather(first, *more) == ["A", "B", "C", "D", "E", "F"]
+        assert store.calls == [["a"], ["b", "c", "d"], ["e", "f"]]

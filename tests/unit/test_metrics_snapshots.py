@@ -52,7 +52,7 @@ def test_another_version_s_metric_of_the_same_name_is_left_out() -> None:
     assert total(merged, "pushed_total") == 3
 
 
-class Crew:
+class CountingWorkers:
     """Workers that count, die and come back, as a ledger hears of them."""
 
     def __init__(self, max_queues: int = 1000) -> None:
@@ -80,32 +80,32 @@ class Crew:
 
 
 def test_what_the_dead_have_counted_stays_and_what_they_were_goes() -> None:
-    siblings = Crew()
-    siblings.count("1", "q", 5)
-    siblings.count("2", "q", 7)
-    assert total(siblings.scrape(), "pushed_total") == 12
-    siblings.kill("1")
-    after = siblings.scrape()
+    workers = CountingWorkers()
+    workers.count("1", "q", 5)
+    workers.count("2", "q", 7)
+    assert total(workers.scrape(), "pushed_total") == 12
+    workers.kill("1")
+    after = workers.scrape()
     assert (total(after, "pushed_total"), total(after, "parked"), total(after, "jobs")) == (12, 1, 0)
-    siblings.count("1", "q", 1)
-    assert total(siblings.scrape(), "pushed_total") == 13
+    workers.count("1", "q", 1)
+    assert total(workers.scrape(), "pushed_total") == 13
 
 
 def test_a_worker_that_does_not_answer_is_remembered_as_it_was() -> None:
-    siblings = Crew()
-    siblings.count("1", "q", 5)
-    siblings.scrape()
-    siblings.ledger.heard("1, life 0", b"not a snapshot")
-    assert total(snapshots.decode(siblings.ledger.total()), "pushed_total") == 5
+    workers = CountingWorkers()
+    workers.count("1", "q", 5)
+    workers.scrape()
+    workers.ledger.heard("1, life 0", b"not a snapshot")
+    assert total(snapshots.decode(workers.ledger.total()), "pushed_total") == 5
 
 
 def test_queues_by_name_stop_at_the_limit_over_all_processes() -> None:
-    siblings = Crew(max_queues=2)
+    workers = CountingWorkers(max_queues=2)
     for worker, queue in (("1", "a"), ("1", "b"), ("2", "c"), ("2", "d"), ("2", "a")):
-        siblings.count(worker, queue, 1)
-    shown = {labels[1:]: value[0] for labels, value in series(siblings.scrape(), "pushed_total").items()}
+        workers.count(worker, queue, 1)
+    shown = {labels[1:]: value[0] for labels, value in series(workers.scrape(), "pushed_total").items()}
     assert shown == {("ns", "a"): 2, ("ns", "b"): 1, ("other", "other"): 2}
-    jobs = series(siblings.scrape(), "jobs")
+    jobs = series(workers.scrape(), "jobs")
     assert ("default", "other", "other", "ready") in jobs
 
 
@@ -119,12 +119,12 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=40))
 def test_no_counter_ever_goes_backwards(steps: list[tuple[object, ...]]) -> None:
-    siblings = Crew(max_queues=3)
+    workers = CountingWorkers(max_queues=3)
     before: dict[tuple[str, ...], list[float]] = {}
     for verb, *arguments in steps:
         if verb != "scrape":
-            getattr(siblings, str(verb))(*arguments)
+            getattr(workers, str(verb))(*arguments)
             continue
-        now = series(siblings.scrape(), "pushed_total")
+        now = series(workers.scrape(), "pushed_total")
         assert all(now[labels][0] >= value[0] for labels, value in before.items())
         before = now

@@ -87,7 +87,7 @@ class Alerts:
     def __init__(
         self,
         registry: Callable[[], Registry],
-        mirror: RegistryCopy,
+        registry_copy: RegistryCopy,
         *,
         deployment: str,
         repeat_s: float = 3600,
@@ -98,7 +98,7 @@ class Alerts:
         still lasts is told again.
         """
         self._registry = registry
-        self._mirror = mirror
+        self._registry_copy = registry_copy
         self._repeat_s = repeat_s
         self._clock = clock or SystemClock()
         self._renewed: dict[str, tuple[int, float]] = {}
@@ -141,7 +141,7 @@ class Alerts:
                 await self._end(key, firing[key])
 
     def _firing(self) -> Mapping[str, Firing]:
-        records = self._mirror.list_records(FIRING)
+        records = self._registry_copy.list_records(FIRING)
         return {one.key: msgspec.json.decode(one.value, type=Firing) for one in records} | self._local
 
     def _ages(self) -> Mapping[str, float]:
@@ -149,7 +149,7 @@ class Alerts:
         now = self._clock.monotonic()
         self._renewed = {
             one.key: seen if (seen := self._renewed.get(one.key)) and seen[0] == one.version else (one.version, now)
-            for one in self._mirror.list_records(FIRING)
+            for one in self._registry_copy.list_records(FIRING)
         }
         return {key: now - since for key, (_, since) in self._renewed.items()}
 
@@ -177,7 +177,7 @@ class Alerts:
             self._tell(problem.addresses, f"still: {problem.title}", f"{problem.text}\n\n{_lasting(firing)}")
 
     async def _replace(self, key: str, firing: Firing) -> bool:
-        record = self._mirror.get(FIRING, key)
+        record = self._registry_copy.get(FIRING, key)
         try:
             if record is None:
                 return False
@@ -187,7 +187,7 @@ class Alerts:
         return True
 
     async def _end(self, key: str, firing: Firing) -> None:
-        record = self._mirror.get(FIRING, key)
+        record = self._registry_copy.get(FIRING, key)
         try:
             # The version: if another process has just renewed the record, it still sees the problem.
             removed = record is not None and await self._registry().delete(FIRING, key, if_version=record.version)
@@ -224,7 +224,7 @@ class Alerts:
     def settings(self) -> AlertSettings:
         """The addresses as last read: alerts are needed most while the registry is away."""
         try:
-            self._known = read_settings(self._mirror.get(SETTINGS, KEY))
+            self._known = read_settings(self._registry_copy.get(SETTINGS, KEY))
         except msgspec.DecodeError as error:
             log.warning("alert_settings_unreadable", extra={"error": str(error)})
         return self._known

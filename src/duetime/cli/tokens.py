@@ -88,9 +88,10 @@ class InStore:
         async def run() -> Answered:
             store = await open_store(self.url)
             try:
-                mirror = RegistryCopy(lambda: store.registry)
+                registry_copy = RegistryCopy(lambda: store.registry)
                 return await work(
-                    Tokens(mirror, lambda: store.registry, EveryPool()), RateLimits(mirror, lambda: store.registry)
+                    Tokens(registry_copy, lambda: store.registry, EveryPool()),
+                    RateLimits(registry_copy, lambda: store.registry),
                 )
             finally:
                 await store.close()

@@ -49,7 +49,7 @@ class Runtime:
 
     settings: Settings
     pools: Pools
-    mirror: RegistryCopy
+    registry_copy: RegistryCopy
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     siblings: Siblings = field(default_factory=Alone)
     beside: list[object] = field(default_factory=list[object])
@@ -66,7 +66,7 @@ class Runtime:
         """Sends alerts to people."""
         return Alerts(
             lambda: self.pools.registry,
-            self.mirror,
+            self.registry_copy,
             deployment=self.settings.registry_store or self.settings.store,
             repeat_s=self.settings.alert_repeat.total_seconds(),
         )
@@ -74,12 +74,12 @@ class Runtime:
     @cached_property
     def callbacks(self) -> Callbacks:
         """Topics, for the doors and the courier."""
-        return make_callbacks(self.settings, self.pools, self.mirror)
+        return make_callbacks(self.settings, self.pools, self.registry_copy)
 
     @cached_property
     def lmstfy(self) -> LmstfyParts:
         """What its two listeners share."""
-        return make_parts(self.settings, self.pools, self.mirror, self.scraper)
+        return make_parts(self.settings, self.pools, self.registry_copy, self.scraper)
 
     @cached_property
     def live_figures(self) -> LiveFigures:
@@ -116,7 +116,7 @@ def _console_parts(runtime: Runtime) -> ConsoleParts:
     return ConsoleParts(
         runtime.settings,
         runtime.pools,
-        runtime.mirror,
+        runtime.registry_copy,
         topics=runtime.callbacks.service,
         tokens=runtime.lmstfy.tokens,
         limits=runtime.lmstfy.limits,
@@ -133,8 +133,10 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     settings = runtime.settings
     targets = WatchTargets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
     callbacks = runtime.callbacks
-    courier = callbacks.courier(runtime.pools, runtime.mirror, alert=runtime.alerts.event, draining=runtime.draining)
-    failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.mirror, failures=settings.alert_callbacks)
+    courier = callbacks.courier(
+        runtime.pools, runtime.registry_copy, alert=runtime.alerts.event, draining=runtime.draining
+    )
+    failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
     return (runtime.alerts, watchdog, callbacks.logs, courier, runtime.live_figures)
 

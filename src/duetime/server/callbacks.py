@@ -28,18 +28,18 @@ class Callbacks:
     logs: DailyLogs
     options: CourierOptions
 
-    def courier(self, pools: Pools, mirror: RegistryCopy, *, alert: Alert, draining: asyncio.Event) -> Courier:
-        return Courier(pools, mirror, options=self.options, alert=alert, draining=draining)
+    def courier(self, pools: Pools, registry_copy: RegistryCopy, *, alert: Alert, draining: asyncio.Event) -> Courier:
+        return Courier(pools, registry_copy, options=self.options, alert=alert, draining=draining)
 
 
-def make_callbacks(settings: Settings, pools: Pools, mirror: RegistryCopy) -> Callbacks:
+def make_callbacks(settings: Settings, pools: Pools, registry_copy: RegistryCopy) -> Callbacks:
     """Raises InvalidSettings."""
     allowed = read_networks(settings.callback_allow)
     zone = read_zone(settings.topic_timezone)
     service = TopicService(
         lambda: pools.registry,
         pools.engine,
-        topics=TopicRegistry(lambda: pools.registry, mirror),
+        topics=TopicRegistry(lambda: pools.registry, registry_copy),
         targets=AllowedTargets(allowed),
         zone=zone,
     )

@@ -120,8 +120,8 @@ async def serve(
         if tracing is not None:
             pools.make_engine = tracing.engine
         await stack.enter_async_context(pools)
-        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
-        runtime = Runtime(settings, pools, mirror, siblings=siblings, tracing=tracing, meters=meters)
+        registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
+        runtime = Runtime(settings, pools, registry_copy, siblings=siblings, tracing=tracing, meters=meters)
         watch_budget(meters, runtime.budget)
         for companion in companions(runtime):
             runtime.beside.append(await stack.enter_async_context(companion))

@@ -38,9 +38,9 @@ async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
     watch = PoolObservers(meters).watch
     async with (
         Pools(settings.pools, open_store=open_store, max_body=settings.max_body, watch=watch) as pools,
-        RegistryCopy(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        yield Runtime(settings, pools, mirror, meters=meters)
+        yield Runtime(settings, pools, registry_copy, meters=meters)
 
 
 def poll_scope(lmstfy: Lmstfy, queue: str, count: int) -> Scope:

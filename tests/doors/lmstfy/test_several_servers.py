@@ -1,6 +1,6 @@
 """Several servers on one store: revocations, limits and the access log's switch reach all of them.
 
-That this takes a second at most is proved in virtual time, in tests/unit/test_engine_mirror.py.
+That this takes a second at most is proved in virtual time, in tests/unit/test_engine_registry_copy.py.
 """
 
 import asyncio

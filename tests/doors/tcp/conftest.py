@@ -60,17 +60,17 @@ def packed(request: object) -> bytes:
 class Site:
     """A server with its topics."""
 
-    def __init__(self, pools: Pools, topics: TopicRegistry, desk: TopicJobs) -> None:
+    def __init__(self, pools: Pools, topics: TopicRegistry, topic_jobs: TopicJobs) -> None:
         self.pools = pools
         self.topics = topics
-        self.desk = desk
+        self.topic_jobs = topic_jobs
         self.port = 0
 
     @asynccontextmanager
     async def door(self, rules: Rules | None = None, **options: Any) -> AsyncIterator[TcpDoor]:
         sock = socket.create_server(("127.0.0.1", 0))
         self.port = sock.getsockname()[1]
-        commands = Commands(self.desk, rules or Rules("default", "shop"))
+        commands = Commands(self.topic_jobs, rules or Rules("default", "shop"))
         door = TcpDoor(commands, [sock], TcpOptions(**options))
         await door.start()
         try:
@@ -91,7 +91,7 @@ class Site:
 async def site() -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
         pools = await stack.enter_async_context(Pools({"default": "memory:"}, open_store=open_store))
-        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
-        topics = TopicRegistry(lambda: pools.registry, mirror)
+        registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
+        topics = TopicRegistry(lambda: pools.registry, registry_copy)
         await topics.add(PLACE, Topic(key="order", callback="http://example.com/", delay_ms=60_000))
         yield Site(pools, topics, TopicJobs(pools.engine, topics, zone=UTC))

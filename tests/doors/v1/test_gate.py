@@ -36,10 +36,10 @@ class Server:
 async def server() -> AsyncIterator[Server]:
     async with (
         Pools({"default": "memory:", "spare": "memory:"}, open_store=open_store) as pools,
-        RegistryCopy(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        tokens = Tokens(mirror, lambda: pools.registry, pools)
-        limits = RateLimits(mirror, lambda: pools.registry)
+        tokens = Tokens(registry_copy, lambda: pools.registry, pools)
+        limits = RateLimits(registry_copy, lambda: pools.registry)
         async with (
             listen(NativeDoor(pools, TokenGate(tokens, limits))) as at,
             httpx.AsyncClient(base_url=at.url, verify=False) as http,

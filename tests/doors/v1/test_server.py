@@ -23,9 +23,9 @@ def dev(request: pytest.FixtureRequest) -> bool:
 async def runtime(dev: bool) -> AsyncIterator[Runtime]:
     async with (
         Pools({"default": "memory:"}, open_store=open_store) as pools,
-        RegistryCopy(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        yield Runtime(Settings(dev=dev), pools, mirror)
+        yield Runtime(Settings(dev=dev), pools, registry_copy)
 
 
 @pytest.fixture

@@ -68,10 +68,10 @@ async def parts() -> AsyncIterator[LmstfyParts]:
 
     async with (
         Pools({"default": "memory:"}, open_store=open_store) as pools,
-        RegistryCopy(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        tokens = Tokens(mirror, lambda: pools.registry, pools, dev=True)
-        yield LmstfyParts.make(pools, mirror, tokens, LmstfyOptions(), Scraper(pools, Alone()))
+        tokens = Tokens(registry_copy, lambda: pools.registry, pools, dev=True)
+        yield LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))
 
 
 async def ask(parts: LmstfyParts, *request: Any) -> Exchange:

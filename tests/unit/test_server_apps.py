@@ -48,8 +48,11 @@ class Outage:
 @pytest.fixture
 async def runtime(outage: Outage) -> AsyncIterator[Runtime]:
     settings = load(flags={"store": "memory:"}, environment={}, file={})
-    async with Pools(settings.pools, open_store=outage.open) as pools, RegistryCopy(lambda: pools.registry) as mirror:
-        yield Runtime(settings, pools, mirror)
+    async with (
+        Pools(settings.pools, open_store=outage.open) as pools,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
+    ):
+        yield Runtime(settings, pools, registry_copy)
 
 
 @pytest.fixture
@@ -87,8 +90,11 @@ async def test_a_store_that_hangs_is_not_ready(
 
 async def test_a_pool_that_is_down_is_named_to_the_admin_alone(outage: Outage) -> None:
     settings = load(flags={"store": "memory:"}, environment={}, file={"pool": {"far": {"store": "memory:down"}}})
-    async with Pools(settings.pools, open_store=outage.open) as pools, RegistryCopy(lambda: pools.registry) as mirror:
-        runtime = Runtime(settings, pools, mirror)
+    async with (
+        Pools(settings.pools, open_store=outage.open) as pools,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
+    ):
+        runtime = Runtime(settings, pools, registry_copy)
         public = await get(api_app(runtime), "/readyz")
         assert (public.status_code, public.json()) == (503, {"status": "not ready"})
         assert (await get(admin_app(runtime), "/readyz")).json() == {"status": "not ready", "down": ["far"]}

@@ -1,4 +1,4 @@
-"""The channel between worker and supervisor, and what a siblings makes of it."""
+"""The channel between worker and supervisor, and what the siblings of a worker make of it."""
 
 import asyncio
 import socket

@@ -14,7 +14,7 @@ from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
 QUEUE = Queue("shop", "mail")
 
 
-class Desk:
+class StoreWithPromises:
     """Answers in capitals at once; its promises are kept or broken by hand, in order."""
 
     def __init__(self) -> None:
@@ -39,17 +39,17 @@ class Desk:
 
 @virtual_time
 async def test_calls_go_on_while_answers_wait() -> None:
-    desk = Desk()
+    store = StoreWithPromises()
     async with asyncio.TaskGroup() as group:
-        batch = desk.batch(group)
+        batch = store.batch(group)
         tasks: list[asyncio.Task[str]] = []
         for text in "abc":
             tasks.append(group.create_task(batch.submit(QUEUE, text)))
             await asyncio.sleep(0.1)
-        assert desk.calls == [["a"], ["b"], ["c"]]
+        assert store.calls == [["a"], ["b"], ["c"]]
         assert batch._inboxes == {}
         assert not any(task.done() for task in tasks)
-        for promise, task in zip(desk.promises, tasks, strict=True):
+        for promise, task in zip(store.promises, tasks, strict=True):
             promise.set_result(None)
             assert await task == task.result()
         assert [task.result() for task in tasks] == ["A", "B", "C"]
@@ -57,12 +57,12 @@ async def test_calls_go_on_while_answers_wait() -> None:
 
 @virtual_time
 async def test_a_broken_promise_is_told_to_each_whose_answer_was_good() -> None:
-    desk = Desk()
+    store = StoreWithPromises()
     async with asyncio.TaskGroup() as group:
-        batch = desk.batch(group)
+        batch = store.batch(group)
         tasks = [asyncio.ensure_future(batch.submit(QUEUE, text)) for text in ("a", "bad", "c")]
         await asyncio.sleep(0.1)
-        desk.promises[0].set_exception(StoreUnavailable("no disk", unknown=True))
+        store.promises[0].set_exception(StoreUnavailable("no disk", unknown=True))
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert answers == [StoreUnavailable("no disk"), JobExists("bad"), StoreUnavailable("no disk")]
         assert answers[0] is not answers[2]
@@ -71,31 +71,31 @@ async def test_a_broken_promise_is_told_to_each_whose_answer_was_good() -> None:
 
 @virtual_time
 async def test_the_answer_of_a_caller_that_goes_away_while_it_waits_is_an_orphan() -> None:
-    desk = Desk()
+    store = StoreWithPromises()
     async with asyncio.TaskGroup() as group:
-        batch = desk.batch(group)
+        batch = store.batch(group)
         task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.wait([task])
-        assert desk.orphans == []
-        desk.promises[0].set_result(None)
+        assert store.orphans == []
+        store.promises[0].set_result(None)
         await asyncio.sleep(0.1)
-        assert desk.orphans == ["A"]
+        assert store.orphans == ["A"]
 
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_whenever_the_caller_goes_away_the_answer_is_taken_an_orphan_or_broken(broken: bool) -> None:
     async def main(steps: int) -> bool:
-        desk = Desk()
+        store = StoreWithPromises()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         async with asyncio.TaskGroup() as group:
-            batch = desk.batch(group)
+            batch = store.batch(group)
             task = asyncio.ensure_future(batch.submit(QUEUE, "a"))
             loop.after_steps(steps, task.cancel)
             await asyncio.sleep(0.02)
-            for promise in desk.promises:
+            for promise in store.promises:
                 if broken:
                     promise.set_exception(StoreUnavailable("no disk"))
                 else:
@@ -103,7 +103,7 @@ def test_whenever_the_caller_goes_away_the_answer_is_taken_an_orphan_or_broken(b
             await asyncio.wait([task])
             await asyncio.sleep(0.02)
         taken = [] if task.cancelled() or task.exception() else [task.result()]
-        assert taken + desk.orphans == (["A"] if desk.calls and not broken else [])
+        assert taken + store.orphans == (["A"] if store.calls and not broken else [])
         return task.cancelled()
 
     assert {run_virtual(main(steps)) for steps in range(1, 25)} == {True, False}

@@ -26,8 +26,8 @@ def registry(clock: ManualClock) -> MemoryRegistry:
 
 @pytest.fixture
 async def limits(registry: MemoryRegistry) -> AsyncIterator[RateLimits]:
-    async with RegistryCopy(lambda: registry) as mirror:
-        yield RateLimits(mirror, lambda: registry)
+    async with RegistryCopy(lambda: registry) as registry_copy:
+        yield RateLimits(registry_copy, lambda: registry)
 
 
 async def allowed(limits: RateLimits, token: Token = TOKEN, side: Side = Side.READ, *, most: int = 10) -> int:
@@ -105,8 +105,8 @@ async def test_an_absurd_interval_is_cut(limits: RateLimits) -> None:
 
 
 async def test_all_processes_share_one_window(limits: RateLimits, registry: MemoryRegistry) -> None:
-    async with RegistryCopy(lambda: registry) as mirror:
-        elsewhere = RateLimits(mirror, lambda: registry)
+    async with RegistryCopy(lambda: registry) as registry_copy:
+        elsewhere = RateLimits(registry_copy, lambda: registry)
         await limits.put(TOKEN, Limit(read=4, interval=10))
         await elsewhere.get(TOKEN)
         for one in (limits, elsewhere, limits, elsewhere):

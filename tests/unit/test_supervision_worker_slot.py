@@ -1,4 +1,4 @@
-"""A worker's place when no process can be started in it."""
+"""A worker slot when no process can be started in it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,31 +17,31 @@ from tests.plugins.until import until
 START = Start("1", Settings(), {})
 
 
-def make_place(command: Sequence[str]) -> WorkerSlot:
+def make_slot(command: Sequence[str]) -> WorkerSlot:
     return WorkerSlot(START, command, {}, ended=lambda child: None, others_serve=lambda: False, restart=Fixed(1))
 
 
 async def test_a_missing_interpreter_is_logged_and_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     interpreter = tmp_path / "python"
-    place = make_place([str(interpreter)])
-    keeping = asyncio.create_task(place.keep())
+    slot = make_slot([str(interpreter)])
+    kept = asyncio.create_task(slot.keep())
     async with asyncio.timeout(60):
         await until(lambda: sum(record.message == "worker_not_started" for record in caplog.records) >= 2)
         interpreter.write_text("#!/bin/sh\nexec sleep 600\n")
         interpreter.chmod(0o755)
-        await until(lambda: any(place.pids))
+        await until(lambda: any(slot.pids))
         hurry = asyncio.Event()
         hurry.set()
-        child = place.child
+        child = slot.child
         assert child is not None
         child.kill()
-        await place.leave(hurry)
-        await keeping
+        await slot.leave(hurry)
+        await kept
 
 
 async def test_new_settings_whose_worker_cannot_be_started_are_refused() -> None:
-    place = make_place(["/nowhere/python"])
-    place.child = before = WorkerProcess(START)
+    slot = make_slot(["/nowhere/python"])
+    slot.child = before = WorkerProcess(START)
     with pytest.raises(InvalidSettings, match="cannot start a worker"):
-        await place.replace(START, hurry=asyncio.Event())
-    assert place.child is before
+        await slot.replace(START, hurry=asyncio.Event())
+    assert slot.child is before

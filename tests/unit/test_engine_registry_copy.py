@@ -43,34 +43,34 @@ async def test_it_starts_complete_and_follows_every_change() -> None:
     await registry.put("token", "b", b"2")
     await registry.put("token", "a", b"1")
     await registry.put("limit", "a", b"3")
-    async with RegistryCopy(lambda: registry) as mirror:
-        assert [record.value for record in mirror.list_records("token")] == [b"1", b"2"]
-        assert mirror.age_s() < 10
+    async with RegistryCopy(lambda: registry) as copied:
+        assert [record.value for record in copied.list_records("token")] == [b"1", b"2"]
+        assert copied.age_s() < 10
         await registry.put("token", "ba", b"4")
         await registry.delete("token", "a")
-        await until(lambda: [r.key for r in mirror.list_records("token")] == ["b", "ba"])
-        assert [record.key for record in mirror.list_records("token", "ba")] == ["ba"]
-        assert mirror.get("token", "a") is None
+        await until(lambda: [r.key for r in copied.list_records("token")] == ["b", "ba"])
+        assert [record.key for record in copied.list_records("token", "ba")] == ["ba"]
+        assert copied.get("token", "a") is None
 
 
 @virtual_time
 async def test_a_lost_announcement_is_made_good_within_a_second() -> None:
     registry = Flaky()
     registry.silent = True
-    async with RegistryCopy(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as copied:
         await registry.put("token", "a", b"1")
         async with asyncio.timeout(1.0):
-            await until(lambda: mirror.get("token", "a"))
+            await until(lambda: copied.get("token", "a"))
 
 
 async def test_refresh_sees_what_was_written_before_it_and_many_share_one_look() -> None:
     registry = Flaky()
     registry.silent = True
-    async with RegistryCopy(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as copied:
         await registry.put("token", "a", b"1")
         before = registry.looks
-        await asyncio.gather(*(mirror.refresh() for _ in range(100)))
-        assert mirror.get("token", "a")
+        await asyncio.gather(*(copied.refresh() for _ in range(100)))
+        assert copied.get("token", "a")
         assert registry.looks - before <= 3
 
 
@@ -78,29 +78,29 @@ async def test_it_outlives_an_outage_and_tells_its_age(monkeypatch: pytest.Monke
     monkeypatch.setattr("duetime.engine.registry_copy.CHECK_EVERY_S", 0.01)
     registry = Flaky()
     registry.down = True
-    async with RegistryCopy(lambda: registry) as mirror:
-        assert mirror.age_s() == math.inf
+    async with RegistryCopy(lambda: registry) as copied:
+        assert copied.age_s() == math.inf
         with pytest.raises(StoreUnavailable):
-            await mirror.refresh()
+            await copied.refresh()
         await registry.put("token", "a", b"1")
         registry.down = False
-        await until(lambda: mirror.get("token", "a"))
-        assert mirror.age_s() < 10
+        await until(lambda: copied.get("token", "a"))
+        assert copied.age_s() < 10
 
 
 async def test_a_copy_that_missed_too_many_deletions_starts_anew() -> None:
     registry = Flaky()
     await registry.put("token", "kept", b"1")
     await registry.put("token", "doomed", b"2")
-    async with RegistryCopy(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as copied:
         registry.down = True
         await registry.delete("token", "doomed")
         for n in range(MAX_TOMBSTONES):
             await registry.put("token", str(n), b"")
             await registry.delete("token", str(n))
         registry.down = False
-        await mirror.refresh()
-        assert [record.key for record in mirror.list_records("token")] == ["kept"]
+        await copied.refresh()
+        assert [record.key for record in copied.list_records("token")] == ["kept"]
 
 
 async def test_a_wiped_registry_leaves_nothing_behind() -> None:
@@ -108,21 +108,21 @@ async def test_a_wiped_registry_leaves_nothing_behind() -> None:
     await registries[0].put("token", "a", b"1")
     await registries[0].put("token", "b", b"1")
     await registries[1].put("token", "c", b"1")
-    async with RegistryCopy(lambda: registries[0]) as mirror:
+    async with RegistryCopy(lambda: registries[0]) as copied:
         registries.reverse()
-        await mirror.refresh()
-        assert [record.key for record in mirror.list_records("token")] == ["c"]
+        await copied.refresh()
+        assert [record.key for record in copied.list_records("token")] == ["c"]
 
 
 async def test_a_cancelled_look_does_not_count_as_one() -> None:
     registry = Flaky()
     registry.silent = True
-    async with RegistryCopy(lambda: registry) as mirror:
+    async with RegistryCopy(lambda: registry) as copied:
         await until(lambda: registry.looks >= 2)
         await registry.put("token", "a", b"1")
-        first = asyncio.create_task(mirror.refresh())
-        second = asyncio.create_task(mirror.refresh())
+        first = asyncio.create_task(copied.refresh())
+        second = asyncio.create_task(copied.refresh())
         await asyncio.sleep(0)
         first.cancel()
         await second
-        assert mirror.get("token", "a")
+        assert copied.get("token", "a")

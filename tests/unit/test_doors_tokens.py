@@ -39,8 +39,8 @@ def registry() -> Registry:
 
 @asynccontextmanager
 async def server(registry: Registry, **options: object) -> AsyncIterator[Tokens]:
-    async with RegistryCopy(lambda: registry) as mirror:
-        yield Tokens(mirror, lambda: registry, POOLS, **options)  # type: ignore[arg-type]
+    async with RegistryCopy(lambda: registry) as registry_copy:
+        yield Tokens(registry_copy, lambda: registry, POOLS, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
