@@ -81,7 +81,7 @@ async def _look(link: Link, queue: Queue) -> Picture:
     async for job_id, _ in _fields(link, f"{prefix}:info"):
         picture.at(job_id).in_info = True
     state, sweeping = await _call(link, prefix, "HMGET", f"{prefix}:meta", "state", "sweeping")
-    picture.state = QueueState(*STATE.unpack(state)) if state else QueueState()
+    picture.state = QueueState(*STATE.unpack_from(state)) if state else QueueState()
     picture.sweeping = sweeping is not None
     agenda = await _call(link, prefix, "ZSCORE", f"{prefix[:7]}:queues", str(queue))
     picture.agenda = float(agenda or "nan")

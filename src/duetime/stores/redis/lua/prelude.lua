@@ -10,8 +10,9 @@
 --   P:ttl       zset  id by expires_at, for jobs with a ttl that wait and were due when the sweep came by
 --   P:info      hash  id -> last error (with its length before it) and attributes, for jobs that have either
 --   P:meta      hash  rules, state (see RULES and STATE), expired (a total), sweeping (where an unfinished sweep is)
---   P:totals    hash  day (UTC, from the epoch on) -> what happened (see TOTALS); day 0 is the sum of the days that are
---                     no longer kept one by one. Outlives a queue that was forgotten, for a while
+--   P:totals    hash  day (UTC, from the epoch on) -> what happened (see TOTALS), without the day that the state holds;
+--                     day 0 is the sum of the days that are no longer kept one by one. Outlives a queue that was
+--                     forgotten, for a while
 --   P:mark:*    string  what a marked push answered
 --   P:damaged   hash  id -> what was found of a job that cannot be read, set aside for people to look at
 --   KEYS[2]     zset  `dt:{NN}:queues`: queue by a lower bound of its next lease end or expiry; the registry of
@@ -52,19 +53,21 @@ local TRIES_BY_CODE, TRIES_FOLLOW = { [0] = 5, 1, 0, 2, 3, 10, 25 }, 7
 local EPOCH = 1577836800000 -- 2020-01-01: five bytes of milliseconds last until 2054
 local LONGEST_HEADER = 17
 
--- What P:meta keeps of the rules: 1 paused + 2 strict + 4 expired_to_dead + 8 kept, max_jobs, max_body; and of the running
--- state: floor, the latest born or end of the last job, swept, slack, the largest value that P:jobs ever had.
+-- What P:meta keeps of the rules: 1 paused + 2 strict + 4 expired_to_dead + 8 kept, max_jobs, max_body; and of the
+-- running state: floor, the latest born or end of the last job, swept, slack, the largest value that P:jobs ever had;
+-- and then, once something has happened, the day of the last event (I4) and its totals, so that counting costs no
+-- command of its own.
 local RULES, STATE = '>BI8I8', '>I8I8I8I8I8'
 local NO_SLACK = 2 ^ 52
 
 local IDLE = 600000 -- IDLE_MS of stores/base.py: an empty queue is forgotten when it has not been used for this long
 
--- What happened on a day, in the order of job.Totals, and the place of each number. A script counts all it does with
--- one read and one write of today's field, however many jobs it moves.
+-- What happened on a day, in the order of job.Totals, and the place of each number.
 local TOTALS, NO_TOTALS = '>I6I6I6I6I6I6I6I6I6', string.rep('\0', 54)
 local N_ACCEPTED, N_DELIVERED, N_ACKED, N_RELEASED, N_LAPSED = 1, 2, 3, 4, 5
 local N_DEAD, N_CANCELLED, N_EXPIRED, N_RESPAWNED = 6, 7, 8, 9
 local DAY, TOTAL_DAYS = 86400000, 31
+local COUNTED_STATE = 98 -- bytes of a state with totals, which begin at its 45th
 
 local CHUNK = 4000 -- arguments that one unpack() can take; even, so that pairs stay together
 
@@ -167,7 +170,7 @@ end
 -- True for a queue without jobs, damaged entries and rules, which only its last push keeps from being forgotten.
 function q.is_idle()
   local has_rules = q.paused or q.strict or q.expired_to_dead or q.kept or q.max_jobs > 0 or q.max_body > 0
-  return not has_rules and call('HLEN', q.jobs) == 0 and call('HLEN', q.damaged) == 0
+  return not has_rules and q.aside == 0 and call('HLEN', q.jobs) == 0
 end
 
 -- Lets the totals of a queue that is forgotten for idleness go some time after it: soon if it was for one answer.
@@ -182,12 +185,18 @@ end
 -- Removes the last keys of a queue but for its totals. No born of its jobs may come again, so its floor lives on in the
 -- partition's.
 function q.forget_queue()
+  q.put_day_away()
   call('UNLINK', q.meta)
   call('ZREM', q.agenda, q.name)
   if q.floor > q.forgotten_floor() then
     call('SET', q.floors, q.text(q.floor))
   end
-  q.old_state = pack(STATE, q.floor, q.latest, q.swept, q.slack, q.largest) -- there is nothing to write any more
+  q.old_state = q.packed_state() -- there is nothing to write any more
+end
+
+function q.packed_state()
+  local state = pack(STATE, q.floor, q.latest, q.swept, q.slack, q.largest)
+  return q.counted and state .. pack('>I4', q.counted_day) .. q.counted or state
 end
 
 -- The first step: reads the queue's rules and state, and errors if any of its keys holds a foreign type.
@@ -196,16 +205,22 @@ function q.begin()
   q.read_rules(meta[1])
   if meta[2] then
     q.floor, q.latest, q.swept, q.slack, q.largest = unpack_struct(STATE, meta[2])
+    if #meta[2] == COUNTED_STATE then
+      q.counted_day, q.counted = unpack_struct('>I4', meta[2], 41), sub(meta[2], 45)
+    end
   else
     q.floor, q.latest, q.swept, q.slack, q.largest = q.forgotten_floor(), 0, 0, NO_SLACK, 0
   end
   q.old_state, q.sweeping = meta[2] or pack(STATE, q.floor, 0, 0, NO_SLACK, 0), meta[3]
   q.held, q.recorded, q.informed = call('HLEN', q.jobs), call('HLEN', q.tries), call('HLEN', q.info)
   q.expiring, q.aside = call('ZCARD', q.ttl), call('HLEN', q.damaged)
+  q.least_held = q.held -- there are at least so many jobs
   q.found_jobs, q.found_leases, q.found_dead = q.held, call('ZCARD', q.leases), call('ZCARD', q.dead)
   call('ZCARD', q.agenda)
   q.day = math.floor(q.now / DAY)
-  q.counted = call('HGET', q.totals, q.day)
+  if q.counted_day ~= q.day then
+    call('HLEN', q.totals)
+  end
   local wait = q.wait
   q.waiting = { call('ZCARD', wait[1]), call('ZCARD', wait[2]), call('ZCARD', wait[3]) }
   q.plan_anew()
@@ -262,44 +277,66 @@ end
 
 -- Plans that the totals rise.
 function q.count(place, by)
-  if not q.news then
-    q.news = { 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-  end
-  q.news[place] = q.news[place] + (by or 1)
+  q.news = q.news or {}
+  q.news[place] = (q.news[place] or 0) + (by or 1)
 end
 
--- Days and packed totals by turns. There are few more days than TOTAL_DAYS.
+-- Adds what was counted to the totals of the day.
+function q.count_news()
+  if q.counted_day ~= q.day then
+    q.begin_day()
+  end
+  for place, by in pairs(q.news) do
+    local at = 6 * place - 5
+    local sum = unpack_struct('>I6', q.counted, at) + by
+    q.counted = sub(q.counted, 1, at - 1) .. pack('>I6', sum) .. sub(q.counted, at + 6)
+  end
+end
+
+-- Days and packed totals by turns; a later one rules over an earlier one of the same day. There are few more days than
+-- TOTAL_DAYS.
 function q.all_totals()
-  return call('HGETALL', q.totals)
+  local days, state = call('HGETALL', q.totals), call('HGET', q.meta, 'state')
+  if state and #state == COUNTED_STATE then
+    days[#days + 1] = string.format('%d', (unpack_struct('>I4', state, 41)))
+    days[#days + 1] = sub(state, 45)
+  end
+  return days
 end
 
--- One packed set of totals with `more` added.
-function q.add_totals(packed, more)
-  local sums = { unpack_struct(TOTALS, packed) }
-  for i = 1, 9 do
-    sums[i] = sums[i] + more[i]
+-- Moves the totals of the day in the state to those of the other days.
+function q.put_day_away()
+  if q.counted then
+    call('HSET', q.totals, q.counted_day, q.counted)
+    q.counted, q.counted_day = nil, nil
   end
-  return pack(TOTALS, unpack(sums, 1, 9))
 end
 
 -- The first event of a day: days that are no longer kept one by one go into day 0. Where there are no totals yet, the
 -- jobs that were there before counting began are its first ones.
 function q.begin_day()
-  local days, base = q.all_totals(), NO_TOTALS
-  local old = { '0' }
+  q.put_day_away()
+  local days, base, old = call('HGETALL', q.totals), { 0, 0, 0, 0, 0, 0, 0, 0, 0 }, { '0' }
+  q.counted, q.counted_day = NO_TOTALS, q.day
   for i = 1, #days, 2 do
     local day, packed = tonumber(days[i]), days[i + 1]
-    if day and day <= q.day - TOTAL_DAYS and #packed == #NO_TOTALS then
+    if #packed == #NO_TOTALS and day == q.day then
+      q.counted = packed
+    elseif #packed == #NO_TOTALS and day and day <= q.day - TOTAL_DAYS then
       old[#old + 1] = days[i]
-      base = q.add_totals(base, { unpack_struct(TOTALS, packed) })
+      local numbers = { unpack_struct(TOTALS, packed) }
+      for place = 1, 9 do
+        base[place] = base[place] + numbers[place]
+      end
     end
   end
   if #days == 0 then
-    base = q.add_totals(base, { q.found_jobs, q.found_leases, 0, 0, 0, q.found_dead, 0, 0, 0 })
+    base[N_ACCEPTED], base[N_DELIVERED], base[N_DEAD] = q.found_jobs, q.found_leases, q.found_dead
   end
-  if base ~= NO_TOTALS then
+  local packed = pack(TOTALS, unpack(base, 1, 9))
+  if packed ~= NO_TOTALS then
     call('HDEL', q.totals, unpack(old))
-    call('HSET', q.totals, 0, base)
+    call('HSET', q.totals, 0, packed)
   end
 end
 
@@ -363,6 +400,7 @@ end
 -- and '' where others have a Moved.
 function q.set_aside(id, raw, record, answer)
   q.hset(q.damaged, id, (raw or '') .. (record or ''))
+  q.aside = q.aside + 1
   q.zrem(q.ttl, id)
   q.hdel(q.jobs, id)
   q.hdel(q.tries, id)
@@ -418,25 +456,22 @@ function q.commit()
   for key, ids in pairs(q.hdels) do q.variadic('HDEL', key, ids) end
   for key, values in pairs(q.hsets) do q.variadic('HSET', key, values) end
   for key, scores in pairs(q.zadds) do q.variadic('ZADD', key, scores) end
-  if q.hdels[q.jobs] and q.is_idle() then
+  local gone = q.hdels[q.jobs] and #q.hdels[q.jobs] or 0
+  q.least_held = q.least_held - gone
+  if gone > 0 and q.least_held <= 0 and q.is_idle() then
     q.latest = math.max(q.latest, q.now)
     q.next_end = math.min(q.next_end, q.latest + IDLE)
   end
-  local state = pack(STATE, q.floor, q.latest, q.swept, q.slack, q.largest)
+  if q.news then
+    q.count_news()
+  end
+  local state = q.packed_state()
   if state ~= q.old_state then
     call('HSET', q.meta, 'state', state)
     q.old_state = state
   end
   if q.expired > 0 then
     call('HINCRBY', q.meta, 'expired', q.expired)
-  end
-  if q.news then
-    if not q.counted or #q.counted ~= #NO_TOTALS then
-      q.begin_day()
-      q.counted = NO_TOTALS
-    end
-    q.counted = q.add_totals(q.counted, q.news)
-    call('HSET', q.totals, q.day, q.counted)
   end
   if q.next_end < huge then
     call('ZADD', q.agenda, 'LT', q.next_end, q.name)

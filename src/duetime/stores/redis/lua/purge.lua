@@ -26,8 +26,10 @@ if ARGV[2] == '' then
     q.floor = math.max(q.floor, q.latest)
   end
   call('UNLINK', q.damaged, q.jobs, q.tries, q.info, q.leases, q.dead, q.ttl, q.wait[1], q.wait[2], q.wait[3])
+  q.aside = 0
   if not q.kept then
     call('UNLINK', q.totals)
+    q.counted, q.counted_day = nil, nil
   end
   if q.is_idle() then
     q.forget_queue()
