@@ -1,4 +1,4 @@
-"""A proxy in front of Redis that loses answers: what was asked takes effect, and nobody is told.
+"""A proxy in front of Redis, or of any server, that loses answers: what was asked takes effect, and nobody is told.
 
 async with LosingProxy(server.port) as proxy:
     store = await RedisStore.open(proxy.url)
@@ -8,7 +8,7 @@ async with LosingProxy(server.port) as proxy:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 
@@ -24,8 +24,8 @@ class LosingProxy:
         self.delay_s = 0.0
         """How long everything takes on its way to Redis."""
         self._answers = 0
-        self.on_loss: Callable[[], None] | None = None
-        """Called once, with the next answer that is lost, before its connection ends."""
+        self.on_loss: Callable[[], Awaitable[None] | None] | None = None
+        """Called once, with the next answer that is lost, and waited for before its connection ends."""
         self.lost = 0
         self._is_refusing = False
         self._passes = 0
@@ -78,8 +78,8 @@ class LosingProxy:
             if answers and self.loses_next:
                 self.loses_next, self.lost = False, self.lost + 1
                 on_loss, self.on_loss = self.on_loss, None
-                if on_loss is not None:
-                    on_loss()
+                if on_loss is not None and (waiting := on_loss()) is not None:
+                    await waiting
                 break
             if self.delay_s and not answers:
                 await asyncio.sleep(self.delay_s)

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from duetime.client.call_subjects import Pushing, Reserving, Settling, Subject
+from duetime.client.repeated_push import mark_for_repeats
 from duetime.clock import Duration, Instant, duration_ms, instant_ms
 from duetime.engine import Engine, request_reply
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
@@ -48,7 +49,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Call(Generic[Answer]):
-    """`repeatable`: doing it twice is as good as once, so a lost answer is asked for again."""
+    """`repeatable`: doing it twice is as good as once, so a lost answer is asked for again. `request` is made once,
+    however often it is sent.
+    """
 
     request: Callable[[], Request]
     parse: Callable[[bytes], Answer]
@@ -62,8 +65,8 @@ class Call(Generic[Answer]):
 
 
 def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None = None) -> Call[Pushed]:
-    """All or none. Repeatable because the ids come along: a repeated keep finds its own jobs while they live. A job
-    that was finished before its push came again is pushed, and done, twice; a mark prevents that.
+    """All or none. Repeatable because the ids come along: a repeated keep finds its own jobs while they live; and over
+    HTTP a mark comes along, so that jobs that were finished meanwhile are not pushed again.
     """
 
     def parse(reply: bytes) -> Pushed:
@@ -75,7 +78,7 @@ def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark |
         return await engine.push(queue, jobs, if_exists=if_exists, mark=mark)
 
     return Call(
-        lambda: _post(queue, "batch", _batch(jobs, if_exists, mark)),
+        lambda: _post(queue, "batch", _batch(jobs, if_exists, mark or mark_for_repeats(jobs))),
         parse,
         run,
         if_exists is not IfExists.ERROR,
@@ -121,7 +124,7 @@ def push_each(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists) -> Call
         return answers
 
     return Call(
-        lambda: _post(queue, "batch", _batch(jobs, if_exists, None, atomic=False)),
+        lambda: _post(queue, "batch", _batch(jobs, if_exists, mark_for_repeats(jobs), atomic=False)),
         lambda reply: convert.results(_decode(reply, messages.PushedOut).results),
         run,
         if_exists is not IfExists.ERROR,

@@ -1,0 +1,18 @@
+"""A push over HTTP that may be repeated carries a mark, so that the server knows a repetition from a new push."""
+
+import secrets
+from collections.abc import Sequence
+
+from duetime.job import NewJob
+from duetime.stores.base import Mark
+
+REPEATS_MS = 5 * 60_000
+"""Longer than all tries of one call take together, each with its full timeout."""
+
+
+def mark_for_repeats(jobs: Sequence[NewJob]) -> Mark | None:
+    """A new mark. None if no job falls due before the last repetition: as long as they wait, their ids tell."""
+    if all(job.due_at is None and job.delay_ms > REPEATS_MS for job in jobs):
+        return None
+    token = secrets.token_bytes(8)
+    return Mark(f"sdk/{token.hex()}", token, REPEATS_MS)
