@@ -158,9 +158,13 @@ def refused_type(url: str) -> str:
     return httpx.get(url, headers=FOREIGN[0]).headers["content-type"]
 
 
-def test_ports_with_a_password_serve_any_host(start_server: StartServer, tmp_path: Path) -> None:
+def test_ports_with_a_password_serve_any_host_that_knows_it(start_server: StartServer, tmp_path: Path) -> None:
     (tmp_path / "duetime.toml").write_text('[accounts]\nadmin = "secret"\n')
     server = start_server(DUETIME_OUQIANG_DOOR="true", DUETIME_OUQIANG_PORT="0", DUETIME_OUQIANG_TOKEN="t0ken")
     for headers in FOREIGN:
-        assert httpx.get(server.admin + "/info", headers=headers).status_code == 200
         assert httpx.get(server.address("ouqiang") + "/get?token=t0ken", headers=headers).status_code == 200
+        for path in ("/info", "/metrics"):
+            assert httpx.get(server.admin + path, headers=headers).status_code == 401, (path, headers)
+            assert httpx.get(server.admin + path, headers=headers, auth=("admin", "secret")).status_code == 200
+    for headers in LOCAL:
+        assert httpx.get(server.admin + "/info", headers=headers).status_code == 200

@@ -38,6 +38,8 @@ async def test_settings_reach_the_door() -> None:
     options = make(lmstfy_public_sizes=False, admin_protect_all=True, access_log=True, accounts={"ann": "p"}).options
     assert (options.public_sizes, options.protect_admin, options.access_log) == (False, True, True)
     assert options.accounts == {"ann": "p"}
+    assert options.admin_is_local
+    assert not make(admin_host="192.0.2.1", accounts={"ann": "p"}).options.admin_is_local
 
 
 @pytest.mark.parametrize(

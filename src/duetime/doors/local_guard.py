@@ -1,8 +1,8 @@
-"""Keeps web pages out of ports that ask for no password.
+"""Keeps web pages out of what asks for no password.
 
-Such a port listens on loopback only, but a browser on the same machine can be made to call it: by a page of another
-site, or through a name that is made to point to 127.0.0.1 (DNS rebinding). Programs are told from such pages by what
-browsers cannot help sending: the Host that was asked for, the page's Origin, and Sec-Fetch-Site.
+A port without a password listens on loopback only, but a browser on the same machine can be made to call it: by a
+page of another site, or through a name that is made to point to 127.0.0.1 (DNS rebinding). Programs are told from such
+pages by what browsers cannot help sending: the Host that was asked for, the page's Origin, and Sec-Fetch-Site.
 """
 
 from collections.abc import Awaitable
@@ -30,18 +30,22 @@ def local_only(app: ASGIApp) -> ASGIApp:
         await send({"type": "http.response.body", "body": body})
 
     def serve(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] == "http" and scope.get("server") is not None:
-            for name, value in scope["headers"]:
-                if name in WATCHED and (reason := why_foreign(name, value)):
-                    return refuse(scope, send, reason)
+        if scope["type"] == "http" and (reason := why_foreign(scope)):
+            return refuse(scope, send, reason)
         return app(scope, receive, send)
 
     return serve
 
 
+def why_foreign(scope: Scope) -> str:
+    """Why the request may come from a web page of elsewhere; empty for a program or a page of this machine."""
+    if scope.get("server") is None:
+        return ""
+    return next((reason for name, value in scope["headers"] if name in WATCHED and (reason := _judge(name, value))), "")
+
+
 @lru_cache(maxsize=256)
-def why_foreign(name: bytes, value: bytes) -> str:
-    """Empty for what a program or a page of this machine sends."""
+def _judge(name: bytes, value: bytes) -> str:
     text = value.decode("latin-1")
     if name == b"host" and text and not _is_local(f"http://{text}"):
         return "this port asks for no password and answers to localhost, 127.0.0.1 and [::1] only: check the Host"

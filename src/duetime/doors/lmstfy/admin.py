@@ -28,6 +28,7 @@ from duetime.doors.lmstfy.wire import (
     to_pretty_json,
     without_slash,
 )
+from duetime.doors.local_guard import why_foreign
 from duetime.errors import DuetimeError
 from duetime.ids import IdMaker
 from duetime.metrics.exposition import CONTENT_TYPE
@@ -82,7 +83,9 @@ async def switch_access_log(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer
 
 
 class AdminRoute(NamedTuple):
-    """`protected` routes ask for an account, where there are any; the others only if the operator wants that."""
+    """`protected` routes ask for an account, where there are any; the others only if the operator wants that, or if the
+    request may come from a web page.
+    """
 
     handler: Handler
     protected: bool = True
@@ -142,7 +145,9 @@ class LmstfyAdmin:
         if route is None:
             shorter = _find_route(scope, receive, path[:-1])[0] if path.endswith("/") else None
             return without_slash(scope) if shorter else NOT_FOUND
-        if (route.protected or self._parts.options.protect_admin) and not self._is_admin(scope):
+        options = self._parts.options
+        is_watched = route.protected or options.protect_admin or (options.admin_is_local and why_foreign(scope))
+        if is_watched and not self._is_admin(scope):
             return UNAUTHORIZED
         return await route.handler(self._parts, call)
 

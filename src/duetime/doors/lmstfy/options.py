@@ -21,7 +21,8 @@ class LmstfyOptions(Struct, frozen=True):
     """`accounts` are the users of the admin listener with their passwords; without accounts the listener asks for none.
 
     `public_sizes`: /size and /deadletter/size need no token. `protect_admin`: every admin route asks for an account,
-    also those that lmstfy leaves open.
+    also those that lmstfy leaves open. `admin_is_local`: the admin listener is for programs of this machine, so these
+    routes ask for an account also where a web page of elsewhere may have sent the request.
     """
 
     defaults: Defaults = Defaults()
@@ -29,6 +30,7 @@ class LmstfyOptions(Struct, frozen=True):
     public_sizes: bool = True
     accounts: Mapping[str, str] = field(default_factory=dict[str, str])
     protect_admin: bool = False
+    admin_is_local: bool = True
     access_log: bool = False
     build_commit: str = ""
     build_date: str = ""

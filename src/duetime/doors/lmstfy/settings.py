@@ -9,7 +9,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidSettings
 from duetime.metrics.scraper import Scraper
-from duetime.settings import Settings
+from duetime.settings import Settings, is_loopback
 
 
 def make_parts(settings: Settings, pools: Pools, registry_copy: RegistryCopy, scraper: Scraper) -> LmstfyParts:
@@ -20,6 +20,7 @@ def make_parts(settings: Settings, pools: Pools, registry_copy: RegistryCopy, sc
         public_sizes=settings.lmstfy_public_sizes,
         accounts=settings.accounts,
         protect_admin=settings.admin_protect_all,
+        admin_is_local=is_loopback(settings.admin_host),
         access_log=settings.access_log,
     )
     tokens = Tokens(registry_copy, lambda: pools.registry, pools, dev=settings.dev)
