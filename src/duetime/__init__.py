@@ -18,7 +18,7 @@ from duetime.worker.app import App
 from duetime.worker.current import current_job
 from duetime.worker.events import TaskEvent
 from duetime.worker.runs import Failure, JobInfo
-from duetime.worker.signals import Cancel, Fail, Retry, TimedOut
+from duetime.worker.task_exceptions import Cancel, Fail, Retry, TimedOut
 
 __version__ = "0.1.0"
 

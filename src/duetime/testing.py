@@ -31,13 +31,13 @@ from duetime.stores.open import open_store
 from duetime.wire.payload import read
 from duetime.worker.app import App
 from duetime.worker.current import JobLink
-from duetime.worker.execution import LoopOfOurOwn, execute
+from duetime.worker.execution import ThreadLoop, execute
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
 from duetime.worker.pusher import Outgoing, Pusher, successor
 from duetime.worker.rules import Policy, Verb, decide, refused
 from duetime.worker.runs import Ended, Failure, Outcome, Run
-from duetime.worker.signals import Cancel
 from duetime.worker.task import Task
+from duetime.worker.task_exceptions import Cancel
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class Box:
         self._app = app
         self._store = store
         self._clock = clock
-        self._loop = LoopOfOurOwn()
+        self._loop = ThreadLoop()
         self.pushes: list[PushedTask] = []
 
     # --- the pusher

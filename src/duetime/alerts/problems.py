@@ -103,7 +103,7 @@ class Alerts:
         self._clock = clock or SystemClock()
         self._renewed: dict[str, tuple[int, float]] = {}
         self._announcer = announcer or AlertSender()
-        self._speaker = Speaker(deployment)
+        self._speaker = DeploymentLock(deployment)
         self._sending: set[asyncio.Task[None]] = set()
         self._local: dict[str, Firing] = {}
         self._unsaid: dict[tuple[str, str], int] = {}
@@ -219,7 +219,7 @@ class Alerts:
         log.warning("alert", extra={"problem": kind, "title": subject})
         self._tell(addresses, subject, text)
 
-    # --- telling
+    # --- sending
 
     def settings(self) -> AlertSettings:
         """The addresses as last read: alerts are needed most while the registry is away."""
@@ -256,8 +256,10 @@ def _of_topic(addresses: Collection[str], channels: Mapping[str, str]) -> Iterat
             log.warning("alert_not_sent", extra={"address": mask(address), "error": "there is no such channel"})
 
 
-class Speaker:
-    """One of the processes of a deployment on this machine; the next one when that is gone."""
+class DeploymentLock:
+    """A file lock that one process of a deployment on this machine holds, which then speaks for all of them. When that
+    process ends, another one gets the lock.
+    """
 
     def __init__(self, deployment: str) -> None:
         name = hashlib.sha256(f"{os.getuid()} {deployment}".encode()).hexdigest()[:16]

@@ -94,7 +94,7 @@ class Loader:
                 progress.show(bytes_read, self.tally)
 
     def _chunks(self, source: BinaryIO) -> Iterator[tuple[list[FileLine], int]]:
-        """Lines by the callful, with the bytes read so far."""
+        """The lines of one call after the other, with the bytes read so far."""
         chunk: list[FileLine] = []
         size = bytes_read = 0
         for number, raw in enumerate(source, 1):

@@ -56,8 +56,8 @@ class EveryPool:
 
 
 @dataclass(frozen=True)
-class InStore:
-    """The registry of a store."""
+class StoreTokens:
+    """Tokens in the registry of a store."""
 
     url: str
     namespace: str
@@ -100,8 +100,8 @@ class InStore:
 
 
 @dataclass(frozen=True)
-class OnServer:
-    """The admin API of a server."""
+class ServerTokens:
+    """Tokens through the admin API of a server."""
 
     url: str
     namespace: str
@@ -144,8 +144,8 @@ def _reason(reply: httpx.Response) -> str:
         return f"status {reply.status_code}"
 
 
-def _where(target: Target, pool: str) -> InStore | OnServer:
-    kind = OnServer if is_http(target.address) else InStore
+def _where(target: Target, pool: str) -> StoreTokens | ServerTokens:
+    kind = ServerTokens if is_http(target.address) else StoreTokens
     return kind(target.address, check_namespace(target.space), pool)
 
 

@@ -8,7 +8,7 @@ from duetime.client import calls
 from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
 from duetime.client.job_building import Body, JobFields, as_job, delayed, new_job
 from duetime.client.lookup import Lookup
-from duetime.client.open_transport import Way, open_async
+from duetime.client.open_transport import ConnectOptions, open_async
 from duetime.client.transport import AsyncTransport
 from duetime.clock import Duration, Instant
 from duetime.ids import IdMaker
@@ -37,7 +37,7 @@ class AsyncClient:
         """
         self.namespace = check_namespace(namespace)
         self.make_id = IdMaker().make
-        self._transport: AsyncTransport = open_async(Way(url, token, journal, tracing))
+        self._transport: AsyncTransport = open_async(ConnectOptions(url, token, journal, tracing))
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -224,7 +224,7 @@ class AsyncDeadLetters:
         self._send = client.send
 
     async def list_jobs(self, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Longest dead first."""
+        """A page of dead letters, longest dead first."""
         return await self._send(calls.list_jobs(self._queue, State.DEAD, cursor, limit))
 
     async def respawn(
@@ -234,9 +234,9 @@ class AsyncDeadLetters:
         return await self._send(calls.respawn(self._queue, ids, limit, ttl, tries))
 
     async def delete(self, ids: Sequence[str]) -> list[Result]:
-        """Remove some for good."""
+        """Remove dead letters by id, for good."""
         return await self._send(calls.cancel(self._queue, ids))
 
     async def clear(self, *, limit: int | None = None) -> int:
-        """Remove all, or the longest dead; answers how many."""
+        """Remove all dead letters, or only the longest dead ones; answers how many."""
         return await self._send(calls.purge(self._queue, [State.DEAD], limit))

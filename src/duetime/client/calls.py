@@ -91,13 +91,13 @@ def push_one(queue: Queue, job: NewJob, if_exists: IfExists = IfExists.KEEP) -> 
 
 
 def bulk(queue: Queue, jobs: Iterable[NewJob], if_exists: IfExists = IfExists.KEEP) -> Iterator[Call[Pushed]]:
-    """As many calls as it takes, each within the bounds of one."""
+    """One call for each list of jobs that fits into a call."""
     for chunk in chunks(jobs):
         yield push(queue, chunk, if_exists)
 
 
 def chunks(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
-    """What fits into one call each."""
+    """Split jobs into lists that each fit into one call."""
     chunk: list[NewJob] = []
     size = 0
     for job in jobs:
@@ -283,7 +283,7 @@ def lease_of(leased: Leased) -> Lease:
 
 
 def get(queue: Queue, ids: Sequence[str]) -> Call[list[Job | None]]:
-    """The first of distinct ids: an answer ends at a bound. `Lookup` asks for the rest."""
+    """Jobs by distinct ids, from the first id on: an answer ends at a bound, and `Lookup` asks for the rest."""
 
     async def run(engine: Engine) -> list[Job | None]:
         return list(await engine.store.get(queue, ids))
@@ -447,7 +447,7 @@ def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
         again = subject.again
         subject = Pushing(subject.queue, subject.jobs, lambda jobs: then(again(jobs), finish))
     elif isinstance(subject, Reserving):
-        subject = None  # its answer is something else now
+        subject = None  # the new answer holds no deliveries
     return Call(call.request, lambda reply: finish(call.parse(reply)), run, call.repeatable, call.wait_ms, subject)
 
 

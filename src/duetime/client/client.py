@@ -13,7 +13,7 @@ from duetime.client import calls
 from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
 from duetime.client.job_building import Body, JobFields, as_job, delayed, new_job
 from duetime.client.lookup import Lookup
-from duetime.client.open_transport import Way, open_sync
+from duetime.client.open_transport import ConnectOptions, open_sync
 from duetime.client.transport import SyncTransport
 from duetime.clock import Duration, Instant
 from duetime.ids import IdMaker
@@ -42,7 +42,7 @@ class Client:
         """
         self.namespace = check_namespace(namespace)
         self.make_id = IdMaker().make
-        self._transport: SyncTransport = open_sync(Way(url, token, journal, tracing))
+        self._transport: SyncTransport = open_sync(ConnectOptions(url, token, journal, tracing))
 
     def __enter__(self) -> "Client":
         return self
@@ -229,7 +229,7 @@ class DeadLetters:
         self._send = client.send
 
     def list_jobs(self, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Longest dead first."""
+        """A page of dead letters, longest dead first."""
         return self._send(calls.list_jobs(self._queue, State.DEAD, cursor, limit))
 
     def respawn(
@@ -239,9 +239,9 @@ class DeadLetters:
         return self._send(calls.respawn(self._queue, ids, limit, ttl, tries))
 
     def delete(self, ids: Sequence[str]) -> list[Result]:
-        """Remove some for good."""
+        """Remove dead letters by id, for good."""
         return self._send(calls.cancel(self._queue, ids))
 
     def clear(self, *, limit: int | None = None) -> int:
-        """Remove all, or the longest dead; answers how many."""
+        """Remove all dead letters, or only the longest dead ones; answers how many."""
         return self._send(calls.purge(self._queue, [State.DEAD], limit))

@@ -16,8 +16,8 @@ from duetime.client.transport import (
 from duetime.errors import InvalidSettings
 
 
-class Way(NamedTuple):
-    """`journal` is for a store URL, `token` for a server's."""
+class ConnectOptions(NamedTuple):
+    """How a client is opened. `journal` goes with the URL of a store, `token` with the URL of a server."""
 
     url: str
     token: str | None
@@ -25,22 +25,28 @@ class Way(NamedTuple):
     tracing: bool
 
 
-def open_sync(way: Way) -> SyncTransport:
-    if not way.tracing:
-        return SyncHttp(way.url, way.token) if is_http(way.url) else SyncEmbedded(way.url, way.journal)
+def open_sync(options: ConnectOptions) -> SyncTransport:
+    if not options.tracing:
+        return (
+            SyncHttp(options.url, options.token) if is_http(options.url) else SyncEmbedded(options.url, options.journal)
+        )
     client = _traced()
-    if is_http(way.url):
-        return client.SyncTraced(SyncHttp(way.url, way.token, more_headers=client.trace_headers))
-    return client.SyncTraced(SyncEmbedded(way.url, way.journal))
+    if is_http(options.url):
+        return client.SyncTraced(SyncHttp(options.url, options.token, more_headers=client.trace_headers))
+    return client.SyncTraced(SyncEmbedded(options.url, options.journal))
 
 
-def open_async(way: Way) -> AsyncTransport:
-    if not way.tracing:
-        return AsyncHttp(way.url, way.token) if is_http(way.url) else AsyncEmbedded(way.url, way.journal)
+def open_async(options: ConnectOptions) -> AsyncTransport:
+    if not options.tracing:
+        return (
+            AsyncHttp(options.url, options.token)
+            if is_http(options.url)
+            else AsyncEmbedded(options.url, options.journal)
+        )
     client = _traced()
-    if is_http(way.url):
-        return client.AsyncTraced(AsyncHttp(way.url, way.token, more_headers=client.trace_headers))
-    return client.AsyncTraced(AsyncEmbedded(way.url, way.journal))
+    if is_http(options.url):
+        return client.AsyncTraced(AsyncHttp(options.url, options.token, more_headers=client.trace_headers))
+    return client.AsyncTraced(AsyncEmbedded(options.url, options.journal))
 
 
 def _traced() -> ModuleType:

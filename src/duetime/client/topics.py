@@ -177,7 +177,7 @@ def _path(namespace: str, *rest: str) -> str:
 
 
 def _raw(body: bytes) -> Raw:
-    """As a JSON value: what is JSON already as it is, other text as a string."""
+    """The body as a JSON value: JSON stays as it is, other text becomes a string."""
     try:
         msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -197,11 +197,11 @@ class Topics:
         self._make_id = client.make_id
 
     def list_topics(self) -> list[TopicOut]:
-        """All of them, with their counts."""
+        """All topics of the namespace, with their counts."""
         return self._send(list_topics(self._namespace))
 
     def counters(self) -> CountersOut:
-        """Written, notified, deleted and failed of all of them, also under php-delayqueue's names."""
+        """How many jobs of all topics were written, notified, deleted and failed, also under php-delayqueue's names."""
         return self._send(counters(self._namespace))
 
     def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
@@ -225,11 +225,11 @@ class Topics:
         return self._send(set_status(self._namespace, topic, Status.OFFLINE))
 
     def remove(self, topic: str) -> TopicOut:
-        """Its jobs go to the dead letters as they fall due."""
+        """Remove a topic; its jobs go to the dead letters as they fall due."""
         return self._send(remove(self._namespace, topic))
 
     def test(self, topic: str, body: Any = None) -> SampleOut:
-        """One sample call: what was sent and what came back."""
+        """Make one sample call; answers what was sent and what came back."""
         return self._send(sample(self._namespace, topic, body_bytes(body)))
 
     def add_job(self, topic: str, body: Any, *, id: str | None = None, due_at: Instant | None = None) -> Moved:
@@ -247,11 +247,11 @@ class AsyncTopics:
         self._make_id = client.make_id
 
     async def list_topics(self) -> list[TopicOut]:
-        """All of them, with their counts."""
+        """All topics of the namespace, with their counts."""
         return await self._send(list_topics(self._namespace))
 
     async def counters(self) -> CountersOut:
-        """Written, notified, deleted and failed of all of them, also under php-delayqueue's names."""
+        """How many jobs of all topics were written, notified, deleted and failed, also under php-delayqueue's names."""
         return await self._send(counters(self._namespace))
 
     async def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
@@ -276,11 +276,11 @@ class AsyncTopics:
         return await self._send(set_status(self._namespace, topic, Status.OFFLINE))
 
     async def remove(self, topic: str) -> TopicOut:
-        """Its jobs go to the dead letters as they fall due."""
+        """Remove a topic; its jobs go to the dead letters as they fall due."""
         return await self._send(remove(self._namespace, topic))
 
     async def test(self, topic: str, body: Any = None) -> SampleOut:
-        """One sample call: what was sent and what came back."""
+        """Make one sample call; answers what was sent and what came back."""
         return await self._send(sample(self._namespace, topic, body_bytes(body)))
 
     async def add_job(self, topic: str, body: Any, *, id: str | None = None, due_at: Instant | None = None) -> Moved:

@@ -1,4 +1,4 @@
-"""How Calls travel: over HTTP, or into an engine of this process.
+"""The transports of Calls: over HTTP, or into an engine of this process.
 
 Retries are here, once: a call that certainly did not arrive is sent again, one whose answer was lost only if it is
 repeatable, and a server that asks for patience gets it.

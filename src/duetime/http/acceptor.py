@@ -29,7 +29,7 @@ YIELDS = 5
 
 
 class AcceptorHost(Protocol):
-    """Who serves the connections."""
+    """The listener, as its acceptors see it."""
 
     def is_packed(self) -> bool:
         """There is no room for one more client, and none could be made."""

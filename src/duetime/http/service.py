@@ -87,7 +87,7 @@ def limits_of(settings: Settings) -> HttpLimits:
     )
 
 
-class ClientAddress(Protocol):
+class ClientConnection(Protocol):
     """A connection, as its listener sees it."""
 
     def watch(self, now: float) -> None:
@@ -132,10 +132,10 @@ class Service:
         self.limits = limits
         self.budget = budget
         self.balance = balance
-        self.connections: set[ClientAddress] = set()
+        self.connections: set[ClientConnection] = set()
         self.proxies: TrustedProxies | None = None
         self.refusal_body: RefusalBody = plain_refusal
-        self.spares: set[ClientAddress] = set()
+        self.spares: set[ClientConnection] = set()
         self.parked = 0
         self.requests: set[HttpRequest] = set()
         self.answers: defaultdict[int, int] = defaultdict(int)
@@ -154,7 +154,7 @@ class Service:
         self.date_line = f"date: {formatdate(usegmt=True)}\r\n".encode()
 
     def after(self, seconds: float) -> float:
-        """The earliest tick that is certainly `seconds` away."""
+        """The first tick that is at least `seconds` away."""
         return self.now + seconds + self.tick_s
 
     def begin(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
@@ -166,13 +166,13 @@ class Service:
         self.requests.discard(request)
         self._tell_empty()
 
-    def welcome(self, client: ClientAddress) -> None:
+    def welcome(self, client: ClientConnection) -> None:
         self.connections.add(client)
         if len(self.connections) - len(self.spares) > self.limits.connections:
             self.spares.add(client)
         self.tell_count()
 
-    def settle_in(self, client: ClientAddress) -> bool:
+    def settle_in(self, client: ClientConnection) -> bool:
         """Whether a connection that asks for something may stay after its answer: if there is room by now."""
         if client in self.spares and len(self.connections) - len(self.spares) < self.limits.connections:
             self.spares.discard(client)
@@ -187,14 +187,16 @@ class Service:
         else:
             self.balance.tell(len(self.connections))
 
-    def forget(self, client: ClientAddress) -> None:
+    def forget(self, client: ClientConnection) -> None:
         self.connections.discard(client)
         self.spares.discard(client)
         self.tell_count()
         self._tell_empty()
 
     def is_packed(self) -> bool:
-        """Not even a spare connection is left, and nobody is idle: a sixteenth of the clients would be closed then."""
+        """Whether there is no room, not even for a spare connection, and none could be made: while clients are idle, a
+        sixteenth of all clients is closed, the longest idle ones.
+        """
         limit = self.limits.connections
         return len(self.connections) >= limit + SPARE and not self._shed(limit // 16 + 1)
 
@@ -247,7 +249,9 @@ class Service:
 
 
 class RequestIds:
-    """26 characters like a job's id, at a tenth of its price: chance once a millisecond, then the last four count."""
+    """Makes ids of 26 characters, like job ids and ten times cheaper: random once a millisecond, after that the last
+    four characters count up.
+    """
 
     def __init__(self) -> None:
         self._ms = -1

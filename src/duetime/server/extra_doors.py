@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from duetime.doors.local_guard import local_only
 from duetime.doors.ouqiang import OuqiangDoor
 from duetime.doors.tcp import TcpDoor, TcpOptions
-from duetime.doors.tcp.commands import Commands, Rules
+from duetime.doors.tcp.commands import CommandRules, Commands
 from duetime.errors import InvalidSettings
 from duetime.server.apps import Runtime
 from duetime.settings import Settings
@@ -25,7 +25,7 @@ def has_ouqiang(settings: Settings) -> bool:
 
 def tcp_door(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpDoor:
     settings = runtime.settings
-    rules = Rules(settings.tcp_pool, settings.tcp_namespace, settings.tcp_token, settings.tcp_update_fails)
+    rules = CommandRules(settings.tcp_pool, settings.tcp_namespace, settings.tcp_token, settings.tcp_update_fails)
     options = TcpOptions(tls=read_certificate(settings.tcp_certificate), access_log=runtime.lmstfy.access_log)
     return TcpDoor(Commands(runtime.callbacks.service.jobs, rules), sockets, options)
 

@@ -53,7 +53,7 @@ def listen_at(path: str, mode: int, backlog: int) -> UnixSocket:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None, None, None]:
-    """One server at a time looks at what is in the folder: between two, each could take the other's for stale."""
+    """Lets one server at a time look at the folder: two at once could each take the socket of the other for stale."""
     file = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

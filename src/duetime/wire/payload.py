@@ -34,7 +34,7 @@ class Payload(Struct, rename={"name": "job"}, omit_defaults=False):
     delay: float | None = None
 
 
-class Foreign(Struct, rename={"name": "job"}):
+class ForeignPayload(Struct, rename={"name": "job"}):
     """A payload as others may write it: nothing but the name of the task is needed, and old spellings are read."""
 
     name: str
@@ -70,7 +70,7 @@ class Foreign(Struct, rename={"name": "job"}):
 
 
 _exact = msgspec.json.Decoder(Payload)
-_foreign = msgspec.json.Decoder(Foreign)
+_foreign = msgspec.json.Decoder(ForeignPayload)
 
 
 def read(body: bytes) -> Payload:

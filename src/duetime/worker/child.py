@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from duetime.worker import child_socket
 from duetime.worker.current import JobLink
 from duetime.worker.events import TaskEvent
-from duetime.worker.execution import LoopOfOurOwn, ended_by, execute
+from duetime.worker.execution import ThreadLoop, ended_by, execute
 from duetime.worker.runs import DONE
-from duetime.worker.signals import TimedOut
+from duetime.worker.task_exceptions import TimedOut
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -59,7 +59,7 @@ def serve(app: "App", sock: socket.socket) -> None:
     signal.signal(signal.SIGUSR1, clock.ring)
     signal.signal(STOP_SOON, clock.warn)
     app.listeners.tell(TaskEvent("child_starting"))
-    run_async = LoopOfOurOwn()
+    run_async = ThreadLoop()
     while True:
         message = sock.recv(child_socket.BUFFER)
         if not message or message == child_socket.END:

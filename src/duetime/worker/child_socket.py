@@ -69,7 +69,7 @@ def write_word(number: int, word: str, value: int) -> bytes:
 
 
 def read_answer(message: bytes) -> tuple[int, Outcome | None, tuple[str, int] | None]:
-    """Number, how it ended (None: it has not), and the word about it if there is one."""
+    """The number of a job, how the job ended (None: it still runs), and what its task said about it, if anything."""
     parts: list[Any] = _any.decode(message)
     if len(parts) == 3:
         return parts[0], None, (parts[1], parts[2])

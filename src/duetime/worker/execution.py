@@ -11,8 +11,8 @@ from duetime.errors import DuetimeError
 from duetime.wire.payload import read
 from duetime.worker.current import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.runs import DONE, Ended, Failure, JobInfo, Outcome
-from duetime.worker.signals import Cancel, Fail, Retry, TimedOut
 from duetime.worker.task import Task
+from duetime.worker.task_exceptions import Cancel, Fail, Retry, TimedOut
 
 try:
     import uvloop
@@ -106,8 +106,8 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-class LoopOfOurOwn:
-    """Runs coroutines in a plain thread, on one loop that is kept between them."""
+class ThreadLoop:
+    """An event loop for a plain thread. It runs one coroutine at a time and is kept between them."""
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None

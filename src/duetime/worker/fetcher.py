@@ -34,7 +34,9 @@ VETO_S = 1.0
 
 
 class Fetcher:
-    """Also the pool's host: it keeps the shelf of jobs that are reserved and not handed to the pool."""
+    """Reserves jobs and hands them to the pool, whose host it is. The shelf has the jobs that are reserved and not yet
+    handed over.
+    """
 
     def __init__(
         self, client: AsyncClient, options: WorkerOptions, held: HeldJobs, stop: Callable[[str], None]

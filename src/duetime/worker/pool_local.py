@@ -15,15 +15,17 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from duetime.worker.current import JobLink
-from duetime.worker.execution import LoopOfOurOwn, execute, execute_async
+from duetime.worker.execution import ThreadLoop, execute, execute_async
 from duetime.worker.pool import GRACE_S, PoolHost
 from duetime.worker.runs import BACK, Ended, Failure, Outcome, Run
-from duetime.worker.signals import TimedOut
+from duetime.worker.task_exceptions import TimedOut
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
 
-LATE = Outcome(Ended.TIMED_OUT, Failure("duetime.worker.signals.TimedOut", "the job ran longer than its timeout"))
+LATE = Outcome(
+    Ended.TIMED_OUT, Failure("duetime.worker.task_exceptions.TimedOut", "the job ran longer than its timeout")
+)
 
 
 class LocalSlot:
@@ -128,7 +130,7 @@ class LocalPool:
     # --- in a thread
 
     def _work(self) -> None:
-        run_async = LoopOfOurOwn()
+        run_async = ThreadLoop()
         while (place := self._inbox.get()) is not None:
             place.thread = threading.get_ident()
             link = JobLink(partial(self._say, place.run), self._is_stopping)

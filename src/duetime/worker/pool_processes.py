@@ -29,7 +29,7 @@ CLOSE_S = 5.0
 HEAR = 256
 """Messages of one process that are read before the others get their turn."""
 DIED = "duetime.ProcessDied"
-TIMED_OUT = "duetime.worker.signals.TimedOut"
+TIMED_OUT = "duetime.worker.task_exceptions.TimedOut"
 
 
 class PoolChild:
@@ -99,7 +99,7 @@ class ProcessPool:
         return sum(self._room_of(child) for child in self._children.values())
 
     def _room_of(self, child: PoolChild) -> int:
-        """A process whose job takes long gets none behind it."""
+        """How many more jobs a process takes: none behind a job that takes long."""
         if child.ending or (child.stuck and child.runs):
             return 0
         return max(0, self.depth - len(child.runs))

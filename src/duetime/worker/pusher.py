@@ -85,8 +85,8 @@ def _calls(many: Sequence[Outgoing]) -> Iterator[tuple[Call[Pushed], Sequence[Ou
 
 
 @dataclass(frozen=True)
-class Inside:
-    """A worker's own client, while there is one in this process."""
+class WorkerClient:
+    """The client of the worker that runs in this process."""
 
     client: AsyncClient
     loop: asyncio.AbstractEventLoop
@@ -102,7 +102,7 @@ class ClientPusher:
         self._client: Client | None = None
         self._pid = 0
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
-        self._inside: Inside | None = None
+        self._worker_client: WorkerClient | None = None
 
     def push(self, outgoing: Outgoing) -> Moved:
         pushed = self.send(outgoing.call)
@@ -139,7 +139,7 @@ class ClientPusher:
 
     def send(self, call: Call[Answer]) -> Answer:
         """Send any call from blocking code."""
-        inside = self._inside
+        inside = self._worker_client
         if inside and threading.get_ident() != inside.thread:
             return asyncio.run_coroutine_threadsafe(inside.client.send(call), inside.loop).result()
         return self._blocking().send(call)
@@ -147,8 +147,8 @@ class ClientPusher:
     async def send_async(self, call: Call[Answer]) -> Answer:
         """Send any call from a running event loop."""
         loop = asyncio.get_running_loop()
-        if self._inside and self._inside.loop is loop:
-            return await self._inside.client.send(call)
+        if self._worker_client and self._worker_client.loop is loop:
+            return await self._worker_client.client.send(call)
         client = self._by_loop.get(loop)
         if client is None:
             client = self._by_loop[loop] = connect_async(**self._place)
@@ -157,16 +157,16 @@ class ClientPusher:
     @contextmanager
     def worker(self, client: AsyncClient) -> Generator[None]:
         """Inside it, pushes of this process go through the worker's client."""
-        self._inside = Inside(client, asyncio.get_running_loop(), threading.get_ident())
+        self._worker_client = WorkerClient(client, asyncio.get_running_loop(), threading.get_ident())
         try:
             yield
         finally:
-            self._inside = None
+            self._worker_client = None
 
     def forked(self) -> None:
         """Called in a new process: nothing that was open before belongs to it."""
         self._lock = threading.Lock()
-        self._client, self._inside = None, None
+        self._client, self._worker_client = None, None
         self._by_loop = WeakKeyDictionary()
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ def decide(run: Run, outcome: Outcome, *, policy: Policy, backoff: Backoff | Non
 
 
 def last(run: Run, failure: Failure | None, *, by_hand: bool = False) -> Decision:
-    """The end: by its tries where the store counted the same, so that the dead letter says so."""
+    """The end of a job. Where its tries are used up in the store as well, a release ends it with the reason "tries"."""
     tries = run.delivery.tries
     verb = Verb.RELEASE if 0 < tries <= run.delivery.used else Verb.KILL
     return Decision(verb, failure=failure, failed=True, by_hand=by_hand)

@@ -111,7 +111,7 @@ def cron(expression: str, tz: str = "UTC") -> Cron:
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """What a tick does: the runs to push now, and when to come again."""
+    """What to do at a tick: which runs to push now, and when the next tick is."""
 
     runs: tuple[int, ...]
     next_at: int

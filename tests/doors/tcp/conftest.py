@@ -14,7 +14,7 @@ import pytest
 from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
 from duetime.doors.tcp import TcpDoor, TcpOptions
-from duetime.doors.tcp.commands import Commands, Rules
+from duetime.doors.tcp.commands import CommandRules, Commands
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.names import Queue
@@ -67,10 +67,10 @@ class Site:
         self.port = 0
 
     @asynccontextmanager
-    async def door(self, rules: Rules | None = None, **options: Any) -> AsyncIterator[TcpDoor]:
+    async def door(self, rules: CommandRules | None = None, **options: Any) -> AsyncIterator[TcpDoor]:
         sock = socket.create_server(("127.0.0.1", 0))
         self.port = sock.getsockname()[1]
-        commands = Commands(self.topic_jobs, rules or Rules("default", "shop"))
+        commands = Commands(self.topic_jobs, rules or CommandRules("default", "shop"))
         door = TcpDoor(commands, [sock], TcpOptions(**options))
         await door.start()
         try:

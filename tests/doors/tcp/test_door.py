@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duetime.doors.tcp.commands import Rules
+from duetime.doors.tcp.commands import CommandRules
 from duetime.job import State
 from duetime.names import Queue
 from duetime.topic import Status
@@ -57,7 +57,7 @@ async def test_an_add_of_a_known_id_updates_it_and_succeeds_unless_it_must_fail_
         await add(talk)
         assert await add(talk, body={"b": 2}) == DONE
         assert "b" in (await talk.call(cmd="get", topic="order", id="1001"))["data"]
-    async with site.door(Rules("default", "shop", update_fails=True)), site.talk() as talk:
+    async with site.door(CommandRules("default", "shop", update_fails=True)), site.talk() as talk:
         assert await add(talk, body={"c": 3}) == FAILED
         assert "c" in (await talk.call(cmd="get", topic="order", id="1001"))["data"]
         assert await add(talk, "new") == DONE
@@ -146,7 +146,7 @@ async def test_a_body_that_does_not_fit_into_a_frame_fails(site: Site) -> None:
 
 
 async def test_a_token_may_be_asked_for(site: Site) -> None:
-    async with site.door(Rules("default", "shop", token="secret")), site.talk() as talk:
+    async with site.door(CommandRules("default", "shop", token="secret")), site.talk() as talk:
         assert await add(talk) == FAILED
         assert await add(talk, token="wrong") == FAILED
         assert await add(talk, token="secret") == DONE

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from duetime.doors.tcp.commands import Rules
+from duetime.doors.tcp.commands import CommandRules
 from duetime.job import NewJob
 from tests.doors.tcp.conftest import PLACE, Site
 from tests.doors.tcp.test_door import DONE, FAILED, add
@@ -77,6 +77,6 @@ async def test_a_body_of_another_door_is_shown_somehow(site: Site, body: bytes) 
 
 @pytest.mark.parametrize("token", ["schlüssel", "密钥"])
 async def test_a_token_is_its_bytes_in_utf_8(site: Site, token: str) -> None:
-    async with site.door(Rules("default", "shop", token=token)), site.talk() as talk:
+    async with site.door(CommandRules("default", "shop", token=token)), site.talk() as talk:
         assert await add(talk, token=token) == DONE
         assert await add(talk, token=["x"]) == FAILED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duetime.doors.tcp.commands import Rules
+from duetime.doors.tcp.commands import CommandRules
 from duetime.errors import InvalidSettings
 from duetime.server.extra_doors import read_certificate
 from tests.doors.tcp.conftest import Site, packed
@@ -34,7 +34,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_a_client_that_trusts_the_certificate_is_served(site: Site, pem: Path) -> None:
-    async with site.door(Rules("default", "shop", token="secret"), tls=read_certificate(str(pem))):
+    async with site.door(CommandRules("default", "shop", token="secret"), tls=read_certificate(str(pem))):
         trusting = ssl.create_default_context(cafile=str(pem.with_name("cert.pem")))
         async with site.talk(trusting) as talk:
             assert await talk.call(**ADD) == DONE

@@ -21,7 +21,7 @@ log = logging.getLogger("duetime.doors.tcp")
 
 
 @dataclass(frozen=True)
-class Rules:
+class CommandRules:
     """Where the topics of this door are. `update_fails`: an add that replaces a job answers code 0, as the original
     does. With a token, every request must carry it under the key `token`.
     """
@@ -40,7 +40,7 @@ FAILED = reply(False)
 
 
 class Commands:
-    def __init__(self, topic_jobs: TopicJobs, rules: Rules) -> None:
+    def __init__(self, topic_jobs: TopicJobs, rules: CommandRules) -> None:
         self._topic_jobs = topic_jobs
         self._rules = rules
 

@@ -10,7 +10,7 @@ from duetime.errors import InvalidSettings
 
 @contextmanager
 def pid_file(path: str) -> Generator[None]:
-    """There while the block runs. An old one is replaced: its process may be long gone. Raises InvalidSettings."""
+    """Keeps the file while the block runs; replaces one that a dead process left behind. Raises InvalidSettings."""
     if not path:
         yield
         return

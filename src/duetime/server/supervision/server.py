@@ -13,7 +13,7 @@ from duetime.settings import Settings
 
 
 def run_server(settings: Settings, program: Program) -> None:
-    """Return when it was told to stop. Raises InvalidSettings when it cannot be started so."""
+    """Serve until told to stop. Raises InvalidSettings for settings with which no server can start."""
     notifier = Notifier(os.environ)
     workers = count_workers(settings)
     with pid_file(settings.pid_file):

@@ -36,7 +36,7 @@ class Notifier:
         self._send("STOPPING=1\nSTATUS=draining")
 
     async def keep_alive(self) -> None:
-        """Twice in each period, for as long as this task gets its turns."""
+        """Tell systemd that we live, twice in each period, for as long as the event loop gives this task its turns."""
         while self.watchdog_s:
             self._send("WATCHDOG=1", patience_s=0.0)
             await asyncio.sleep(self.watchdog_s / 2)

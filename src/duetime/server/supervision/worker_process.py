@@ -130,7 +130,7 @@ class WorkerProcess:
             await self._channel.close()
 
     async def _watch(self, channel: Channel) -> None:
-        """See that its event loop turns."""
+        """End the worker if its event loop stands still."""
         while not channel.gone.is_set():
             try:
                 await channel.ask("ping", within_s=HUNG_S)

@@ -60,7 +60,7 @@ class WorkerSlot:
 
     @property
     def pids(self) -> list[int]:
-        """Of all that live here, also of one that is being drained."""
+        """The pids of all worker processes in this slot, also of one that is being drained."""
         return [child.pid for child in (self.child, *self._outgoing) if child is not None and child.code is None]
 
     def describe(self) -> WorkerInfo:
@@ -70,7 +70,7 @@ class WorkerSlot:
         return WorkerInfo(self.start.name, child.pid, child.state, self.restarts, child.started_at)
 
     async def keep(self) -> None:
-        """Until it is left, or its first worker refuses its settings."""
+        """Keep a worker in this slot, until the slot is left or its first worker refuses its settings."""
         failures = 0
         while not self._leaving.is_set():
             child = self.child = self._child(self.start)
@@ -92,7 +92,7 @@ class WorkerSlot:
             await self._pause(child, error if child is launched else "", self._wait_ms(child, failures))
 
     async def _launch(self, child: WorkerProcess) -> str:
-        """Why it could not be launched; empty if it was."""
+        """Launch a worker. Answers why that was not possible; empty if it was."""
         try:
             await child.launch(self._command, self._handlers)
         except OSError as error:
