@@ -34,9 +34,9 @@ async def test_a_job_that_is_finished_before_its_push_is_repeated_is_done_once(
     async with serve(MemoryStore()) as served, LosingProxy(int(served.url.rpartition(":")[2])) as proxy:
 
         async def finish() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await served.engine.store.counts([QUEUE]))[0].total:
-                    deliveries = await served.engine.reserve([QUEUE], limit=10, wait_ms=20_000)
+                    deliveries = await served.engine.reserve([QUEUE], limit=10, wait_ms=60_000)
                     done.extend(one.lease.id for one in deliveries)
                     await served.engine.ack([one.lease for one in deliveries])
 
