@@ -32,7 +32,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     while True:
         event = await receive()
         if event["type"] != "http.request":
-            raise ClientGone("the client has gone")
+            raise ClientGone
         chunk: bytes = event.get("body", b"")
         size += len(chunk)
         if size > limit:

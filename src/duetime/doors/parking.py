@@ -52,4 +52,4 @@ class WhileConnected:
     ) -> None:
         self._watcher.cancel()
         if self._gone and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise ClientGone("the client has gone") from None
+            raise ClientGone from None

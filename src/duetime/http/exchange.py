@@ -32,6 +32,9 @@ DISCONNECT: Message = {"type": "http.disconnect"}
 class ClientGone(OSError):
     """The client closed its connection before its answer was written."""
 
+    def __init__(self, message: str = "the client has gone") -> None:
+        super().__init__(message)
+
 
 class ClientWire(Protocol):
     """A connection, as its exchange sees it."""
@@ -245,7 +248,7 @@ class Exchange:
         For an application that has its answer ready, and only where `send` is this exchange's own.
         """
         if self.gone:
-            raise ClientGone("the client has gone")
+            raise ClientGone
         if len(body) > SMALL:
             self._check_room(len(body))
         if not self.keep or self.more_body or status in NO_BODY or self.scope["method"] == "HEAD":
@@ -268,7 +271,7 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         if self.gone:
-            raise ClientGone("the client has gone")
+            raise ClientGone
         kind = message["type"]
         if kind == "http.response.start" and self._response is None:
             self._response = message

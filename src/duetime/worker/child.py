@@ -37,7 +37,7 @@ class RunClock:
     def ring(self, *_: object) -> None:
         if self.running:
             self.running = False
-            raise TimedOut("the job ran longer than its timeout")
+            raise TimedOut
 
     def warn(self, *_: object) -> None:
         self.stopping = True

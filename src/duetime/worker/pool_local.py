@@ -18,14 +18,12 @@ from duetime.worker.current import JobLink
 from duetime.worker.execution import ThreadLoop, execute, execute_async
 from duetime.worker.pool import GRACE_S, PoolHost
 from duetime.worker.runs import BACK, Ended, Failure, Outcome, Run
-from duetime.worker.task_exceptions import TimedOut
+from duetime.worker.task_exceptions import TIMED_OUT, TimedOut
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
 
-LATE = Outcome(
-    Ended.TIMED_OUT, Failure("duetime.worker.task_exceptions.TimedOut", "the job ran longer than its timeout")
-)
+LATE = Outcome(Ended.TIMED_OUT, Failure(TIMED_OUT, str(TimedOut())))
 
 
 class LocalSlot:

@@ -20,6 +20,7 @@ from duetime.worker.fork_server import ForkServer
 from duetime.worker.memory import resident_mb
 from duetime.worker.pool import GRACE_S, PoolHost
 from duetime.worker.runs import BACK, DONE, Ended, Failure, Outcome, Run
+from duetime.worker.task_exceptions import TIMED_OUT
 
 log = logging.getLogger("duetime.worker")
 
@@ -29,7 +30,6 @@ CLOSE_S = 5.0
 HEAR = 256
 """Messages of one process that are read before the others get their turn."""
 DIED = "duetime.ProcessDied"
-TIMED_OUT = "duetime.worker.task_exceptions.TimedOut"
 
 
 class PoolChild:

@@ -16,9 +16,10 @@ from msgspec import Raw
 
 from duetime.backoff import Backoff, Fixed, Listed, parse
 from duetime.clock import Duration, Instant, duration_ms, instant_ms
+from duetime.engine.admission import check_tries
 from duetime.errors import InvalidRequest
 from duetime.ids import LENGTH, decode
-from duetime.job import DEFAULT_TRIES, MAX_TRIES, Event, Moved, NewJob
+from duetime.job import DEFAULT_TRIES, Event, Moved, NewJob
 from duetime.names import check_queue
 from duetime.wire.payload import Payload, write
 from duetime.worker.arguments import Arguments
@@ -52,8 +53,7 @@ class TaskOptions:
 
     def check(self, namespace: str) -> None:
         check_queue(namespace, self.queue)
-        if not 0 <= self.tries <= MAX_TRIES:
-            raise InvalidRequest(f"tries lie between 0 (unlimited) and {MAX_TRIES}: {self.tries}")
+        check_tries(self.tries)
 
 
 class Task(Generic[P, R]):

@@ -21,3 +21,10 @@ class Fail(Exception):
 
 class TimedOut(BaseException):
     """The job ran longer than it may. Raised inside the task, so that it can clean up; it ends all the same."""
+
+    def __init__(self) -> None:
+        super().__init__("the job ran longer than its timeout")
+
+
+TIMED_OUT = f"{TimedOut.__module__}.{TimedOut.__qualname__}"
+"""How a failure names it."""

@@ -11,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 
 from duetime.doors.asgi import read_body, send_answer
 from duetime.doors.ouqiang.jobs import OuqiangJobs
-from duetime.doors.ouqiang.messages import Named, Pop, PushMessage, answer, parse
+from duetime.doors.ouqiang.messages import Named, Pop, PushMessage, answer, not_empty, parse
 from duetime.doors.parking import park
 from duetime.doors.tokens import bearer, same_secret, token_in_query
 from duetime.engine import Engine
-from duetime.errors import DuetimeError, InvalidId, InvalidRequest, Unauthorized
+from duetime.errors import DuetimeError, InvalidId, Unauthorized
 from duetime.http.exchange import ClientGone
 from duetime.job import Delivery
 from duetime.names import check_id
@@ -89,8 +89,7 @@ class OuqiangDoor:
 
     async def _pop(self, scope: Scope, receive: Receive, body: bytes) -> bytes:
         pop: Pop = parse(body, Pop)
-        if not pop.topic.strip():
-            raise InvalidRequest("topic must not be empty")
+        not_empty("topic", pop.topic)
         found = await park(scope, receive, self._jobs.pop(pop.topic), None)
         if found is None:
             return answer(0, "no job")
@@ -112,8 +111,7 @@ class OuqiangDoor:
 
 def _id(named: Named) -> str | None:
     """None for an id that no job can have. This door treats it as an unknown id, which is no error."""
-    if not (job_id := named.id.strip()):
-        raise InvalidRequest("id must not be empty")
+    job_id = not_empty("id", named.id)
     try:
         return check_id(job_id)
     except InvalidId:

@@ -12,6 +12,13 @@ MAX_DELAY_S = 2**31
 MAX_TTR_S = 86_400
 
 
+def not_empty(name: str, text: str) -> str:
+    """The text, trimmed. Raises InvalidRequest if nothing is left."""
+    if not (trimmed := text.strip()):
+        raise InvalidRequest(f"{name} must not be empty")
+    return trimmed
+
+
 class PushMessage(Struct):
     """`delay` and `ttr` are seconds."""
 
@@ -23,11 +30,8 @@ class PushMessage(Struct):
 
     def checked(self, namespace: str) -> "PushMessage":
         """Trimmed, and within the ranges of the protocol and of our names. Raises InvalidRequest."""
-        push = PushMessage(self.topic.strip(), self.id.strip(), self.delay, self.ttr, self.body.strip())
-        if not push.id:
-            raise InvalidRequest("id must not be empty")
-        if not push.topic:
-            raise InvalidRequest("topic must not be empty")
+        job_id, topic = not_empty("id", self.id), not_empty("topic", self.topic)
+        push = PushMessage(topic, job_id, self.delay, self.ttr, self.body.strip())
         if not 1 <= push.delay <= MAX_DELAY_S:
             raise InvalidRequest(f"delay is 1 to {MAX_DELAY_S} seconds")
         if not 1 <= push.ttr <= MAX_TTR_S:
