@@ -104,7 +104,7 @@ def stubborn() -> None:
             continue
 
 
-@app.task(tries=1, retry_until="1s", backoff="100ms")
+@app.task(tries=1, retry_until="3s", backoff="100ms")
 def until_then() -> None:
     raise ValueError("not yet")
 
@@ -155,12 +155,12 @@ def grow(megabytes: int) -> None:
     note("grown")
 
 
-@app.task(timeout="300ms")
+@app.task(timeout="2s")
 def extended() -> None:
     job = duetime.current_job()
     job.progress(2, 5)
-    job.extend("10s")
-    time.sleep(0.6)
+    job.extend("60s")
+    time.sleep(2.5)
     note("ran", key="extended", queue=job.queue)
 
 

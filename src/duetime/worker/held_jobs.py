@@ -111,7 +111,9 @@ class HeldJobs:
     # --- what the pool says
 
     def began(self, run: Run) -> None:
-        self.teller.tell("processing", run)
+        if not run.was_announced:
+            run.was_announced = True
+            self.teller.tell("processing", run)
 
     def ended(self, run: Run, outcome: Outcome) -> None:
         run.ended_at = time.monotonic()

@@ -105,7 +105,8 @@ class ProcessPool:
         return max(0, self.depth - len(child.runs))
 
     def submit(self, run: Run) -> bool:
-        child = max(self._children.values(), key=self._room_of, default=None)
+        # A process from which a job was taken back is slow: others first.
+        child = max(self._children.values(), key=lambda one: (self._room_of(one), not one.stuck), default=None)
         if child is None or not self._room_of(child):
             return False
         message = child_socket.write_job(run.number, run.info())
@@ -183,6 +184,7 @@ class ProcessPool:
 
     def _return(self, runs: list[Run]) -> None:
         for run in reversed(runs):
+            run.take_back()
             self._host.returned(run)
 
     def check_memory(self, limit_mb: float) -> None:

@@ -81,6 +81,7 @@ class Run:
         "reserved_at",
         "started_at",
         "timeout_s",
+        "was_announced",
     )
 
     def __init__(self, number: int, delivery: Delivery, payload: Payload, *, timeout_s: float, lease_s: float) -> None:
@@ -95,6 +96,7 @@ class Run:
         self.deadline = 0.0
         self.lost = False
         self.renewing = False
+        self.was_announced = False
         self.progress = -1
         self.outcome = DONE
 
@@ -102,6 +104,10 @@ class Run:
         """The run begins now, and so does its timeout."""
         self.started_at = time.monotonic()
         self.deadline = self.started_at + self.timeout_s if self.timeout_s else 0.0
+
+    def take_back(self) -> None:
+        """The process that should run the job has not taken it: it has not begun after all."""
+        self.started_at = self.deadline = 0.0
 
     @property
     def duration_ms(self) -> float:
