@@ -92,7 +92,7 @@ async def test_more_idle_connections_than_allowed_make_room_for_who_asks(start_s
 
 
 async def test_slow_headers_end_while_others_are_served(start_server: StartServer, scale: int) -> None:
-    server = start_server("--store", "memory:", DUETIME_HEADER_TIMEOUT="1s")
+    server = start_server("--store", "memory:", DUETIME_HEADER_TIMEOUT="3s")
     before = memory_of(server)
     drip = b"PUT /api/ns/q HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"x" * 1000
     async with connections(server, IDLE * scale, drip) as peers:
@@ -104,7 +104,7 @@ async def test_slow_headers_end_while_others_are_served(start_server: StartServe
 
 
 async def test_slow_bodies_end_while_others_are_served(start_server: StartServer, scale: int) -> None:
-    server = start_server("--store", "memory:", DUETIME_BODY_TIMEOUT="1s")
+    server = start_server("--store", "memory:", DUETIME_BODY_TIMEOUT="3s")
     drip = b"PUT /api/ns/q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nx"
     async with connections(server, IDLE * scale // 2, drip) as peers:
         await serve_healthy(server)

@@ -20,19 +20,21 @@ from tests.plugins.redis_server import RedisServer
 from tests.plugins.served import StartServer
 from tests.plugins.until import until
 
-JOBS = 180
+JOBS = 60
 
 
-async def work_under_faults(redis_server: RedisServer, start_server: StartServer, journal: Path) -> AnsweredLoad:
+async def work_under_faults(
+    redis_server: RedisServer, start_server: StartServer, journal: Path, jobs: int
+) -> AnsweredLoad:
     """Replies of Redis are cut, and one of two workers is killed."""
     async with LosingProxy(redis_server.port) as proxy:
         server = await asyncio.to_thread(
             start_server, "--workers", "2", DUETIME_STORE=f"{proxy.url}?timeout=2", DUETIME_JOURNAL=str(journal)
         )
-        async with loaded(server, redis_server.url, JOBS) as load:
-            await until(lambda: len(load.pushed) > JOBS // 4, deadline_s=200)
+        async with loaded(server, redis_server.url, jobs) as load:
+            await until(lambda: len(load.pushed) > jobs // 4, deadline_s=200)
             os.kill(server.workers()[0], signal.SIGKILL)
-            await cut_replies(proxy, load, JOBS)
+            await cut_replies(proxy, load, jobs)
     return load
 
 
@@ -46,10 +48,10 @@ async def held(url: str, ids: set[str]) -> dict[Key, bytes]:
 @pytest.mark.store_kind("redis")
 @pytest.mark.timeout(900)
 def test_a_wiped_store_loses_nothing_that_was_answered(
-    spark: SparkSession, start_redis: Callable[..., RedisServer], start_server: StartServer, tmp_path: Path
+    spark: SparkSession, start_redis: Callable[..., RedisServer], start_server: StartServer, tmp_path: Path, scale: int
 ) -> None:
     redis_server, journal = start_redis(), tmp_path / "journal"
-    load = asyncio.run(work_under_faults(redis_server, start_server, journal))
+    load = asyncio.run(work_under_faults(redis_server, start_server, journal, JOBS * scale))
     lake, beside = Lake(spark, str(tmp_path / "lake")), Beside(redis_server.url)
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
