@@ -139,7 +139,7 @@ def test_the_table_of_endpoints_is_the_table_of_routes(protocol: str) -> None:
         taken = " + ".join(filter(None, [route.takes and route.takes.__name__, route.query and "query"]))
         given = ", ".join(f"{status} {kind.__name__}" for status, kind in route.gives.items())
         needs = " + ".join(route.needs)
-        return [route.method, f"`{route.path}`", f"[{route.name}](#{route.name})", needs, taken, given]
+        return [f"`{route.method} {route.path}`", f"[{route.name}](#{route.name})", needs, taken, given]
 
     assert rows(section(protocol, "Endpoints")) == [row(route) for route in ROUTES]
 
