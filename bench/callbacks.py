@@ -133,13 +133,13 @@ async def courier(url: str, store: str, jobs: int, in_flight: int) -> float:
 
 
 async def bare(url: str, jobs: int, in_flight: int) -> float:
-    letter = CallbackRequest(
+    request = CallbackRequest(
         "POST", url, {"content-type": "application/x-www-form-urlencoded"}, "order=1234567890&customer=ann"
     )
     async with Caller(AllowedTargets(LOOPBACK)) as caller:
 
         async def call() -> None:
-            answer = await caller.call(letter, timeout_ms=10_000, verify=True)
+            answer = await caller.call(request, timeout_ms=10_000, verify=True)
             assert answer.status == 200, answer
 
         return await _many(call, jobs, in_flight)

@@ -2,8 +2,8 @@
 
 `store_kind` is the parameter that selects and counts tests per store. The doors pass the same suite: `http` and
 `http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what no
-door offers, marked `store_only`, stay out of it. A group of stores passes it too, less what one_place.py names. Every
-test ends with a proof that the store it leaves behind is sound.
+door offers, marked `store_only`, stay out of it. A group of stores passes it too, less what not_in_groups.py names.
+Every test ends with a proof that the store it leaves behind is sound.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +17,7 @@ from duetime.client import connect, connect_async
 from duetime.clock import ManualClock
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
-from tests.contract.one_place import ONE_PLACE
+from tests.contract.not_in_groups import NOT_IN_GROUPS
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
 from tests.doors.v1.server import serve
 
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         kind = getattr(item, "callspec", None) and item.callspec.params.get("store_kind")
         unasked = kind in DOOR_KINDS and ("store" not in item.fixturenames or item.get_closest_marker("store_only"))
-        unasked = unasked or (kind == GROUP and getattr(item, "originalname", "") in ONE_PLACE)
+        unasked = unasked or (kind == GROUP and getattr(item, "originalname", "") in NOT_IN_GROUPS)
         (left_out if unasked else kept).append(item)
     if left_out:
         items[:] = kept

@@ -32,7 +32,7 @@ class World:
     """One server process's worth of callbacks, and the words that tests are written in."""
 
     pools: Pools
-    mirror: RegistryCopy
+    registry_copy: RegistryCopy
     courier: Courier
     service: TopicService
     receiver: Receiver
@@ -129,11 +129,14 @@ async def world(receiver: Receiver, options: CourierOptions, store_url: str) -> 
 
     async with (
         Pools({"default": store_url}, open_store=open_store) as pools,
-        RegistryCopy(lambda: pools.registry) as mirror,
+        RegistryCopy(lambda: pools.registry) as registry_copy,
     ):
-        async with Courier(pools, mirror, options=options, alert=alert) as courier:
+        async with Courier(pools, registry_copy, options=options, alert=alert) as courier:
             service = TopicService(
-                lambda: pools.registry, pools.engine, topics=TopicRegistry(lambda: pools.registry, mirror), zone=UTC
+                lambda: pools.registry,
+                pools.engine,
+                topics=TopicRegistry(lambda: pools.registry, registry_copy),
+                zone=UTC,
             )
-            yield World(pools, mirror, courier, service, receiver, alerts)
+            yield World(pools, registry_copy, courier, service, receiver, alerts)
         assert await pools.engine("default").store.check() == []

@@ -416,7 +416,7 @@ class TestShortGrace:
 
 
 async def test_two_couriers_share_the_work(world: World, receiver: Receiver) -> None:
-    async with Courier(world.pools, world.mirror, options=CourierOptions(allowed=LOOPBACK, grace_s=2)):
+    async with Courier(world.pools, world.registry_copy, options=CourierOptions(allowed=LOOPBACK, grace_s=2)):
         await world.topic()
         for number in range(100):
             await world.add(str(number))

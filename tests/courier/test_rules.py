@@ -110,16 +110,16 @@ async def test_a_job_is_due_after_the_topics_delay_or_at_its_fix_time(world: Wor
 
 async def test_get_and_delete_by_topic_and_id_also_while_offline(world: World) -> None:
     await world.topic(delay_ms=3_600_000)
-    desk, place = world.service.jobs, world.place("mail")
+    topic_jobs, place = world.service.jobs, world.place("mail")
     await world.add("a:1", to="ann")
     await world.topics.set_status(place, Status.OFFLINE)
 
-    assert msgspec.json.decode(await desk.get(place, "a:1"))["to"] == "ann"
-    assert (await desk.delete(place, "a:1")).event is Event.CANCELLED
+    assert msgspec.json.decode(await topic_jobs.get(place, "a:1"))["to"] == "ann"
+    assert (await topic_jobs.delete(place, "a:1")).event is Event.CANCELLED
     with pytest.raises(JobNotFound):
-        await desk.get(place, "a:1")
+        await topic_jobs.get(place, "a:1")
     with pytest.raises(JobNotFound):
-        await desk.delete(place, "a:1")
+        await topic_jobs.delete(place, "a:1")
 
 
 async def test_unregistered_and_offline_topics_take_no_jobs_but_deliver_what_they_have(

@@ -185,23 +185,23 @@ async def test_callbacks_of_one_that_is_down_wait_and_all_others_are_made_once(s
     async with AsyncExitStack() as stack:
         receiver = await stack.enter_async_context(Receiver())
         pools = await stack.enter_async_context(Pools({"default": "memory:", "wide": wide}, open_store=open_store))
-        mirror = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
-        courier = await stack.enter_async_context(Courier(pools, mirror, options=OPTIONS))
-        topics = TopicRegistry(lambda: pools.registry, mirror)
-        desk = TopicJobs(pools.engine, topics, zone=UTC)
+        registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
+        courier = await stack.enter_async_context(Courier(pools, registry_copy, options=OPTIONS))
+        topics = TopicRegistry(lambda: pools.registry, registry_copy)
+        topic_jobs = TopicJobs(pools.engine, topics, zone=UTC)
         await topics.add(place, Topic(key="mail", callback=receiver.url))
 
         def called() -> list[str]:
             return sorted(call.fields["id"] for call in receiver.calls)
 
         for job_id in IDS[:30]:
-            await desk.add(place, job_id, {"id": job_id})
+            await topic_jobs.add(place, job_id, {"id": job_id})
         await receiver.got(30)
 
         await topics.set_status(place, Status.ONLINE, halted="until one is down")
         await until(lambda: not courier.streaks())
         for job_id in IDS[30:]:
-            await desk.add(place, job_id, {"id": job_id})
+            await topic_jobs.add(place, job_id, {"id": job_id})
         members["b"].stop()
         await topics.set_status(place, Status.ONLINE)
         lost = {job_id for job_id in IDS[30:] if home(QUEUE, job_id, ("a", "b", "c")) == "b"}

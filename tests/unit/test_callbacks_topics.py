@@ -97,15 +97,15 @@ async def test_topics_are_added_changed_and_removed() -> None:
 async def test_a_change_by_another_process_is_seen_at_once() -> None:
     store = MemoryStore()
     ours = TopicRegistry(lambda: store.registry)
-    async with RegistryCopy(lambda: store.registry) as mirror:
-        followed = TopicRegistry(lambda: store.registry, mirror)
+    async with RegistryCopy(lambda: store.registry) as registry_copy:
+        followed = TopicRegistry(lambda: store.registry, registry_copy)
         with pytest.raises(TopicNotFound):
             await followed.find(PLACE)
         await ours.add(PLACE, a_topic())
         assert (await followed.find(PLACE)).callback == URL
-        version = await mirror.changed(0)
+        version = await registry_copy.changed(0)
         await ours.edit(PLACE, {"name": "Mails"})
-        await mirror.changed(version)
+        await registry_copy.changed(version)
         assert (await followed.find(PLACE)).name == "Mails"
 
 

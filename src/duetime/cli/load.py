@@ -76,7 +76,7 @@ class Loader:
     def __init__(
         self, client: Client, queue: Queue, name: str, defaults: JobFields, if_exists: IfExists, *, as_json: bool
     ) -> None:
-        self.tally = LoadCounts()
+        self.counts = LoadCounts()
         self._client = client
         self._queue = queue
         self._name = name
@@ -91,7 +91,7 @@ class Loader:
                 self._send(chunk)
                 self._last_line = chunk[-1].number
             if progress:
-                progress.show(bytes_read, self.tally)
+                progress.show(bytes_read, self.counts)
 
     def _chunks(self, source: BinaryIO) -> Iterator[tuple[list[FileLine], int]]:
         """The lines of one call after the other, with the bytes read so far."""
@@ -132,7 +132,7 @@ class Loader:
                 raise self._interrupted(error) from error
         for line, answer in zip(chunk, answers, strict=True):
             if isinstance(answer, Moved):
-                self.tally.count(answer)
+                self.counts.count(answer)
             elif answer is not None:
                 self._refuse(line.number, answer)
 
@@ -141,7 +141,7 @@ class Loader:
         return StoreUnavailable(f"{error.message} ({done})", line=self._last_line, **error.fields)
 
     def _refuse(self, number: int, error: DuetimeError) -> None:
-        self.tally.failed += 1
+        self.counts.failed += 1
         if self._as_json:
             document = {"file": self._name, "line": number, **error_document(error)}
             text = msgspec.json.encode(document).decode()
@@ -190,13 +190,13 @@ class ProgressBar:
         )
         self._task = self.progress.add_task(name, total=total_bytes, jobs=0, rate=0.0, failed=0)
 
-    def show(self, bytes_read: int, tally: LoadCounts) -> None:
+    def show(self, bytes_read: int, counts: LoadCounts) -> None:
         self.progress.update(
             self._task,
             completed=bytes_read,
-            jobs=tally.pushed,
-            rate=tally.pushed / tally.seconds,
-            failed=tally.failed,
+            jobs=counts.pushed,
+            rate=counts.pushed / counts.seconds,
+            failed=counts.failed,
         )
 
 
@@ -209,7 +209,7 @@ def load_file(target: Target, queue: Queue, path: Path, defaults: JobFields, if_
             bar = _progress_bar(path, name, as_json=target.json)
             with bar.progress if bar else nullcontext():
                 loader.run(source, bar)
-    _report(loader.tally, queue, name, target)
+    _report(loader.counts, queue, name, target)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -227,23 +227,23 @@ def _progress_bar(path: Path, name: str, *, as_json: bool) -> ProgressBar | None
     return ProgressBar(name, path.stat().st_size if path.is_file() else None)
 
 
-def _report(tally: LoadCounts, queue: Queue, name: str, target: Target) -> None:
+def _report(counts: LoadCounts, queue: Queue, name: str, target: Target) -> None:
     document = {
         "namespace": queue.namespace,
         "queue": queue.name,
         "file": name,
-        "accepted": tally.accepted,
-        "kept": tally.kept,
-        "replaced": tally.replaced,
-        "failed": tally.failed,
-        "seconds": round(tally.seconds, 3),
-        "jobs_per_second": round(tally.pushed / tally.seconds, 1),
+        "accepted": counts.accepted,
+        "kept": counts.kept,
+        "replaced": counts.replaced,
+        "failed": counts.failed,
+        "seconds": round(counts.seconds, 3),
+        "jobs_per_second": round(counts.pushed / counts.seconds, 1),
     }
-    parts = [f"{tally.accepted:,} accepted"]
-    parts += [f"{tally.kept:,} kept"] if tally.kept else []
-    parts += [f"{tally.replaced:,} replaced"] if tally.replaced else []
-    parts += [f"{tally.failed:,} refused"] if tally.failed else []
-    text = f"{queue}: {', '.join(parts)} in {tally.seconds:.1f}s ({tally.pushed / tally.seconds:,.0f} jobs/s)"
+    parts = [f"{counts.accepted:,} accepted"]
+    parts += [f"{counts.kept:,} kept"] if counts.kept else []
+    parts += [f"{counts.replaced:,} replaced"] if counts.replaced else []
+    parts += [f"{counts.failed:,} refused"] if counts.failed else []
+    text = f"{queue}: {', '.join(parts)} in {counts.seconds:.1f}s ({counts.pushed / counts.seconds:,.0f} jobs/s)"
     Answer(as_json=target.json).tell(document, text)
-    if tally.failed:
-        raise LinesRefused(f"{tally.failed:,} of {tally.failed + tally.pushed:,} lines of {name} were not pushed")
+    if counts.failed:
+        raise LinesRefused(f"{counts.failed:,} of {counts.failed + counts.pushed:,} lines of {name} were not pushed")

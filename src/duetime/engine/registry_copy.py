@@ -18,7 +18,7 @@ from duetime.backoff import Outage
 from duetime.errors import DuetimeError
 from duetime.stores.registry import Record, Registry
 
-log = logging.getLogger("duetime.mirror")
+log = logging.getLogger("duetime.registry")
 
 CHECK_EVERY_S = 0.9
 """A bit under a second, so that the look itself still falls into it."""

@@ -64,4 +64,4 @@ THE_GROUPS_OWN_RECORD = """
     test_what_changed_since
 """
 
-ONE_PLACE = frozenset("".join([ORDER, BOUNDS, ALL_OR_NOTHING, CAPS_AND_MARKS, THE_GROUPS_OWN_RECORD]).split())
+NOT_IN_GROUPS = frozenset("".join([ORDER, BOUNDS, ALL_OR_NOTHING, CAPS_AND_MARKS, THE_GROUPS_OWN_RECORD]).split())
