@@ -74,6 +74,15 @@ class InvalidRequest(DuetimeError):
     code = "invalid_request"
     status = 400
 
+    @classmethod
+    def not_both(cls, one: str, other: str) -> Self:
+        """The caller gave two fields that exclude each other."""
+        return cls(f"give {one} or {other}, not both")
+
+    @classmethod
+    def of_tries(cls, tries: int, most: int, **fields: Any) -> Self:
+        return cls(f"tries lie between 0 (unlimited) and {most}: {tries}", **fields)
+
 
 class InvalidName(InvalidRequest):
     """A name may hold ASCII letters, digits, '-', '_' and '.', at most 255 of them."""
@@ -280,6 +289,10 @@ class StoreUnavailable(DuetimeError):
 
     code = "store_unavailable"
     status = 503
+
+    @classmethod
+    def stopping(cls) -> Self:
+        return cls("the engine is stopping")
 
     @property
     def outcome_unknown(self) -> bool:

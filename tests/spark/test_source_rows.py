@@ -158,7 +158,7 @@ def test_the_two_tables_have_the_same_columns() -> None:
     [
         ("1 body", "the column body cannot be of type int"),
         ("'x' body, 'tomorrow' due_at", "due_at cannot be of type string; it is a timestamp, a date, or epoch milli"),
-        ("'x' body, current_timestamp() due_at, 5 delay", "give due_at or delay, not both"),
+        ("'x' body, current_timestamp() due_at, 5 delay", "give delay or due_at, not both"),
     ],
 )
 def test_columns_of_the_wrong_type(spark: SparkSession, columns: str, problem: str) -> None:

@@ -40,7 +40,7 @@ class JobFields(TypedDict, total=False):
 def new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJob:
     delay, due_at = options.get("delay"), options.get("due_at")
     if delay is not None and due_at is not None:
-        raise InvalidRequest("give delay or due_at, not both")
+        raise InvalidRequest.not_both("delay", "due_at")
     return NewJob(
         options.get("id") or make_id(),
         encode_body(body),

@@ -31,7 +31,7 @@ def check_job(job: NewJob, *, max_body: int) -> None:
     if len(job.body) > max_body:
         raise BodyTooLarge(f"the body of {job.id!r} has {len(job.body)} bytes; at most {max_body} are taken", id=job.id)
     if not 0 <= job.tries <= MAX_TRIES:
-        raise InvalidRequest(f"tries lie between 0 (unlimited) and {MAX_TRIES}: {job.tries}", id=job.id)
+        raise InvalidRequest.of_tries(job.tries, MAX_TRIES, id=job.id)
     if not 0 <= job.delay_ms <= MAX_DURATION or not 0 <= job.ttl_ms <= MAX_DURATION:
         raise InvalidTime(f"delay and ttl of {job.id!r} lie between 0 and {MAX_DURATION} ms", id=job.id)
     if job.due_at is not None and not 0 <= job.due_at <= MAX_INSTANT:
@@ -70,7 +70,7 @@ def check_text(*texts: str) -> None:
 
 def check_tries(tries: int) -> None:
     if not 0 <= tries <= MAX_TRIES:
-        raise InvalidRequest(f"tries lie between 0 (unlimited) and {MAX_TRIES}: {tries}")
+        raise InvalidRequest.of_tries(tries, MAX_TRIES)
 
 
 def check_times(*, delay_ms: int = 0, ttl_ms: int = 0, due_at: int | None = None) -> None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 
-from duetime.engine.duties import OUTAGE
+from duetime.backoff import Outage
 from duetime.engine.engine import Engine
 from duetime.engine.observers import Watched
 from duetime.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
@@ -153,20 +153,20 @@ class Pools:
 
     async def _keep(self, pool: Pool) -> None:
         """Hold the pool open until the end, opening it again whenever it broke."""
-        failures = 0
+        outage = Outage()
         while not self._stop.is_set():
             try:
                 watched = await self._open(pool)
             except InvalidSettings as error:
-                self._failed(pool, error, failures)
+                self._failed(pool, error, outage)
                 raise
             except DuetimeError as error:
-                self._failed(pool, error, failures)
+                self._failed(pool, error, outage)
             else:
-                failures = 0
+                outage.worked()
                 await self._serve(pool, watched)
-            failures += 1
-            await self._pause(OUTAGE.delay_ms(failures) / 1000)
+                outage.failed()
+            await self._pause(outage.pause_s)
 
     async def _open(self, pool: Pool) -> Watched:
         store = await self._open_store(pool.url)
@@ -191,10 +191,10 @@ class Pools:
             pool.engine = None
             await store.close()
 
-    def _failed(self, pool: Pool, error: DuetimeError, failures: int) -> None:
+    def _failed(self, pool: Pool, error: DuetimeError, outage: Outage) -> None:
         pool.error = error
         pool.tried.set()
-        if failures == 0:
+        if outage.failed():
             log.warning("pool_unavailable", extra={"pool": pool.name, "error": error.message})
 
     async def _pause(self, seconds: float) -> None:

@@ -303,7 +303,7 @@ class WaitingRoom:
         for desk in self._desks.values():
             desk.cancel_timer()
             for waiter in desk.parked:
-                waiter.fail(StoreUnavailable("the engine is stopping"))
+                waiter.fail(StoreUnavailable.stopping())
 
     async def due(self, queues: Sequence[Queue]) -> list[Queue]:
         """Those whose head has fallen due or is about to, in their order; the others' timers are set by the way."""

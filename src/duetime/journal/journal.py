@@ -104,7 +104,10 @@ class Journal:
                 "kept for deliveries and acks",
             )
         if self.writer.failure:
-            raise StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
+            raise self._unwritable()
+
+    def _unwritable(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
 
     def ready(self, *, sure: bool = True) -> None:
         """Can what happens be recorded? Raises StoreUnavailable; nothing was done then. `sure`: something will happen,
@@ -115,7 +118,7 @@ class Journal:
         if sure and not self.writer.is_open:
             self._open()
         if self.writer.backlog > MAX_BACKLOG:
-            raise StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
+            raise self._unwritable()
 
     def record(self, drafts: Iterable[Draft], *, promise: bool = False) -> None:
         """Write down what happened. `promise`: the caller will ask for the promise, and there is no need to hurry

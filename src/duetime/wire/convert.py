@@ -152,7 +152,7 @@ _PRIORITIES: Mapping[str, Priority] = {priority.name.lower(): priority for prior
 def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
     """The kernel's job; raises InvalidRequest or InvalidTime for what does not fit together."""
     if job.delay is not UNSET and job.due_at is not UNSET:
-        raise InvalidRequest("give delay or due_at, not both")
+        raise InvalidRequest.not_both("delay", "due_at")
     return NewJob(
         id=make_id() if job.id is UNSET else job.id,
         body=body_of(job),
@@ -169,7 +169,7 @@ def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
 
 def body_of(message: JobIn) -> bytes:
     if message.body is not UNSET and message.body_b64 is not UNSET:
-        raise InvalidRequest("give body or body_b64, not both")
+        raise InvalidRequest.not_both("body", "body_b64")
     if message.body_b64 is not UNSET:
         return _unbase64(message.body_b64)
     if message.body is UNSET:

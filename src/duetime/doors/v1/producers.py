@@ -51,7 +51,7 @@ async def push_batch(request: NativeRequest[BatchIn, None]) -> Reply:
     mark = _key_mark(request.headers, request.raw)
     if message.mark is not None:
         if mark is not None:
-            raise InvalidRequest("give an Idempotency-Key or a mark, not both")
+            raise InvalidRequest.not_both("an Idempotency-Key", "a mark")
         mark = convert.mark(message.mark)
         if not mark.name.isprintable():
             raise InvalidRequest("the name of a mark is made of printable characters")

@@ -61,7 +61,7 @@ async def test_topic(request: NativeRequest[SampleIn, None]) -> Reply:
 async def add_job(request: NativeRequest[AddIn, None]) -> Reply:
     message = request.message
     if message.fix_time is not UNSET and message.due_at is not UNSET:
-        raise InvalidRequest("give fix_time or due_at, not both")
+        raise InvalidRequest.not_both("fix_time", "due_at")
     moved = await request.topics.add_job(
         _place(request),
         request.make_id() if message.id is UNSET else message.id,

@@ -84,7 +84,7 @@ def check_columns(schema: Any) -> dict[str, DataType]:
     if "body" not in kinds:
         raise InvalidRequest("the column body is missing: select(...) what the job is to carry")
     if "due_at" in kinds and "delay" in kinds:
-        raise InvalidRequest("give due_at or delay, not both")
+        raise InvalidRequest.not_both("delay", "due_at")
     for name, allowed in ALLOWED.items():
         if name in kinds and not isinstance(kinds[name], allowed):
             raise InvalidRequest(

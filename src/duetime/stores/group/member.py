@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from duetime.backoff import Exponential
+from duetime.backoff import Outage
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.base import Store, StoreInfo
 
@@ -23,7 +23,6 @@ MemberProblem = StoreUnavailable | StoreFull | StoreDamaged
 PROBLEMS = (StoreUnavailable, StoreFull, StoreDamaged)
 """The same, for `except`."""
 
-REOPEN = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
 TELL_EVERY_S = 10.0
 
 log = logging.getLogger("duetime.stores")
@@ -100,17 +99,17 @@ class Member:
             self._opener = asyncio.create_task(self._keep_trying())
 
     async def _keep_trying(self) -> None:
-        failures = 0
+        outage = Outage()
         while self._down:
-            failures += 1
-            await asyncio.sleep(REOPEN.delay_ms(failures) / 1000)
+            outage.failed()
+            await asyncio.sleep(outage.pause_s)
             try:
                 await self._try()
             except DuetimeError as error:
                 # Wrong settings show at the start; what comes later may be mended without a restart.
                 self._down = error
                 self._tell(error)
-        log.info("group_member_works", extra={"member": self.name, "failures": failures})
+        log.info("group_member_works", extra={"member": self.name, "failures": outage.failures})
 
     async def _try(self) -> None:
         if self._store is None:

@@ -22,12 +22,13 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from duetime.backoff import Listed, Outage
 from duetime.errors import StoreUnavailable
 from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unsent, first_word, pack
 
 PAUSES_S = (0.0, 0.05, 0.2)
 """Before each repetition of a command; then the caller is told."""
-RESUBSCRIBE_PAUSES_S = (0.02, 0.1, 0.3, 1.0)
+RESUBSCRIBE = Listed((20, 100, 300, 1000))
 FAREWELL_S = 0.5
 IDLE_S = 5.0
 """A subscription that hears nothing for this long asks whether anybody is there."""
@@ -183,7 +184,7 @@ class Link:
 
     async def subscribe(self, channel: str) -> AsyncIterator[bytes | None]:
         """Messages of a channel, and None after each (re)subscription: before it some may have been missed."""
-        failures = 0
+        outage = Outage(RESUBSCRIBE)
         while True:
             node = None
             try:
@@ -192,13 +193,13 @@ class Link:
                 try:
                     await wire.send_packed_command([pack(("SUBSCRIBE", channel))], check_health=False)
                     async for message in _messages(wire):
-                        failures = 0
+                        outage.worked()
                         yield message
                 finally:
                     await _hang_up(wire)
             except (Unsent, RedisError, OSError, TimeoutError):
-                await asyncio.sleep(RESUBSCRIBE_PAUSES_S[min(failures, len(RESUBSCRIBE_PAUSES_S) - 1)])
-                failures += 1
+                outage.failed()
+                await asyncio.sleep(outage.pause_s)
                 await self._renew(node)
 
     async def close(self) -> None:
