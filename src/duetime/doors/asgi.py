@@ -24,6 +24,11 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body, refused as soon as it is known to be too large. Raises BodyTooLarge, ClientGone."""
+    exchange = exchange_of(scope)
+    if exchange is not None and receive == exchange.receive and (body := exchange.whole_body()) is not None:
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
     announced = header(scope, b"content-length")
     if len(announced) > LONGEST_LENGTH or (announced.isdigit() and int(announced) > limit):
         raise _too_large(limit)

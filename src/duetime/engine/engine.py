@@ -25,7 +25,7 @@ from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
 from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.duties import Pulse, run_duty
-from duetime.engine.group_commit import Answer, Call, GroupCommit, Promise, Request
+from duetime.engine.group_commit import Answer, GroupCommit, GroupedCall, Promise, Request
 from duetime.engine.observed_store import ObservedStore
 from duetime.engine.observers import Observer, Observers
 from duetime.engine.reaper import Reaper
@@ -94,7 +94,7 @@ class Engine:
     def _group(
         self,
         verb: str,
-        call: Call[Request, Answer],
+        call: GroupedCall[Request, Answer],
         *,
         max_weight: int = STEP_JOBS,
         promise: Promise | None = None,

@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 MAX_CALLS = 2
 
-Call = Callable[[Queue, Sequence[Request]], Awaitable[Sequence[Answer | DuetimeError]]]
+GroupedCall = Callable[[Queue, Sequence[Request]], Awaitable[Sequence[Answer | DuetimeError]]]
 """A store call for several requests; one answer or error for each."""
 Promise = Callable[[], asyncio.Future[Any] | None]
 
@@ -54,7 +54,7 @@ class GroupCommit(Generic[Request, Answer]):
 
     def __init__(
         self,
-        call: Call[Request, Answer],
+        call: GroupedCall[Request, Answer],
         turns: AnswerTurns,
         *,
         max_weight: int,
@@ -77,7 +77,7 @@ class GroupCommit(Generic[Request, Answer]):
     async def submit(self, queue: Queue, request: Request, weight: int = 1) -> Answer:
         """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
         if self._closed:
-            raise StoreUnavailable("the engine is stopping")
+            raise StoreUnavailable.stopping()
         inbox = self._inboxes.get(queue)
         if inbox is None:
             inbox = Inbox[Request, Answer]()
@@ -125,7 +125,7 @@ class GroupCommit(Generic[Request, Answer]):
             return
         del self._inboxes[queue]
         for entry in inbox.entries:
-            _fail(entry.answer, StoreUnavailable("the engine is stopping"))
+            _fail(entry.answer, StoreUnavailable.stopping())
 
     def _take(self, inbox: Inbox[Request, Answer]) -> list[Submission[Request, Answer]]:
         entries: list[Submission[Request, Answer]] = []

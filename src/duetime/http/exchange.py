@@ -120,7 +120,8 @@ class Exchange:
             return False
         self._chunks.append(body)
         self.buffered += size
-        self._tell()
+        if self._news is not None:
+            self._news.set()
         return True
 
     def charge(self, size: int) -> bool:
@@ -153,7 +154,8 @@ class Exchange:
 
     def end(self) -> None:
         self.more_body = False
-        self._tell()
+        if self._news is not None:
+            self._news.set()
 
     def lose(self) -> None:
         """The client has gone: a parked request ends here, any other runs to its end."""
@@ -227,7 +229,7 @@ class Exchange:
     async def receive(self) -> Message:
         while not (self.gone or self.finished):
             if self._chunks or not (self.more_body or self._given):
-                return self._take()
+                return {"type": "http.request", "body": self._take(), "more_body": self.more_body}
             if self.more_body and not self.received and expects_continue(self.scope["headers"]):
                 self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._wire.resume_reading()
@@ -235,12 +237,18 @@ class Exchange:
             await news.wait()
         return DISCONNECT
 
-    def _take(self) -> Message:
+    def whole_body(self) -> bytes | None:
+        """What `receive` would bring, in one step; None if the body is not all here, or somebody has received of it."""
+        if self.more_body or self._given or self.gone or self.buffered < self.received:
+            return None
+        return self._take()
+
+    def _take(self) -> bytes:
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self.buffered = 0
         self._given = not self.more_body
-        return {"type": "http.request", "body": body, "more_body": self.more_body}
+        return body
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """What two messages to `send` would do, in one step. Raises ClientGone.
@@ -266,7 +274,8 @@ class Exchange:
             )
         self._wire.write(data)
         self.head_sent = self.finished = True
-        self._tell()
+        if self._news is not None:
+            self._news.set()
         self._wire.answered(self)
 
     async def send(self, message: Message) -> None:

@@ -104,10 +104,14 @@ class RepeatedPushes:
 
 
 def has_repeated(answers: Answers) -> bool:
-    return any(
-        isinstance(answer, Pushed) and (answer.repeated or any([moved.event is Event.KEPT for moved in answer.jobs]))
-        for answer in answers
-    )
+    for answer in answers:
+        if isinstance(answer, Pushed):
+            if answer.repeated:
+                return True
+            for moved in answer.jobs:
+                if moved.event is Event.KEPT:
+                    return True
+    return False
 
 
 def _is_repeated(answer: Pushed, moved: Moved) -> bool:
