@@ -15,7 +15,7 @@ from duetime.errors import DuetimeError
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
 from duetime.stores.base import QueueRules, RulesChange
 from duetime.worker.app import App
-from duetime.worker.current import current_job
+from duetime.worker.current_job import current_job
 from duetime.worker.events import TaskEvent
 from duetime.worker.runs import Failure, JobInfo
 from duetime.worker.task_exceptions import Cancel, Fail, Retry, TimedOut

@@ -30,11 +30,11 @@ from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
 from duetime.wire.payload import read
 from duetime.worker.app import App
-from duetime.worker.current import JobLink
+from duetime.worker.current_job import JobLink
 from duetime.worker.execution import ThreadLoop, execute
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
 from duetime.worker.pusher import Outgoing, Pusher, successor
-from duetime.worker.rules import Policy, Verb, decide, refused
+from duetime.worker.retry_rules import Policy, Verb, decide, refused
 from duetime.worker.runs import Ended, Failure, Outcome, Run
 from duetime.worker.task import Task
 from duetime.worker.task_exceptions import Cancel

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from duetime.cli.doctor_findings import Finding, Grade
 from duetime.cli.doctor_host import examine_host
 from duetime.cli.doctor_store import examine_address
-from duetime.cli.findings import Finding, Grade
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, safe
 from duetime.errors import DuetimeError

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 
 from duetime.cli.config import read_settings
+from duetime.cli.doctor_findings import Finding, fail, ok, warn
 from duetime.cli.doctor_sqlite import examine_folder
 from duetime.cli.doctor_store import examine_store
-from duetime.cli.findings import Finding, fail, ok, warn
 from duetime.errors import InvalidSettings
 from duetime.journal.settings import options_of
 from duetime.settings import DEFAULT_STORE, Settings, mask

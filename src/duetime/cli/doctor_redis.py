@@ -7,7 +7,7 @@ channels on which processes wake each other. Nothing is written.
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from duetime.cli.findings import Finding, fail, ok, size, warn
+from duetime.cli.doctor_findings import Finding, fail, ok, size, warn
 from duetime.errors import InvalidSettings, StoreUnavailable
 
 OLDEST = (6, 2)

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from duetime.cli.findings import Finding, fail, ok, size, warn
+from duetime.cli.doctor_findings import Finding, fail, ok, size, warn
 
 LITTLE_DISK = 1024**3
 NO_DISK = 100 * 1024**2

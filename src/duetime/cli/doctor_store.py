@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
+from duetime.cli.doctor_findings import Finding, fail, ok, warn
 from duetime.cli.doctor_redis import examine_redis
 from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
-from duetime.cli.findings import Finding, fail, ok, warn
 from duetime.cli.options import Target
 from duetime.cli.output import span
 from duetime.client.transport import is_http

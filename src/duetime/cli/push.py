@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.load import load_file
 from duetime.cli.options import Target, When, parse_attributes, parse_when, takes_options
 from duetime.cli.output import Answer, moment, moved_document
+from duetime.cli.push_file import load_file
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields, new_job
 from duetime.errors import InvalidRequest

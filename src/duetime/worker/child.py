@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from duetime.worker import child_socket
-from duetime.worker.current import JobLink
+from duetime.worker.current_job import JobLink
 from duetime.worker.events import TaskEvent
 from duetime.worker.execution import ThreadLoop, ended_by, execute
 from duetime.worker.runs import DONE

@@ -5,7 +5,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from duetime.worker.events import Listeners, TaskEvent
-from duetime.worker.rules import Decision
+from duetime.worker.retry_rules import Decision
 from duetime.worker.runs import Ended, Failure, Run
 
 if TYPE_CHECKING:

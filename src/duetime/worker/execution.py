@@ -9,7 +9,7 @@ import msgspec
 
 from duetime.errors import DuetimeError
 from duetime.wire.payload import read
-from duetime.worker.current import CurrentJob, JobLink, reset_current, set_current
+from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.runs import DONE, Ended, Failure, JobInfo, Outcome
 from duetime.worker.task import Task
 from duetime.worker.task_exceptions import Cancel, Fail, Retry, TimedOut

@@ -1,7 +1,7 @@
 """The jobs that a worker holds, from the moment they are reserved until the store knows what became of them.
 
-What the pool says about a run becomes a decision (`rules.py`), the decision an answer of the store (`settler.py`), and
-the answer what listeners hear (`event_order.py`).
+What the pool says about a run becomes a decision (`retry_rules.py`), the decision an answer of the store
+(`settler.py`), and the answer what listeners hear (`event_order.py`).
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from duetime.client.calls import Result
 from duetime.errors import DuetimeError, LeaseLost
 from duetime.job import Delivery, Event, Moved
 from duetime.wire.payload import Payload, read
-from duetime.worker.current import EXTEND, PROGRESS
+from duetime.worker.current_job import EXTEND, PROGRESS
 from duetime.worker.event_order import EventOrder
 from duetime.worker.options import WorkerOptions
-from duetime.worker.rules import Decision, Policy, Verb, decide, last, refused
+from duetime.worker.retry_rules import Decision, Policy, Verb, decide, last, refused
 from duetime.worker.runs import DONE, Ended, Failure, Outcome, Run
 from duetime.worker.settler import Settler, Spawn
 from duetime.worker.shared_counters import DAY_MS, count, exceptions_name, progress_name

@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from duetime.worker.current import JobLink
+from duetime.worker.current_job import JobLink
 from duetime.worker.execution import ThreadLoop, execute, execute_async
 from duetime.worker.pool import GRACE_S, PoolHost
 from duetime.worker.runs import BACK, Ended, Failure, Outcome, Run

@@ -1,7 +1,7 @@
 """One execution of one job, and how it can end.
 
 A Run is made when a job is reserved and lives in the worker until its end is known to the store. An Outcome is what
-a pool says about it; what that means for the job is decided in `rules.py`.
+a pool says about it; what that means for the job is decided in `retry_rules.py`.
 """
 
 import time

@@ -16,7 +16,7 @@ from duetime.client.calls import Call, Result
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import STEP_JOBS
 from duetime.names import Queue
-from duetime.worker.rules import Decision, Verb
+from duetime.worker.retry_rules import Decision, Verb
 from duetime.worker.runs import Run
 
 log = logging.getLogger("duetime.worker")

@@ -9,7 +9,7 @@ from duetime.backoff import Fixed, Listed
 from duetime.job import Delivery, Lease, Priority
 from duetime.names import Queue
 from duetime.wire.payload import Payload
-from duetime.worker.rules import Policy, Verb, decide, refused
+from duetime.worker.retry_rules import Policy, Verb, decide, refused
 from duetime.worker.runs import DONE, Ended, Failure, Outcome, Run
 
 NOW = 1_800_000_000_000
