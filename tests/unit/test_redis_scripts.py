@@ -117,9 +117,19 @@ def test_everything_is_looked_at_before_anything_is_written(name: str) -> None:
     assert "q.begin()" in code[:first_write]
 
 
-def test_the_loader_puts_the_prelude_in_front_of_queue_scripts() -> None:
+def test_the_loader_puts_what_a_queue_script_needs_of_the_prelude_in_front() -> None:
+    head = PRELUDE[: PRELUDE.index("\nfunction q.")]
     assert sorted(sources()) == SCRIPTS
-    assert all(text.startswith(PRELUDE) == (name in VERBS) for name, text in sources().items())
+    assert all(text.startswith(head) == (name in VERBS) for name, text in sources().items())
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_script_has_the_functions_that_it_calls_and_no_others(name: str) -> None:
+    text = re.sub(r"--.*", "", sources()[name])
+    made = re.findall(r"^function q\.(\w+)", text, re.MULTILINE)
+
+    assert set(re.findall(r"\bq\.(\w+)\(", text)) == set(made)
+    assert [function for function in made if len(re.findall(rf"\bq\.{function}\b", text)) < 2] == []
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -1,11 +1,12 @@
 """The Lua scripts: loading them, running them by their hash, and turning Redis's errors into ours.
 
-Every script that works on a queue has lua/prelude.lua in front. Scripts are sent in full only where Redis does not know
-them (after a restart, a failover or SCRIPT FLUSH).
+Every script that works on a queue has in front what it needs of lua/prelude.lua. Scripts are sent in full only where
+Redis does not know them (after a restart, a failover or SCRIPT FLUSH).
 """
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
@@ -21,6 +22,9 @@ from duetime.stores.redis.pipe import Argument, first_word, pack
 
 log = logging.getLogger("duetime.stores")
 
+_FUNCTION = re.compile(r"^function q\.(\w+)\((?:[^\n]* end\n|.*?^end\n)", re.MULTILINE | re.DOTALL)
+_CALLED = re.compile(r"\bq\.(\w+)")
+
 Run = tuple[Sequence[str], Sequence[Argument]]
 """The prefixes (KEYS but the last) and the arguments of one run of a script."""
 
@@ -33,7 +37,22 @@ def sources() -> Mapping[str, str]:
         entry.name.removesuffix(".lua"): entry.read_text() for entry in folder.iterdir() if entry.name.endswith(".lua")
     }
     prelude = texts.pop("prelude")
-    return {name: text if name.startswith("registry_") else prelude + text for name, text in texts.items()}
+    return {
+        name: text if name.startswith("registry_") else needed_prelude(prelude, text) + text
+        for name, text in texts.items()
+    }
+
+
+def needed_prelude(prelude: str, script: str) -> str:
+    """The prelude with those of its functions that the script can reach: Redis makes them anew in every run."""
+    functions = {found[1]: found[0] for found in _FUNCTION.finditer(prelude)}
+    reached: set[str] = set()
+    unread = [script]
+    while unread:
+        called = functions.keys() & set(_CALLED.findall(unread.pop()))
+        unread += [functions[name] for name in called - reached]
+        reached |= called
+    return _FUNCTION.sub(lambda found: found[0] if found[1] in reached else "", prelude)
 
 
 class Scripts:

@@ -1,5 +1,6 @@
 -- What every queue script stands on: the queue's keys, the clock, the forms in which jobs are kept, and a plan of
--- writes. The loader puts this text in front of each script, which finds it all in the table `q`.
+-- writes. The loader puts this text in front of each script, which finds it in the table `q`, but leaves out functions
+-- that the script does not reach: Redis makes each of them anew in every run.
 --
 -- The key map (P is KEYS[1], `dt:{NN}:namespace/queue`; one hash tag, so one slot):
 --   P:jobs      hash  id -> header + body
