@@ -69,9 +69,9 @@ def test_it_notices_leases_that_nobody_gives_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_notices_a_timer_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_at_once(desk: QueueWaiters, seconds: float) -> None:
-        if desk._next_at is not None and seconds <= 0:
-            desk.signal()
+    def only_at_once(line: QueueWaiters, seconds: float) -> None:
+        if line._next_at is not None and seconds <= 0:
+            line.signal()
 
     monkeypatch.setattr(QueueWaiters, "_set_timer", only_at_once)
     assert "nobody told the consumer" in complaints_of(range(0, 20, 4))
@@ -88,16 +88,16 @@ def test_it_notices_queues_whose_empty_calls_set_off_each_other(monkeypatch: pyt
     missed: dict[Waiter, set[QueueWaiters]] = {}
     choose = QueueWaiters._next_waiters
 
-    def remember_the_busy(desk: QueueWaiters) -> list[Waiter]:
-        for waiter in desk.parked:
+    def remember_the_busy(line: QueueWaiters) -> list[Waiter]:
+        for waiter in line.parked:
             if waiter.busy:
-                missed.setdefault(waiter, set()).add(desk)
-        return choose(desk)
+                missed.setdefault(waiter, set()).add(line)
+        return choose(line)
 
     def signal_all_that_were_missed(waiter: Waiter) -> None:
         waiter.busy = False
-        for desk in [desk for desk in waiter.desks if desk in missed.get(waiter, ())]:
-            desk.signal()
+        for line in [line for line in waiter.lines if line in missed.get(waiter, ())]:
+            line.signal()
         missed.pop(waiter, None)
 
     monkeypatch.setattr(QueueWaiters, "_next_waiters", remember_the_busy)
@@ -106,5 +106,5 @@ def test_it_notices_queues_whose_empty_calls_set_off_each_other(monkeypatch: pyt
 
 
 def test_it_notices_a_queue_that_freed_consumers_are_not_offered_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QueueWaiters, "offer", lambda desk: None)
+    monkeypatch.setattr(QueueWaiters, "offer", lambda line: None)
     assert "nobody told the consumer" in complaints_of(range(0, 64, 2))

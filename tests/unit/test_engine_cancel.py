@@ -70,7 +70,7 @@ async def run(scenario: Scenario, *, steps: int, limit: int, latency_s: float) -
         await asyncio.wait([consumer, neighbour])
         await asyncio.sleep(0.2)
         await check_leases(store, [] if consumer.cancelled() else consumer.result(), neighbour.result())
-        assert (engine._room.parked, engine._room._desks) == (0, {})
+        assert (engine._room.parked, engine._room._lines) == (0, {})
         assert await store.check() == []
     return not consumer.cancelled()
 
@@ -122,7 +122,7 @@ def test_five_thousand_consumers_that_are_cancelled_leave_nothing() -> None:
                 consumer.cancel()
             await asyncio.wait(consumers)
             await settle()
-            assert engine._room._desks == {}
+            assert engine._room._lines == {}
             assert engine._reserves._inboxes == {}
             [counted] = await store.counts([QUEUE])
             assert counted.leased == sum(not consumer.cancelled() for consumer in consumers)

@@ -1,8 +1,7 @@
-"""The check at the door: is this a job that we can promise to keep?
+"""Checks of jobs, ids, leases, times and tries, before anything is stored.
 
-Called once per pushed job, before anything is stored, and for the ids, leases, times and tries that other verbs bring.
-Everything behind it takes them as valid, and one that a driver cannot write would fail the whole call with all who
-share it; so what is let in here can be written by every store.
+Everything behind these checks takes its input as valid. A value that a driver cannot write would fail a whole store
+call with all requests in it; so every value that passes here can be written by every store.
 """
 
 from collections.abc import Sequence

@@ -176,9 +176,9 @@ class Engine:
         return answers
 
     async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
-        """Finish jobs by id alone, wherever they are, whoever holds them: as cancel, but on record as acked.
+        """Finish jobs by id alone, in every state and without their lease: as cancel, but on record as acked.
 
-        lmstfy's acknowledgement; the answers are those of cancel.
+        This is lmstfy's acknowledgement; the answers are those of cancel.
         """
         check_ids(ids)
         answers: list[Moved | None] = []
@@ -238,16 +238,16 @@ class Engine:
     async def ack(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
         """Finish jobs, also of several queues, in bounded steps; one answer per lease. None: it was gone already."""
         by_queue: dict[Queue, list[int]] = {}
-        for place, lease in enumerate(leases):
+        for index, lease in enumerate(leases):
             check_lease(lease)
-            by_queue.setdefault(lease.queue, []).append(place)
+            by_queue.setdefault(lease.queue, []).append(index)
         answers: dict[int, Moved | LeaseLost | None] = {}
-        for queue, all_places in by_queue.items():
-            for places in _chunks(all_places):
+        for queue, all_indexes in by_queue.items():
+            for indexes in _chunks(all_indexes):
                 with _partly_done(answers):
-                    found = await self._acks.submit(queue, [leases[place] for place in places], len(places))
-                answers.update(zip(places, found, strict=True))
-        return [answers[place] for place in range(len(leases))]
+                    found = await self._acks.submit(queue, [leases[index] for index in indexes], len(indexes))
+                answers.update(zip(indexes, found, strict=True))
+        return [answers[index] for index in range(len(leases))]
 
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
         """Give a job back to be tried again after a delay."""
@@ -337,7 +337,7 @@ class Engine:
         return reaped
 
     def _give_back_later(self, deliveries: Sequence[Delivery]) -> None:
-        """Never raises: it is called where a consumer is on its way out with an error of its own."""
+        """Never raises: the consumer that it is called for ends with an error of its own."""
         for delivery in deliveries:
             try:
                 self._spawn(self._try_give_back(delivery.lease))

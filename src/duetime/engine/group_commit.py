@@ -36,7 +36,7 @@ class Submission(NamedTuple, Generic[Request, Answer]):
 
 
 class Inbox(Generic[Request, Answer]):
-    """What waits for a queue's next call, and how many calls are under way."""
+    """The requests that wait for a queue's next call. `runners` make its calls, one at a time each."""
 
     def __init__(self) -> None:
         self.entries: deque[Submission[Request, Answer]] = deque()
@@ -69,7 +69,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._grouped = grouped
         self._promise = promise
         self._closed = False
-        # A queue has an inbox while a runner of its lives.
+        # A queue has an inbox while at least one runner serves it.
         self._inboxes: dict[Queue, Inbox[Request, Answer]] = {}
         self.calls = 0
         self.requests = 0
@@ -97,7 +97,7 @@ class GroupCommit(Generic[Request, Answer]):
             raise
 
     def close(self) -> None:
-        """Take no more requests; those that are in are served."""
+        """Take no more requests; requests that are waiting are still served."""
         self._closed = True
 
     def _start(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
@@ -119,7 +119,9 @@ class GroupCommit(Generic[Request, Answer]):
             self._leave(queue, inbox)
 
     def _leave(self, queue: Queue, inbox: Inbox[Request, Answer]) -> None:
-        """A runner is gone. The last one takes the inbox with it; if it was stopped, those who still wait are told."""
+        """A runner is gone. The last one removes the inbox; callers that still wait, because it was stopped, get an
+        error.
+        """
         inbox.runners -= 1
         if inbox.runners:
             return
@@ -150,7 +152,7 @@ class GroupCommit(Generic[Request, Answer]):
             for entry in entries:
                 _fail(entry.answer, StoreUnavailable("the engine stopped during the call", unknown=True))
             raise
-        except Exception as error:  # whatever it is, it belongs to the callers
+        except Exception as error:  # of any kind: the callers get it
             for entry in entries:
                 _fail(entry.answer, own_copy(error))
             return
@@ -166,7 +168,7 @@ class GroupCommit(Generic[Request, Answer]):
         pairs: Sequence[tuple[Submission[Request, Answer], Answer | Exception]],
         broken: BaseException | None,
     ) -> None:
-        """`broken`: why what was promised is not so. It takes the place of every answer that is not an error itself."""
+        """`broken`: why the promise was not kept. Callers get it in place of every answer that is not an error."""
         if isinstance(broken, Exception):
             pairs = [
                 (entry, answer if isinstance(answer, DuetimeError) else own_copy(broken)) for entry, answer in pairs
@@ -189,7 +191,7 @@ def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
 
 
 def own_copy(error: Exception) -> Exception:
-    """One for each caller to raise: a shared error would gather the tracebacks of all of them."""
+    """A copy for one caller to raise: a shared error would gather the tracebacks of all callers."""
     if not isinstance(error, DuetimeError):
         return error
     own = copy(error)

@@ -1,7 +1,8 @@
 """Store calls for hundreds of jobs take turns, so that a call for a few jobs never stands behind many of them.
 
-A store serves its calls one after the other. One flooded queue has seven under way at its worst: two pushes, two acks,
-two reserves, one for those who wait. Two keep a store busy; with more, a job of another queue only waits longer.
+A store serves its calls one after the other. One flooded queue has up to seven calls under way: two pushes, two acks,
+two reserves, and one for its waiting consumers. Two calls keep a store busy; with more, a job of another queue only
+waits longer.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ HEAVY_JOBS = 50
 """A call for fewer jobs goes out at once."""
 HEAVY_CALLS = 2
 PATIENCE_S = 0.05
-"""A call waits this long at most: a store that hangs is to be met by all at the same time, not by two after two."""
+"""A call waits this long at most. So all calls meet a store that hangs at the same time, and not two after two."""
 
 
 class HeavyCalls:

@@ -94,7 +94,7 @@ class Observer:
 
 
 class Watched(NamedTuple):
-    """A store as an engine is to use it, and who observes that engine."""
+    """A store as an engine is to use it, and the observers of that engine."""
 
     store: Store
     observers: Sequence[Observer] = ()
@@ -154,7 +154,7 @@ class Observers:
         return ObservedCall(self._calls, self._ended)
 
     async def whole(self, step: Coroutine[Any, Any, T]) -> T:
-        """The step; where an observer must hear all, it comes to its end even if the caller is cancelled."""
+        """Run the step; where an observer must hear all, it goes on to its end even if the caller is cancelled."""
         if not self._must_hear_all:
             return await step
         task = asyncio.create_task(step)
@@ -186,7 +186,7 @@ class Observers:
         return asyncio.gather(*promised) if promised else None
 
     async def on_record(self, answers: Sequence[object]) -> None:
-        """Wait for the promise if one of the answers is something to rely on."""
+        """Wait for the promise, unless all answers are about events that may happen again."""
         if any(isinstance(answer, Moved) and answer.event not in MAY_HAPPEN_AGAIN for answer in answers):
             await self.flush()
 
@@ -198,7 +198,7 @@ class Observers:
         """The engine has stopped: steps that have begun end, and what they promised is kept or known to be broken."""
         await asyncio.gather(*self._steps, return_exceptions=True)
         if promised := self.promise():
-            # Those who wait for it are told what became of it; here it only has to be over.
+            # Callers that wait for the promise get its error; here it only has to be over.
             await asyncio.gather(promised, return_exceptions=True)
         for one in self.all:
             await one.close()

@@ -1,8 +1,8 @@
-"""A local copy of the registry's records, for whoever asks more often than the registry should be asked.
+"""A local copy of the registry's records, for code that reads them with every request.
 
-It follows the registry's announcements, and looks by itself every second in case one was lost; so a change made by
-any process is known here at once, and within a second at worst. It says how old its knowledge is: after an outage
-its reader decides what that is still good for.
+The copy follows the registry's announcements, and asks by itself every second in case one was lost. So a change made by
+any process is known here at once, and within a second at worst. The copy says how old it is: after an outage its reader
+decides whether it is still good enough.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from duetime.stores.registry import Record, Registry
 log = logging.getLogger("duetime.registry")
 
 CHECK_EVERY_S = 0.9
-"""A bit under a second, so that the look itself still falls into it."""
+"""A bit less than a second, so that the answer comes within the second."""
 RECONNECT_S = 0.2
 
 
 class RegistryCopy:
     """An async context manager: inside it the copy is kept up to date.
 
-    `registry` is asked anew for every look, because its store may be closed and opened again.
+    `registry` is called before every read, because the store behind it may be closed and opened again.
     """
 
     def __init__(self, registry: Callable[[], Registry]) -> None:
@@ -72,13 +72,13 @@ class RegistryCopy:
         return self._version
 
     def age_s(self) -> float:
-        """How long ago this copy was certainly complete; infinite before the first look."""
+        """How long ago this copy was certainly complete; infinite before the first read."""
         return time.monotonic() - self._seen_at
 
     async def refresh(self) -> None:
-        """Return after a look that began after this call; callers that come together share one.
+        """Return after a read of the registry that began after this call; callers that come together share one.
 
-        Raises what the registry raised for that look.
+        Raises what the registry raised for that read.
         """
         wanted = self._begun + 1
         async with self._lock:
@@ -94,7 +94,7 @@ class RegistryCopy:
             registry = self._registry()
             changes = await registry.changes(self._version)
             if changes.version < self._version:
-                # Not the registry that was followed so far: it was wiped. Nothing known holds any more.
+                # The registry was wiped, or is another one: no record of this copy holds any more.
                 changes = msgspec.structs.replace(await registry.changes(0), whole=True)
         except DuetimeError as error:
             self._error = error
@@ -116,7 +116,7 @@ class RegistryCopy:
                 async for _ in self._registry().watch():
                     await self.refresh()
             except DuetimeError:
-                pass  # the look of every second says so in the log
+                pass  # _check logs it
             except Exception:
                 log.exception("registry_watch_failed")
             await asyncio.sleep(RECONNECT_S)
@@ -130,7 +130,7 @@ class RegistryCopy:
                 if outage.failed():
                     log.warning("registry_unavailable", extra={"error": error.message})
             except Exception:
-                # Its readers see the age grow; to stop looking for good would be worse.
+                # Readers see the age of the copy grow; a loop that ends would leave it old for ever.
                 log.exception("registry_look_failed")
             else:
                 outage.worked()

@@ -5,7 +5,9 @@ import asyncio
 JUMP_MS = 5
 """Timers are set anew when the store's clock has run ahead of them by more than this ..."""
 SET_BACK_MS = 1000
-"""... and left alone when it seems to be behind by less: too early costs a call, and the reading may be slow."""
+"""... and left alone when it seems to be behind by less: a timer that ends too early costs one call, and the answer
+with the reading may only have been slow.
+"""
 
 
 class StoreTime:
@@ -18,8 +20,8 @@ class StoreTime:
     def learn(self, now_ms: int) -> bool:
         """Take a reading; answers whether the clock has run ahead since it last said so, in one jump or bit by bit.
 
-        A reading is old by its answer's way back, so of two the later offset is nearer the truth, unless the clock was
-        set back.
+        A reading is old by the travel time of its answer. So of two offsets the greater one is nearer the truth, unless
+        the clock was set back.
         """
         offset = now_ms - asyncio.get_running_loop().time() * 1000
         if offset > self._offset_ms or offset < self._offset_ms - SET_BACK_MS:
@@ -30,7 +32,7 @@ class StoreTime:
         return ahead > JUMP_MS
 
     def now_ms(self) -> int:
-        """As far as it is known: never more than an answer's way back behind."""
+        """The store's time as far as it is known: behind by the travel time of an answer at most."""
         return int(asyncio.get_running_loop().time() * 1000 + self._offset_ms)
 
     def seconds_until(self, at_ms: int) -> float:

@@ -1,11 +1,12 @@
 """Waiting for jobs, without polling.
 
-Each queue with waiting consumers has a desk. A consumer parks at the desks of its queues *before* it looks for the
-first time, so no wake falls between looking and waiting. A desk makes one store call at a time for all who stand there,
-first come first served; a consumer is in at most one call at a time. The store answers when the next job falls due and
-the desk sets its timer to that; a push, a wake from another process and the safety net only ever bring it closer.
+Each queue with waiting consumers has a line of them (`QueueWaiters`). A consumer joins the lines of its queues *before*
+it asks the store for the first time, so no wake falls between asking and waiting. A line makes one store call at a time
+for the consumers in it, first come first served; a consumer is in at most one call at a time. The store answers when
+the next job falls due, and the line sets its timer to that instant. A push, a wake from another process and the safety
+net can only make the timer end earlier.
 
-What was leased for a consumer that has gone meanwhile is given back to its old place.
+A job that was leased for a consumer that has gone meanwhile is given back, and stands where it stood before.
 """
 
 import asyncio
@@ -35,33 +36,33 @@ GiveBack = Callable[[Sequence[Delivery]], None]
 
 
 class Waiter:
-    """A consumer that waits: what it wants, where it stands, and what it gets."""
+    """A consumer that waits: what it wants, the lines it is in, and what it gets."""
 
     def __init__(self, limit: int, ttr_ms: int) -> None:
         self.wants = (limit, ttr_ms)
-        self.desks: list[QueueWaiters] = []
+        self.lines: list[QueueWaiters] = []
         self.answer: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
         self.error: Exception | None = None
         self.busy = True
 
     def free(self) -> None:
-        """The call brought nothing: available again, and first of all for jobs that lack a consumer, in its order."""
+        """The call brought nothing, so the consumer is available to its other queues, in the order it named them."""
         self.busy = False
-        for desk in self.desks:
-            desk.offer()
+        for line in self.lines:
+            line.offer()
 
     def fail(self, error: Exception) -> None:
-        """Waiting is over. Not an exception in the future: nobody would retrieve it if the consumer has just gone."""
+        """End the wait with an error. The future gets no exception, because a consumer that has gone retrieves none."""
         if not self.answer.done():
             self.error = error
             self.answer.set_result([])
 
 
 class QueueWaiters:
-    """Where the waiting consumers of one queue stand.
+    """The line of consumers that wait for jobs of one queue.
 
-    `_next_at` is when the earliest job that it knows of falls due. With a timer that is to come; without one it has
-    come, and either a call is under way for the job or all consumers here are busy in calls for other queues.
+    `_next_at` is when the earliest known job falls due. While a timer is set, that instant is to come. Without a timer
+    it has passed, and either a call is under way for the job or all consumers here are busy in calls for other queues.
     """
 
     def __init__(self, queue: Queue, room: "WaitingRoom") -> None:
@@ -77,17 +78,17 @@ class QueueWaiters:
         self._reach = FIRST_REACH
 
     def signal(self) -> None:
-        """There may be a job: look, now or right after the call that is under way."""
+        """There may be a job: ask the store, now or right after the call that is under way."""
         if self._calling:
             self._again = True
         elif self.parked and not self._room.closed:
-            # An engine that breaks starts nothing more, and its end tells those who wait.
+            # An engine that breaks starts no more calls; when it ends, the waiting consumers get an error.
             with suppress(StoreUnavailable):
                 self._room.turns.spawn(self._serve())
                 self._calling = True
 
     def offer(self) -> None:
-        """A consumer is free again: look, but only for a job that is known to be due.
+        """A consumer is free again: ask the store, but only for a job that is known to be due.
 
         If every freed consumer set off a call, the calls for two queues would set off each other for ever: each keeps
         some consumers from the other and brings them nothing.
@@ -97,7 +98,7 @@ class QueueWaiters:
 
     def notice(self, due_at: int) -> None:
         """A job waits here from `due_at` on."""
-        # The answer that is on its way replaces what was known before it was asked for, but no later news.
+        # The answer of a call under way replaces what was known before that call, but not what was noticed since.
         outdated = self._asked is not None and self._noticed <= self._asked and self._timer is None
         self._noticed = self._room.news
         if self._next_at is None or due_at < self._next_at or outdated:
@@ -107,9 +108,9 @@ class QueueWaiters:
             self.signal()
 
     def learn(self, reserved: Reserved, since: int) -> None:
-        """What a reserve of this queue said about what is left, by the store's own clock.
+        """Take over what a reserve of this queue said about the jobs that are left, by the store's own clock.
 
-        What was noticed while that call was under way may have come after it, and then its answer does not know.
+        A job that was noticed while the call was under way may have come after it, so that its answer misses the job.
         """
         next_at = reserved.next_at
         if self._noticed > since and self._next_at is not None:
@@ -118,7 +119,7 @@ class QueueWaiters:
         self._set_timer(0.0 if next_at is None else (next_at - reserved.now) / 1000)
 
     def clock_changed(self) -> None:
-        """Set the timer by what is known of the store's clock. Too early costs a call that sets it right."""
+        """Set the timer by what is known of the store's clock. If it ends too early, the call then sets it right."""
         self._set_timer(0.0 if self._next_at is None else self._room.time.seconds_until(self._next_at))
 
     def _set_timer(self, seconds: float) -> None:
@@ -180,9 +181,9 @@ class QueueWaiters:
             waiter.free()
 
     def _next_waiters(self) -> list[Waiter]:
-        """Those who stand first: few at first, and twice as many after each call that had something for all of them.
+        """The first consumers of the line: few, and twice as many after each call that brought jobs for all of them.
 
-        One job for a desk where hundreds wait must not cost a look at each of them.
+        One job for a line of hundreds must not cost a step for each of them.
         """
         chosen: list[Waiter] = []
         wanted = 0
@@ -196,9 +197,9 @@ class QueueWaiters:
         return chosen
 
     def _failed(self, waiters: Sequence[Waiter], error: Exception) -> None:
-        """Consumers sit out an outage until their deadline; the safety net looks again when the store is back.
+        """Consumers wait through an outage until their deadline; the safety net asks again when the store is back.
 
-        Until then the jobs that this call was for count as unknown, or the calls of several queues would fail in turns.
+        Until then the line forgets the jobs that this call was for, or the calls of several queues would fail in turns.
         """
         if self._asked is not None and self._noticed <= self._asked and self._timer is None:
             self._next_at = None
@@ -211,9 +212,9 @@ class QueueWaiters:
 
 
 class WaitingRoom:
-    """All desks of an engine, and the duty that checks them every second in case a wake was lost.
+    """All lines of an engine, and the duty that checks them every second in case a wake was lost.
 
-    `news` counts what was noticed. `outage` is why the store could not be reached when it was last asked.
+    `news` counts the jobs that were noticed. `outage` is why the store could not be reached when it was last asked.
     """
 
     name = "safety net"
@@ -227,18 +228,18 @@ class WaitingRoom:
         self.outage: StoreUnavailable | None = None
         self.closed = False
         self._store = store
-        self._desks: dict[Queue, QueueWaiters] = {}
+        self._lines: dict[Queue, QueueWaiters] = {}
         self._check_now = asyncio.Event()
 
     @property
     def parked(self) -> int:
-        return len({waiter for desk in self._desks.values() for waiter in desk.parked})
+        return len({waiter for line in self._lines.values() for waiter in line.parked})
 
     async def wait(
         self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: "FirstLook"
     ) -> list[Delivery]:
-        """Park, look once, then wait for a job until the loop's clock shows `deadline`; empty-handed only after it."""
-        waiter.desks = [self._park(queue, waiter) for queue in queues]
+        """Join the lines, ask once, then wait until the loop's clock shows `deadline`; answers empty only after it."""
+        waiter.lines = [self._park(queue, waiter) for queue in queues]
         try:
             found = await first()
             if found:
@@ -254,10 +255,10 @@ class WaitingRoom:
                 self.give_back(waiter.answer.result())
             raise
         finally:
-            # A desk that is in a call for this consumer sees that it has gone.
+            # A line that has a call under way for this consumer sees by this that the consumer has gone.
             waiter.answer.cancel()
-            for desk in waiter.desks:
-                self._leave(desk, waiter)
+            for line in waiter.lines:
+                self._leave(line, waiter)
 
     def _outcome(self, waiter: Waiter) -> list[Delivery]:
         if error := waiter.error or (None if waiter.answer.done() else self.outage):
@@ -265,48 +266,48 @@ class WaitingRoom:
         return waiter.answer.result() if waiter.answer.done() else []
 
     def _park(self, queue: Queue, waiter: Waiter) -> QueueWaiters:
-        desk = self._desks.get(queue) or self._desks.setdefault(queue, QueueWaiters(queue, self))
-        desk.parked[waiter] = None
-        return desk
+        line = self._lines.get(queue) or self._lines.setdefault(queue, QueueWaiters(queue, self))
+        line.parked[waiter] = None
+        return line
 
-    def _leave(self, desk: QueueWaiters, waiter: Waiter) -> None:
-        desk.parked.pop(waiter, None)
-        if not desk.parked and self._desks.get(desk.queue) is desk:
-            desk.cancel_timer()
-            del self._desks[desk.queue]
+    def _leave(self, line: QueueWaiters, waiter: Waiter) -> None:
+        line.parked.pop(waiter, None)
+        if not line.parked and self._lines.get(line.queue) is line:
+            line.cancel_timer()
+            del self._lines[line.queue]
 
     def notice(self, queue: Queue, due_at: int) -> None:
         """A job waits in the queue from `due_at` on: known from a push here or a wake from elsewhere."""
         self.news += 1
-        if desk := self._desks.get(queue):
-            desk.notice(due_at)
+        if line := self._lines.get(queue):
+            line.notice(due_at)
 
     def learn(self, queue: Queue, reserved: Reserved, *, since: int) -> None:
-        """What any reserve of this engine found out; `since` is how much was news before that call."""
+        """Take over what any reserve of this engine found out; `since` is `news` as it was before that call."""
         self.outage = None
         self._learn_time(reserved.now)
-        if desk := self._desks.get(queue):
-            desk.learn(reserved, since)
+        if line := self._lines.get(queue):
+            line.learn(reserved, since)
 
     def _learn_time(self, now_ms: int) -> None:
         if self.time.learn(now_ms):
-            for desk in list(self._desks.values()):
-                desk.clock_changed()
+            for line in list(self._lines.values()):
+                line.clock_changed()
 
     def check_now(self) -> None:
-        """Wakes may have been missed: look everywhere."""
+        """Wakes may have been missed: check all queues with waiting consumers."""
         self._check_now.set()
 
     def close(self) -> None:
-        """Nobody waits any longer. What is on its way to them is given back."""
+        """End all waits. Jobs that are on their way to a consumer are given back."""
         self.closed = True
-        for desk in self._desks.values():
-            desk.cancel_timer()
-            for waiter in desk.parked:
+        for line in self._lines.values():
+            line.cancel_timer()
+            for waiter in line.parked:
                 waiter.fail(StoreUnavailable.stopping())
 
     async def due(self, queues: Sequence[Queue]) -> list[Queue]:
-        """Those whose head has fallen due or is about to, in their order; the others' timers are set by the way."""
+        """The queues whose first job has fallen due or is about to, in their order; timers of the others are set."""
         self._learn_time((await self._store.ping()).now)
         worth: list[Queue] = []
         for queue, head in zip(queues, await self._store.heads(queues), strict=True):
@@ -320,7 +321,7 @@ class WaitingRoom:
 
     async def run_once(self) -> float:
         self._check_now.clear()
-        if queues := list(self._desks):
+        if queues := list(self._lines):
             try:
                 info = await self._store.ping()
                 for at in range(0, len(queues), CHECK_AT_ONCE):

@@ -1,8 +1,8 @@
 """Shares between priorities: 5 : 3 : 2 by default, spread evenly and remembered from call to call.
 
-Each queue has a wheel of turns. `take(n)` says how many jobs of each priority the next n turns are for and moves on, so
-that asks in the same call, or in a call that is still under way, do not use the same turns; `put_back(n)` returns those
-that brought no job. So one-by-one consumers see the same shares as batches.
+Each queue has a wheel of turns. `take(n)` says how many jobs of each priority the next n turns are for, and moves on.
+So asks in the same call, or in a call that is still under way, do not use the same turns. `put_back(n)` returns turns
+that brought no job. Consumers that take one job at a time see the same shares as those that take many.
 """
 
 from collections.abc import Sequence
