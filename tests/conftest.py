@@ -3,6 +3,7 @@
 # A module that another one imports comes first.
 pytest_plugins = [
     "tests.plugins.bytecode",
+    "tests.plugins.http_patience",
     "tests.plugins.ports",
     "tests.plugins.redis_server",
     "tests.plugins.redis_topologies",

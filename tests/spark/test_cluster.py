@@ -17,7 +17,7 @@ from tests.spark.cluster import Cluster
 
 pytestmark = pytest.mark.timeout(900)
 QUEUE = Queue("default", "load")
-RATE = 6_000
+RATE = 4_000
 
 
 def answer(cluster: Cluster, driver: subprocess.Popen[str]) -> dict[str, int]:

@@ -248,9 +248,9 @@ async def test_a_heartbeat_is_not_ahead_of_a_call_under_way(tmp_path: Path) -> N
         pushing = asyncio.create_task(push(engine, "a"))
         await until(lambda: store.count("push") == 1)
         began = joined._pulse()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.06)
         assert joined._pulse() == began
-        assert began - before < 1000
+        assert began - before < 60_000
         gate.set()
         await pushing
         assert joined._pulse() >= began + 50
