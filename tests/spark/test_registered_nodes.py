@@ -10,15 +10,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.client import AsyncClient
-from duetime.job import Job, NewJob
+from duetime.job import Event, Job, NewJob
 from duetime.journal.registered_nodes import RegisteredNode
 from duetime.names import Queue
-from duetime.spark.audit.journal import JournalIncomplete, JournalNow
+from duetime.spark.audit.journal import JournalIncomplete, JournalNow, without_known
 from duetime.spark.audit.run import Beside
+from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.stores.open import open_store
+from tests.spark.frames import events
+from tests.spark.history import Node
 
 QUEUE = Queue("default", "orders")
 IDS = [f"order-{number}" for number in range(6)]
@@ -82,3 +85,35 @@ def test_each_registered_node_is_heard_past_the_scan_or_named() -> None:
     assert problems("ended", RegisteredNode(at=10)) == []
     assert problems("beats", RegisteredNode(at=10)) == []
     assert problems("behind", RegisteredNode(at=10, last=6)) == [("gap", "entries 5 to 6 are missing (2)")]
+
+
+def test_ten_thousand_nodes_are_no_condition_of_ten_thousand_parts(spark: SparkSession) -> None:
+    """Each of them has two ranges, and what is new of one of them is found."""
+    known = {f"node-{number}": NodeState([(1, 2), (5, 6)]) for number in range(10_000)}
+    places = [*(("node-9999", seq) for seq in range(1, 8)), ("other", 1)]
+    late = events(spark, *({"event": "acked", "node": node, "seq": seq} for node, seq in places))
+    left = without_known(late, known).select("node", "seq").collect()
+    assert {(row["node"], row["seq"]) for row in left} == {
+        ("node-9999", 3), ("node-9999", 4), ("node-9999", 7), ("other", 1),
+    }  # fmt: skip
+
+
+def test_nodes_that_have_ended_leave_the_manifest_and_are_known(spark: SparkSession, tmp_path: Path) -> None:
+    journal, lake = tmp_path / "journal", Lake(spark, str(tmp_path / "lake"))
+    for number in range(3):
+        Node(journal, f"ended-{number}").close(1_790_000_000_000)
+    alive = Node(journal, "alive")
+    alive.write(Event.HEARTBEAT, 1_790_000_000_000)
+    alive.seal()
+    run_ingest(lake, str(journal))
+    about = about_events(lake.events.manifest())
+    assert (set(about.nodes), about.events) == ({"alive"}, 4)
+    assert set(known_nodes(lake, about)) == {"ended-0", "ended-1", "ended-2", "alive"}
+
+    # A copy of a segment that came in long ago adds nothing.
+    restored = journal / "restored"
+    restored.mkdir()
+    (segment,) = (journal / "ended-1").glob("*.journal")
+    shutil.copy(segment, restored)
+    assert run_ingest(lake, str(journal)).repeated == 1
+    assert lake.events.read().count() == 4

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,6 +17,7 @@ from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.spark import schedule
 from duetime.spark.load.batch import BatchConflict, ReconcileFirst
+from duetime.spark.load.options import LoadFields
 from duetime.spark.load.schedule import BadRows
 from tests.spark.conftest import jobs_in
 
@@ -52,7 +54,7 @@ def test_each_row_is_a_job_and_a_second_run_adds_nothing(
     assert (first.rows, first.accepted, first.kept, first.bad) == (count, count, 0, 0)
     assert sorted(one.lease.id for one in taken) == [f"recall-{index:06}" for index in range(count)]
     assert {one.body for one in taken} == {b'{"member":%d}' % index for index in range(count)}
-    assert again == first
+    assert again == structs.replace(first, was_done=True)
     assert jobs_in(url, "crm", "recall") == []
 
 
@@ -166,6 +168,24 @@ def test_one_name_is_one_batch(spark: SparkSession, redis_url: str, lake: str) -
         schedule(members(spark, 10), url=redis_url, queue="recall", batch="b1", lake=lake)
 
 
+def test_a_done_batch_is_not_taken_for_another_one(
+    spark: SparkSession, redis_url: str, lake: str, tmp_path: Path
+) -> None:
+    given: LoadFields = {"url": redis_url, "queue": "recall", "batch": "b1", "source": "members"}
+    schedule(members(spark, 10), lake=lake, **given)
+    others: list[tuple[LoadFields, str]] = [
+        ({"queue": "elsewhere"}, "with other options"),
+        ({"namespace": "crm"}, "with other options"),
+        ({"source": "customers"}, "from another source"),
+        ({"url": f"sqlite://{tmp_path}/jobs.db"}, "in another store, or this one was wiped"),
+    ]
+    for other, said in others:
+        with pytest.raises(BatchConflict, match=said):
+            schedule(members(spark, 10), lake=lake, **{**given, **other})
+    with pytest.raises(BatchConflict, match="from another source"):
+        schedule(members(spark, 10).drop("due_at"), lake=lake, **given)
+
+
 def test_of_two_runs_at_once_the_second_one_follows_the_first(
     spark: SparkSession, redis_url: str, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,24 +213,37 @@ def test_the_accepted_rows_are_entries_of_the_journal(
     journal = tmp_path / "journal"
     frame = members(spark, 700)
     schedule(frame.limit(1), url=redis_url, queue="recall", batch="before", lake=lake)
-    schedule(frame, url=redis_url, queue="recall", batch="b1", lake=lake, journal=str(journal), tries=3)
+    given: LoadFields = {"url": redis_url, "queue": "recall", "batch": "b1", "journal": str(journal), "tries": 3}
+    schedule(frame, lake=lake, **given)
 
+    [folder] = journal.iterdir()
+    assert folder.name.startswith("batch-default-default-b1-"), "a batch is one node"
     entries = [item for item in read_journal(journal) if isinstance(item, Entry)]
-    assert len(entries) == len(list(read_journal(journal)))
-    accepted = [one for one in entries if one.event is Event.ACCEPTED]
+    assert [one.seq for one in entries] == list(range(1, 702))
+    assert entries[-1].event is Event.CLOSED
     jobs = {job.id: job for job in jobs_in(redis_url, "default", "recall")}
-    assert len(accepted) == 699
-    for entry in accepted:
-        job = jobs[entry.id]
-        assert (entry.born, entry.due_at, entry.tries, body_of(entry)) == (job.born, job.due_at, 3, job.body)
-        assert entry.batch == "b1"
-    assert [one.event for one in entries if one.event not in (Event.ACCEPTED, Event.CLOSED)] == [Event.KEPT]
+    for entry in entries[:-1]:
+        job = jobs.pop(entry.id)
+        assert (entry.event, entry.born, entry.due_at, body_of(entry)) == (
+            Event.ACCEPTED,
+            job.born,
+            job.due_at,
+            job.body,
+        )
+        kept = entry.id == "recall-000000"
+        assert (entry.batch, entry.reason, entry.tries) == (("", "repeated", job.tries) if kept else ("b1", "", 3))
+    assert jobs == {}
 
-    # A task that runs again writes the same segments.
-    before = {path: path.read_bytes() for path in journal.glob("*/*")}
+    # A task that runs again leaves its segment as it was.
+    before = {path: path.stat().st_ino for path in journal.glob("*/*")}
     (Path(lake) / "batches" / "b1" / "_manifest").unlink()
-    schedule(frame, url=redis_url, queue="recall", batch="b1", lake=lake, journal=str(journal), tries=3)
-    assert {path: path.read_bytes() for path in journal.glob("*/*")} == before
+    schedule(frame, lake=lake, **given)
+    assert {path: path.stat().st_ino for path in journal.glob("*/*")} == before
+
+    # A batch of the same name in another namespace is another node.
+    schedule(frame.limit(1), lake=f"{lake}-2", **{**given, "namespace": "crm"})
+    assert len(list(journal.iterdir())) == 2
+    assert len([one for one in read_journal(journal) if isinstance(one, Entry)]) == 703
 
 
 def test_rows_of_many_kinds_go_to_their_queues(spark: SparkSession, redis_url: str, lake: str) -> None:

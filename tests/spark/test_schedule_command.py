@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from duetime.cli.options import Target
+from duetime.cli.pipelines.schedule import LoadChoices, default_batch
+from duetime.spark.sources import Selection
 from tests.e2e.shell import Ran, Shell
 from tests.spark.conftest import jobs_in
 
@@ -54,9 +57,12 @@ def test_a_dry_run_shows_what_would_be_and_pushes_nothing(spark: SparkSession, s
 def test_a_table_becomes_jobs_and_a_second_run_adds_nothing(spark: SparkSession, shell: Shell) -> None:
     [first] = shell.json("pipeline", "schedule", *SELECTION)
     [again] = shell.json("pipeline", "schedule", *SELECTION)
+    text = shell.ok("pipeline", "schedule", *SELECTION).out
 
     assert (first["rows"], first["accepted"], first["queue"]) == (3, 3, "default/recall")
-    assert again == first
+    assert again == first | {"was_done": True}
+    assert f"the batch {first['batch']} was done 20" in text
+    assert "with 3 accepted; the source was not read now and nothing was pushed" in " ".join(text.split())
     assert first["batch"].startswith("recall-")
     assert [job.id for job in jobs_in(shell.url, "default", "recall")] == ["recall-1", "recall-4", "recall-2"]
 
@@ -123,3 +129,15 @@ print(pyspark_duetime.DefaultSource.name())
 
     assert (ran.returncode, ran.stdout.strip()) == (0, "duetime"), ran.stderr
     assert written["files"] > 100
+
+
+def test_the_default_name_of_a_batch_tells_stores_and_namespaces_apart() -> None:
+    selection = Selection("members", "body")
+    targets = [Target(url="redis://a"), Target(url="redis://b"), Target(url="redis://a", namespace="crm")]
+    names = {default_batch("recall", selection, LoadChoices(), target) for target in targets}
+    assert len(names) == 3
+    secret = Target(url="redis://user:secret@a")
+    other = Target(url="redis://user:changed@a")
+    assert default_batch("recall", selection, LoadChoices(), secret) == default_batch(
+        "recall", selection, LoadChoices(), other
+    ), "a new password is not another store"

@@ -22,11 +22,13 @@ KIND = "journal_node"
 class RegisteredNode(Struct, frozen=True, omit_defaults=True):
     """`at` is the store's time at which the node registered: nothing of it happened before.
 
-    `last` is the seq up to which its entries are about this pool; None while the node may still write some.
+    `last` is the seq up to which its entries are about this pool; None while the node may still write some. An
+    `abandoned` node ended half way, and nobody was promised what is missing of it: a load that has to begin anew.
     """
 
     at: int
     last: int | None = None
+    abandoned: bool = False
 
 
 async def register(store: Store, node: str) -> None:
@@ -39,9 +41,18 @@ async def register(store: Store, node: str) -> None:
 
 async def sign_off(store: Store, node: str, last: int) -> None:
     """The node writes no more about the store's pool; its entries up to `last` are written."""
+    await _end(store, node, last, abandoned=False)
+
+
+async def abandon(store: Store, node: str) -> None:
+    """The node writes no more, and what is missing of it is not to be waited for."""
+    await _end(store, node, None, abandoned=True)
+
+
+async def _end(store: Store, node: str, last: int | None, *, abandoned: bool) -> None:
     record = await store.registry.get(KIND, node)
     at = _decode(record).at if record else (await store.ping()).now
-    await store.registry.put(KIND, node, msgspec.json.encode(RegisteredNode(at, last)))
+    await store.registry.put(KIND, node, msgspec.json.encode(RegisteredNode(at, last, abandoned)))
 
 
 async def registered(store: Store) -> dict[str, RegisteredNode]:

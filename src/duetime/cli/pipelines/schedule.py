@@ -14,6 +14,7 @@ from duetime.cli.progress import show_progress
 from duetime.clock import rfc3339
 from duetime.errors import InvalidRequest
 from duetime.job import DEFAULT_TRIES
+from duetime.settings import mask
 
 if TYPE_CHECKING:
     from duetime.spark.load.batch import Scheduled
@@ -72,7 +73,7 @@ class LoadChoices:
         str,
         typer.Option(
             metavar="NAME",
-            help="A second run of a batch adds nothing. Without it: the queue, today (UTC), a hash of the selection.",
+            help="A second run of a batch adds nothing. Without it: the queue, today (UTC), a hash of the request.",
         ),
     ] = ""
     ttl: Annotated[str, typer.Option(metavar="DURATION", help="Drop a job if it is not done in time; 0 keeps it.")] = (
@@ -106,7 +107,7 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
     and a batch that is done is not pushed again. The values of --id, --due, --body and --where are Spark SQL.
     """
     selection = options.selection()
-    batch = choices.batch or default_batch(options.queue, selection, choices)
+    batch = choices.batch or default_batch(options.queue, selection, choices, target)
     fields: LoadFields = {
         "url": target.address,
         "token": target.secret,
@@ -120,6 +121,7 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
         "max_jobs_per_second": choices.max_rate,
         "bad_records": choices.bad_rows,
         "journal": choices.journal,
+        "source": hashlib.sha256(selection.describe().encode()).hexdigest(),
     }
     answer = Answer(as_json=target.json)
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json, unit="tasks") as progress:
@@ -138,9 +140,10 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
     _tell(answer, found, f"{target.space}/{options.queue}", batch)
 
 
-def default_batch(queue: str, selection: "Selection", choices: LoadChoices) -> str:
-    """One batch per day for the same selection with the same options."""
-    said = repr((selection.describe(), choices.ttl, choices.tries, choices.priority, choices.spread))
+def default_batch(queue: str, selection: "Selection", choices: LoadChoices, target: Target) -> str:
+    """One batch per day for the same selection with the same options, store and namespace."""
+    where = (mask(target.address), target.space)
+    said = repr((where, selection.describe(), choices.ttl, choices.tries, choices.priority, choices.spread))
     return f"{queue[:150]}-{datetime.now(UTC):%Y-%m-%d}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
 
@@ -167,9 +170,14 @@ def _tell_result(answer: Answer, done: "Scheduled", queue: str) -> None:
         "repeated": done.repeated,
         "files": done.files,
         "finished_at": done.finished_at,
+        "was_done": done.was_done,
         "seconds": done.seconds,
         "jobs_per_second": round(rate, 1),
     }
+    if done.was_done:
+        said = f"the batch {done.batch} was done {rfc3339(done.finished_at)} with {done.accepted:,} accepted"
+        answer.tell(document, f"{queue}: {said}; the source was not read now and nothing was pushed")
+        return
     parts = [f"{done.accepted:,} accepted"]
     parts += [f"{done.kept:,} kept"] if done.kept else []
     parts += [f"{done.bad:,} bad rows in quarantine"] if done.bad else []

@@ -9,19 +9,32 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.journal.registered_nodes import RegisteredNode
 from duetime.journal.segments import parse
 from duetime.spark.ingest import transform as ingest
-from duetime.spark.ingest.run import DamagedLines, about_events, extents, find_damage, run_ingest
+from duetime.spark.ingest.ended_nodes import read_ended
+from duetime.spark.ingest.run import (
+    DamagedLines,
+    EventsAbout,
+    about_events,
+    extents,
+    find_damage,
+    known_nodes,
+    run_ingest,
+)
 from duetime.spark.lake.files import Files, files_for
 from duetime.spark.lake.lake import Lake, Manifest
-from duetime.spark.lake.nodes import NodeState, join_nodes, without
+from duetime.spark.lake.nodes import Nodes, NodeState, join_nodes, without
 from duetime.spark.schemas import EVENTS, frame
 
+RANGES = StructType(
+    [StructField("name", StringType()), StructField("first", LongType()), StructField("last", LongType())]
+)
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 10.0
 NAMED_NODES = 3
@@ -68,7 +81,8 @@ class JournalNow:
         if record is None or record.at > after:
             return node.is_silent(pool, after)
         # What a node that signed off still owes is a gap.
-        return record.last is None and not node.closed and not node.has_beat(pool, after)
+        is_over = record.last is not None or record.abandoned or node.closed
+        return not is_over and not node.has_beat(pool, after)
 
     def awaited(self, pool: str | None, after: int) -> list[str]:
         """The silent nodes, and those whose last entries are still on their way."""
@@ -82,7 +96,8 @@ class JournalNow:
             for one in self.damage
             if not self.node(one.node).has(one.seq)  # another copy of the segment had it whole
         ]
-        for name in sorted({**self.nodes, **self.registered}):
+        abandoned = {name for name, record in self.registered.items() if record.abandoned}
+        for name in sorted({*self.nodes, *self.registered} - abandoned):
             explained = {one.seq for one in self.damage if one.node == name}
             known_last = max(self.lasts.get(name, 0), self._signed_off(name))
             for first, last in without(self.node(name).gaps(known_last), explained):
@@ -137,35 +152,39 @@ def read_now(lake: Lake, journal: str, run: str) -> JournalNow:
     home = files.home(journal)
     copies = _copy_open(lake, files, home, f"{lake.scratch(run)}/open-{time.monotonic_ns()}")
     run_ingest(lake, journal)
-    lasts = _known_lasts(files, home)
     manifest = lake.events.manifest()
     about = about_events(manifest)
+    known = known_nodes(lake, about)
+    lasts = _known_lasts(files, home, about, known)
     seen = Observation()
-    late = _read_copies(lake, copies, about.nodes, seen)
+    late = _read_copies(lake, copies, known, seen)
     late_nodes, rows, _ = extents(late)
     damage = find_damage(lake, seen.get["bad_files"]) if copies else []
     # A copy's damage is the sealed file's damage, too, once that is read.
-    known = {(one.node, one.seq) for one in about.damage}
-    fresh = [one for one in damage if (one.node, one.seq) not in known]
+    told = {(one.node, one.seq) for one in about.damage}
+    fresh = [one for one in damage if (one.node, one.seq) not in told]
     # A folder that no entry comes from holds copies of other nodes' segments.
-    nodes = join_nodes(about.nodes, late_nodes)
+    nodes = join_nodes(known, late_nodes)
     return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts)
 
 
-def _known_lasts(files: Files, journal: str) -> dict[str, int]:
-    """Per node the last entry that a sealed segment's name speaks of."""
+def _known_lasts(files: Files, journal: str, about: EventsAbout, known: Nodes) -> dict[str, int]:
+    """Per node the last entry that a sealed segment's name speaks of. Nodes that are complete are not looked at."""
     lasts: dict[str, int] = {}
     for node in files.list(journal):
-        if node.is_folder and not node.name.startswith((".", "_")):
+        is_ended = node.name in known and node.name not in about.nodes
+        if node.is_folder and not is_ended and not node.name.startswith((".", "_")):
             ends = [segment.last for file in files.list(node.path) if (segment := parse(Path(file.name)))]
             lasts[node.name] = max(ends, default=0)
     return lasts
 
 
 def _copy_open(lake: Lake, files: Files, journal: str, target: str) -> list[str]:
+    about = about_events(lake.events.manifest())
+    ended = read_ended(lake, about.ended)
     copies: list[str] = []
     for node in files.list(journal):
-        for file in files.list(node.path) if node.is_folder else []:
+        for file in files.list(node.path) if node.is_folder and node.name not in ended else []:
             if not file.name.endswith(".open"):
                 continue
             try:
@@ -178,7 +197,7 @@ def _copy_open(lake: Lake, files: Files, journal: str, target: str) -> list[str]
     return copies
 
 
-def _read_copies(lake: Lake, copies: Collection[str], known: dict[str, NodeState], seen: Observation) -> DataFrame:
+def _read_copies(lake: Lake, copies: Collection[str], known: Nodes, seen: Observation) -> DataFrame:
     if not copies:
         return frame(lake.spark, [], EVENTS)
     lines = (
@@ -188,15 +207,18 @@ def _read_copies(lake: Lake, copies: Collection[str], known: dict[str, NodeState
         .select("value", F.col("_metadata.file_path").alias("file"))
     )
     read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
-    return read.transform(ingest.good_events).transform(ingest.once).where(_unknown(known))
+    return read.transform(ingest.good_events).transform(ingest.once).transform(without_known, known)
 
 
-def _unknown(known: dict[str, NodeState]) -> Column:
-    condition = F.lit(True)
-    for name, node in known.items():
-        for first, last in node.ranges:
-            condition = condition & ~((F.col("node") == name) & F.col("seq").between(first, last))
-    return condition
+def without_known(events: DataFrame, known: Nodes) -> DataFrame:
+    """EVENTS without those whose node and seq are in one of the ranges."""
+    ranges = [(name, first, last) for name, node in known.items() for first, last in node.ranges]
+    if not ranges:
+        return events
+    # A join: as a condition, one part per range, Spark fails at a few hundred of them.
+    read = F.broadcast(frame(events.sparkSession, ranges, RANGES).alias("read"))
+    is_known = (events["node"] == F.col("read.name")) & events["seq"].between(F.col("read.first"), F.col("read.last"))
+    return events.join(read, on=is_known, how="left_anti")
 
 
 def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[JournalProblem]:

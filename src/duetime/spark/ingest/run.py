@@ -7,6 +7,7 @@ renamed segment adds nothing. Driver code; rows stay on the executors.
 """
 
 import io
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from duetime.ids import IdMaker
 from duetime.journal.lines import read_line
 from duetime.journal.segments import parse
 from duetime.spark.ingest import transform as ingest
+from duetime.spark.ingest.ended_nodes import put_ended, read_ended
 from duetime.spark.lake.files import files_for
 from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict, Staged
 from duetime.spark.lake.nodes import NodeState, join_nodes
@@ -35,6 +37,9 @@ PER_BATCH = 4 * 1024**3
 """Bytes of segments per micro-batch: each is one published step."""
 MAX_AGE = "3650d"
 """Spark passes over files older than the newest by more than this; a segment that comes late must not be."""
+BESIDE = ("CONCURRENT_STREAM_LOG_UPDATE", "CONCURRENT_QUERY", "is already active")
+"""How Spark says that another run reads this journal into this lake at the moment."""
+BESIDE_S = 0.5
 NAMED_DAMAGE = 1000
 CROWDED = 64
 """A day with more files than this is written anew, as few."""
@@ -52,9 +57,10 @@ class DamagedLines(Struct, frozen=True):
 
 
 class EventsAbout(Struct, frozen=True):
-    """What the manifest of `events` says about the journal."""
+    """What the manifest of `events` says about the journal. `ended` are the files of nodes that have ended."""
 
     nodes: dict[str, NodeState] = field(default_factory=dict[str, NodeState])
+    ended: Sequence[str] = ()
     damage: Sequence[DamagedLines] = ()
     damaged: int = 0
     events: int = 0
@@ -73,6 +79,11 @@ class Ingested(Struct):
 
 def about_events(manifest: Manifest) -> EventsAbout:
     return msgspec.convert(manifest.about, EventsAbout)
+
+
+def known_nodes(lake: Lake, about: EventsAbout) -> dict[str, NodeState]:
+    """All nodes of which something is in the lake."""
+    return {**read_ended(lake, about.ended), **about.nodes}
 
 
 def run_ingest(
@@ -100,16 +111,33 @@ def run_ingest(
         compact(lake)
         told(total)
 
-    query = _start(lake, journal, take, every)
+    while not _follow(lake, journal, take, every, errors):
+        time.sleep(BESIDE_S)
+    return total
+
+
+def _follow(
+    lake: Lake,
+    journal: str,
+    take: Callable[[DataFrame, int], None],
+    every: Duration | None,
+    errors: Sequence[BaseException],
+) -> bool:
+    """Run the query to its end; False if another run was at it, and this one is to try again."""
+    query: StreamingQuery | None = None
     try:
+        query = _start(lake, journal, take, every)
         query.awaitTermination()
     except KeyboardInterrupt:
-        query.stop()
-    except Exception:
+        if query:
+            query.stop()
+    except Exception as error:
         if errors:
             raise errors[0] from None
+        if any(word in str(error) for word in BESIDE):
+            return False
         raise
-    return total
+    return True
 
 
 def _run_far(lake: Lake, journal: str, every: Duration | None) -> Ingested:
@@ -147,6 +175,8 @@ def _start(lake: Lake, journal: str, take: Callable[[DataFrame, int], None], eve
         .load(home)
         .select("value", F.col("_metadata.file_path").alias("file"))
     )
+    # Else a run that begins would end another one of this session, which would take that for its own end.
+    lake.spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", False)
     checkpoint = f"{lake.folder}/_checkpoints/ingest-{zlib.crc32(home.encode()):08x}"
     writer = lines.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
     if every is None:
@@ -175,7 +205,8 @@ def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
     about = about_events(manifest)
     incoming, rows, doubled = extents(staged.read())
     chosen, repeated = staged, 0
-    overlapping = [name for name, state in incoming.items() if state.overlaps(about.nodes.get(name, NodeState()))]
+    nodes = known_nodes(lake, about)
+    overlapping = [name for name, state in incoming.items() if state.overlaps(nodes.get(name, NodeState()))]
     if doubled or overlapping:
         known = lake.events.read(manifest=manifest).where(F.col("node").isin(overlapping))
         chosen = lake.events.stage(staged.read().transform(ingest.once).transform(ingest.new_only, known))
@@ -186,8 +217,11 @@ def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
     damage = [one for one in done.damage if (one.file, one.line) not in known_places]
     version = manifest.version
     if rows or damage:
+        touched = {name: state for name, state in nodes.items() if name in incoming or name in about.nodes}
+        left, ended = put_ended(lake, join_nodes(touched, incoming), about.ended)
         new_about = EventsAbout(
-            nodes=join_nodes(about.nodes, incoming),
+            nodes=left,
+            ended=ended,
             damage=[*about.damage, *damage][:NAMED_DAMAGE],
             damaged=about.damaged + len(damage),
             events=about.events + rows,

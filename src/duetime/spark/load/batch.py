@@ -3,12 +3,14 @@
     <lake>/batches/<batch>/files-<run>/part-*.parquet     the rows, sorted, with a reason where one is bad
     <lake>/batches/<batch>/_accepted                      which of those folders won, its files, rows and check sum
     <lake>/batches/<batch>/_pushing                       the epoch of the store when the first push was about to happen
+    <lake>/batches/<batch>/_accepted.<run>, _pushing.<run>    the same for what was missing after a reconcile
     <lake>/batches/<batch>/_manifest                      the end: a batch with this is never pushed again
     <lake>/batches/<batch>/quarantine/                    bad rows with their reasons, where they were put aside
 
 Each of the small files is created whole or not at all, never over another one, and never changed. Runs on the driver.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -31,7 +33,7 @@ class AcceptedFile(Struct, frozen=True):
 class Accepted(Struct, frozen=True):
     """`checksum` is over ids, bodies, queues and given times; `options` over all that changes what is pushed.
 
-    `at` is the store's time.
+    `source` is a digest of what the rows are from. `at` is the store's time.
     """
 
     folder: str
@@ -41,19 +43,32 @@ class Accepted(Struct, frozen=True):
     checksum: str
     options: str
     at: int
+    source: str = ""
 
 
 class PushingBegun(Struct, frozen=True):
-    """The store's epoch and time when the first push was about to happen."""
+    """The store's epoch and time when the first push was about to happen, and the node of the journal's entries."""
 
     epoch: str
     at: int
+    node: str = ""
+
+
+class ReconcileRun(Struct, frozen=True):
+    """What a reconcile's summary says about where and when it was. `scanned_at` is the store's time."""
+
+    run: str
+    dry_run: bool = True
+    epoch: str = ""
+    scanned_at: int = 0
+    namespaces: Sequence[str] = ()
 
 
 class Scheduled(Struct, frozen=True):
-    """How a batch ended. `kept` rows met a job with their id; `repeated` rows were in the store before this run.
+    """How a batch ended. `kept` rows met a job with their id; `repeated` rows were pushed before this run.
 
-    `seconds` is the time of the push phase, 0 if another run did it.
+    `seconds` is the time of the push phase. `options` and `source` are digests, as in Accepted. `was_done`: the batch
+    had ended before this run, which read no source and pushed nothing.
     """
 
     batch: str
@@ -67,6 +82,9 @@ class Scheduled(Struct, frozen=True):
     finished_at: int
     repeated: int = 0
     seconds: float = 0.0
+    options: str = ""
+    source: str = ""
+    was_done: bool = False
 
 
 class BatchConflict(Conflict):
@@ -87,15 +105,37 @@ class Batch:
     def __init__(self, spark: SparkSession, lake: str, name: str) -> None:
         self._files = files_for(spark, lake)
         self.name = name
-        folder = self._files.home(lake)
-        self.home = f"{folder}/batches/{name}"
-        check_shared(spark, self._files, folder)
+        self.lake = self._files.home(lake)
+        self.home = f"{self.lake}/batches/{name}"
+        check_shared(spark, self._files, self.lake)
 
     def accepted(self) -> Accepted | None:
         return self._read("_accepted", Accepted)
 
-    def pushing(self) -> PushingBegun | None:
-        return self._read("_pushing", PushingBegun)
+    def accepted_later(self, run: str) -> Accepted | None:
+        """What was missing after a reconcile, if that was written down."""
+        return self._read(f"_accepted.{run}", Accepted)
+
+    def pushing(self, run: str) -> PushingBegun | None:
+        return self._read(f"_pushing.{run}".rstrip("."), PushingBegun)
+
+    def later_rounds(self) -> list[str]:
+        """The reconciles after which pushing began again, in their order."""
+        names = (one.name.partition("_pushing.")[2] for one in self._files.list(self.home))
+        return sorted(name for name in names if name)
+
+    def reconciled(self, namespace: str, *, epoch: str, after: int) -> str | None:
+        """The latest reconcile of the store that scanned it after a time; None if there was none."""
+        for folder in sorted(self._files.list(f"{self.lake}/reconcile"), reverse=True):
+            try:
+                found = msgspec.json.decode(self._files.read(f"{folder.path}/summary.json"), type=ReconcileRun)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if found.dry_run or (found.epoch, found.scanned_at > after) != (epoch, True):
+                continue
+            if not found.namespaces or namespace in found.namespaces:
+                return found.run
+        return None
 
     def manifest(self) -> Scheduled | None:
         return self._read("_manifest", Scheduled)
@@ -112,8 +152,15 @@ class Batch:
                 )
         return winner
 
-    def begin(self, record: PushingBegun) -> PushingBegun:
-        return self._create("_pushing", record)
+    def accept_later(self, record: Accepted, run: str) -> Accepted:
+        """The first one to come wins: after one reconcile the same rows are missing for everybody."""
+        winner = self._create(f"_accepted.{run}", record)
+        if winner.folder != record.folder:
+            self._files.delete(f"{self.home}/{record.folder}")
+        return winner
+
+    def begin(self, record: PushingBegun, run: str) -> PushingBegun:
+        return self._create(f"_pushing.{run}".rstrip("."), record)
 
     def finish(self, record: Scheduled) -> Scheduled:
         return self._create("_manifest", record)

@@ -1,82 +1,152 @@
 """The journal of a batch that goes straight into a store: the accepted rows as entries, as a server would write them.
 
-Each accepted file is a node of its own, `batch-<batch>-<number>`, with one sealed segment that ends with `closed`. What
-is in it follows from the file and from what the marks remember; so a task that runs again writes the same entries, and
-replaces the segment with itself. Store first, then the journal, then the task's answer: a task that dies in between
-runs again. The folder must be reachable from the executors. Runs on executors.
+A batch is one node. Each of its accepted files is a sealed segment with an entry per good row, so where the entries of
+a file begin is known before anything is pushed, and tasks need not wait for each other. The driver registers the node
+before the first push, and closes it behind the last file. Store first, then the journal, then the task's answer: a task
+that dies in between runs again, meets its marks and writes the same entries. A segment that is there stays: nobody else
+writes to this node. The folder must be reachable from the executors.
 """
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 import msgspec
 
-from duetime.job import Event, Moved, NewJob
-from duetime.journal.events import Draft, Entry, body_fields
+from duetime.ids import IdMaker
+from duetime.job import Event, Job, Moved, NewJob
+from duetime.journal.events import REPEATED, Draft, Entry, body_fields
 from duetime.journal.lines import place_before_seq, write_line, write_text
+from duetime.journal.registered_nodes import abandon, register, sign_off
 from duetime.journal.segments import sealed_name, sync_folder
 from duetime.names import Queue
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions
+from duetime.stores.base import Store
 from duetime.stores.bulk import Loaded
+from duetime.stores.get_all import get_all
+from duetime.stores.open import open_store
+
+NAME_PART = 60
 
 _encode = msgspec.json.Encoder().encode
+_FOREIGN = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 
 
-class FileJournal:
-    """A context manager; only a clean end publishes the segment."""
+def batch_node(options: LoadOptions) -> str:
+    """A name that no other batch has, whatever its pool, namespace and name."""
+    parts = (_FOREIGN.sub("-", part)[:NAME_PART] for part in (options.pool, options.namespace, options.batch))
+    return f"batch-{'-'.join(parts)}-{IdMaker().make()}"
 
-    def __init__(self, options: LoadOptions, number: int) -> None:
+
+class BatchJournal:
+    """A batch's node, from the driver's side. `lines` counts the good rows of each file, in the order of the files."""
+
+    def __init__(self, options: LoadOptions, node: str, lines: Sequence[int]) -> None:
         assert options.journal is not None
-        self._options = options
-        self._node = f"batch-{options.batch}-{number:05}"
-        self._folder = Path(options.journal) / self._node
-        self._aside = self._folder / f".{os.getpid()}.writing"
-        self._file: BinaryIO | None = None
-        self._seq = 0
-        self._latest = 0
+        self._options, self.node = options, node
+        self._folder = Path(options.journal) / node
+        *self.firsts, self._last = accumulate(lines, initial=1)
 
-    def __enter__(self) -> "FileJournal":
+    async def begin(self) -> None:
+        """Before the first push. Idempotent."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        async with self._store() as store:
+            await register(store, self.node)
+
+    async def abandon(self) -> None:
+        """It cannot be known any more what was pushed; audit and reconcile are not to wait for this node."""
+        async with self._store() as store:
+            await abandon(store, self.node)
+
+    async def end(self) -> None:
+        """All files are pushed and written. Idempotent."""
+        async with self._store() as store:
+            at = (await store.ping()).now
+            closed = Entry(ts=at, wrote_at=at, node=self.node, seq=self._last, event=Event.CLOSED)
+            with SegmentFile(self._folder, self._last, self._last) as file:
+                file.write(write_line(closed))
+            await sign_off(store, self.node, self._last)
+
+    @asynccontextmanager
+    async def _store(self) -> AsyncGenerator[Store]:
+        store = await open_store(self._options.store_url)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+class SegmentFile:
+    """A context manager: a segment that appears sealed and whole, after a clean end only. One that is there stays."""
+
+    def __init__(self, folder: Path, first: int, last: int) -> None:
+        self._path = folder / sealed_name(first, last)
+        self._aside = folder / f".{IdMaker().make()}.writing"
+
+    def __enter__(self) -> BinaryIO:
+        self._aside.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._aside.open("wb")
-        return self
+        return self._file
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._file is not None
-        if kind is not None:
+        try:
+            if kind is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                if not self._path.exists():
+                    os.link(self._aside, self._path)
+        except FileExistsError:
+            pass
+        finally:
             self._file.close()
             self._aside.unlink(missing_ok=True)
-            return
-        self._append(
-            Entry(ts=self._latest, wrote_at=self._latest, node=self._node, seq=self._next(), event=Event.CLOSED)
-        )
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        os.replace(self._aside, self._folder / sealed_name(1, self._seq))
-        sync_folder(self._folder)
+        sync_folder(self._aside.parent)
 
-    def write(self, portion: Portion, answer: Loaded) -> None:
+
+class FileJournal:
+    """The entries of one file's rows, numbered from `first` on. Runs on executors."""
+
+    def __init__(self, options: LoadOptions, node: str, first: int, file: BinaryIO) -> None:
+        self._options, self._node, self._file = options, node, file
+        self._seq = first - 1
+        self._store: Store | None = None
+
+    async def close(self) -> None:
+        if self._store:
+            await self._store.close()
+
+    async def write(self, portion: Portion, answer: Loaded) -> None:
         """An entry per job of the step."""
-        assert self._file is not None
-        self._latest = max(self._latest, answer.at)
         if (lines := self._plain_lines(portion, answer)) is not None:
             self._file.write(b"".join(lines))
             return
         jobs = portion.columns.jobs(answer.step.first, answer.step.last)
-        if answer.moved:
-            for job, moved in zip(jobs, answer.moved, strict=True):
-                self._append(self._entry(portion.queue, job, moved, answer.at))
-        else:
-            for job in jobs:
-                moved = Moved(Event.ACCEPTED, job.id, answer.born, 0, job.due_at or 0)
-                self._append(self._entry(portion.queue, job, moved, answer.at))
+        moved = answer.moved or [Moved(Event.ACCEPTED, job.id, answer.born, 0, job.due_at or 0) for job in jobs]
+        held = await self._held(portion.queue, moved)
+        for job, one in zip(jobs, moved, strict=True):
+            kept = held.get(one.id)
+            if one.event is Event.KEPT and kept and kept.born == one.born:
+                self._append(portion.queue, answer.at, **_kept(kept))
+            else:
+                self._append(portion.queue, answer.at, **self._moved(one), **_whole(job, one))
+
+    async def _held(self, queue: Queue, moved: Sequence[Moved]) -> dict[str, Job]:
+        """The jobs that the batch's rows met: whoever pushed them may have died before writing them down."""
+        ids = [one.id for one in moved if one.event is Event.KEPT]
+        if not ids:
+            return {}
+        if self._store is None:
+            self._store = await open_store(self._options.store_url)
+        return {job.id: job for job in await get_all(self._store, queue, ids) if job}
 
     def _plain_lines(self, portion: Portion, answer: Loaded) -> Iterator[bytes] | None:
         """The lines of a step whose jobs were all accepted and differ in id, due time and text only; None for others.
@@ -113,40 +183,49 @@ class FileJournal:
             for seq, (name, due_at, body) in enumerate(zip(ids, times, bodies, strict=True), first)
         )
 
-    def _entry(self, queue: Queue, job: NewJob, moved: Moved, at: int) -> Entry:
-        return Entry(
-            ts=at,
-            wrote_at=at,
-            node=self._node,
-            seq=self._next(),
-            event=moved.event,
-            pool=self._options.pool,
-            namespace=queue.namespace,
-            queue=queue.name,
-            id=moved.id,
-            born=moved.born,
-            attempt=moved.attempt,
-            due_at=moved.due_at,
-            reason=moved.reason,
-            batch=self._options.batch,
-            was=moved.was,
-            **(_whole(job) if moved.event is Event.ACCEPTED else {}),
-        )
+    def _moved(self, moved: Moved) -> dict[str, Any]:
+        return {
+            "event": moved.event,
+            "id": moved.id,
+            "born": moved.born,
+            "attempt": moved.attempt,
+            "due_at": moved.due_at,
+            "reason": moved.reason,
+            "batch": self._options.batch,
+            "was": moved.was,
+        }
 
-    def _append(self, entry: Entry) -> None:
-        assert self._file is not None
-        self._file.write(write_line(entry))
-
-    def _next(self) -> int:
+    def _append(self, queue: Queue, at: int, **fields: Any) -> None:
         self._seq += 1
-        return self._seq
+        place = {"ts": at, "wrote_at": at, "node": self._node, "seq": self._seq}
+        where = {"pool": self._options.pool, "namespace": queue.namespace, "queue": queue.name}
+        self._file.write(write_line(Entry(**place, **where, **fields)))
 
 
-def _whole(job: NewJob) -> dict[str, Any]:
+def _whole(job: NewJob, moved: Moved) -> dict[str, Any]:
     """What it takes to push the job again."""
+    if moved.event is not Event.ACCEPTED:
+        return {}
     return {
         "priority": int(job.priority),
         "ttl": job.ttl_ms,
+        "tries": job.tries,
+        "attributes": job.attributes,
+        **body_fields(job.body),
+    }
+
+
+def _kept(job: Job) -> dict[str, Any]:
+    """A job that was there already, as the store has it (see `journal.repeated_pushes`)."""
+    return {
+        "event": Event.ACCEPTED,
+        "reason": REPEATED,
+        "id": job.id,
+        "born": job.born,
+        "attempt": job.attempt,
+        "due_at": job.due_at,
+        "priority": int(job.priority),
+        "ttl": max(job.expires_at - job.born, 1) if job.expires_at else 0,
         "tries": job.tries,
         "attributes": job.attributes,
         **body_fields(job.body),

@@ -44,11 +44,15 @@ class LoadFields(TypedDict, total=False):
     writers: int
     journal: str | None
     pool: str
+    source: str
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Checked. `journal` is the folder for the accepted rows' entries; `writers` how many tasks push at a time."""
+    """Checked. `journal` is the folder for the accepted rows' entries; `writers` how many tasks push at a time.
+
+    `source` says in words what the rows are from: another one under the same batch name is a conflict.
+    """
 
     url: str
     namespace: str = DEFAULT_NAMESPACE
@@ -65,6 +69,7 @@ class LoadOptions:
     writers: int = 0
     journal: str | None = None
     pool: str = DEFAULT_POOL
+    source: str = ""
 
     def __repr__(self) -> str:
         """Without passwords and the token: Spark's logs and tracebacks show what is pickled to executors."""
@@ -100,6 +105,7 @@ NAMES = {
     "writers": "writers",
     "journal": "journal",
     "pool": "pool",
+    "source": "source",
 }
 
 

@@ -4,13 +4,14 @@ Where the file is cut depends on the file alone, so a task that runs again, anyw
 predecessor. What it answers comes from the store: a step whose mark is there answers what it answered then.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from duetime.spark.load.batch import ReconcileFirst
-from duetime.spark.load.batch_journal import FileJournal
-from duetime.spark.load.chunks import Cutter
+from duetime.spark.load.batch_journal import FileJournal, SegmentFile
+from duetime.spark.load.chunks import Cutter, Portion
 from duetime.spark.load.job_columns import SCHEMA, arrow, kernels
 from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
 from duetime.spark.load.task_push import PushCounts, ask_store, patiently, push_portions, run
@@ -19,13 +20,23 @@ from duetime.stores.base import Mark
 RESULTS = "file string, rows long, accepted long, kept long, repeated long"
 
 
-class FilePusher:
-    """Pickled to executors. `files` gives each accepted file its number in the batch."""
+class FilePart(NamedTuple):
+    """An accepted file's number in the batch; where the journal has its rows, if there is one."""
 
-    def __init__(self, options: LoadOptions, files: dict[str, int], epoch: str) -> None:
+    number: int
+    node: str = ""
+    first: int = 0
+    rows: int = 0
+
+
+class FilePusher:
+    """Pickled to executors. `files` says by name which file is which; `marks` is what the names of marks begin with."""
+
+    def __init__(self, options: LoadOptions, files: dict[str, FilePart], epoch: str, marks: str) -> None:
         self._options = options
         self._files = files
         self._epoch = epoch
+        self._marks = marks
 
     def push(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Rows of files, each file whole and in its order; one row of RESULTS per file."""
@@ -35,18 +46,28 @@ class FilePusher:
             yield arrow.RecordBatch.from_pylist([{"file": name, **counts}])
 
     def _push_file(self, name: str, tables: Iterator[Any]) -> PushCounts:
-        options, number = self._options, self._files[name]
+        options, part = self._options, self._files[name]
         if run(patiently(lambda: ask_store(options))).epoch != self._epoch:
             raise ReconcileFirst(f"the store was wiped while the batch {options.batch!r} was pushed: reconcile first")
 
         def make_mark(step: int, digest: bytes) -> Mark:
-            return Mark(f"{options.batch}/{number}/{step}", digest, MARK_LIFE_MS, brief=True)
+            return Mark(f"{self._marks}/{part.number}/{step}", digest, MARK_LIFE_MS, brief=True)
 
         portions = Cutter(options.namespace, make_mark).cut(tables)
         if not options.journal:
             return run(push_portions(portions, options, writers=options.writers))
-        with FileJournal(options, number) as journal:
-            return run(push_portions(portions, options, writers=options.writers, on_loaded=journal.write))
+        return run(push_journaled(portions, options, part))
+
+
+async def push_journaled(portions: Iterable[Portion], options: LoadOptions, part: FilePart) -> PushCounts:
+    """Push a file's rows; their entries are on the disk when this returns."""
+    assert options.journal is not None
+    with SegmentFile(Path(options.journal) / part.node, part.first, part.first + part.rows - 1) as file:
+        journal = FileJournal(options, part.node, part.first, file)
+        try:
+            return await push_portions(portions, options, writers=options.writers, on_loaded=journal.write)
+        finally:
+            await journal.close()
 
 
 def _by_file(batches: Iterator[Any]) -> Iterator[tuple[str, Iterator[Any]]]:

@@ -3,40 +3,30 @@
 Two Spark jobs. The first checks all rows and writes them down; the driver then fixes which files count. The second
 pushes those files, a task each, in steps that carry a mark (batch, file, step) set in the same atomic step as their
 jobs: a step is pushed once however often its task runs, also after its jobs were delivered and acked. A run that finds
-accepted files goes on from those and does not look at its DataFrame. See `batch.py` for what is on disk.
+accepted files goes on from those and does not look at its DataFrame. `batch.py` says what is on disk, `push_round.py`
+what happens when marks are gone.
 """
 
 import hashlib
-import re
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Unpack
 
-from pyspark.errors import PySparkException
+from msgspec import structs
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.errors import DuetimeError, InvalidRequest, InvalidSettings, StoreUnavailable
+from duetime.clock import rfc3339
+from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
-from duetime.spark.load.batch import Accepted, Batch, BatchConflict, PushingBegun, ReconcileFirst, Scheduled
+from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Scheduled
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order
 from duetime.spark.load.journal_rules import with_journal
-from duetime.spark.load.options import MARK_LIFE_MS, BadRecords, LoadFields, LoadOptions, read_options
-from duetime.spark.load.push_files import RESULTS, FilePusher
-from duetime.spark.load.task_push import LoadFailed, ask_store, run
-from duetime.spark.session import is_connect, parallelism
+from duetime.spark.load.options import BadRecords, LoadFields, LoadOptions, read_options
+from duetime.spark.load.push_round import FILE_OPTIONS, find_round, push_round
+from duetime.spark.load.task_push import ask_store, run
 from duetime.stores.base import StoreInfo
 
-ROWS_PER_FILE = 250_000
-FILE_OPTIONS: dict[str, Any] = {"maxRecordsPerFile": ROWS_PER_FILE} | {
-    f"parquet.enable.dictionary#{column}": "false" for column in ("id", "body", "due_at")
-}
-"""A dictionary of values that do not repeat is work for nothing."""
 SAMPLE = 5
-SAFETY_MS = 86_400_000
-"""A run does not begin to rely on marks that may end while it runs."""
-ONE_FILE_PER_TASK = {"spark.sql.files.maxPartitionBytes": "1t", "spark.sql.files.openCostInBytes": "1t"}
 
 OnProgress = Callable[[str, int], None]
 """Told which phase begins ("checking", "pushing", "done") and with how many rows (0: not known yet)."""
@@ -62,21 +52,44 @@ def schedule(
         raise InvalidSettings("a server writes the journal itself: leave journal out, or name the store")
     tell = on_phase or _nothing
     batch = Batch(frame.sparkSession, lake, given.batch)
-    if (done := batch.manifest()) is not None:
-        return done
     store: StoreInfo = run(ask_store(given))
+    if (done := batch.manifest()) is not None:
+        _check_same(batch, done, frame, given)
+        _check_store(batch, done, store)
+        return structs.replace(done, was_done=True)
     given = run(with_journal(given))
     accepted = batch.accepted()
     if accepted is None:
         tell("checking", 0)
         accepted = _accept(frame, batch, given, store)
-    elif accepted.options != _options_digest(given):
-        raise BatchConflict(f"the batch {batch.name!r} was accepted with other options", batch=batch.name)
-    _check_marks(batch, store)
+    else:
+        _check_same(batch, accepted, frame, given)
+    name = find_round(batch, given, store)
     tell("pushing", accepted.rows - accepted.bad)
-    result = _push(frame.sparkSession, batch, accepted, given, store)
+    result = push_round(batch, accepted, given, name, spark=frame.sparkSession, store=store)
     tell("done", result.rows)
     return result
+
+
+def _check_same(batch: Batch, then: Accepted | Scheduled, frame: DataFrame, options: LoadOptions) -> None:
+    """Raise BatchConflict if the batch of this name had other options or another source."""
+    for what, before, now in (
+        ("with other options", then.options, _options_digest(options)),
+        ("from another source", then.source, _source_digest(frame, options)),
+    ):
+        if before not in ("", now):
+            raise BatchConflict(
+                f"the batch {batch.name!r} was accepted {what}: give this one another name", batch=batch.name
+            )
+
+
+def _check_store(batch: Batch, done: Scheduled, store: StoreInfo) -> None:
+    if done.epoch != store.epoch:
+        raise BatchConflict(
+            f"the batch {batch.name!r} was done {rfc3339(done.finished_at)} in another store, or this one was wiped "
+            "since: reconcile puts back what was lost, and another name pushes the rows again",
+            batch=batch.name,
+        )
 
 
 # --- the first job: check and write down
@@ -111,6 +124,7 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
         checksum=f"{counts['rows']}-{(counts['sum'] or 0) & (2**64 - 1):016x}",
         options=_options_digest(options),
         at=store.now,
+        source=_source_digest(frame, options),
     )
     return batch.accept(record)
 
@@ -135,6 +149,12 @@ def _handle_bad(spark: SparkSession, batch: Batch, folder: str, counts: dict[str
     )
 
 
+def _source_digest(frame: DataFrame, options: LoadOptions) -> str:
+    """Of what the caller calls the source, and its columns; the rows are not read for this."""
+    said = (options.source, [(field.name, field.dataType.simpleString()) for field in frame.schema.fields])
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+
+
 def _options_digest(options: LoadOptions) -> str:
     """Of what changes which jobs come out of the same rows, or where they go; not of how fast or by which address."""
     parts = (
@@ -146,92 +166,6 @@ def _options_digest(options: LoadOptions) -> str:
         options.spread_ms,
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-# --- the second job: push what was accepted
-
-
-def _check_marks(batch: Batch, store: StoreInfo) -> None:
-    """Raise ReconcileFirst where a run before may have pushed and its marks may be gone."""
-    before = batch.pushing()
-    if before is None:
-        return
-    if before.epoch != store.epoch:
-        problem = "the store was wiped or is another one since"
-    elif store.now - before.at > MARK_LIFE_MS - SAFETY_MS:
-        problem = "that is so long ago that its marks may have ended"
-    else:
-        return
-    raise ReconcileFirst(
-        f"an earlier run pushed some of the batch {batch.name!r}, and {problem}: reconcile first "
-        f"(`duetime pipeline reconcile`), then schedule what is missing as a new batch",
-        batch=batch.name,
-    )
-
-
-def _push(spark: SparkSession, batch: Batch, accepted: Accepted, options: LoadOptions, store: StoreInfo) -> Scheduled:
-    paths = batch.paths(accepted)
-    epoch = batch.begin(PushingBegun(store.epoch, store.now)).epoch
-    if epoch != store.epoch:
-        _check_marks(batch, store)
-    began = time.monotonic()
-    results = _push_files(spark, paths, options, epoch) if paths else []
-    seconds = time.monotonic() - began
-    now: StoreInfo = run(ask_store(options))
-    if now.epoch != epoch:
-        _check_marks(batch, now)
-    totals = {name: sum(int(row[name]) for row in results) for name in ("rows", "accepted", "kept", "repeated")}
-    if totals["rows"] != accepted.rows - accepted.bad:
-        raise BatchConflict(
-            f"the files of the batch {batch.name!r} hold {totals['rows']:,} good rows; "
-            f"{accepted.rows - accepted.bad:,} were accepted",
-            batch=batch.name,
-        )
-    return batch.finish(
-        Scheduled(
-            batch=batch.name,
-            namespace=options.namespace,
-            bad=accepted.bad,
-            files=len(paths),
-            epoch=epoch,
-            finished_at=now.now,
-            seconds=round(seconds, 3),
-            **totals,
-        )
-    )
-
-
-def _push_files(spark: SparkSession, paths: list[str], options: LoadOptions, epoch: str) -> list[Any]:
-    """A task per file; each answers a row of RESULTS."""
-    session = _reading_session(spark)
-    files = {path.rpartition("/")[2]: number for number, path in enumerate(paths)}
-    # Over Spark Connect nobody says how many tasks run at a time, so the cap is shared by all of them.
-    writers = len(paths) if is_connect(spark) else min(len(paths), parallelism(spark))
-    pusher = FilePusher(replace(options, writers=options.writers or writers), files, epoch)
-    rows = session.read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
-    named: Any = rows.withColumn("file", F.col("_metadata.file_name"))
-    try:
-        return named.mapInArrow(pusher.push, RESULTS).collect()
-    except PySparkException as error:
-        raise told(error) from error
-
-
-def told(error: PySparkException) -> DuetimeError:
-    """What a task of ours said, out of what Spark says about it."""
-    said = re.findall(r"^duetime\.[\w.]*\.(\w+): (.+)$", str(error), re.MULTILINE)
-    if not said:
-        return LoadFailed(str(error).strip().split("\n", 1)[0])
-    name, message = said[-1]
-    kind = next((one for one in (ReconcileFirst, StoreUnavailable) if one.__name__ == name), LoadFailed)
-    return kind(message)
-
-
-def _reading_session(spark: SparkSession) -> SparkSession:
-    """A session like this one in which each file is read by a task of its own."""
-    session = spark.newSession()
-    for name, value in ONE_FILE_PER_TASK.items():
-        session.conf.set(name, value)
-    return session
 
 
 def _nothing(phase: str, rows: int) -> None: ...

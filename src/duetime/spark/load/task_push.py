@@ -27,7 +27,7 @@ PAUSE = Exponential(base_ms=100, cap_ms=10_000)
 HTTP_UNDER_WAY = 4
 
 T = TypeVar("T")
-OnLoaded = Callable[[Portion, Loaded], None]
+OnLoaded = Callable[[Portion, Loaded], Awaitable[None]]
 
 
 @dataclass
@@ -107,7 +107,7 @@ async def push_portions(
             async for answer in _push(destination, portion, pace):
                 tally.count(answer)
                 if on_loaded:
-                    on_loaded(portion, answer)
+                    await on_loaded(portion, answer)
     except DuetimeError as error:
         fields = {**error.fields, "pushed": tally.rows}
         raise type(error)(f"{error.message}; this task had pushed {tally.rows} rows before", **fields) from error

@@ -1,0 +1,201 @@
+"""Pushing what a batch accepted: the second Spark job of `schedule`.
+
+The first round pushes the accepted files. Its marks make it repeatable, until they are gone: after a week, or with a
+store that was wiped. Then nobody knows what was pushed, until a reconcile has read the whole journal. The round after
+it compares the accepted rows with what the lake knows, writes down what is missing, and pushes that with marks of its
+own. Runs on the driver.
+"""
+
+import re
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.ids import IdMaker
+from duetime.spark.lake.lake import Lake
+from duetime.spark.load.batch import Accepted, Batch, BatchConflict, PushingBegun, ReconcileFirst, Scheduled
+from duetime.spark.load.batch_journal import BatchJournal, batch_node
+from duetime.spark.load.job_rows import ROWS
+from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
+from duetime.spark.load.push_files import RESULTS, FilePart, FilePusher
+from duetime.spark.load.task_push import LoadFailed, ask_store, run
+from duetime.spark.session import is_connect, parallelism
+from duetime.stores.base import StoreInfo
+
+FIRST = ""
+"""The name of the first round; a later one has the name of the reconcile that it rests on."""
+SAFETY_MS = 86_400_000
+"""A run does not begin to rely on marks that may end while it runs."""
+ROWS_PER_FILE = 250_000
+FILE_OPTIONS: dict[str, Any] = {"maxRecordsPerFile": ROWS_PER_FILE} | {
+    f"parquet.enable.dictionary#{column}": "false" for column in ("id", "body", "due_at")
+}
+"""A dictionary of values that do not repeat is work for nothing."""
+ONE_FILE_PER_TASK = {"spark.sql.files.maxPartitionBytes": "1t", "spark.sql.files.openCostInBytes": "1t"}
+
+
+def find_round(batch: Batch, options: LoadOptions, store: StoreInfo) -> str:
+    """The round to begin or to go on with. Raises ReconcileFirst where a run before may have pushed, its marks may be
+    gone, and no reconcile has been there since.
+    """
+    rounds = [(name, begun) for name in (FIRST, *batch.later_rounds()) if (begun := batch.pushing(name))]
+    if not rounds:
+        return FIRST
+    name, begun = rounds[-1]
+    problem = _marks_gone(begun, store)
+    if not problem:
+        return name
+    if reconciled := batch.reconciled(options.namespace, epoch=store.epoch, after=begun.at):
+        return reconciled
+    if options.journal and begun.node:
+        run(BatchJournal(options, begun.node, ()).abandon())
+    raise ReconcileFirst(
+        f"an earlier run pushed some of the batch {batch.name!r}, and {problem}: reconcile first "
+        "(`duetime pipeline reconcile` with the same --lake), then run this again: it pushes what is missing",
+        batch=batch.name,
+    )
+
+
+def _marks_gone(begun: PushingBegun, store: StoreInfo) -> str:
+    """Why the marks of a round are not to be relied on; nothing if they are."""
+    if begun.epoch != store.epoch:
+        return "the store was wiped or is another one since"
+    if store.now - begun.at > MARK_LIFE_MS - SAFETY_MS:
+        return "that is so long ago that its marks may have ended"
+    return ""
+
+
+def accept_missing(spark: SparkSession, batch: Batch, accepted: Accepted, options: LoadOptions, name: str) -> Accepted:
+    """Write down which of the accepted rows nobody knows anything of, once for each round."""
+    if found := batch.accepted_later(name):
+        return found
+    first = batch.pushing(FIRST)
+    assert first is not None
+    folder = f"files-{IdMaker().make()}"
+    rows = spark.read.schema(ROWS).parquet(*batch.paths(accepted)).where(F.col("reason").isNull())
+    known = _known_since(Lake(spark, batch.lake), options.namespace, first.at)
+    missing = rows.join(known, on=["queue", "id"], how="left_anti").select(*ROWS.names)
+    order = ("queue", "priority", "ttl", "tries", F.col("attributes").isNotNull(), "due_at", "id")
+    missing.sortWithinPartitions(*order).write.options(**FILE_OPTIONS).parquet(f"{batch.home}/{folder}")
+    files = batch.data_files(folder)
+    count = sum(_count_rows(spark, [f"{batch.home}/{file.name}" for file in files]).values())
+    again = Accepted(folder, files, count, 0, accepted.checksum, accepted.options, first.at, accepted.source)
+    return batch.accept_later(again, name)
+
+
+def _known_since(lake: Lake, namespace: str, at: int) -> DataFrame:
+    """(queue, id) of the jobs that were born since the batch was first pushed."""
+    day = datetime.fromtimestamp(at / 1000, UTC).date()
+    born = (F.col("namespace") == namespace) & (F.col("date") >= F.lit(day)) & (F.col("born") >= at)
+    return lake.events.read().where(born & (F.col("id") != "")).select("queue", "id").distinct()
+
+
+def push_round(
+    batch: Batch, accepted: Accepted, options: LoadOptions, name: str, *, spark: SparkSession, store: StoreInfo
+) -> Scheduled:
+    """Push the files of a round; `store` is as it was when the round was chosen.
+
+    Raises ReconcileFirst, BatchConflict, LoadFailed, StoreUnavailable.
+    """
+    part = accepted if name == FIRST else accept_missing(spark, batch, accepted, options, name)
+    paths = batch.paths(part)
+    begun = batch.begin(PushingBegun(store.epoch, store.now, batch_node(options)), name)
+    if begun.epoch != store.epoch:
+        find_round(batch, options, store)
+    clock = time.monotonic()
+    results = _push_files(spark, paths, options, begun, name)
+    seconds = time.monotonic() - clock
+    now: StoreInfo = run(ask_store(options))
+    if now.epoch != begun.epoch:
+        find_round(batch, options, now)
+    totals = {one: sum(int(row[one]) for row in results) for one in ("rows", "accepted", "kept", "repeated")}
+    if totals["rows"] != part.rows - part.bad:
+        raise BatchConflict(
+            f"the files of the batch {batch.name!r} hold {totals['rows']:,} good rows; "
+            f"{part.rows - part.bad:,} were accepted",
+            batch=batch.name,
+        )
+    good = accepted.rows - accepted.bad
+    known = good - totals["rows"]
+    return batch.finish(
+        Scheduled(
+            batch=batch.name,
+            namespace=options.namespace,
+            rows=good,
+            accepted=totals["accepted"] + known,
+            kept=totals["kept"],
+            bad=accepted.bad,
+            files=len(paths),
+            epoch=begun.epoch,
+            finished_at=now.now,
+            repeated=totals["repeated"] + known,
+            seconds=round(seconds, 3),
+            options=accepted.options,
+            source=accepted.source,
+        )
+    )
+
+
+def _push_files(
+    spark: SparkSession, paths: list[str], options: LoadOptions, begun: PushingBegun, name: str
+) -> list[Any]:
+    """A task per file; each answers a row of RESULTS."""
+    if not paths:
+        return []
+    files = {path.rpartition("/")[2]: FilePart(number) for number, path in enumerate(paths)}
+    journal: BatchJournal | None = None
+    if options.journal:
+        counts = _count_rows(spark, paths)
+        lines = [counts.get(file, 0) for file in files]
+        journal = BatchJournal(options, begun.node or f"batch-{options.batch}", lines)
+        run(journal.begin())
+        numbered = zip(files, journal.firsts, lines, strict=True)
+        files = {
+            file: FilePart(number, journal.node, first, rows) for number, (file, first, rows) in enumerate(numbered)
+        }
+    # Over Spark Connect nobody says how many tasks run at a time, so the cap is shared by all of them.
+    writers = len(paths) if is_connect(spark) else min(len(paths), parallelism(spark))
+    marks = f"{options.batch}/{name}" if name else options.batch
+    pusher = FilePusher(replace(options, writers=options.writers or writers), files, begun.epoch, marks)
+    rows = _reading_session(spark).read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
+    named: Any = rows.withColumn("file", F.col("_metadata.file_name"))
+    try:
+        results = named.mapInArrow(pusher.push, RESULTS).collect()
+    except PySparkException as error:
+        raise told(error, ReconcileFirst) from error
+    if journal:
+        run(journal.end())
+    return results
+
+
+def _count_rows(spark: SparkSession, paths: list[str]) -> dict[str, int]:
+    """The good rows of each file, by its name."""
+    if not paths:
+        return {}
+    rows = spark.read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
+    counts = rows.groupBy(F.col("_metadata.file_name").alias("file")).count().collect()
+    return {row["file"]: row["count"] for row in counts}
+
+
+def told(error: PySparkException, *kinds: type[DuetimeError]) -> DuetimeError:
+    """What a task of ours said, out of what Spark says about it; one of the kinds, or a failed load."""
+    said = re.findall(r"^duetime\.[\w.]*\.(\w+): (.+)$", str(error), re.MULTILINE)
+    if not said:
+        return LoadFailed(str(error).strip().split("\n", 1)[0])
+    name, message = said[-1]
+    kind = next((one for one in (*kinds, StoreUnavailable) if one.__name__ == name), LoadFailed)
+    return kind(message)
+
+
+def _reading_session(spark: SparkSession) -> SparkSession:
+    """A session like this one in which each file is read by a task of its own."""
+    session = spark.newSession()
+    for name, value in ONE_FILE_PER_TASK.items():
+        session.conf.set(name, value)
+    return session
