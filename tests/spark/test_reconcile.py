@@ -1,7 +1,7 @@
 """reconcile: puts back exactly what is missing, under the old born, and stops where the journal is no proof."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from duetime.clock import SystemClock
 from duetime.errors import DuetimeError
-from duetime.job import Event, Job, NewJob
+from duetime.job import Delivery, Event, Job, NewJob
 from duetime.journal.reader import read_journal
 from duetime.names import Queue
 from duetime.spark.audit.journal import JournalIncomplete
@@ -18,9 +18,10 @@ from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.stores.base import Push
 from duetime.stores.open import open_store
-from tests.spark.history import HOUR_MS, NAMESPACE, Day, Node, a_day
+from tests.spark.history import HOUR_MS, NAMESPACE, Day, Node, Story, a_day
 
 MAIL = Queue(NAMESPACE, "mail")
+Drain = Callable[[str, str, str], list[Delivery]]
 
 
 @pytest.fixture
@@ -108,6 +109,30 @@ def test_what_is_missing_is_put_back(spark: SparkSession, tmp_path: Path, yester
     assert (audited.total("adopted"), audited.total("lost")) == (2, 0)
     again = run_reconcile(lake, journal, beside)
     assert (again.lost, again.counts, again.node) == (0, {}, "")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "http"])
+def test_a_job_is_put_back_once_by_two_runs_that_overlap(
+    spark: SparkSession, tmp_path: Path, yesterday: int, kind: str, address_of: Callable[[str], str], drain: Drain
+) -> None:
+    """One run has planned when the other one puts the jobs back, and they are delivered and acked before it goes on."""
+    url, lake = address_of(kind), Lake(spark, str(tmp_path / "lake"))
+    journal = tmp_path / "hosts" / "journal"
+    node = Node(journal, "node-a")
+    for number in range(5):
+        Story(node.write, f"job-{number}", yesterday, yesterday).accepted()
+    node.close(yesterday + 1)
+    beside = Beside(url, wait_s=0)
+
+    def meanwhile(step: str) -> None:
+        if step.startswith("repairing"):
+            first = run_reconcile(lake, str(journal), beside)
+            assert first.counts == {"pushed": 5}
+            assert len(drain(url, NAMESPACE, "mail")) == 5
+
+    second = run_reconcile(lake, str(journal), beside, told=meanwhile)
+    assert (second.lost, sum(second.counts.values())) == (5, 5)
+    assert drain(url, NAMESPACE, "mail") == [], "what was acked is not delivered again"
 
 
 def test_a_gap_stops_it_by_name(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:

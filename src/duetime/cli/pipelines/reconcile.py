@@ -22,6 +22,7 @@ EXAMPLES = (
 
 WORDS = {
     "pushed": "put back into the store",
+    "repeated": "put back by another run at the same time",
     "expired": "closed as expired",
     "adopted": "adopted: in the store, and nobody had been promised them",
     "present": "found in the store after all",

@@ -19,6 +19,7 @@ from duetime.errors import DuetimeError, InvalidRequest, JobNotFound, MarkMismat
 from duetime.ids import encode
 from duetime.job import Event, Moved, NewJob
 from duetime.stores.base import Mark, Pushed
+from duetime.stores.repair_mark import repair_mark
 from duetime.wire import convert
 from duetime.wire.messages import (
     BatchIn,
@@ -128,12 +129,20 @@ async def _push_each(request: NativeRequest[BatchIn, None], mark: Mark | None) -
             raise InvalidRequest(f"the mark of a batch that is not atomic has at most {MAX_NUMBERED} characters")
         results = await _set_mark(request, jobs, mark)
     indexes = [index for index in range(len(jobs)) if index not in results]
-    marks = [mark and msgspec.structs.replace(mark, name=f"{mark.name}#{index}") for index in indexes]
+    marks = [
+        msgspec.structs.replace(mark, name=f"{mark.name}#{index}") if mark else _repair_mark(jobs[index])
+        for index in indexes
+    ]
     found = await asyncio.gather(
         *(_push_one(request, jobs[index], own) for index, own in zip(indexes, marks, strict=True))
     )
     results.update(zip(indexes, found, strict=True))
     return _joined([results[index] for index in range(len(jobs))])
+
+
+def _repair_mark(job: NewJob | DuetimeError) -> Mark | None:
+    """A lost job is put back once, however many repairs run."""
+    return repair_mark(job) if isinstance(job, NewJob) else None
 
 
 def _converted(request: NativeRequest[BatchIn, None], mark: Mark | None) -> list[NewJob | DuetimeError]:

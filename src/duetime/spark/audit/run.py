@@ -123,18 +123,19 @@ def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: T
 
 def scan_store(lake: Lake, view: StoreView, beside: Beside, run: str) -> Scanned:
     """Write down what the store holds, and when."""
-    record, began_at = view.journaling(), view.now()
+    record, began = view.journaling(), view.info()
     queues = _wanted(view.queues(), beside.namespaces)
     folder = f"{lake.scratch(run)}/scan"
     scan(lake.spark, beside.url, beside.token, queues).write.parquet(folder)
     is_server = beside.url.startswith(("http:", "https:"))
     return Scanned(
         jobs=lake.spark.read.schema(SCAN).parquet(folder),
-        began_at=began_at,
+        began_at=began.now,
         ended_at=view.now(),
         pool=beside.pool or (record.pool if record else None if is_server else DEFAULT_POOL),
         since=record.since if record else 0,
         grace_ms=beside.grace_ms,
+        epoch=began.epoch,
     )
 
 

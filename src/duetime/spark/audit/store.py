@@ -19,12 +19,12 @@ from duetime.client.transport import is_http
 from duetime.errors import DuetimeError
 from duetime.job import STEP_JOBS, IfExists, Job, Moved, State
 from duetime.journal.pool_journal import Journaling, known
-from duetime.journal.registered_nodes import RegisteredNode, registered
-from duetime.names import Queue
+from duetime.journal.registered_nodes import RegisteredNode, register, registered, sign_off
+from duetime.names import DEFAULT_NAMESPACE, Queue
 from duetime.spark.audit.transform import SCAN
 from duetime.spark.schemas import frame
 from duetime.spark.session import parallelism
-from duetime.stores.base import Page, Push, Pushed
+from duetime.stores.base import Page, Push, Pushed, StoreInfo
 from duetime.stores.get_all import get_all
 from duetime.stores.open import open_store
 
@@ -38,6 +38,10 @@ class StoreView(Protocol):
     """Blocking, for one thread. Raises DuetimeError."""
 
     def now(self) -> int: ...
+
+    def info(self) -> StoreInfo:
+        """Its time, and its epoch, which is another one after the store was wiped."""
+        ...
 
     def journaling(self) -> Journaling | None:
         """Since when, and under which name, the pool journals; None if the store does not tell."""
@@ -56,6 +60,14 @@ class StoreView(Protocol):
     @property
     def journals(self) -> bool:
         """Whether a push is written to the journal by the one that does it."""
+        ...
+
+    def register(self, node: str) -> None:
+        """A node is about to write entries about the store's jobs."""
+        ...
+
+    def sign_off(self, node: str, last: int) -> None:
+        """The node has written its last entry."""
         ...
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
@@ -79,6 +91,9 @@ class ServerView:
     def now(self) -> int:
         return self._send(calls.status(Queue("default", "duetime-audit"))).counts.now
 
+    def info(self) -> StoreInfo:
+        return self._send(calls.store_info(DEFAULT_NAMESPACE))
+
     def journaling(self) -> Journaling | None:
         return None
 
@@ -101,6 +116,11 @@ class ServerView:
     def journals(self) -> bool:
         return True
 
+    def register(self, node: str) -> None:
+        """A server tells nobody of its nodes. Entries of ends and adoptions that get lost are only made again."""
+
+    def sign_off(self, node: str, last: int) -> None: ...
+
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         answers = self._send(calls.push_each(queue, [request.jobs[0] for request in requests], IfExists.KEEP))
         return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
@@ -118,6 +138,9 @@ class OpenedStore:
 
     def now(self) -> int:
         return self._runner.run(self._store.ping()).now
+
+    def info(self) -> StoreInfo:
+        return self._runner.run(self._store.ping())
 
     def journaling(self) -> Journaling | None:
         return self._runner.run(known(self._store))
@@ -137,6 +160,12 @@ class OpenedStore:
     @property
     def journals(self) -> bool:
         return False
+
+    def register(self, node: str) -> None:
+        self._runner.run(register(self._store, node))
+
+    def sign_off(self, node: str, last: int) -> None:
+        self._runner.run(sign_off(self._store, node, last))
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         return self._runner.run(self._store.push(queue, requests))

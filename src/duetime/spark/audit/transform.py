@@ -48,6 +48,7 @@ class Scanned(NamedTuple):
     pool: str | None = None
     since: int = 0
     grace_ms: int = 0
+    epoch: str = ""
 
 
 def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:

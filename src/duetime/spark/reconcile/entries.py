@@ -5,13 +5,14 @@ Where the journal is not a local folder, the node is written beside and its seal
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
-from duetime.journal.events import Draft
+from duetime.journal.lines import write_text
 from duetime.journal.options import JournalOptions
 from duetime.journal.segments import sealed
 from duetime.journal.writer import Writer
+from duetime.spark.audit.store import StoreView
 from duetime.spark.lake.files import Files, LocalFiles
 
 INSTANCE = "reconcile"
@@ -20,8 +21,8 @@ INSTANCE = "reconcile"
 class RepairEntries:
     """Begins with the first entry: a run that has nothing to say leaves no node behind."""
 
-    def __init__(self, files: Files, journal: str) -> None:
-        self._files, self._journal = files, journal
+    def __init__(self, files: Files, journal: str, view: StoreView) -> None:
+        self._files, self._journal, self._view = files, journal, view
         self._writer: Writer | None = None
         self._folder = Path()
 
@@ -29,13 +30,18 @@ class RepairEntries:
     def node(self) -> str:
         return self._writer.node if self._writer else ""
 
-    def write(self, drafts: Iterable[Draft]) -> None:
-        """On the disk when this returns. Raises OSError."""
+    def write(self, drafts: Sequence[bytes]) -> None:
+        """Drafts that are JSON already; on the disk when this returns. Raises OSError."""
         if self._writer is None:
             self._folder = self._files.path(self._journal) if isinstance(self._files, LocalFiles) else _beside()
             self._writer = Writer(JournalOptions(self._folder, instance=INSTANCE))
             self._writer.open()
-        self._writer.append(drafts)
+            self._view.register(self._writer.node)
+
+        def numbered(place: bytes, seq: int) -> list[bytes]:
+            return [write_text(b"%b%d,%b" % (place, at, draft[1:])) for at, draft in enumerate(drafts, seq)]
+
+        self._writer.append_lines(numbered)
         self._writer.flush()
 
     def close(self) -> None:
@@ -47,6 +53,7 @@ class RepairEntries:
                 target = f"{self._journal}/{self.node}/{segment.path.name}"
                 self._files.create(target, segment.path.read_bytes())
             shutil.rmtree(self._folder, ignore_errors=True)
+        self._view.sign_off(self.node, self._writer.seq)
 
 
 def _beside() -> Path:

@@ -3,11 +3,13 @@
 The order is what makes it safe beside live traffic. (1) Scan the store, and note its time S at the end. (2) Read the
 journal until every known node has told everything up to S without a gap, or is closed; else stop and name the node.
 (3) Find what was accepted, has not ended and is not in the scan. (4) Ask the store once more, by id, and push what is
-still missing with keep. Jobs that nobody was promised are adopted by an entry of their own. What was found and done
-stays in `lake/reconcile/<run>/`; a run that dies is simply run again. Driver code.
+still missing with keep, each job with a mark of its own, so that any number of runs may overlap. Jobs that nobody was
+promised are adopted by an entry of their own. What was found and done stays in `lake/reconcile/<run>/`; a run that dies
+is simply run again. Driver code.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import msgspec
 from pyspark.sql import functions as F
@@ -19,11 +21,13 @@ from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import check_complete
 from duetime.spark.audit.run import Beside, Evidence, Told, gather
 from duetime.spark.audit.store import open_view
+from duetime.spark.audit.transform import Scanned
 from duetime.spark.lake.files import LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile import transform as reconcile
 from duetime.spark.reconcile.entries import RepairEntries
-from duetime.spark.reconcile.repair import SUPERSEDED, Reconciled, Repair
+from duetime.spark.reconcile.repair import Reconciled, repair
+from duetime.spark.reconcile.repair_task import SUPERSEDED, RepairTask
 
 
 def run_reconcile(
@@ -51,14 +55,15 @@ def run_reconcile(
         if dry_run:
             _count_plan(lake, done)
         else:
-            entries = RepairEntries(files, files.home(journal))
+            pool = beside.pool or scanned.pool or DEFAULT_POOL
+            task = RepairTask((beside.url, beside.token), pool, scanned.epoch, scanned.ended_at)
             view = open_view(beside.url, beside.token)
             try:
-                Repair(lake, view, entries, done, beside.pool or scanned.pool or DEFAULT_POOL).run(told)
+                with closing(RepairEntries(files, files.home(journal), view)) as entries:
+                    repair(lake, task, entries, done, told)
             finally:
                 view.close()
-                entries.close()
-        _write_summary(lake, done)
+        _write_summary(lake, done, scanned, beside)
         return done
     finally:
         lake.files.delete(lake.scratch(run))
@@ -68,24 +73,21 @@ def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> None:
     scanned, now = evidence.scanned, evidence.journal
     assert scanned is not None
     events = lake.events.read(manifest=now.manifest).unionByName(now.late)
-    reconcile.plan(evidence.jobs, events, scanned).write.parquet(f"{done.folder}/plan")
-    adopt = reconcile.adoptable(audit.findings(evidence.jobs, scanned))
-    held = scanned.jobs.select(*audit.STORE_KEY)
-    adopt.join(held, on=list(audit.STORE_KEY), how="left_semi").select(*audit.KEY).write.parquet(f"{done.folder}/adopt")
+    missing = reconcile.plan(evidence.jobs, events, scanned)
+    adopt = reconcile.adoptable(audit.findings(evidence.jobs, scanned), scanned)
+    missing.unionByName(adopt, allowMissingColumns=True).write.parquet(f"{done.folder}/plan")
 
 
 def _count_plan(lake: Lake, done: Reconciled) -> None:
     plan = lake.spark.read.parquet(f"{done.folder}/plan")
     for row in plan.groupBy("action", F.col("body").isNull().alias("bare")).count().collect():
-        ended = {reconcile.EXPIRE: "expired", reconcile.SUPERSEDE: SUPERSEDED}
+        ended = {reconcile.EXPIRE: "expired", reconcile.SUPERSEDE: SUPERSEDED, reconcile.ADOPT: "adopted"}
         name = ended.get(row["action"]) or ("no_body" if row["bare"] else "pushed")
         done.counts[name] = done.counts.get(name, 0) + row["count"]
-    done.lost = plan.count()
-    if adopted := lake.spark.read.parquet(f"{done.folder}/adopt").count():
-        done.counts["adopted"] = adopted
+        done.lost += 0 if row["action"] == reconcile.ADOPT else row["count"]
 
 
-def _write_summary(lake: Lake, done: Reconciled) -> None:
+def _write_summary(lake: Lake, done: Reconciled, scanned: Scanned, beside: Beside) -> None:
     summary = {
         "run": done.run,
         "dry_run": done.dry_run,
@@ -94,5 +96,8 @@ def _write_summary(lake: Lake, done: Reconciled) -> None:
         "refusals": done.refusals,
         "assumed_lost": [{"node": one.node, "kind": one.kind, "detail": one.detail} for one in done.assumed],
         "node": done.node,
+        "epoch": scanned.epoch,
+        "scanned_at": scanned.ended_at,
+        "namespaces": list(beside.namespaces),
     }
     lake.files.create(f"{done.folder}/summary.json", msgspec.json.format(msgspec.json.encode(summary)))

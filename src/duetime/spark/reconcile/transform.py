@@ -15,7 +15,7 @@ from duetime.spark.audit.transform import LOST, UNANSWERED, Scanned
 from duetime.spark.lifecycle.states import BEGINS
 from duetime.spark.schemas import KEY
 
-PUSH, EXPIRE, SUPERSEDE = "push", "expire", "supersede"
+PUSH, EXPIRE, SUPERSEDE, ADOPT = "push", "expire", "supersede", "adopt"
 
 PLAN = (
     *("action", *KEY, "batch", "due_at", "expires_at", "attempt", "tries", "priority"),
@@ -66,6 +66,8 @@ def _bodies_of(events: DataFrame, missing: DataFrame) -> DataFrame:
     return wanted.groupBy(*KEY).agg(latest).select(*KEY, "latest.body", "latest.attributes")
 
 
-def adoptable(findings: DataFrame) -> DataFrame:
-    """FINDING -> KEY of what is in the store without a promise."""
-    return findings.where(F.col("kind") == UNANSWERED).select(*KEY)
+def adoptable(findings: DataFrame, scanned: Scanned) -> DataFrame:
+    """FINDING -> PLAN of what is in the store without a promise."""
+    held = scanned.jobs.select(*audit.STORE_KEY)
+    found = findings.where(F.col("kind") == UNANSWERED).select(*KEY)
+    return found.join(held, on=list(audit.STORE_KEY), how="left_semi").select(F.lit(ADOPT).alias("action"), *KEY)
