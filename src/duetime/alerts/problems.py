@@ -145,7 +145,7 @@ class Alerts:
         return {one.key: msgspec.json.decode(one.value, type=Firing) for one in records} | self._local
 
     def _ages(self) -> Mapping[str, float]:
-        """For how long each record has been as it is, as seen from here: clocks of other machines do not count."""
+        """How long ago this process first saw each record as it is now; clocks of other machines do not count."""
         now = self._clock.monotonic()
         self._renewed = {
             one.key: seen if (seen := self._renewed.get(one.key)) and seen[0] == one.version else (one.version, now)
@@ -246,7 +246,7 @@ class Alerts:
 
 
 def _of_topic(addresses: Collection[str], channels: Mapping[str, str]) -> Iterator[str]:
-    """Only mail addresses and channels: a URL that a topic brings along is not called, whoever let it in."""
+    """The mail addresses and channels of a topic; a URL among its addresses is never called."""
     for address in addresses:
         if is_mail(address):
             yield address

@@ -26,7 +26,7 @@ MAX_THREADS = 8
 
 
 class MailServer(Struct, frozen=True, omit_defaults=True):
-    """Where plain mail addresses go. `security` is starttls, ssl or none."""
+    """The server that sends to plain mail addresses. `security` is starttls, ssl or none."""
 
     host: str
     sender: str

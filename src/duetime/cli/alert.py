@@ -161,7 +161,7 @@ def _all(settings: AlertSettings) -> list[str]:
 
 
 def _document(settings: AlertSettings) -> dict[str, Any]:
-    """Without secrets."""
+    """The alert settings as JSON, without secrets."""
     server = settings.mail_server
     shown = msgspec.structs.asdict(server) | {"password": MASK if server.password else ""} if server else None
     return {

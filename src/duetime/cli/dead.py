@@ -85,7 +85,7 @@ def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> No
 
 
 def _respawn(queue: QueueClient, ids: list[str] | None, options: RespawnOptions) -> Iterator[list[Moved]]:
-    """In steps, so that a million of them are seen coming back."""
+    """Respawns in steps, so that the progress of a million dead letters shows."""
     if ids is not None:
         for at in range(0, len(ids), STEP_JOBS):
             yield queue.dead.respawn(ids[at : at + STEP_JOBS], ttl=options.ttl, tries=options.tries)

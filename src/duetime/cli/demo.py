@@ -30,7 +30,7 @@ from duetime.errors import DuetimeError
 from duetime.job import Delivery, Event, Moved
 
 FAST = 0.1
-"""With --fast a second lasts a tenth of one."""
+"""How long a second of the story lasts with --fast."""
 LENGTH_S = 20.0
 QUEUE = "demo"
 JOBS = ("reminder", "invoice", "webhook")

@@ -132,7 +132,7 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def located(error: StoreUnavailable, target: Target) -> StoreUnavailable:
-    """Say which server it was: whoever set no address does not know that there is a default one."""
+    """Adds the address of the server to an error: a user who gave none may not know the default one."""
     if not is_http(target.address) or target.address in error.message:
         return error
     hint = "" if target.is_chosen else "; start one with `duetime serve --dev`, or name yours with --url or DUETIME_URL"

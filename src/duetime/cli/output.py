@@ -154,7 +154,7 @@ def error_document(error: DuetimeError) -> dict[str, Any]:
 
 
 def safe(text: str) -> str:
-    """Without control characters, except for line ends and tabs."""
+    """The text without control characters; line ends and tabs stay."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

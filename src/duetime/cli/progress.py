@@ -95,7 +95,7 @@ class ProgressDisplay:
 
 
 class LineDisplay(ProgressDisplay):
-    """For logs: now and then a line."""
+    """Progress for log files: a line now and then."""
 
     def redraw(self) -> None:
         now = time.monotonic()
@@ -108,7 +108,7 @@ class LineDisplay(ProgressDisplay):
 
 
 class BarDisplay(ProgressDisplay):
-    """For terminals."""
+    """Progress for terminals: a bar that moves."""
 
     def __init__(self, what: str, total: int | None, unit: str) -> None:
         super().__init__(what, total, unit)

@@ -80,7 +80,7 @@ class AsyncClient:
         return await self.send(calls.release(leased, delay, error))
 
     async def give_back(self, leased: Leased) -> Moved:
-        """As if it had never been delivered: its old place, its try restored."""
+        """Undo a delivery: the job has its old place and its try again."""
         return await self.send(calls.give_back(leased))
 
     async def kill(self, leased: Leased, *, error: str = "") -> Moved:

@@ -460,7 +460,7 @@ def first(answers: Sequence[Result]) -> Moved | None:
 
 
 def found(job_id: str) -> Callable[[Sequence[Result]], Moved]:
-    """As `first`, and a job that is not there is an error."""
+    """As `first`, but a job that is not there raises JobNotFound."""
 
     def check(answers: Sequence[Result]) -> Moved:
         moved = first(answers)

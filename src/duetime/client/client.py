@@ -85,7 +85,7 @@ class Client:
         return self.send(calls.release(leased, delay, error))
 
     def give_back(self, leased: Leased) -> Moved:
-        """As if it had never been delivered: its old place, its try restored."""
+        """Undo a delivery: the job has its old place and its try again."""
         return self.send(calls.give_back(leased))
 
     def kill(self, leased: Leased, *, error: str = "") -> Moved:

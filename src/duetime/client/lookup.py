@@ -34,5 +34,5 @@ class Lookup:
         del self._left[: len(jobs)]
 
     def jobs(self) -> list[Job | None]:
-        """In the order of the ids, repeats included; None where there is none."""
+        """The jobs in the order of the ids, repeats included; None where there is no job."""
         return [self._found[job_id] for job_id in self._ids]

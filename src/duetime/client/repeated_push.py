@@ -7,7 +7,7 @@ from duetime.job import NewJob
 from duetime.stores.base import Mark
 
 REPEATS_MS = 5 * 60_000
-"""Longer than all tries of one call take together, each with its full timeout."""
+"""The life of a mark: longer than all tries of one call take together, each with its full timeout."""
 
 
 def mark_for_repeats(jobs: Sequence[NewJob]) -> Mark | None:

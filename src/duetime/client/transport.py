@@ -78,7 +78,7 @@ class Attempts:
         raise StoreUnavailable(f"the server cannot be reached: {error or type(error).__name__}", unknown=not unsent)
 
     def after_refusal(self, error: DuetimeError) -> float:
-        """As `after_error`, for an answer that says no."""
+        """As `after_error`, after a refusal of the server."""
         passing = isinstance(error, StoreUnavailable) and (self._call.repeatable or not error.outcome_unknown)
         if passing and (pause := self._pause()) is not None:
             return pause

@@ -25,7 +25,7 @@ KIND = "setting"
 KEY = "lmstfy/access_log"
 ON, OFF = b"enabled", b"disabled"
 POOL = "duetime.pool"
-"""Where in the scope a door leaves the pool that a request was let in to."""
+"""The key of the scope under which a door leaves the pool that a request was let in to."""
 FOREIGN = "duetime.foreign"
 """Marks the scope of a request that was refused before any door looked at its path."""
 GONE = 499

@@ -57,7 +57,7 @@ class Token(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name in the registry; no part can hold a slash."""
+        """The token's name in the registry; no part can hold a slash."""
         return f"{self.pool}/{self.namespace}/{self.digest}"
 
     @classmethod

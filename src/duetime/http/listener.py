@@ -17,13 +17,13 @@ from duetime.http.memory_budget import Budget
 from duetime.http.service import HttpLimits, Service
 
 BUDGET = 128 * 1_048_576
-"""Where none is given."""
+"""The memory budget in bytes, where none is given."""
 IDLE_GRACE_S = 0.5
-"""A drained connection without a request may have one on its way; only then is it closed."""
+"""How long a drained connection without a request stays open: a request may be on its way."""
 
 
 class Listener:
-    """Between `start` and `stop` it serves. Belongs to one event loop."""
+    """Serves between `start` and `stop`. Belongs to one event loop."""
 
     def __init__(
         self,

@@ -53,18 +53,18 @@ class HttpLimits(msgspec.Struct, frozen=True):
     """Request line and headers: this much is always accepted, one read more at most."""
     headers: int = 100
     head_s: float = 10
-    """From a connection or a request's first byte to the end of its headers."""
+    """The time from a connection, or from the first byte of a request, to the end of its headers."""
     body_s: float = 10
     """A body may always take this long, and beyond that as long as it comes at `body_rate` bytes a second."""
     body_rate: int = 1024
     idle_s: float = 75
-    """Between two requests on one connection."""
+    """The time between two requests on one connection."""
     write_s: float = 30
-    """Without the client reading any of an answer."""
+    """The time in which a client reads nothing of its answer."""
     linger_s: float = 2
-    """For a refused client to read its answer."""
+    """The time that a refused client has to read its answer."""
     connections: int = 16_384
-    """Of one listener; and SPARE more that get one answer each."""
+    """Connections of one listener; SPARE more get one answer each."""
 
     @property
     def parked(self) -> int:
@@ -73,7 +73,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
 
 
 def limits_of(settings: Settings) -> HttpLimits:
-    """As they are set, and never more connections than this process can have files."""
+    """The limits as they are set, with no more connections than this process can have files."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return HttpLimits(
         head_bytes=settings.max_header_size,
@@ -114,7 +114,7 @@ class HttpRequest(Protocol):
 
 
 RefusalBody = Callable[[bytes, int, str], tuple[bytes, bytes]]
-"""From path, status and reason to content type and body."""
+"""Takes path, status and reason; answers content type and body."""
 
 
 def plain_refusal(path: bytes, status: int, reason: str) -> tuple[bytes, bytes]:

@@ -12,7 +12,7 @@ from duetime.stores.base import Store
 
 
 class PoolObservers:
-    """For all pools of a process. The journal must live longer than the pools."""
+    """The observers of all pools of a process. The journal must live longer than the pools."""
 
     def __init__(self, meters: Meters, journal: Journal | None = None) -> None:
         self._meters = meters

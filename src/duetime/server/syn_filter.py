@@ -22,7 +22,7 @@ _INSTRUCTIONS = (
 
 
 def drop_new_connections(sock: socket.socket) -> None:
-    """For all processes that share the socket, and for good."""
+    """Drop new connections, in all processes that share the socket, for good."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6) or sys.platform != "linux":
         return
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in _INSTRUCTIONS))

@@ -35,7 +35,7 @@ class Tracing:
 
     @contextmanager
     def pushing(self, queue: Queue, jobs: Sequence[NewJob]) -> Generator[Sequence[NewJob], None, None]:
-        """Around a push; gives the jobs as they should be pushed. Those that carry a context already keep it."""
+        """A span around a push; gives the jobs to push. Jobs that carry a context already keep it."""
         about = _about("push", "send", queue, [job.id for job in jobs])
         if len(jobs) == 1:
             about["messaging.message.body.size"] = len(jobs[0].body)
@@ -60,7 +60,7 @@ class Tracing:
 
     @contextmanager
     def settling(self, verb: str, leased: Sequence[Lease | Delivery]) -> Generator[None, None, None]:
-        """Around an ack, a release or a kill."""
+        """A span around an ack, a release or a kill."""
         leases = [one.lease if isinstance(one, Delivery) else one for one in leased]
         about = _about(verb, "settle", leases[0].queue, [lease.id for lease in leases])
         with self._span(about, SpanKind.CLIENT, links([one for one in leased if isinstance(one, Delivery)])):
@@ -68,7 +68,7 @@ class Tracing:
 
     @contextmanager
     def processing(self, delivery: Delivery) -> Generator[Span, None, None]:
-        """Around the work that a job is for: a trace of its own that links to the push."""
+        """A span around the work that a job is for: a trace of its own that links to the push."""
         about = _about("process", "process", delivery.lease.queue, [delivery.lease.id])
         about["messaging.duetime.attempt"] = delivery.lease.attempt
         with self._span(about, SpanKind.CONSUMER, links([delivery])) as span:
@@ -105,7 +105,7 @@ def _with(job: NewJob, carrier: Mapping[str, str]) -> NewJob:
 
 
 def links(deliveries: Sequence[Delivery]) -> list[Link]:
-    """To the pushes of these jobs, as far as those were traced."""
+    """Links to the pushes of these jobs, as far as those were traced."""
     found: list[Link] = []
     for delivery in deliveries:
         if TRACEPARENT in delivery.attributes:

@@ -1,4 +1,4 @@
-"""Between messages and the kernel's nouns, in both directions."""
+"""Converts messages to the kernel's nouns and back."""
 
 import base64
 import binascii

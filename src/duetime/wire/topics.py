@@ -203,7 +203,7 @@ class SampleOut(Struct):
 
 
 def topic_of(message: TopicIn) -> Topic:
-    """Unchecked but for its times. Raises InvalidTime."""
+    """The topic of a message; only its times are checked. Raises InvalidTime."""
     return Topic(key=message.topic, **_fields(message))
 
 

@@ -44,7 +44,7 @@ class RunClock:
 
 
 def ignore_stop_signals() -> None:
-    """By a handler and not by SIG_IGN, which programs started by a task would inherit."""
+    """Installs a handler instead of SIG_IGN, which programs that a task starts would inherit."""
     for number in LEFT_TO_THE_WORKER:
         signal.signal(number, pass_over)
 
@@ -54,7 +54,7 @@ def pass_over(number: int, frame: object) -> None:
 
 
 def serve(app: "App", sock: socket.socket) -> None:
-    """Until the worker ends it or is gone."""
+    """Run jobs until the worker ends this process or is gone."""
     clock = RunClock()
     signal.signal(signal.SIGUSR1, clock.ring)
     signal.signal(STOP_SOON, clock.warn)

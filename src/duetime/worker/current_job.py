@@ -17,7 +17,7 @@ Say = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class JobLink:
-    """Between a running job and its worker. `stopping` answers whether the worker wants to stop."""
+    """Connects a running job with its worker. `stopping` answers whether the worker wants to stop."""
 
     say: Say
     stopping: Callable[[], bool] = lambda: False

@@ -49,7 +49,7 @@ def find(app: "App", info: JobInfo) -> Call:
 
 
 def execute(app: "App", info: JobInfo, link: JobLink, run_async: Callable[[Any], object]) -> Outcome:
-    """From a plain thread; `run_async` runs a coroutine to its end. Never raises: a task that exits has
+    """Run a job in a plain thread; `run_async` runs a coroutine to its end. Never raises: a task that exits has
     failed.
     """
     token = set_current(CurrentJob(info, link))

@@ -55,7 +55,7 @@ class Fetcher:
         held.on_change(self._news.set)
 
     async def run(self) -> None:
-        """Until cancelled. A cancelled wait takes no job with it."""
+        """Fetch jobs until cancelled. A cancelled wait takes no job with it."""
         outage = Outage()
         while True:
             want = self._want()

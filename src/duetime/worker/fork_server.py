@@ -63,7 +63,7 @@ class ForkServer:
 
 
 def start_fork_server(app: "App") -> ForkServer:
-    """To be called while this process has one thread and no event loop."""
+    """Fork the fork server. Call this while the process has one thread and no event loop."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid:
@@ -89,7 +89,7 @@ class _Forker:
         self._wake_read, self._wake_write = socket.socketpair()
 
     def run(self) -> None:
-        """Until the worker closes its end."""
+        """Obey orders until the worker closes its end."""
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         signal.signal(signal.SIGCHLD, pass_over)

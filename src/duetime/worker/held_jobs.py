@@ -181,7 +181,7 @@ class HeldJobs:
         self.teller.tell("attempted", run)
 
     def lease_lost(self, run: Run) -> None:
-        """While it runs: somebody cancelled or replaced the job, or the store was away for longer than the lease."""
+        """A running job lost its lease: it was cancelled or replaced, or the store was away for too long."""
         self.teller.tell("lease_lost", run)
 
     def _close(self, run: Run, decision: Decision) -> None:

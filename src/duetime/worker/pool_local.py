@@ -27,7 +27,7 @@ LATE = Outcome(Ended.TIMED_OUT, Failure(TIMED_OUT, str(TimedOut())))
 
 
 class LocalSlot:
-    """Where one job runs: a task of the loop, or a thread."""
+    """The place of one running job: a task of the loop, or a thread."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -49,8 +49,8 @@ def max_tries(run: Run, policy: Policy) -> int:
 
 
 def retry_until(run: Run) -> float | None:
-    """The payload's, in seconds; None once it says nothing any more: whoever brings a dead letter back after that time
-    wants it tried again, and then its tries count. A job that was brought back has more deliveries than counted ones.
+    """`retryUntil` of the payload, in unix seconds. None for a dead letter that was brought back after that time: an
+    operator wants it tried again, so its tries count. Such a job has more deliveries than counted ones.
     """
     until, delivery = run.payload.retryUntil, run.delivery
     if until is not None and delivery.lease.attempt > delivery.used and until * 1000 <= delivery.due_at:

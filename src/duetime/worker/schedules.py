@@ -50,7 +50,7 @@ class Every:
 
     @property
     def text(self) -> str:
-        """In the largest unit that says it exactly: `every 90s`, `every 1h`."""
+        """The interval in the largest unit that says it exactly: `every 90s`, `every 1h`."""
         unit, length_ms = next(one for one in UNITS if self.interval_ms % one[1] == 0)
         return f"every {self.interval_ms // length_ms}{unit}"
 
@@ -118,7 +118,7 @@ class SchedulePlan:
 
 
 def plan(schedule: Schedule, missed: Missed, due_at: int, now: int) -> SchedulePlan:
-    """For a tick that was due at `due_at`. Nothing runs twice for one that comes a moment too early."""
+    """What to do at a tick that was due at `due_at`. A tick that comes a moment too early runs nothing twice."""
     now = max(now, due_at)
     first = schedule.until(due_at)
     runs = list(islice(_runs(schedule, first, now), MOST_RUNS + 1))

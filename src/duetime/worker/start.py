@@ -1,4 +1,4 @@
-"""From `module:app` to a running worker."""
+"""Starts a worker: loads the App that `module:app` names, and runs its jobs."""
 
 import asyncio
 import importlib

@@ -165,7 +165,7 @@ class Task(Generic[P, R]):
         return [self.prepare(delay_ms, None, *_split(call)) for call in calls]
 
     def _until(self, due: int) -> int | None:
-        """Whole seconds as in Laravel, rounded up so that no job is given up early."""
+        """`retry_until` in whole seconds as in Laravel, rounded up so that no job is given up early."""
         match self._retry_until:
             case None:
                 return None
@@ -231,7 +231,7 @@ def _policy(backoff: Duration | Backoff | None) -> Backoff | None:
 
 
 def _backoff_text(backoff: Duration | Backoff | None) -> str | None:
-    """As Laravel writes it where that can say it: seconds, joined by commas."""
+    """The policy as text: seconds joined by commas, as Laravel writes it, where that can say it."""
     policy = _policy(backoff)
     match policy:
         case None:

@@ -1,4 +1,4 @@
-"""From the server's settings to what the two lmstfy listeners work with."""
+"""Makes what the two lmstfy listeners work with, from the settings of the server."""
 
 from datetime import timedelta
 

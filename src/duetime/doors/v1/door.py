@@ -183,7 +183,7 @@ def _check_names(names: Sequence[str]) -> QueuePath:
 
 
 def _path_in(query: Any) -> QueuePath:
-    """Where the path has no names, the query may have one."""
+    """The namespace of a request whose path has no names: the query may have one."""
     if isinstance(query, QueuesQuery) and query.namespace is not UNSET:
         return QueuePath(Queue(check_namespace(query.namespace), ""))
     return NOWHERE

@@ -1,4 +1,4 @@
-"""From a method and a raw path to a route.
+"""Finds the route of a method and a raw path.
 
 The raw path is split before it is decoded, so a job id may hold a slash (%2F). Literal parts win over names.
 """

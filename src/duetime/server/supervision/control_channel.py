@@ -70,7 +70,7 @@ class Channel:
             self._socket.close()
 
     def handle(self, name: str, handler: Handler) -> None:
-        """From now on answer requests of this name; an exception is logged here and is a ControlLost there."""
+        """Answer requests of this name from now on. An exception is logged here and is a ControlLost there."""
         self._handlers[name] = handler
 
     async def ask(self, name: str, body: bytes = b"", *, within_s: float = ANSWER_S) -> bytes:

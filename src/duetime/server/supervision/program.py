@@ -58,7 +58,7 @@ def differ(one: Settings, other: Settings) -> bool:
 
 
 def count_workers(settings: Settings) -> int:
-    """As many as are asked for; 0 asks for one per core that this process may use."""
+    """How many workers to start; the setting 0 asks for one per core that this process may use."""
     return settings.workers or len(os.sched_getaffinity(0))
 
 

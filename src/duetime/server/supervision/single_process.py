@@ -66,7 +66,7 @@ class SingleProcess:
         self._notifier.ready("serving")
 
     async def _watch(self, serving: "asyncio.Task[None]", orders: Orders) -> None:
-        """Until it has ended: by itself, by a signal, or for new settings."""
+        """Wait for the end of the serving task: by itself, by a signal, or for new settings."""
         while not serving.done():
             news = {asyncio.create_task(event.wait()) for event in (self._signals.stop, self._signals.reload)}
             await asyncio.wait({serving, *news}, return_when=asyncio.FIRST_COMPLETED)

@@ -106,12 +106,12 @@ class WorkerSlot:
         return 0 if child.served else min(wait_ms, UNSERVED_MS)
 
     def _child(self, start: Start) -> WorkerProcess:
-        """With a slot of its own beside its predecessor's, which may still be draining."""
+        """A new worker, with another slot for its connection count than its predecessor, which may still drain."""
         self._generation += 1
         return WorkerProcess(msgspec.structs.replace(start, slot=2 * (int(start.name) - 1) + self._generation % 2))
 
     async def _last_end(self, child: WorkerProcess) -> WorkerProcess:
-        """Wait for the end of the present worker, whoever that is by then."""
+        """Wait for the end of the present worker, also if it is replaced meanwhile."""
         while True:
             await child.ended.wait()
             if self.child is child or self.child is None:
