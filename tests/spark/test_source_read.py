@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Callable
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual, StringContains
@@ -92,6 +93,42 @@ def test_what_is_pushed_down_is_not_asked_for(redis_url: str) -> None:
     assert [(share.queue.name, share.state) for share in shares] == [("recall", State.DELAYED), ("recall", State.DEAD)]
     due_ms = int(DUE.timestamp() * 1000)
     assert shares[0].bounds == (due_ms + 1, due_ms + 86_400_000)
+
+
+def test_a_session_without_pushdown_filters_the_rows_itself(spark: SparkSession, redis_url: str) -> None:
+    """`spark.sql.python.filterPushdown.enabled` is off in a session that nobody set up for this."""
+    fill(redis_url)
+    plain = spark.newSession()
+    plain.conf.unset("spark.sql.python.filterPushdown.enabled")
+    rows = read(plain, redis_url).where("queue = 'recall' and state = 'delayed'").collect()
+    assert sorted(row["id"] for row in rows) == ["day-0", "day-1", "day-2"]
+
+
+def test_a_view_in_sql_is_selected_from_and_inserted_into(spark: SparkSession, redis_url: str) -> None:
+    session = spark.newSession()
+    options = f"USING duetime OPTIONS (url '{redis_url}', namespace 'crm', queue 'recall')"
+    session.sql(f"CREATE TEMPORARY VIEW jobs {options}")
+    session.sql(f"CREATE TEMPORARY VIEW texts (id string, body string, due_at timestamp) {options}")
+    session.sql("INSERT INTO jobs (id, body, due_at) VALUES ('a', binary('one'), timestamp'2090-01-01')")
+    session.sql("INSERT INTO texts VALUES ('b', 'two', timestamp'2091-01-01')")
+
+    late = session.sql("SELECT id, state FROM jobs WHERE state = 'delayed' AND due_at > timestamp'2090-06-01'")
+    assert [tuple(row) for row in late.collect()] == [("b", "delayed")]
+    assert [row["body"] for row in session.sql("SELECT body FROM texts ORDER BY id").collect()] == ["one", "two"]
+    plan = session.sql("EXPLAIN FORMATTED SELECT id FROM jobs WHERE state = 'dead' AND attempt = 3").first()
+    assert plan is not None
+    assert "PushedFilters: [IsNotNull(state), EqualTo(state,dead)]" in plan[0]
+    with pytest.raises(PySparkException, match="the column state is the store's own"):
+        session.sql("INSERT INTO jobs (id, body, state) VALUES ('c', binary('x'), 'dead')")
+
+
+def test_what_sql_cannot_do_is_said(spark: SparkSession, redis_url: str) -> None:
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE nowhere USING duetime OPTIONS (url '{redis_url}')")
+    with pytest.raises(PySparkException, match="a job in a store has no column 'colour'"):
+        spark.read.format("duetime").schema("id string, colour string").options(url=redis_url).load().collect()
+    with pytest.raises(PySparkException, match="the column attempt is int, not string"):
+        spark.read.format("duetime").schema("attempt string").options(url=redis_url).load().collect()
 
 
 @pytest.mark.parametrize("kind", ["redis", "sqlite"])

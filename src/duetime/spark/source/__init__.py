@@ -4,6 +4,7 @@
     spark.read.format("duetime").option("url", ...).option("namespace", ...).load()
     spark.readStream.format("duetime").option("journal", ...).load()
     df.writeStream.format("duetime").option("url", ...)....start()
+    CREATE TEMPORARY VIEW jobs USING duetime OPTIONS (url '...', queue '...')
 
 Spark makes an instance per query from the options; readers and writers are pickled and sent to executors.
 """
@@ -32,10 +33,15 @@ class DuetimeSource(DataSource):
 
     def schema(self) -> StructType:
         """With a journal: its entries. With a store or server: the jobs in it."""
+        if "provider" in self.options:
+            raise InvalidSettings(
+                "Spark hands the OPTIONS of a catalog's table to no source in Python: "
+                "CREATE TEMPORARY VIEW ... USING duetime OPTIONS (...) can be selected from and inserted into"
+            )
         return ENTRIES if "journal" in self.options and "url" not in self.options else JOBS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StoreReader(dict(self.options))
+        return StoreReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _refuse_overwrite(overwrite)

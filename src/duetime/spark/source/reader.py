@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     InputPartition,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -32,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from duetime.clock import MAX_INSTANT, instant_ms
-from duetime.errors import InvalidSettings
+from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.job import Job, State
 from duetime.names import Queue
 from duetime.spark.load.job_columns import arrow
@@ -89,8 +90,27 @@ class Share(InputPartition):
         self.queue, self.state, self.bounds = queue, state, bounds
 
 
+class Pushdown:
+    """What Spark finds as the reader's `pushFilters`.
+
+    A session without `spark.sql.python.filterPushdown.enabled`, which is off by default, refuses a reader that brings
+    its own `pushFilters`, and recognises one by its function. This one looks like the base class's: where nothing is
+    pushed down, Spark filters the rows itself.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: "StoreReader") -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes the filters that the store can do exactly; answers the rest."""
+        return [one for one in filters if not self._reader.takes(one)]
+
+
 class StoreReader(DataSourceReader):
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType = JOBS) -> None:
+        self._schema = _arrow_schema(schema)
         given = {name.lower(): value for name, value in options.items()}
         partitions = given.pop("partitions", str(PARTITIONS))
         if not partitions.isdecimal() or int(partitions) < 1:
@@ -104,18 +124,19 @@ class StoreReader(DataSourceReader):
             self._wanted["queue"] = {self._options.queue}
         self._bounds = Bounds(0, MAX_INSTANT)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes what it can do exactly; answers the rest."""
-        for one in filters:
-            if not self._takes(one):
-                yield one
+    @property
+    def pushFilters(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Pushdown(self)
 
-    def _takes(self, one: Filter) -> bool:
+    def takes(self, one: Filter) -> bool:
+        """Whether the store does this one, which narrows what is read."""
         match one:
             case EqualTo(attribute, value) if attribute in NAMES:
                 self._narrow(attribute[0], {value})
             case In(attribute, values) if attribute in NAMES:
                 self._narrow(attribute[0], set(values))
+            case IsNotNull(attribute) if attribute in NAMES:
+                pass
             case GreaterThanOrEqual(("due_at",), value):
                 self._bounds = self._bounds.within(instant_ms(value), MAX_INSTANT)
             case GreaterThan(("due_at",), value):
@@ -162,7 +183,7 @@ class StoreReader(DataSourceReader):
         with asyncio.Runner() as runner:
             try:
                 while (jobs := runner.run(_next(pages))) is not None:
-                    yield _as_batch(jobs)
+                    yield _as_batch(jobs, self._schema)
             finally:
                 runner.run(pages.aclose())
 
@@ -182,7 +203,24 @@ async def _next(pages: AsyncGenerator[list[Job]]) -> list[Job] | None:
     return await anext(pages, None)
 
 
-def _as_batch(jobs: Sequence[Job]) -> Any:
+def _arrow_schema(schema: StructType) -> Any:
+    """Of the columns that were asked for. Raises InvalidRequest for others."""
+    kinds = {field.name: field.dataType for field in JOBS.fields}
+    chosen: list[Any] = []
+    for field in schema.fields:
+        if field.name not in kinds:
+            raise InvalidRequest(f"a job in a store has no column {field.name!r}; it has {', '.join(JOBS.names)}")
+        if field.name == "body" and isinstance(field.dataType, StringType):
+            chosen.append(arrow.field("body", arrow.string()))
+        elif field.dataType == kinds[field.name]:
+            chosen.append(_ARROW.field(field.name))
+        else:
+            kind = kinds[field.name].simpleString()
+            raise InvalidRequest(f"the column {field.name} is {kind}, not {field.dataType.simpleString()}")
+    return arrow.schema(chosen)
+
+
+def _as_batch(jobs: Sequence[Job], schema: Any) -> Any:
     def moments(values: Iterable[int]) -> Any:
         micros = arrow.array([value * 1000 if value else None for value in values], arrow.int64())
         return micros.cast(_MOMENT)
@@ -201,4 +239,5 @@ def _as_batch(jobs: Sequence[Job]) -> Any:
         arrow.array([list(job.attributes.items()) for job in jobs], _ARROW.field("attributes").type),
         arrow.array([job.error or None for job in jobs], arrow.string()),
     ]
-    return arrow.RecordBatch.from_arrays(columns, schema=_ARROW)
+    whole = arrow.RecordBatch.from_arrays(columns, schema=_ARROW)
+    return whole if schema == _ARROW else whole.select(schema.names).cast(schema)

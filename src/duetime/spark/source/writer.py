@@ -19,13 +19,16 @@ from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.spark.load.chunks import Cutter
 from duetime.spark.load.job_columns import arrow, job_columns, kernels
-from duetime.spark.load.job_rows import check_columns
+from duetime.spark.load.job_rows import KNOWN, check_columns
 from duetime.spark.load.journal_rules import refuse_journaled
 from duetime.spark.load.options import MARK_LIFE_MS, BadRecords, LoadOptions, read_options
 from duetime.spark.load.task_push import PushCounts, ask_store, push_portions, run
+from duetime.spark.source.reader import JOBS
 from duetime.stores.base import Mark
 
 SPARKS_OWN = {"path", "checkpointlocation"}
+STORES_OWN = tuple(name for name in JOBS.names if name not in KNOWN)
+"""Columns of a job in a store that a new job has none of. INSERT INTO a view brings them, as null."""
 _log = logging.getLogger(__name__)
 SORTED_ROWS = 200_000
 SORTED_BYTES = 64 * 1_048_576
@@ -81,7 +84,7 @@ class StreamLoadWriter(DataSourceStreamArrowWriter):
 def read_write_options(options: Mapping[str, str], schema: StructType) -> LoadOptions:
     """Raises InvalidRequest before anything is pushed if the columns cannot be jobs."""
     read = read_options({name: value for name, value in options.items() if name.lower() not in SPARKS_OWN})
-    kinds = check_columns(schema)
+    kinds = check_columns(StructType([field for field in schema.fields if field.name not in STORES_OWN]))
     if not read.queue and "queue" not in kinds:
         raise InvalidSettings("name a queue: by the option queue or in a column queue")
     if read.bad_records is not BadRecords.FAIL:
@@ -108,9 +111,17 @@ def _push(iterator: Iterator[Any], options: LoadOptions, batch: str, now_ms: int
         return Mark(f"{batch}/{digest.hex()}", digest, MARK_LIFE_MS, brief=True) if options.batch else None
 
     cutter, zone = Cutter(options.namespace, make_mark), _local_property("spark.sql.session.timeZone")
-    tables = _sorted(_checked(job_columns(rows, options, now_ms, batch, zone) for rows in iterator))
+    tables = _sorted(_checked(job_columns(_own(rows), options, now_ms, batch, zone) for rows in iterator))
     tally: PushCounts = run(push_portions(cutter.cut(tables), options, writers=options.writers))
     return TaskDone(tally.rows, tally.accepted, tally.kept)
+
+
+def _own(rows: Any) -> Any:
+    """Without the store's columns. Raises InvalidRequest if one has a value."""
+    for name in STORES_OWN:
+        if name in rows.schema.names and rows.column(name).null_count < rows.num_rows:
+            raise InvalidRequest(f"the column {name} is the store's own: leave it out, or null")
+    return rows.select([name for name in rows.schema.names if name not in STORES_OWN])
 
 
 def _checked(tables: Iterator[Any]) -> Iterator[Any]:
