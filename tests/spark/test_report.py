@@ -97,7 +97,18 @@ def test_everything_is_gathered(spark: SparkSession) -> None:
             "queue and hour",
         ),
         batches=[BatchLine("b", "crm/recall", 2, 1, 1, 0, START + HOUR, START + HOUR)],
+        peak=2,
     )
+    # The same in steps of seconds: what happened in one of them is not taken for what happens in each.
+    short_steps = Period(START + HOUR, START + HOUR + MINUTE, 1000)
+    assert gather(tables, short_steps, target_ms=50, written_at=7).peak == 2
+
+
+def test_the_peak_is_a_count_and_no_estimate() -> None:
+    short_steps = replace(sample(), period=Period(START, START + MINUTE, 5_000), peak=9)
+    page = write_report(short_steps)
+    assert re.search(r"Peak.{0,200}\b9\b.{0,200}deliveries in the busiest minute", page, re.DOTALL)
+    assert "deliveries a minute" not in page
 
 
 def test_the_law_leaves_out_what_has_not_begun(spark: SparkSession) -> None:

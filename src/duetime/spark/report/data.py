@@ -101,6 +101,8 @@ class Report:
     dead_reasons: Mapping[str, int]
     heat: Heat
     batches: Sequence[BatchLine] = ()
+    peak: int = 0
+    """Deliveries in the busiest minute."""
     audited_at: int = 0
     """When the last audit was; 0: never, and the law is the journal's word alone."""
     defects: Mapping[str, int] = field(default_factory=dict[str, int])

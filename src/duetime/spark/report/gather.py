@@ -52,6 +52,7 @@ def gather(tables: Tables, period: Period, *, target_ms: int, written_at: int) -
             dead_reasons=_dead_reasons(tables.events),
             heat=_heat(stats, period),
             batches=_batches(tables.jobs, period),
+            peak=_peak(stats),
         )
     finally:
         stats.unpersist()
@@ -104,6 +105,13 @@ def _point(at: int, row: Any) -> Point:
         return Point(at, {})
     counts = {name: row[name] for name in COUNTS}
     return Point(at, counts, row.lateness_p50_ms, row.lateness_p95_ms, row.lateness_p99_ms)
+
+
+def _peak(stats: DataFrame) -> int:
+    """Deliveries in the busiest minute of the clock: counted, also where the steps are shorter or longer."""
+    minute = F.col("minute_at") - F.pmod("minute_at", F.lit(MINUTE))
+    row: Any = stats.groupBy(minute.alias("at")).agg(F.sum("delivered").alias("n")).agg(F.max("n").alias("n")).head()
+    return row["n"] or 0
 
 
 def _dead_reasons(events: DataFrame) -> dict[str, int]:

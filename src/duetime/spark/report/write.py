@@ -77,8 +77,6 @@ def _verdict(report: Report) -> Markup:
 def _headlines(report: Report) -> list[Tile]:
     whole, counts = report.whole, report.whole.counts
     delivered = counts.get("delivered", 0)
-    peak = max((point.counts.get("delivered", 0) for point in report.points), default=0)
-    per_minute = peak * 60_000 / report.period.step_ms
     is_late = whole.p99 is not None and whole.p99 > report.target_ms
     retries = counts.get("released", 0) + counts.get("lease_expired", 0)
     return [
@@ -97,7 +95,7 @@ def _headlines(report: Report) -> list[Tile]:
             f"within {duration(report.target_ms)} of due",
             "" if not is_late else "warn",
         ),
-        Tile("Peak", short(per_minute), "deliveries a minute"),
+        Tile("Peak", short(report.peak), "deliveries in the busiest minute"),
         Tile("Retries", percent(retries, delivered), f"{number(retries)} of {number(delivered)} deliveries"),
         Tile(
             "Dead letters",
