@@ -7,9 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.errors import InvalidSettings
 from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
-from duetime.spark.lake.lake import Lake, Manifest, PublishConflict, check_format
+from duetime.spark.lake.lake import Lake, Manifest, PublishConflict
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
 from tests.spark.frames import events
 
@@ -74,14 +73,6 @@ def test_files(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     files.delete(f"{home}/c=d")
     files.delete(f"{home}/c=d")
     assert not (tmp_path / "c=d").exists()
-
-
-def test_a_format_without_its_jars_is_named(spark: SparkSession) -> None:
-    check_format(spark, "parquet")
-    with pytest.raises(InvalidSettings, match=r"--packages io.delta:delta-spark"):
-        check_format(spark, "delta")
-    with pytest.raises(InvalidSettings, match="not 'csv'"):
-        check_format(spark, "csv")
 
 
 def test_what_is_missing_is_counted() -> None:

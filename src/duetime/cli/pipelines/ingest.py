@@ -27,9 +27,6 @@ class IngestOptions:
         str | None,
         typer.Option(metavar="DURATION", help="Go on, looking so often, until interrupted.", show_default=False),
     ] = None
-    format: Annotated[
-        str, typer.Option(metavar="NAME", help="parquet, or delta or iceberg where Spark has their jars.")
-    ] = "parquet"
 
 
 @takes_options
@@ -42,10 +39,9 @@ def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, t
     journal = source.journal_folder
     with spark.session("ingest") as session:
         from duetime.spark.ingest.run import run_ingest
-        from duetime.spark.lake.lake import Lake, check_format
+        from duetime.spark.lake.lake import Lake
 
-        check_format(session, options.format)
-        lake = Lake(session, spark.lake_folder, events_format=options.format)
+        lake = Lake(session, spark.lake_folder)
         with show_progress("ingest", as_json=target.json, unit="events") as progress:
             done = run_ingest(
                 lake, journal, every=options.every, told=lambda so_far: progress.advance_to(so_far.events)

@@ -20,7 +20,6 @@ from duetime.errors import Conflict, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.spark import schemas
 from duetime.spark.lake.files import Files, check_shared, files_for
-from duetime.spark.session import is_connect
 
 MANIFESTS = "_manifest"
 STAGING = "_staging"
@@ -29,11 +28,6 @@ ROW_GROUP_BYTES = 32 * 1024**2
 """What a writer holds in memory, one per day and task, and the least that a task reads."""
 LITTER_MS = 24 * 3_600_000
 """How long a file that no manifest names any more is left for readers that still use it."""
-
-CATALOG_JARS = {
-    "delta": ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_2.13"),
-    "iceberg": ("org.apache.iceberg.spark.SparkCatalog", "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13"),
-}
 
 
 class PublishConflict(Conflict):
@@ -77,27 +71,30 @@ class Manifest(Struct, frozen=True):
 class Table:
     """One table of the lake, partitioned by `date`."""
 
-    def __init__(self, spark: SparkSession, folder: str, schema: StructType, *, format: str = "parquet") -> None:
+    def __init__(self, spark: SparkSession, folder: str, schema: StructType) -> None:
         self._spark = spark
         self.files: Files = files_for(spark, folder)
         self.folder = self.files.home(folder)
         self.schema = schema
-        self.format = format
 
     def manifest(self) -> Manifest:
         """The newest; an empty one of version 0 before the first."""
         while names := self._manifest_names():
             try:
-                return msgspec.json.decode(self.files.read(f"{self.folder}/{MANIFESTS}/{names[-1]}"), type=Manifest)
+                return self._decode(self.files.read(f"{self.folder}/{MANIFESTS}/{names[-1]}"))
             except FileNotFoundError:  # swept between the listing and the reading: a newer one is there
                 continue
         return Manifest()
 
+    def _decode(self, text: bytes) -> Manifest:
+        manifest = msgspec.json.decode(text, type=Manifest)
+        if manifest.format != "parquet":  # a release before this one could write `events` so
+            raise InvalidSettings(f"{self.folder} was written as {manifest.format}: ingest the journal into a new lake")
+        return manifest
+
     def read(self, *, manifest: Manifest | None = None, only: Callable[[DataFile], bool] | None = None) -> DataFrame:
         """The table as a manifest has it; `only` chooses among its files."""
         manifest = manifest or self.manifest()
-        if manifest.format != "parquet":
-            return self._spark.read.format(manifest.format).load(f"{self.folder}/data").select(*self.schema.names)
         chosen = [f"{self.folder}/{file.path}" for file in manifest.files if only is None or only(file)]
         if not chosen:
             return schemas.frame(self._spark, [], self.schema)
@@ -128,13 +125,12 @@ class Table:
         now, version = SystemClock().now_ms(), after.version + 1
         if version <= self.manifest().version:
             raise PublishConflict(f"{self.folder} was published by another run")
-        added = self._take_in(staged, version, since or version) if staged else []
+        added = staged.move_in(since or version) if staged else []
         gone = [file for file in after.files if replaces(file)]
         old = [one for one in after.dropped if one.at < now - LITTER_MS]
         manifest = Manifest(
             version=version,
             written_at=now,
-            format=self.format,
             files=[*(file for file in after.files if file not in gone), *added],
             dropped=[*(one for one in after.dropped if one not in old), *(Dropped(one.path, now) for one in gone)],
             about=about,
@@ -149,15 +145,6 @@ class Table:
             staged.drop()
         self._sweep(old, now)
         return manifest
-
-    def _take_in(self, staged: "Staged", version: int, since: int) -> list[DataFile]:
-        if self.format == "parquet":
-            return staged.move_in(since)
-        # Delta and Iceberg keep their own files; Delta knows a repeated append by its transaction's number.
-        writer = staged.read().write.format(self.format).partitionBy("date").mode("append")
-        writer = writer.option("txnAppId", self.folder).option("txnVersion", version)
-        writer.save(f"{self.folder}/data")
-        return []
 
     def _sweep(self, old: Sequence[Dropped], now: int) -> None:
         for one in old:
@@ -221,34 +208,15 @@ class Staged:
 class Lake:
     """The folder with all tables."""
 
-    def __init__(self, spark: SparkSession, folder: str, *, events_format: str = "parquet") -> None:
+    def __init__(self, spark: SparkSession, folder: str) -> None:
         self.spark = spark
         self.files = files_for(spark, folder)
         self.folder = self.files.home(folder)
         check_shared(spark, self.files, self.folder)
-        self.events = Table(spark, f"{self.folder}/events", schemas.EVENTS, format=events_format)
+        self.events = Table(spark, f"{self.folder}/events", schemas.EVENTS)
         self.jobs = Table(spark, f"{self.folder}/jobs", schemas.JOBS)
         self.stats = Table(spark, f"{self.folder}/stats", schemas.STATS)
 
     def scratch(self, run: str) -> str:
         """A folder for what a run needs and nobody after it."""
         return f"{self.folder}/_scratch/{run}"
-
-
-def check_format(spark: SparkSession, name: str) -> None:
-    """Raises InvalidSettings where the session lacks the jars of a table format."""
-    if name == "parquet":
-        return
-    if name not in CATALOG_JARS:
-        raise InvalidSettings(f"--format is parquet, delta or iceberg, not {name!r}")
-    entry, package = CATALOG_JARS[name]
-    if is_connect(spark):
-        return  # the jars are the server's; Spark says it if they are missing
-    context: Any = spark.sparkContext
-    try:
-        context._jvm.java.lang.Class.forName(entry, False, context._jvm.Thread.currentThread().getContextClassLoader())
-    except Exception:
-        raise InvalidSettings(
-            f"--format {name} needs its jars in the session, and {entry} is not there: "
-            f"start Spark with --packages {package}:VERSION, or use the default format, plain Parquet"
-        ) from None

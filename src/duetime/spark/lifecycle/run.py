@@ -51,11 +51,9 @@ def _run(lake: Lake) -> Lifecycle:
     since = about_jobs(before).events_version
     if events.version <= since:
         return Lifecycle(events_version=since, version=before.version)
-    # The files of another format than ours are not in the manifest: then all events are new, and all rows are replaced.
-    whole = events.format != "parquet"
-    fresh = lake.events.read(manifest=events, only=None if whole else lambda file: file.since > since)
+    fresh = lake.events.read(manifest=events, only=lambda file: file.since > since)
     # Before the first row there is nothing to merge with, whatever day the events are about.
-    whole = whole or not before.files
+    whole = not before.files
     days = set[str]() if whole else _touched_days(lake, before, fresh)
 
     def is_touched(file: DataFile) -> bool:

@@ -62,10 +62,7 @@ def _changed_dates(lake: Lake, events: Manifest, jobs: Manifest, seen: dict[str,
     """Days with new events, and days on which a job that changed was first delivered or acked."""
     changed = lake.jobs.read(manifest=jobs, only=lambda file: file.since > seen["jobs"])
     days = [changed.select(_day_of(name).alias("day")) for name in ("first_delivered_at", "acked_at")]
-    if events.format == "parquet":
-        dates = {file.date for file in events.files if file.since > seen["events"]}
-    else:
-        dates = {str(row.date) for row in lake.events.read(manifest=events).select("date").distinct().collect()}
+    dates = {file.date for file in events.files if file.since > seen["events"]}
     found = days[0].unionAll(days[1]).where(F.col("day").isNotNull()).distinct().collect()
     return dates | {str(row.day) for row in found}
 
