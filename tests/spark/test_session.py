@@ -1,11 +1,14 @@
 """The session: found Java, settings, no noise."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from duetime.errors import InvalidSettings
+from duetime.cli.pipelines.options import SparkOptions
+from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.spark import session
 from duetime.spark.session import find_java, open_session
 
@@ -37,3 +40,37 @@ def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
 def test_master_and_remote_exclude_each_other() -> None:
     with pytest.raises(InvalidSettings, match="exclude"):
         open_session("test", master="local[1]", remote="sc://localhost")
+
+
+def test_notices_of_java_are_dropped_and_the_rest_is_passed_on() -> None:
+    """In a process of its own: it is about what that process and its children write to standard error."""
+    speak = "echo 'WARNING: Using incubator modules: jdk.incubator.vector' >&2; echo 'spark: ERROR' >&2"
+    code = f"""
+import subprocess, sys
+from duetime.spark.session import without_java_notices
+with without_java_notices():
+    child = subprocess.Popen(["sh", "-c", "read line; {speak}"], stdin=subprocess.PIPE)
+child.communicate(b"go\\n")  # it speaks after the block, as a JVM does
+print("mine", file=sys.stderr, flush=True)
+import threading
+[one.join(20) for one in threading.enumerate() if one.name == "java-notices"]
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(ran.stderr.splitlines()) == ["mine", "spark: ERROR"]
+
+
+@pytest.mark.parametrize("given", ["lots", "0g", "4", "-1g"])
+def test_a_drivers_memory_that_is_no_size(given: str) -> None:
+    with pytest.raises(InvalidRequest, match="--driver-memory is a size such as 4g"):
+        SparkOptions(driver_memory=given).settings()
+
+
+def test_settings_of_the_session_by_options() -> None:
+    options = SparkOptions(conf=["spark.executor.memory=4g", "spark.x=a=b"], driver_memory="512m")
+    assert options.settings() == {
+        "spark.executor.memory": "4g",
+        "spark.x": "a=b",
+        "spark.driver.memory": "512m",
+    }
+    with pytest.raises(InvalidRequest, match=r"--conf is written NAME=VALUE, not 'spark\.x'"):
+        SparkOptions(conf=["spark.x"]).settings()

@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +28,8 @@ except ModuleNotFoundError as missing:
 JAVA_VERSION = 17
 LOCAL_MASTER = "local[*]"
 LOCAL_GC = "-XX:+UseParallelGC"
+JAVA_NOTICE = b"WARNING: "
+"""How Java begins what it says about its own options; Spark's log begins with another word."""
 CONNECT_S = 10
 CONNECT_TASKS = 8
 """A Connect server does not tell how many cores it has."""
@@ -108,7 +112,8 @@ def open_session(
     local = is_local(master)
     java = {"spark.driver.extraJavaOptions": java_options(local=local)}
     settings = {**EVERYWHERE, **java, **(LOCALLY if local else {}), **(conf or {})}
-    session = _configured(builder.master(master), settings)
+    with without_java_notices():
+        session = _configured(builder.master(master), settings)
     session.sparkContext.setLogLevel("ERROR")
     return session
 
@@ -146,6 +151,30 @@ def java_options(*, local: bool) -> str:
         log_settings = Path(str(files("duetime.spark") / "log4j2.properties"))
         options.append(f"-Dlog4j2.configurationFile={log_settings.as_uri()}")
     return " ".join(options)
+
+
+@contextmanager
+def without_java_notices() -> Generator[None]:
+    """Programs that start within the block write to standard error through a filter that drops Java's own notices,
+    such as the one about the incubator module that Spark asks for. The filter lives as long as they do.
+    """
+    standard_error = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading, standard_error), name="java-notices", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(standard_error, 2)
+
+
+def _pass_on(reading: int, standard_error: int) -> None:
+    with os.fdopen(reading, "rb") as lines, suppress(OSError):
+        for line in lines:
+            if not line.startswith(JAVA_NOTICE):
+                os.write(standard_error, line)
+    os.close(standard_error)
 
 
 def _configured(builder: Any, settings: Mapping[str, str]) -> SparkSession:

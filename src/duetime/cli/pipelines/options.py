@@ -8,6 +8,7 @@ def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
 
 import logging
 import os
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duetime.cli.pipelines.interrupts import Interrupts
+from duetime.errors import InvalidRequest
 from duetime.journal.settings import URI
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 SPARK_PANEL = "Spark"
 DEFAULT_LAKE = "lake"
+MEMORY = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
 
 def local_file(text: str) -> Path:
@@ -65,6 +68,38 @@ class SparkOptions:
         ),
     ] = None
 
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A setting of Spark's, such as spark.executor.memory=4g; repeatable.",
+            show_default=False,
+            rich_help_panel=SPARK_PANEL,
+        ),
+    ] = None
+    driver_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory of Spark's driver, which on one machine does all the work. 2g if not given.",
+            show_default=False,
+            rich_help_panel=SPARK_PANEL,
+        ),
+    ] = None
+
+    def settings(self) -> dict[str, str]:
+        """What was chosen about the session."""
+        chosen: dict[str, str] = {}
+        for pair in self.conf or ():
+            name, equals, chosen[name] = pair.partition("=")
+            if not name or not equals:
+                raise InvalidRequest(f"--conf is written NAME=VALUE, not {pair!r}")
+        if self.driver_memory:
+            if not MEMORY.fullmatch(self.driver_memory):
+                raise InvalidRequest(f"--driver-memory is a size such as 4g or 512m, not {self.driver_memory!r}")
+            chosen["spark.driver.memory"] = self.driver_memory
+        return chosen
+
     @property
     def lake_folder(self) -> str:
         return self.lake or os.environ.get("DUETIME_LAKE") or DEFAULT_LAKE
@@ -80,7 +115,7 @@ class SparkOptions:
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         was_open = SparkSession.getActiveSession() is not None
         with Interrupts() as interrupts:
-            session = open_session(name, master=self.master, remote=self.remote)
+            session = open_session(name, master=self.master, remote=self.remote, conf=self.settings())
             if not was_open:
                 interrupts.install(session)
             try:
