@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full lint check format pipeline bench lock clean
+.PHONY: help run setup setup-dev setup-bench test test-full lint check format pipeline screenshots bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,9 @@ format: $(VENV)/.stamp-dev ## Format the code and apply the safe fixes
 
 pipeline: setup-dev ## Tell the pipelines' story: make pipeline ARGS="--rows 10000"
 	@exec $(BIN)/duetime pipeline demo $(ARGS)
+
+screenshots: setup-dev ## Take pictures of every page of the console into docs/img
+	$(BIN)/python tools/screenshots.py
 
 bench: setup-dev setup-bench ## Run a benchmark: make bench ARGS=sqlite
 	$(BIN)/python -m bench $(ARGS)

@@ -37,6 +37,8 @@ def console_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]
     )
     with serving(folder, DUETIME_CALLBACK_ALLOW="127.0.0.0/8", DUETIME_TRUSTED_PROXIES="127.0.0.1") as served:
         yield served
+    # What visitors do, closing a live page included, is no error of the server.
+    assert "Traceback" not in served.log.read_text()
 
 
 @pytest.fixture

@@ -37,14 +37,16 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, store: str = "", **environment: str) -> Iterator[Served]:
+def serving(
+    folder: Path, *arguments: str, store: str = "", admin_port: int = 0, **environment: str
+) -> Iterator[Served]:
     """On a SQLite file in the folder unless another store is named; free ports; ends with the block."""
     log = folder / "stderr.log"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     url = store or f"sqlite://{folder}/jobs.db"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [*COMMAND, "--store", url, "--port", "0", "--admin-port", "0", *arguments],
+            [*COMMAND, "--store", url, "--port", "0", "--admin-port", str(admin_port), *arguments],
             cwd=folder,
             env={**kept, **environment},
             stdout=subprocess.PIPE,

@@ -6,7 +6,8 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, moment, note, safe
 from duetime.clock import SystemClock
 from duetime.job import Job, State
-from duetime.worker.recurring import TICKS, Tick
+from duetime.wire.payload import TICKS
+from duetime.worker.recurring import Tick
 
 
 @takes_options

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duetime.console.action_log import ActionLog
 from duetime.console.languages import choose
 from duetime.console.login import COOKIE, log_in, log_out, set_language, show_login
-from duetime.console.pages import access, dead, jobs, overview, queues, topics
+from duetime.console.pages import access, dead, jobs, overview, pools, queues, topics, workers
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
@@ -56,6 +56,17 @@ class ConsoleRoute:
     role: Role | None = Role.VIEWER
 
 
+def everywhere(handler: Handler) -> Handler:
+    """For pages about the whole server: a session for one namespace does not see them."""
+
+    async def serve(visit: Visit) -> Response:
+        if visit.session.namespace:
+            raise Forbidden(visit.say("error.forbidden"))
+        return await handler(visit)
+
+    return serve
+
+
 PAGES: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/login", show_login, None),
     ConsoleRoute("/", overview.show_overview),
@@ -73,7 +84,9 @@ PAGES: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/topics", topics.list_topics),
     ConsoleRoute("/topic", topics.show_topic),
     ConsoleRoute("/topic-new", topics.show_new_topic, Role.OPERATOR),
-    ConsoleRoute("/access", access.show_access, Role.ADMIN),
+    ConsoleRoute("/pools", everywhere(pools.show_pools)),
+    ConsoleRoute("/workers", workers.show_workers),
+    ConsoleRoute("/access", everywhere(access.show_access), Role.ADMIN),
 )
 ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/login", log_in, None),
@@ -99,6 +112,11 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/remove-topic", topics.remove_topic, Role.OPERATOR),
     ConsoleRoute("/do/test-topic", topics.test_topic, Role.OPERATOR),
     ConsoleRoute("/do/check-condition", topics.check_condition, Role.OPERATOR),
+    ConsoleRoute("/do/restart-workers", workers.restart_workers, Role.OPERATOR),
+    ConsoleRoute("/do/add-address", pools.add_address, Role.ADMIN),
+    ConsoleRoute("/do/remove-address", pools.remove_address, Role.ADMIN),
+    ConsoleRoute("/do/mail-server", pools.set_mail_server, Role.ADMIN),
+    ConsoleRoute("/do/test-alert", pools.test_alert, Role.ADMIN),
     ConsoleRoute("/do/add-user", access.add_user, Role.ADMIN),
     ConsoleRoute("/do/remove-user", access.remove_user, Role.ADMIN),
     ConsoleRoute("/do/end-session", access.end_session, Role.ADMIN),
@@ -144,7 +162,10 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
                     headers["cache-control"] = "no-store"
             await send(message)
 
-        await app(scope, receive, sending)
+        try:
+            await app(scope, receive, sending)
+        except ClientDisconnect:
+            raise ClientGone("the client has gone") from None
 
     return serve
 

@@ -33,6 +33,8 @@ TABS: Sequence[tuple[str, Role, bool]] = (
     ("jobs", Role.VIEWER, False),
     ("dead", Role.VIEWER, False),
     ("topics", Role.VIEWER, False),
+    ("pools", Role.VIEWER, True),
+    ("workers", Role.VIEWER, False),
     ("access", Role.ADMIN, True),
 )
 """The pages in the order of the menu, with the least role, and whether only sessions that see everything have them."""

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 PREVIEW = 80
+TICKS = "duetime.recurring"
+"""The queue of the recurring tasks of a namespace: one job per schedule, due at its next run."""
 RESTARTS = "restarts"
 """The counter whose change has every worker of a namespace exit."""
 

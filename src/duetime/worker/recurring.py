@@ -23,6 +23,7 @@ from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import Delivery, Event, IfExists, NewJob, State
 from duetime.names import Queue, check_queue
 from duetime.stores.base import Mark
+from duetime.wire.payload import TICKS
 from duetime.worker.schedules import Missed, Schedule, plan
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duetime.recurring")
 
-TICKS = "duetime.recurring"
-"""The queue of the ticks, in the app's namespace."""
 TTR_S = 30
 WAIT_S = 20
 REPLANT_S = 60

@@ -1,0 +1,129 @@
+"""The stores, and who hears when something is wrong."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from starlette.responses import Response
+
+from duetime.alerts.problems import KEY, SETTINGS, AlertSettings, read_settings
+from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
+from duetime.console.pages.overview import firing, pool_health
+from duetime.console.visit import Visit
+from duetime.errors import InvalidRequest, InvalidSettings, NotFound, VersionConflict
+from duetime.names import check_channel
+from duetime.settings import mask
+
+
+async def show_pools(visit: Visit) -> Response:
+    parts = visit.parts
+    await parts.registry_copy.refresh()
+    settings = read_settings(parts.registry_copy.get(SETTINGS, KEY))
+    errors = parts.pools.errors()
+    parked = parts.pools.parked()
+    return visit.page(
+        "pools.html",
+        pools=[
+            (one, mask(parts.settings.pools[one.name]), parked.get(one.name, 0), errors.get(one.name))
+            for one in await pool_health(visit)
+        ],
+        totals=await parts.live.pool_totals(),
+        problems=firing(visit),
+        addresses=[mask(address) for address in settings.addresses],
+        channels={name: mask(address) for name, address in settings.channels.items()},
+        mail_server=settings.mail_server,
+    )
+
+
+async def _change(visit: Visit, change: Callable[[AlertSettings], AlertSettings]) -> AlertSettings:
+    registry = visit.parts.pools.registry
+    while True:
+        record = await registry.get(SETTINGS, KEY)
+        changed = change(read_settings(record))
+        try:
+            await registry.put(SETTINGS, KEY, msgspec.json.encode(changed), if_version=record.version if record else 0)
+        except VersionConflict:
+            continue
+        await visit.parts.registry_copy.refresh()
+        return changed
+
+
+async def add_address(visit: Visit) -> Response:
+    """With a name it is a channel for topics, without one it hears of everything."""
+    address, name = visit.field("address").strip(), visit.field("channel").strip()
+    _check(visit, address)
+    if name:
+        check_channel(name)
+        await _change(visit, lambda old: msgspec.structs.replace(old, channels={**old.channels, name: address}))
+    else:
+        await _change(
+            visit,
+            lambda old: msgspec.structs.replace(old, addresses=tuple(dict.fromkeys([*old.addresses, address]))),
+        )
+    await visit.log("add-address", mask(address), name)
+    return visit.go(text=visit.say("alert.added", address=mask(address)))
+
+
+def _check(visit: Visit, address: str) -> None:
+    try:
+        check_address(address)
+    except InvalidSettings as missing:  # the extra [alerts]
+        raise InvalidRequest(missing.message) from None
+
+
+async def remove_address(visit: Visit) -> Response:
+    """By the text that the page shows, in which secrets are masked; or by the name of a channel."""
+    shown, name = visit.field("address"), visit.field("channel")
+
+    def without(old: AlertSettings) -> AlertSettings:
+        if name:
+            return msgspec.structs.replace(old, channels={key: one for key, one in old.channels.items() if key != name})
+        left = tuple(one for one in old.addresses if mask(one) != shown)
+        if left == old.addresses:
+            raise NotFound(visit.say("alert.no_address"))
+        return msgspec.structs.replace(old, addresses=left)
+
+    await _change(visit, without)
+    await visit.log("remove-address", shown or name)
+    return visit.go(text=visit.say("alert.removed", address=shown or name))
+
+
+async def set_mail_server(visit: Visit) -> Response:
+    port = visit.field("port").strip() or "0"
+    if not port.isdigit() or int(port) > 65_535:
+        raise InvalidRequest(f"port: {port[:40]!r} is not a port")
+
+    def with_server(old: AlertSettings) -> AlertSettings:
+        # An empty password is the old one: the page never shows it.
+        kept = old.mail_server.password if old.mail_server else ""
+        server = MailServer(
+            visit.field("host").strip(),
+            visit.field("sender").strip(),
+            int(port),
+            visit.field("user").strip(),
+            visit.field("password") or kept,
+            security=visit.field("security"),
+        )
+        mail_url(server, server.sender)
+        return msgspec.structs.replace(old, mail_server=server)
+
+    await _change(visit, with_server)
+    await visit.log("mail-server", visit.field("host"))
+    return visit.go(text=visit.say("alert.mail_saved"))
+
+
+async def test_alert(visit: Visit) -> Response:
+    settings = read_settings(await visit.parts.pools.registry.get(SETTINGS, KEY))
+    everybody: Sequence[str] = [*settings.addresses, *settings.channels.values()]
+    if not everybody:
+        raise InvalidRequest(visit.say("alert.nobody"))
+    try:
+        missed = await AlertSender().send(
+            everybody, "Duetime: test", visit.say("alert.test_text"), server=settings.mail_server
+        )
+    except InvalidSettings as error:
+        raise InvalidRequest(error.message) from None
+    await visit.log("test-alert", f"{len(everybody)}", f"not reached: {len(missed)}")
+    if missed:
+        text = visit.say("alert.test_missed", addresses=", ".join(mask(one) for one in missed))
+        return visit.go(text=text, kind="problem")
+    return visit.go(text=visit.say("alert.test_sent", count=len(everybody)))

@@ -1,0 +1,251 @@
+"""The console in Chromium. One browser for the module: Playwright's own event loop runs while it is open."""
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+import duetime
+from tests.console.conftest import ACCOUNT
+from tests.plugins.ci import missing_service
+from tests.plugins.serving import Served, serving
+from tools.console_assets import FOR_TESTS, fetch
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(600)
+
+PATIENCE_MS = 120_000
+"""For what another process does; a busy machine may take a while."""
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        missing_service("chromium is not installed")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    folder = ROOT / ".venv" / "axe"
+    fetch(folder, FOR_TESTS)
+    return (folder / "axe.min.js").read_text()
+
+
+class Watched:
+    """A context whose pages may make no error and ask no other host."""
+
+    def __init__(self, context: BrowserContext, admin: str) -> None:
+        self.context = context
+        self.admin = admin
+        self.wrong: list[str] = []
+
+    def page(self) -> Page:
+        page = self.context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        page.on("console", lambda one: self.wrong.append(f"console: {one.text}") if one.type == "error" else None)
+        page.on("request", self._check)
+        return page
+
+    def _check(self, request: Any) -> None:
+        if not request.url.startswith((self.admin, "data:")):
+            self.wrong.append(f"asked {request.url}")
+
+
+@pytest.fixture
+def watched(browser: Browser, console_server: Served) -> Iterator[Callable[..., Watched]]:
+    """Contexts, logged in as an admin, that are looked over when the test ends."""
+    made: list[Watched] = []
+
+    def make(**options: Any) -> Watched:
+        context = browser.new_context(base_url=console_server.admin, locale="en-US", **options)
+        one = Watched(context, console_server.admin)
+        made.append(one)
+        page = one.page()
+        page.goto("/console/login")
+        page.get_by_label("User").fill(ACCOUNT[0])
+        page.get_by_label("Password").fill(ACCOUNT[1])
+        page.get_by_role("button", name="Log in").first.click()
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible(timeout=PATIENCE_MS)
+        page.close()
+        return one
+
+    yield make
+    for one in made:
+        one.context.close()
+        assert one.wrong == []
+
+
+@pytest.fixture
+def name() -> str:
+    return f"b{uuid.uuid4().hex[:10]}"
+
+
+def address(path: str, queue: str, **query: str) -> str:
+    pairs = {"pool": "default", "namespace": "default", "queue": queue, **query}
+    return f"/console/{path}?" + "&".join(f"{key}={value}" for key, value in pairs.items())
+
+
+def every_page(queue: str, job: str) -> list[str]:
+    plain = ["", "queues", "jobs", "dead", "topics", "topic-new", "pools", "workers", "access", "?span=month"]
+    return [
+        *(f"/console/{path}" for path in plain),
+        address("queue", queue),
+        address("jobs", queue, state="delayed"),
+        address("job", queue, id=job),
+        address("new", queue, mode="edit", id=job),
+        address("bulk", queue, state="delayed", verb="cancel"),
+        address("dead", queue),
+    ]
+
+
+def fill(client: duetime.Client, name: str) -> str:
+    queue = client.queue(name)
+    job = queue.later("1h", {"to": HOSTILE}, attributes={"shop": HOSTILE}).id
+    queue.push("x")
+    held = queue.pop()
+    assert held is not None
+    client.kill(held, error=f"refused {HOSTILE}")
+    return job
+
+
+def test_every_page_loads_is_accessible_and_shows_hostile_text_as_text(
+    watched: Callable[..., Watched], client: duetime.Client, axe: str, name: str
+) -> None:
+    job = fill(client, name)
+    page = watched().page()
+    serious: dict[str, Any] = {}
+    for path in every_page(name, job):
+        assert page.goto(path).status == 200, path
+        assert page.title().endswith("Duetime")
+        page.evaluate(axe)
+        rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes": ["violations"]}
+        found = page.evaluate(f"axe.run(document, {json.dumps(rules)})")["violations"]
+        bad = [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")]
+        if bad:
+            serious[path] = bad
+    assert serious == {}
+    page.goto(address("job", name, id=job))
+    expect(page.get_by_text("<script>document.title=1</script>").first).to_be_visible()
+
+
+def test_nothing_is_wider_than_a_phone(watched: Callable[..., Watched], client: duetime.Client, name: str) -> None:
+    job = fill(client, name)
+    page = watched(viewport={"width": 390, "height": 800}, color_scheme="dark").page()
+    wide: list[str] = []
+    for path in every_page(name, job):
+        page.goto(path)
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            wide.append(path)
+    assert wide == []
+
+
+def test_a_delayed_job_is_watched_until_it_is_done_without_a_reload(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
+    queue = client.queue(name)
+    job = queue.later("1h", "watch me").id
+    page = watched().page()
+    page.goto(address("job", name, id=job))
+    page.evaluate("window.sameDocument = true")
+    badge = page.locator("#live .badge").first
+    expect(badge).to_have_text("Delayed")
+    expect(page.locator("#live-state")).to_have_text("Live", timeout=PATIENCE_MS)
+
+    queue.reschedule(job, delay="0s")
+    expect(badge).to_have_text("Ready", timeout=PATIENCE_MS)
+    held = queue.pop()
+    assert held is not None
+    expect(badge).to_have_text("Leased", timeout=PATIENCE_MS)
+    client.ack(held)
+    expect(badge).to_have_text("gone", timeout=PATIENCE_MS)
+    assert page.evaluate("window.sameDocument")
+
+
+def test_every_action_works_without_javascript(
+    watched: Callable[..., Watched], client: duetime.Client, name: str
+) -> None:
+    queue = client.queue(name)
+    job = queue.later("1h", "x").id
+    queue.later("1h", "y")
+    page = watched(java_script_enabled=False).page()
+    page.goto(address("queue", name))
+
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("is paused").first).to_be_visible()
+    assert queue.status().rules.paused
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("delivers again")).to_be_visible()
+
+    page.goto(address("job", name, id=job))
+    page.get_by_role("button", name="Run now").click()
+    expect(page.get_by_text("is due at")).to_be_visible()
+    assert queue.get(job).state == "ready"
+    page.get_by_role("link", name="Edit and push again").click()
+    page.get_by_label("Body").fill("edited")
+    page.get_by_role("button", name="Push").click()
+    expect(page.get_by_text("is pushed")).to_be_visible()
+    assert queue.get(job).body == b"edited"
+
+    page.goto(address("queue", name))
+    for state in ("Delayed", "Ready"):
+        page.get_by_role("checkbox", name=state).check()
+    page.get_by_label(f"Type {name} to confirm").fill(name)
+    page.get_by_role("button", name="Remove them").click()
+    expect(page.get_by_text("2 jobs were removed")).to_be_visible()
+    assert queue.status().counts.total == 0
+
+
+def test_a_condition_is_judged_while_it_is_typed(
+    watched: Callable[..., Watched], console_server: Served, name: str
+) -> None:
+    page = watched().page()
+    page.goto("/console/topic-new")
+    page.get_by_label("Key (the queue's name)").fill(name)
+    page.get_by_label("Callback").fill("http://127.0.0.1:9/notify")
+    page.get_by_role("button", name="Register").click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+
+    verdict = page.locator("#verdict")
+    page.locator("#condition-answer").fill('{"code": 500}')
+    expect(verdict).to_have_text("False: the job would be done.", timeout=PATIENCE_MS)
+    page.locator("#condition-text").press_sequentially("{res.code} != 200")
+    expect(verdict).to_have_text("True: the job would be tried again.", timeout=PATIENCE_MS)
+
+
+def test_the_language_is_picked_and_kept(watched: Callable[..., Watched]) -> None:
+    page = watched().page()
+    page.goto("/console/queues")
+    page.get_by_role("button", name="中文").click()
+    expect(page.locator("html")).to_have_attribute("lang", "zh")
+    page.goto("/console/")
+    expect(page.get_by_role("heading", name="概览")).to_be_visible()
+
+
+def test_an_open_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(
+    browser: Browser, tmp_path: Path, free_port: int
+) -> None:
+    context = browser.new_context(locale="en-US")
+    page = context.new_page()
+    with serving(tmp_path, "--dev", admin_port=free_port) as server:
+        page.goto(f"{server.admin}/console/")
+        expect(page.locator("#live-state")).to_have_text("Live", timeout=PATIENCE_MS)
+    expect(page.locator("#lost")).to_be_visible(timeout=PATIENCE_MS)
+    with serving(tmp_path, "--dev", admin_port=free_port):
+        expect(page.locator("#lost")).to_be_hidden(timeout=PATIENCE_MS)
+        expect(page.locator("#live-state")).to_have_text("Live")
+        context.close()
