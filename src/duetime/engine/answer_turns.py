@@ -19,6 +19,8 @@ ANSWERS_PER_TURN = 16
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts a task that somebody keeps an eye on."""
+Give = Callable[[Iterable[T]], None]
+"""Gives each of some answers to its caller."""
 
 
 class AnswerTurns:
@@ -28,39 +30,34 @@ class AnswerTurns:
         self.spawn = spawn
         self._giving: dict[Queue, asyncio.Task[None]] = {}
 
-    def give(self, queue: Queue, answers: Sequence[T], give: Callable[[T], None]) -> None:
+    def give(self, queue: Queue, answers: Sequence[T], give: Give[T]) -> None:
         """Give the first answers now and some more in each turn of the event loop. All are given, whatever happens."""
         if len(answers) <= ANSWERS_PER_TURN:
-            _give_all(answers, give)
+            give(answers)
             return
         left = iter(answers)
-        _give_all(islice(left, ANSWERS_PER_TURN), give)
+        give(islice(left, ANSWERS_PER_TURN))
         try:
             task = self.spawn(_give_in_turns(left, give))
         except StoreUnavailable:  # the engine has stopped
-            _give_all(left, give)
+            give(left)
             return
         self._giving[queue] = task
         task.add_done_callback(lambda done: self._given(queue, done, left, give))
 
-    def _given(self, queue: Queue, task: asyncio.Task[None], left: Iterator[T], give: Callable[[T], None]) -> None:
+    def _given(self, queue: Queue, task: asyncio.Task[None], left: Iterator[T], give: Give[T]) -> None:
         if self._giving.get(queue) is task:
             del self._giving[queue]
-        _give_all(left, give)  # what a task that was cancelled has left
+        give(left)  # those that a cancelled task did not get to
 
     def under_way(self, queue: Queue) -> asyncio.Task[None] | None:
         """The task that gives answers of the queue now; None if there is none."""
         return self._giving.get(queue)
 
 
-def _give_all(answers: Iterable[T], give: Callable[[T], None]) -> None:
-    for answer in answers:
-        give(answer)
-
-
-async def _give_in_turns(left: Iterator[T], give: Callable[[T], None]) -> None:
+async def _give_in_turns(left: Iterator[T], give: Give[T]) -> None:
     some: Sequence[T] | None = None
     while some is None or some:
         await asyncio.sleep(0)
         some = list(islice(left, ANSWERS_PER_TURN))
-        _give_all(some, give)
+        give(some)

@@ -169,11 +169,7 @@ class Engine:
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
         """Remove jobs by id, wherever they are, in bounded steps; None where there is none."""
         check_ids(ids)
-        answers: list[Moved | None] = []
-        for chunk in _chunks(ids):
-            with _partly_done(answers):
-                answers += await self._cancels.submit(queue, chunk, len(chunk))
-        return answers
+        return await _in_steps(self._cancels, queue, ids)
 
     async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
         """Finish jobs by id alone, in every state and without their lease: as cancel, but on record as acked.
@@ -181,11 +177,7 @@ class Engine:
         This is lmstfy's acknowledgement; the answers are those of cancel.
         """
         check_ids(ids)
-        answers: list[Moved | None] = []
-        for chunk in _chunks(ids):
-            with _partly_done(answers):
-                answers += await self._acks_by_id.submit(queue, chunk, len(chunk))
-        return answers
+        return await _in_steps(self._acks_by_id, queue, ids)
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
@@ -241,12 +233,13 @@ class Engine:
         for index, lease in enumerate(leases):
             check_lease(lease)
             by_queue.setdefault(lease.queue, []).append(index)
+        if len(by_queue) == 1:
+            return await _in_steps(self._acks, leases[0].queue, leases)
         answers: dict[int, Moved | LeaseLost | None] = {}
-        for queue, all_indexes in by_queue.items():
-            for indexes in _chunks(all_indexes):
-                with _partly_done(answers):
-                    found = await self._acks.submit(queue, [leases[index] for index in indexes], len(indexes))
-                answers.update(zip(indexes, found, strict=True))
+        for queue, indexes in by_queue.items():
+            with _partly_done(answers):
+                found = await _in_steps(self._acks, queue, [leases[index] for index in indexes])
+            answers.update(zip(indexes, found, strict=True))
         return [answers[index] for index in range(len(leases))]
 
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
@@ -374,6 +367,19 @@ def _check_ttr(ttr_ms: int) -> None:
 def _cut(error: str) -> str:
     """At most MAX_ERROR bytes of UTF-8 that can be written: the end of a traceback says more than its middle."""
     return error.replace("\0", "?").encode(errors="replace")[-MAX_ERROR:].decode(errors="ignore")
+
+
+async def _in_steps(
+    group: GroupCommit[Sequence[T], Sequence[Answer]], queue: Queue, items: Sequence[T]
+) -> list[Answer]:
+    """One answer per item, in as many calls as STEP_JOBS asks for."""
+    if 0 < len(items) <= STEP_JOBS:
+        return list(await group.submit(queue, items, len(items)))
+    answers: list[Answer] = []
+    for chunk in _chunks(items):
+        with _partly_done(answers):
+            answers += await group.submit(queue, chunk, len(chunk))
+    return answers
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -11,7 +11,7 @@ caller that was in it. How callers get their answers is in `answer_turns.py`.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -175,14 +175,14 @@ class GroupCommit(Generic[Request, Answer]):
             ]
         self._turns.give(queue, pairs, self._answer)
 
-    def _answer(self, pair: tuple[Submission[Request, Answer], Answer | Exception]) -> None:
-        entry, answer = pair
-        if isinstance(answer, Exception):
-            _fail(entry.answer, answer)
-        elif not entry.answer.done():
-            entry.answer.set_result(answer)
-        elif self._orphan:
-            self._orphan(answer)
+    def _answer(self, pairs: Iterable[tuple[Submission[Request, Answer], Answer | Exception]]) -> None:
+        for entry, answer in pairs:
+            if isinstance(answer, Exception):
+                _fail(entry.answer, answer)
+            elif not entry.answer.done():
+                entry.answer.set_result(answer)
+            elif self._orphan:
+                self._orphan(answer)
 
 
 def _fail(answer: asyncio.Future[Any], error: Exception) -> None:

@@ -102,15 +102,18 @@ def _merge(wants: Wants) -> list[tuple[int, list[int]]]:
 
 def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[Any]:
     """Each request's answers; or the error of a request that was for a part of the store that is down."""
-    if len(requests) == 1 and len(answers) == 1 and not isinstance(answers[0], StoreUnavailable):
-        return [answers]
     shares: list[Any] = []
     at = 0
     for request in requests:
-        share = answers[at : at + len(request)]
-        down = next((answer for answer in share if isinstance(answer, StoreUnavailable)), None)
-        if down and any(isinstance(answer, Moved) for answer in share):
-            down = StoreUnavailable(down.message, unknown=True)
-        shares.append(down or share)
+        shares.append(answers[at : at + len(request)])
         at += len(request)
-    return shares
+    if not [answer for answer in answers if isinstance(answer, StoreUnavailable)]:
+        return shares
+    return [_error_in(share) or share for share in shares]
+
+
+def _error_in(share: Sequence[Any]) -> StoreUnavailable | None:
+    down = next((answer for answer in share if isinstance(answer, StoreUnavailable)), None)
+    if down and any(isinstance(answer, Moved) for answer in share):
+        return StoreUnavailable(down.message, unknown=True)
+    return down

@@ -11,7 +11,7 @@ A job that was leased for a consumer that has gone meanwhile is given back, and 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
 from duetime.engine.answer_turns import AnswerTurns
@@ -171,14 +171,14 @@ class QueueWaiters:
         if giving := self._room.turns.under_way(self.queue):
             await asyncio.wait([giving])
 
-    def _hand_over(self, pair: tuple[Waiter, list[Delivery]]) -> None:
-        waiter, share = pair
-        if waiter.answer.done():
-            self._room.give_back(share)
-        elif share:
-            waiter.answer.set_result(share)
-        else:
-            waiter.free()
+    def _hand_over(self, pairs: Iterable[tuple[Waiter, list[Delivery]]]) -> None:
+        for waiter, share in pairs:
+            if waiter.answer.done():
+                self._room.give_back(share)
+            elif share:
+                waiter.answer.set_result(share)
+            else:
+                waiter.free()
 
     def _next_waiters(self) -> list[Waiter]:
         """The first consumers of the line: few, and twice as many after each call that brought jobs for all of them.
