@@ -20,11 +20,12 @@ from duetime.stores.open import open_store
 from tests.contract.not_in_groups import NOT_IN_GROUPS
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
 from tests.doors.v1.server import serve
+from tests.plugins.postgres_server import STORE, empty_tables
 
-STORE_KINDS = ["memory", "sqlite", "redis"]
+STORE_KINDS = ["memory", "sqlite", "redis", "postgres"]
 DOOR_KINDS = ["http", "http-blocking"]
 GROUP = "group"
-SHARED_KINDS = ["sqlite", "redis"]
+SHARED_KINDS = ["sqlite", "redis", "postgres"]
 """Stores that several processes can open at once."""
 
 
@@ -65,10 +66,17 @@ def empty_store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: P
             client.flushall()
         return str(server.url)
 
+    def postgres_url() -> str:
+        server = request.getfixturevalue("postgres_server")
+        empty_tables(server)
+        return f"{server.url}?{STORE}"
+
     def group_url() -> str:
         return "group:test?a=memory:&b=memory:&c=memory:"
 
-    return {"sqlite": sqlite_url, "redis": redis_url, GROUP: group_url}.get(store_kind, lambda: "memory:")
+    return {"sqlite": sqlite_url, "redis": redis_url, "postgres": postgres_url, GROUP: group_url}.get(
+        store_kind, lambda: "memory:"
+    )
 
 
 @pytest.fixture

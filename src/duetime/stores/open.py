@@ -6,6 +6,7 @@ missing one is named together with the extra that brings it.
     memory:                                          this process only
     sqlite:///var/lib/duetime/jobs.db                one file, several processes
     redis://[user:password@]host:6379/0              also rediss://, redis+sentinel://, redis+cluster://
+    postgresql://[user:password@]host/database       ?schema=duetime&prefix=&connections=8 and libpq's own options
     group:NAME?a=URL&b=URL&drain=b                   several stores as one; their URLs are percent-encoded
 """
 
@@ -18,7 +19,7 @@ from duetime.settings import read_size
 from duetime.stores.base import Store
 from duetime.stores.bulk import Bulk, PlainBulk
 
-SCHEMES = ("memory", "sqlite", "redis", "rediss", "redis+sentinel", "redis+cluster", "group")
+SCHEMES = ("memory", "sqlite", "redis", "rediss", "redis+sentinel", "redis+cluster", "postgresql", "postgres", "group")
 
 
 async def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -42,6 +43,14 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
                     f"{scheme}:// needs the extra duetime[redis] ({missing.name} is missing)"
                 ) from None
             return await RedisStore.open(url, clock=clock)
+        case "postgresql" | "postgres":
+            try:
+                from duetime.stores.postgres.store import PostgresStore
+            except ModuleNotFoundError as missing:
+                raise InvalidSettings(
+                    f"{scheme}:// needs the extra duetime[postgres] ({missing.name} is missing)"
+                ) from None
+            return await PostgresStore.open(url, clock=clock)
         case "group":
             from duetime.stores.group.store import GroupStore
 

@@ -35,6 +35,12 @@ def load_schema(dialect: str) -> str:
     return (_folder(dialect) / "schema.sql").read_text(encoding="utf-8")
 
 
+def named_tables(script: str, before: str, after: str, before_index: str) -> str:
+    """Put a store's own names in the place of `dt.table` (a table or a sequence) and `dt_index`."""
+    script = re.sub(r"\bdt\.(\w+)", rf"{before}\1{after}", script)
+    return re.sub(r"\bdt_(\w+)", rf"{before_index}\1{after}", script)
+
+
 def for_rows(insert: str, count: int) -> str:
     """The same INSERT for several rows at once."""
     head, values = insert.rsplit("VALUES", 1)

@@ -87,7 +87,7 @@ def _write(step: Step, kind: str, key: str, value: bytes | None) -> int:
 
 
 def _changes(step: Step, since: int) -> Changes:
-    _, _, version = step.fetch_one("get_meta")
+    (version,) = step.fetch_one("registry_version")
     (forgotten,) = step.fetch_one("forgotten_version")
     if since < forgotten:
         rows = step.fetch("records_since", since=0)

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from duetime.job import DAY_MS, Priority, Totals
+from duetime.job import DAY_MS, Lease, Priority, Totals
 from duetime.names import Queue
 from duetime.stores.base import Wake
 from duetime.stores.sql.rows import DEAD, GONE, LEASED, JobRow, Payload, QueueRow, ReadyRow
@@ -30,6 +30,7 @@ class Step(ABC):
     def __init__(self) -> None:
         self.wakes: list[Wake] = []
         self.registry_version = 0
+        self.has_written = False
 
     @property
     @abstractmethod
@@ -85,6 +86,10 @@ class Step(ABC):
     def payloads(self, line: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]: ...
 
     @abstractmethod
+    def count_held(self, line: QueueRow, leases: Sequence[Lease]) -> int:
+        """How many of these leases are held."""
+
+    @abstractmethod
     def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Rows of `rows.insert_values`."""
 
@@ -124,7 +129,10 @@ def add_to_totals(step: Step, queue: Queue, day: int, happened: Mapping[str, int
 
 
 def find_jobs(step: Step, line: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:
-    return job_rows(step.fetch("find_jobs", queue=line.id, ids=list(ids)) if line.jobs else [])
+    """In the order of the ids."""
+    wanted = list(ids)
+    found = job_rows(step.fetch("find_jobs", queue=line.id, ids=wanted) if line.jobs else [])
+    return {job_id: found[job_id] for job_id in wanted if job_id in found}
 
 
 def job_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, JobRow]:

@@ -137,8 +137,7 @@ def _all_held(step: Step, line: QueueRow, leases: Sequence[Lease]) -> bool:
     fences = {(lease.id, lease.born, lease.attempt) for lease in leases}
     if not leases or len(fences) < len(leases) or not line.leased:
         return False
-    (held,) = step.fetch_one("count_held", queue=line.id, leases=list(fences))
-    return held == len(leases)
+    return step.count_held(line, leases) == len(leases)
 
 
 # --- verbs on one lease

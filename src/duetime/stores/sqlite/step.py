@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from duetime.job import Priority
+from duetime.job import Lease, Priority
 from duetime.names import Queue
 from duetime.stores.sql.queries import for_rows
 from duetime.stores.sql.rows import (
@@ -87,6 +87,10 @@ class SqliteStep(Step):
     def payloads(self, line: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]:
         (answer,) = self.fetch_one("get_payloads", queue=line.id, ids=list(ids))
         return payloads_by_id(answer)
+
+    def count_held(self, line: QueueRow, leases: Sequence[Lease]) -> int:
+        fences = [(lease.id, lease.born, lease.attempt) for lease in leases]
+        return self.fetch_one("count_held", queue=line.id, leases=fences)[0]
 
     def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """In as few statements as fixed sizes allow, so that each of them stays prepared."""

@@ -8,6 +8,10 @@ SELECT
 FROM registry
 WHERE kind = :kind AND key = :key;
 
+-- name: registry_version
+-- description: The version of the last write.
+SELECT registry_version FROM meta WHERE one = 1;
+
 -- name: next_version
 -- description: Every write of a record has its own version.
 UPDATE meta SET registry_version = registry_version + 1 WHERE one = 1 RETURNING registry_version;

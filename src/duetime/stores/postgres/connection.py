@@ -1,0 +1,204 @@
+"""Connections to PostgreSQL: how the URL reads, how the tables are made and upgraded, how errors read.
+
+Everything here blocks and runs in threads. Only this module knows PostgreSQL's error codes.
+"""
+
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import psycopg
+from msgspec import Struct
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+from psycopg.types.string import StrBinaryDumper, StrDumper
+
+from duetime.clock import Clock
+from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.stores.postgres.step import PostgresStep
+from duetime.stores.sql.connection_threads import DatabaseLink
+from duetime.stores.sql.queries import load_migrations, load_queries, named_tables, statements
+from duetime.stores.sql.step import Step
+
+Connection = psycopg.Connection[Any]
+
+LOCK_TIMEOUT_S = 5
+"""How long a call waits for another process's transaction before StoreUnavailable."""
+CONNECTIONS = 8
+"""Per process, and one each for hearing and for sending wakes."""
+
+_SESSION = {
+    # Whatever the statistics say of a table that was empty a moment ago: no query of ours reads a whole table.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    "lock_timeout": f"{LOCK_TIMEOUT_S}s",
+    "statement_timeout": "60s",
+    # A process that was stopped in the middle of a step holds a queue's lock no longer than this.
+    "idle_in_transaction_session_timeout": "30s",
+}
+
+_TRANSIENT = ("40001", "40P01")
+_FULL = ("53100", "53400")
+_UNAVAILABLE = (
+    "08",  # the connection
+    "25006",  # a standby refuses to write
+    "28",  # who we are
+    "3D",  # no such database
+    "42501",  # grants
+    "53",  # out of memory, too many connections
+    "55P03",  # a lock was not to be had in time
+    "57",  # the server stops, or somebody ended our statement or session
+    "58",  # the server's disk
+)
+
+
+class PostgresAddress(Struct, frozen=True):
+    """Where the tables are: `conninfo` is libpq's, with TLS, sockets and several hosts as it knows them."""
+
+    conninfo: str
+    schema: str
+    prefix: str
+    connections: int
+
+    @property
+    def channel(self) -> str:
+        return f"duetime {self.schema}.{self.prefix}"[:63]
+
+    @classmethod
+    def parse(cls, url: str) -> "PostgresAddress":
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        schema, prefix = options.pop("schema", "duetime"), options.pop("prefix", "")
+        connections = options.pop("connections", str(CONNECTIONS))
+        if not connections.isdecimal() or int(connections) < 1:
+            raise InvalidSettings(f"connections is a number of at least 1, not {connections!r}")
+        for name, word in (("schema", schema), ("prefix", prefix)):
+            if not word.replace("_", "").isalnum() and (name == "schema" or word):
+                raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
+        options.setdefault("connect_timeout", str(LOCK_TIMEOUT_S))
+        options.setdefault("application_name", "duetime")
+        conninfo = f"postgresql://{parts.netloc}{parts.path}?{urlencode(options)}"
+        try:
+            conninfo_to_dict(conninfo)
+        except psycopg.Error as error:
+            raise InvalidSettings(f"this PostgreSQL URL cannot be read: {error}") from None
+        return cls(conninfo, schema, prefix, int(connections))
+
+    def table(self, name: str) -> str:
+        return f'"{self.schema}"."{self.prefix}{name}"'
+
+    def name_tables(self, script: str) -> str:
+        return named_tables(script, f'"{self.schema}"."{self.prefix}', '"', f'"{self.prefix}')
+
+
+def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
+    """The contract's word for a driver's error. While committing, a lost connection leaves the outcome open."""
+    code = getattr(error, "sqlstate", None) or "08000"
+    text = str(error).strip().partition("\n")[0]
+    if code in _FULL:
+        return StoreFull(f"PostgreSQL has no room: {text}")
+    if code.startswith(_UNAVAILABLE) or code in _TRANSIENT:
+        return StoreUnavailable(f"PostgreSQL cannot be used: {text}", unknown=committing)
+    return StoreDamaged(f"PostgreSQL refuses what Duetime does: {text}")
+
+
+class PostgresLink(DatabaseLink[Connection]):
+    errors = (psycopg.Error,)
+
+    def __init__(self, address: PostgresAddress, clock: Clock | None) -> None:
+        self._address, self._clock = address, clock
+        self._queries = {name: address.name_tables(text) for name, text in load_queries("postgres").items()}
+
+    def connect(self) -> Connection:
+        connection = psycopg.connect(self._address.conninfo, autocommit=True)
+        try:
+            connection.prepare_threshold = 0
+            # One type for all numbers: else each size of a number would be a statement of its own to prepare.
+            for dumper in (Int8Dumper, Int8BinaryDumper):
+                connection.adapters.register_dumper(int, dumper)
+            for dumper in (StrDumper, StrBinaryDumper):
+                connection.adapters.register_dumper(str, dumper)
+            settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
+            connection.execute(_own("SELECT " + settings))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def prepare_tables(self) -> None:
+        """Make or upgrade the tables at need. Safe in many processes at once."""
+        try:
+            with psycopg.connect(self._address.conninfo) as connection:
+                if _missing(connection, self._address):
+                    _migrate(connection, self._address)
+        except psycopg.errors.DuplicateTable as error:
+            raise StoreDamaged(
+                f"the schema {self._address.schema} has tables of somebody else ({error}); "
+                "give the store's URL another schema= or prefix="
+            ) from error
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    def begin(self, connection: Connection, *, read_only: bool) -> None:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if read_only else "BEGIN")
+
+    def step(self, connection: Connection) -> Step:
+        return PostgresStep(connection, self._queries, self._clock)
+
+    def commit(self, connection: Connection) -> None:
+        connection.execute("COMMIT")
+
+    def rollback(self, connection: Connection) -> None:
+        connection.execute("ROLLBACK")
+
+    def close(self, connection: Connection) -> None:
+        connection.close()
+
+    def is_lost(self, connection: Connection) -> bool:
+        return connection.closed
+
+    def is_transient(self, error: Exception) -> bool:
+        return getattr(error, "sqlstate", None) in _TRANSIENT
+
+    def translate(self, error: Exception, *, committing: bool = False) -> DuetimeError:
+        return translate(error, committing=committing)
+
+
+def _missing(connection: Connection, address: PostgresAddress) -> list[int]:
+    """The migrations that the tables lack."""
+    ours = load_migrations("postgres")
+    (found,) = connection.execute("SELECT to_regclass(%s)", (address.table("migrations"),)).fetchone() or (None,)
+    if found is None:
+        return list(ours)
+    rows = connection.execute(_own(f"SELECT number FROM {address.table('migrations')}"))
+    applied = {number for (number,) in rows}
+    if newer := applied - set(ours):
+        raise StoreUnavailable(f"a newer Duetime has upgraded these PostgreSQL tables (migration {max(newer)})")
+    return [number for number in ours if number not in applied]
+
+
+def _migrate(connection: Connection, address: PostgresAddress) -> None:
+    connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"duetime {address.table('')}",))
+    (schema,) = connection.execute("SELECT to_regnamespace(%s)", (f'"{address.schema}"',)).fetchone() or (None,)
+    if schema is None:
+        connection.execute(_own(f'CREATE SCHEMA "{address.schema}"'))
+    for number in _missing(connection, address):
+        name, script = load_migrations("postgres")[number]
+        for statement in statements(script):
+            connection.execute(_own(address.name_tables(statement)))
+        connection.execute(
+            _own(
+                f"INSERT INTO {address.table('migrations')} (number, name, applied_at) "
+                "VALUES (%s, %s, (extract(EPOCH FROM clock_timestamp()) * 1000)::bigint)"
+            ),
+            (number, name),
+        )
+
+
+def _own(statement: str) -> sql.SQL:
+    """A statement that is made of nothing but our files and the checked names of the URL."""
+    return sql.SQL(statement)  # pyright: ignore[reportArgumentType]

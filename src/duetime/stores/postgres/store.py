@@ -1,0 +1,36 @@
+"""PostgreSQL as a store. Each step locks its queue's row first; docs/decisions tells what else was measured."""
+
+import asyncio
+
+from duetime.clock import Clock
+from duetime.stores.base import StoreInfo
+from duetime.stores.postgres.connection import PostgresAddress, PostgresLink
+from duetime.stores.postgres.wake import PostgresWakeHub
+from duetime.stores.sql.server_store import ServerStore
+from duetime.stores.sql.step import Step
+
+
+class PostgresStore(ServerStore):
+    """Keeps the contract of `stores.base.Store`. Belongs to the event loop that opened it; made by `open`."""
+
+    def __init__(self, address: PostgresAddress, link: PostgresLink) -> None:
+        super().__init__("postgres", link, address.connections, PostgresWakeHub(address, link, self._registry_version))
+
+    @classmethod
+    async def open(cls, url: str, *, clock: Clock | None = None) -> "PostgresStore":
+        """Connect, and make or upgrade the tables. Raises StoreUnavailable, StoreDamaged, InvalidSettings."""
+        address = PostgresAddress.parse(url)
+        link = PostgresLink(address, clock)
+        await asyncio.to_thread(link.prepare_tables)
+        return cls(address, link)
+
+    async def _registry_version(self) -> int:
+        return (await self._read(lambda step: step.fetch_one("registry_version")))[0]
+
+    async def ping(self) -> StoreInfo:
+        return await self._read(_info)
+
+
+def _info(step: Step) -> StoreInfo:
+    epoch, version = step.fetch_one("get_meta")
+    return StoreInfo("postgres", version.partition(" ")[0], epoch, step.now)

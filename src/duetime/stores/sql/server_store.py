@@ -1,0 +1,83 @@
+"""What the stores on database servers have in common: steps run in `ConnectionThreads`, and a reaper's round is many
+transactions, so that it holds one queue at a time.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from duetime.job import Moved
+from duetime.names import Queue
+from duetime.stores.base import Reaped
+from duetime.stores.sql import verbs
+from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
+from duetime.stores.sql.registry import SqlRegistry
+from duetime.stores.sql.step import Step
+from duetime.stores.sql.store import SqlStore
+from duetime.stores.sql.wake import WakeHub
+
+T = TypeVar("T")
+
+_RECORDS = "records"
+"""The line in which writers of the registry wait for each other."""
+
+
+class ServerWakeHub(WakeHub):
+    """A hub whose news travel through the database server."""
+
+    @abstractmethod
+    def announce(self, steps: Sequence[Step]) -> None:
+        """In a thread of the store, after a commit."""
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """After `close`: let go of what the hub has opened."""
+
+
+class ServerStore(SqlStore):
+    """Keeps the contract of `stores.base.Store` on connections of a `DatabaseLink`."""
+
+    def __init__(self, name: str, link: DatabaseLink[Any], connections: int, hub: ServerWakeHub) -> None:
+        self._hub = self._server_hub = hub
+        self._threads = ConnectionThreads(f"duetime-{name}", link, size=connections, announce=hub.announce)
+        self.registry = SqlRegistry(partial(self._threads.run, line=_RECORDS), self._read, hub)
+
+    async def _write(
+        self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
+    ) -> T:
+        return await self._threads.run(operation, line=queue, jobs=jobs)
+
+    async def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> T:
+        return await self._threads.run(operation, read_only=True)
+
+    async def reap(self, limit: int = 500) -> Reaped:
+        moved: dict[Queue, Sequence[Moved]] = {}
+        left = limit
+        now, agenda = await self._read(lambda step: (step.now, verbs.queues_to_reap(step, limit)))
+        for queue in agenda:
+            if happened := await self._write(partial(verbs.reap_queue, queue=queue, limit=left), queue=queue):
+                moved[queue] = happened
+                left -= len(happened)
+            if left <= 0:
+                break
+        more = await self._sweep()
+        next_at = await self._read(verbs.next_reap)
+        return Reaped(moved, now if more else next_at, now)
+
+    async def _sweep(self) -> bool:
+        """True if there is more to do now."""
+        await self._write(verbs.sweep_marks_and_counters)
+        await self._write(verbs.forget_queues)
+        for queue in await self._read(verbs.queues_with_old_totals):
+            await self._write(partial(verbs.fold_totals, queue=queue), queue=queue)
+        return await self._write(verbs.sweep_discarded)
+
+    async def check(self) -> Sequence[str]:
+        apart = await self._read(lambda step: step.fetch("check_bodies"))
+        return [*(await super().check()), *(f"queue {queue}: {job_id!r} {what}" for queue, job_id, what in apart)]
+
+    async def close(self) -> None:
+        self._hub.close()
+        await self._threads.close()
+        await self._server_hub.finish()

@@ -1,0 +1,281 @@
+"""The PostgreSQL store beyond the contract: its address, its tables, its plans, and sessions that end."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from duetime.errors import InvalidSettings, LeaseLost, StoreDamaged, StoreUnavailable
+from duetime.job import Lease, NewJob, State
+from duetime.names import Queue
+from duetime.stores import postgres
+from duetime.stores.base import Ask, Push, Pushed, Wake
+from duetime.stores.postgres.connection import PostgresAddress, PostgresLink
+from duetime.stores.postgres.store import PostgresStore
+from duetime.stores.sql import queries
+from duetime.stores.sql.queries import load_migrations, load_queries, load_schema, statements
+from tests.plugins.postgres_server import STORE, PostgresServer
+
+pytestmark = pytest.mark.store_kind("postgres")
+
+QUEUE = Queue("shop", "mail")
+QUERIES = load_queries("postgres")
+WALKS = {name for name in QUERIES if name.startswith("check_")}
+"""Full walks by intention."""
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    opened = await PostgresStore.open(postgres_url)
+    yield opened
+    await opened.close()
+
+
+async def push(store: PostgresStore, *ids: str, queue: Queue = QUEUE, delay_ms: int = 0) -> None:
+    [answer] = await store.push(queue, [Push([NewJob(job_id, b"body", delay_ms=delay_ms) for job_id in ids])])
+    assert isinstance(answer, Pushed), answer
+
+
+# --- the address
+
+
+def test_what_is_ours_in_a_url_is_taken_out_and_the_rest_is_libpqs() -> None:
+    address = PostgresAddress.parse("postgres://me@db/app?schema=a&prefix=b_&connections=3&sslmode=verify-full")
+    assert (address.schema, address.prefix, address.connections) == ("a", "b_", 3)
+    assert address.conninfo.startswith("postgresql://me@db/app?sslmode=verify-full&")
+    assert "schema" not in address.conninfo
+
+
+def test_a_socket_is_a_folder_as_host() -> None:
+    assert "host=%2Frun%2Fpostgresql" in PostgresAddress.parse("postgresql:///app?host=/run/postgresql").conninfo
+
+
+@pytest.mark.parametrize("query", ["schema=a-b", "schema=", "prefix=x%22", "connections=none", "no_such_option=1"])
+def test_an_option_that_cannot_be_is_refused(query: str) -> None:
+    with pytest.raises(InvalidSettings):
+        PostgresAddress.parse(f"postgresql://db/app?{query}")
+
+
+async def test_a_server_that_is_not_there(free_port: int) -> None:
+    with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be used"):
+        await PostgresStore.open(f"postgresql://127.0.0.1:{free_port}/postgres")
+
+
+# --- the tables
+
+
+def described(server: PostgresServer, schema: str, scripts: list[str]) -> set[tuple[object, ...]]:
+    """Columns, indexes and constraints that the scripts make."""
+    address = PostgresAddress.parse(f"{server.url}?schema={schema}")
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")  # type: ignore[arg-type]
+        for statement in (statement for script in scripts for statement in statements(script)):
+            connection.execute(address.name_tables(statement))  # type: ignore[arg-type]
+        found = connection.execute(
+            "SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default, collation_name "
+            "FROM information_schema.columns WHERE table_schema = %(schema)s "
+            "UNION ALL SELECT tablename, indexname, 0, replace(indexdef, %(schema)s, ''), '', '', '' FROM pg_indexes "
+            "WHERE schemaname = %(schema)s "
+            "UNION ALL SELECT relname, relkind::text, 0, reloptions::text, '', '', '' FROM pg_class "
+            "WHERE relnamespace = %(schema)s::regnamespace",
+            {"schema": schema},
+        ).fetchall()
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")  # type: ignore[arg-type]
+    return set(found)
+
+
+def test_the_schema_is_what_the_migrations_make(postgres_server: PostgresServer) -> None:
+    made = described(postgres_server, "by_migrations", [script for _, script in load_migrations("postgres").values()])
+    assert made == described(postgres_server, "by_schema", [load_schema("postgres")])
+    assert made
+
+
+async def test_stores_with_other_prefixes_share_a_schema(postgres_server: PostgresServer) -> None:
+    one, other = [
+        await PostgresStore.open(f"{postgres_server.url}?schema=shared&prefix={prefix}") for prefix in ("one_", "two_")
+    ]
+    await push(one, "a")
+    assert [len((await each.list_jobs(QUEUE, State.READY)).jobs) for each in (one, other)] == [1, 0]
+    await one.close()
+    await other.close()
+
+
+async def test_processes_that_open_an_empty_database_at_once(postgres_server: PostgresServer) -> None:
+    url = f"{postgres_server.url}?schema=rush"
+    stores = await asyncio.gather(*(PostgresStore.open(url) for _ in range(4)))
+    assert len({(await store.ping()).epoch for store in stores}) == 1
+    for store in stores:
+        await store.close()
+
+
+async def test_tables_of_somebody_else_are_left_alone(postgres_server: PostgresServer) -> None:
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA theirs; CREATE TABLE theirs.jobs (payload text)")
+    with pytest.raises(StoreDamaged, match="another schema= or prefix="):
+        await PostgresStore.open(f"{postgres_server.url}?schema=theirs")
+
+
+async def test_tables_that_a_newer_release_has_upgraded(store: PostgresStore, postgres_server: PostgresServer) -> None:
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute("INSERT INTO duetime.migrations VALUES (9999, 'from the future', 0)")
+        try:
+            with pytest.raises(StoreUnavailable, match="a newer Duetime"):
+                await PostgresStore.open(f"{postgres_server.url}?{STORE}")
+        finally:
+            connection.execute("DELETE FROM duetime.migrations WHERE number = 9999")
+
+
+# --- the plans
+
+
+def sample(name: str, kind: str) -> object:
+    """A value that fits a parameter."""
+    if kind:
+        return [1] if kind == "bigint" else [b"x"] if kind == "bytea" else ["x"]
+    texts = ["namespace", "name", "kind", "key", "after_id", "prefix", "beyond", "channel", "payload"]
+    return "x" if name in texts else 1
+
+
+@pytest.fixture(scope="module")
+def planner(postgres_server: PostgresServer) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
+    link = PostgresLink(PostgresAddress.parse(f"{postgres_server.url}?{STORE}"), None)
+    link.prepare_tables()
+    with link.connect() as connection:
+        yield connection
+
+
+def plan(planner: "psycopg.Connection[tuple[object, ...]]", name: str) -> list[str]:
+    query = PostgresAddress.parse(f"postgresql:///?{STORE}").name_tables(QUERIES[name])
+    by_name = "dt.marks" in QUERIES[name] or "dt.totals" in QUERIES[name]
+    values: dict[str, object] = {}
+    for parameter, kind in re.findall(r"%\((\w+)\)[sb](?:::(\w+) \[\])?", query):
+        values[parameter] = values.get(parameter) or sample(parameter, kind)
+    if by_name and "queue" in values:
+        values["queue"] = "x"
+    values |= {column: b"x" for column in ("digest", "answer", "value") if column in values and "put_counter" != name}
+    rows = planner.execute(f"EXPLAIN {query}", values).fetchall()  # type: ignore[arg-type]
+    return [str(line) for (line,) in rows]
+
+
+@pytest.mark.parametrize("name", sorted(set(QUERIES) - WALKS))
+def test_a_query_never_reads_a_whole_table_or_sorts_one(
+    planner: "psycopg.Connection[tuple[object, ...]]", name: str
+) -> None:
+    steps = plan(planner, name)
+    assert [step for step in steps if "Seq Scan" in step] == []
+    harmless = name in ("heads_of",)  # the queues that are asked for
+    assert harmless or [step for step in steps if "Sort" in step] == []
+
+
+def test_every_query_is_used() -> None:
+    folders = [Path(module.__file__).parent for module in (postgres, queries) if module.__file__]
+    source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    assert [name for name in QUERIES if f'"{name}"' not in source] == []
+
+
+# --- sessions that end
+
+
+def end_sessions(server: PostgresServer) -> None:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity "
+            "WHERE application_name = 'duetime' AND pid <> pg_backend_pid()"
+        )
+
+
+async def test_a_session_that_was_ended_costs_no_call(store: PostgresStore, postgres_server: PostgresServer) -> None:
+    await push(store, "a")
+    for job_id in "bcd":
+        end_sessions(postgres_server)
+        await push(store, job_id)
+    assert [count.ready for count in await store.counts([QUEUE])] == [4]
+    assert list(await store.check()) == []
+
+
+async def test_who_listens_hears_again_after_the_session_was_ended(
+    store: PostgresStore, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    other = await PostgresStore.open(f"{postgres_server.url}?{STORE}")
+    wakes = aiter(store.wakeups())
+    assert await anext(wakes) == Wake()
+    await push(other, "first", delay_ms=5_000)
+    while (await asyncio.wait_for(anext(wakes), 30)).queue != QUEUE:
+        pass
+
+    end_sessions(postgres_server)
+
+    while await asyncio.wait_for(anext(wakes), 30) != Wake():
+        pass
+    await push(other, "earlier", queue=Queue("shop", "other"))
+    while (await asyncio.wait_for(anext(wakes), 30)).queue != Queue("shop", "other"):
+        pass
+    await wakes.aclose()  # type: ignore[attr-defined]
+    await other.close()
+
+
+async def test_a_server_that_stops_and_comes_again(start_postgres: Callable[..., PostgresServer]) -> None:
+    server = start_postgres()
+    store = await PostgresStore.open(server.url)
+    await push(store, "a")
+
+    server.kill()
+    with pytest.raises(StoreUnavailable):
+        await store.push(QUEUE, [Push([NewJob("b", b"")])])
+    with pytest.raises(StoreUnavailable):
+        await store.counts([QUEUE])
+    server.start()
+
+    await push(store, "c")
+    [deliveries] = (await store.reserve(QUEUE, [Ask(5, 60_000)])).deliveries
+    assert [delivery.lease.id for delivery in deliveries] == ["a", "c"]
+    assert list(await store.check()) == []
+    await store.close()
+
+
+async def test_a_server_without_a_connection_to_spare(start_postgres: Callable[..., PostgresServer]) -> None:
+    server = start_postgres(max_connections=5, superuser_reserved_connections=0)
+    store = await PostgresStore.open(server.url)
+    guests = [psycopg.connect(server.url) for _ in range(5)]
+    with pytest.raises(StoreUnavailable, match="too many clients"):
+        await store.counts([QUEUE])
+    for guest in guests:
+        guest.close()
+
+    async def until_served() -> None:
+        while True:
+            try:
+                return await push(store, "a")
+            except StoreUnavailable:
+                await asyncio.sleep(0.02)
+
+    await asyncio.wait_for(until_served(), 30)
+    await store.close()
+
+
+async def test_a_queue_that_somebody_holds_fails_alone(store: PostgresStore, postgres_server: PostgresServer) -> None:
+    await push(store, "a")
+    other = Queue("shop", "other")
+    with psycopg.connect(postgres_server.url) as holder:
+        holder.execute("SELECT 1 FROM duetime.queues FOR UPDATE")
+        held = asyncio.create_task(store.reserve(QUEUE, [Ask(1, 1_000)]))
+        await push(store, "b", queue=other)
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            await held
+    assert len((await store.reserve(QUEUE, [Ask(1, 1_000)])).deliveries[0]) == 1
+
+
+async def test_a_step_that_fails_beside_others_fails_alone(store: PostgresStore) -> None:
+    await push(store, "a")
+    lost = Lease(QUEUE, "a", 1, 1)
+    answers = await asyncio.gather(
+        *(store.release(lost, 0) for _ in range(3)),
+        push(store, "b"),
+        push(store, "c"),
+        return_exceptions=True,
+    )
+    assert [type(answer) for answer in answers] == [LeaseLost] * 3 + [type(None)] * 2
+    assert [count.ready for count in await store.counts([QUEUE])] == [3]
