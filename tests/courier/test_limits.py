@@ -424,3 +424,43 @@ async def test_two_couriers_share_the_work(world: World, receiver: Receiver) -> 
         await until(lambda: world.courier.in_flight == 0)
 
     assert len(receiver.calls) == 100
+
+
+async def test_an_edit_ends_the_patience_that_a_receiver_asked_for(world: World, receiver: Receiver) -> None:
+    # Given a topic whose receiver does not want to be called for a day
+    receiver.answer = lambda call: Says(b"no", 503, {"retry-after": "86400"}) if call.path == "/mail" else OK
+    await world.topic(success=Success.STATUS)
+    lane = world.lane("mail")
+    assert isinstance(lane, TopicLane)
+    await world.add("1")
+    await world.waits("1")
+    await world.add("2")
+    await until(lambda: lane._breaker.wait_s() > 80_000)
+
+    # When it gets another one
+    await world.topics.edit(world.place("mail"), {"callback": f"{receiver.url}/other"})
+
+    # Then that is called at once
+    await world.gone("2")
+    assert [call.path for call in receiver.calls] == ["/mail", "/other"]
+
+
+async def test_the_answer_of_an_old_receiver_does_not_hold_calls_to_the_new_one(
+    world: World, receiver: Receiver
+) -> None:
+    go = asyncio.Event()
+    patience = Says(b"no", 503, {"retry-after": "86400"}, hold=go)
+    receiver.answer = lambda call: patience if call.path == "/mail" else OK
+    await world.topic(success=Success.STATUS)
+    lane = world.lane("mail")
+    assert isinstance(lane, TopicLane)
+    await world.add("1")
+    await receiver.got(1)
+
+    await world.topics.edit(world.place("mail"), {"callback": f"{receiver.url}/other"})
+    await until(lambda: lane.topic.callback.endswith("/other"))
+    go.set()
+    await world.waits("1")
+    await world.add("2")
+
+    await world.gone("2")

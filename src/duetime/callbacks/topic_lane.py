@@ -78,14 +78,17 @@ class TopicLane:
         self._office = office
         self._in_flight = 0
         self._freed = asyncio.Event()
-        self._breaker = Breaker(office.clock.monotonic)
+        self._edited = asyncio.Event()
         self._done: list[Lease] = []
         self._finishing = False
         self._next_start = 0.0
         self.set_topic(topic)
 
     def set_topic(self, topic: Topic) -> None:
+        """An edit may have mended what calls failed for, so it ends the wait that followed them."""
         self.topic = topic
+        self._breaker = Breaker(self._office.clock.monotonic)
+        self._edited.set()
         self.condition: Condition = parse(topic.retry_if)
         self._host = self._office.host(host_of(topic.callback))
         self._freed.set()
@@ -174,7 +177,9 @@ class TopicLane:
                 continue
             wait_s = max(self._breaker.wait_s(), self._host.breaker.wait_s(), self._rate_wait_s())
             if wait_s > 0:
-                await asyncio.sleep(wait_s)
+                self._edited.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._edited.wait(), wait_s)
                 continue
             wanted = self._host.breaker.allowance(self._breaker.allowance(wanted))
             if wanted:
@@ -258,8 +263,9 @@ class TopicLane:
             self.streak.worked()
             self._finish(delivery.lease)
             return True
-        if patience := retry_after_s(answer, now_ms=self._office.clock.now_ms()):
-            self._breaker.hold(patience)
+        patience_s = retry_after_s(answer, now_ms=self._office.clock.now_ms())
+        if patience_s and topic.callback == self.topic.callback:
+            self._breaker.hold(patience_s)
         self.streak.failed(describe(verdict, answer))
         await self._settle_failure(delivery, topic, letter, answer, verdict)
         return False
