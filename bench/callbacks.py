@@ -28,7 +28,7 @@ from duetime.callbacks.caller import Caller
 from duetime.callbacks.courier import Courier, CourierOptions
 from duetime.callbacks.request import CallbackRequest
 from duetime.callbacks.targets import AllowedTargets
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.ids import IdMaker
@@ -110,7 +110,7 @@ class Receiving:
 
 async def courier(url: str, store: str, jobs: int, in_flight: int) -> float:
     """From the moment the topic is there until the last job is acked. Every run has a topic of its own."""
-    place = TopicPlace("default", Queue("bench", IdMaker().make()))
+    place = TopicAddress("default", Queue("bench", IdMaker().make()))
     async with AsyncExitStack() as stack:
         pools = await stack.enter_async_context(Pools({"default": store}, open_store=open_store))
         registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))

@@ -16,7 +16,7 @@ from duetime.alerts.watchdog import Watchdog, WatchTargets
 from duetime.callbacks.courier import Courier
 from duetime.callbacks.failing_topics import FailingCallbacks, Streak
 from duetime.callbacks.topic_jobs import TopicJobs
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidRequest
@@ -29,7 +29,7 @@ from tests.courier.conftest import OPTIONS
 from tests.courier.receiver import EMPTY, OK, Receiver
 from tests.plugins.until import until
 
-PLACE = TopicPlace("default", Queue("shop", "mail"))
+PLACE = TopicAddress("default", Queue("shop", "mail"))
 FAILED, OVER = "Duetime: callbacks of Mails fail", "Duetime: over: callbacks of Mails fail"
 
 

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from duetime.callbacks.courier import Courier, CourierOptions
 from duetime.callbacks.topic_lane import RemovedTopicLane, TopicLane
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.callbacks.topic_service import TopicService
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
@@ -46,8 +46,8 @@ class World:
     def topics(self) -> TopicRegistry:
         return self.service.topics
 
-    def place(self, key: str) -> TopicPlace:
-        return TopicPlace("default", Queue("shop", key))
+    def place(self, key: str) -> TopicAddress:
+        return TopicAddress("default", Queue("shop", key))
 
     def lane(self, key: str) -> TopicLane | RemovedTopicLane | None:
         return self.courier._lanes.get(self.place(key), (None, None))[0]

@@ -89,7 +89,7 @@ class TestFewSlots:
             await world.topic(key, priority=Priority(priority))
             for number in range(60):
                 await world.add(str(number), key=key)
-        await until(lambda: all(world.courier._office.slots._lines[one] for one in Priority))
+        await until(lambda: all(world.courier._tools.slots._lines[one] for one in Priority))
 
         go.set()
         await receiver.got(101)

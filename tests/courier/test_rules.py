@@ -319,7 +319,7 @@ async def test_a_number_beyond_64_bits_is_large_and_not_a_success(world: World, 
     assert "the retry condition holds" in job.error
 
 
-@pytest.mark.parametrize("step", ["letters.write", "judge", "retry_after_s", "describe"])
+@pytest.mark.parametrize("step", ["write_request", "judge", "retry_after_s", "describe"])
 async def test_a_fault_of_ours_is_a_failed_attempt(
     world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -52,7 +52,7 @@ async def test_who_has_not_heard_that_a_topic_is_back_leaves_its_jobs_alone(worl
     topic = await world.topic()
     place = world.place("mail")
     await world.courier._stop_taking()
-    stale = RemovedTopicLane(place, topic, world.courier._office, world.topics)
+    stale = RemovedTopicLane(place, topic, world.courier._tools, world.topics)
     await world.add("1")
 
     await stale.run()
@@ -70,7 +70,7 @@ async def test_a_removed_topic_ends_also_if_a_job_is_deleted_meanwhile(
     for number in range(3):
         await world.add(str(number))
     await world.topics.remove(world.place("mail"))
-    lane, kill = RemovedTopicLane(world.place("mail"), topic, world.courier._office, world.topics), world.engine.kill
+    lane, kill = RemovedTopicLane(world.place("mail"), topic, world.courier._tools, world.topics), world.engine.kill
 
     async def delete_first(lease: Lease, *, error: str = "") -> Moved:
         if lease.id == "0":

@@ -10,7 +10,7 @@ import redis.asyncio
 
 from duetime.callbacks.courier import Courier
 from duetime.callbacks.topic_jobs import TopicJobs
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
@@ -181,7 +181,7 @@ async def test_a_member_with_jobs_cannot_be_left_out_and_an_empty_one_can(three:
 async def test_callbacks_of_one_that_is_down_wait_and_all_others_are_made_once(start_redis: StartRedis) -> None:
     members = {name: start_redis(appendonly="yes", appendfsync="always") for name in "abc"}
     wide = group_url("wide", {name: server.url for name, server in members.items()}, [])
-    place = TopicPlace("wide", QUEUE)
+    place = TopicAddress("wide", QUEUE)
     async with AsyncExitStack() as stack:
         receiver = await stack.enter_async_context(Receiver())
         pools = await stack.enter_async_context(Pools({"default": "memory:", "wide": wide}, open_store=open_store))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import structs
 
-from duetime.callbacks.topic_registry import OVERLAP_MS, TopicPlace, TopicRegistry, secrets_of
+from duetime.callbacks.topic_registry import OVERLAP_MS, TopicAddress, TopicRegistry, secrets_of
 from duetime.callbacks.topic_service import TopicService
 from duetime.client import topics as client_topics
 from duetime.clock import ManualClock
@@ -19,7 +19,7 @@ from duetime.stores.memory.store import MemoryStore
 from duetime.topic import Status, Topic, check_topic
 from duetime.wire.topics import TopicCountsOut
 
-PLACE = TopicPlace("default", Queue("shop", "mail"))
+PLACE = TopicAddress("default", Queue("shop", "mail"))
 URL = "https://shop.example.com/mail"
 NOON_MS = 1_794_744_000_000
 DAY = "20261115"
@@ -198,7 +198,7 @@ async def test_counts_are_what_happened_to_the_jobs_of_the_queue(engine: Engine,
 async def test_sums_are_over_all_topics_of_the_namespace_and_removed_ones_with_jobs(
     engine: Engine, service: TopicService
 ) -> None:
-    bills, others = TopicPlace("default", Queue("shop", "bills")), TopicPlace("default", Queue("other", "mail"))
+    bills, others = TopicAddress("default", Queue("shop", "bills")), TopicAddress("default", Queue("other", "mail"))
     for place in (PLACE, bills, others):
         await service.add(place, a_topic(key=place.queue.name))
         await service.add_job(place, "1", b"{}")
@@ -221,7 +221,7 @@ async def test_a_topic_is_shown_and_changed_while_its_pool_is_away(engine: Engin
 
     remote = TopicService(lambda: engine.store.registry, away)
     changed = await remote.set_status(PLACE, Status.OFFLINE)
-    await remote.add(TopicPlace("default", Queue("shop", "bills")), a_topic(key="bills"))
+    await remote.add(TopicAddress("default", Queue("shop", "bills")), a_topic(key="bills"))
 
     assert (changed.status, changed.totals) == (Status.OFFLINE, None)
     assert [topic.totals for topic in await remote.list_topics("default", "shop")] == [None, None]

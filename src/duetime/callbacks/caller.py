@@ -59,21 +59,21 @@ class Caller:
             await self._session.close()
 
     async def attempt(
-        self, letter: CallbackRequest, *, timeout_ms: int, verify: bool, headers: Mapping[str, str] | None = None
+        self, request: CallbackRequest, *, timeout_ms: int, verify: bool, headers: Mapping[str, str] | None = None
     ) -> CallbackAnswer:
         """Up to three calls; the answer of the last, with the time of all."""
-        answer = await self.call(letter, timeout_ms=timeout_ms, verify=verify, headers=headers)
+        answer = await self.call(request, timeout_ms=timeout_ms, verify=verify, headers=headers)
         spent = answer.ms
         for _ in range(QUICK_TRIES - 1):
             if not answer.is_empty:
                 return answer
             await asyncio.sleep(QUICK_PAUSE_S)
-            answer = await self.call(letter, timeout_ms=timeout_ms, verify=verify, headers=headers)
+            answer = await self.call(request, timeout_ms=timeout_ms, verify=verify, headers=headers)
             spent += answer.ms
         return CallbackAnswer(answer.status, answer.body, answer.headers, answer.error, answer.unreachable, spent)
 
     async def call(
-        self, letter: CallbackRequest, *, timeout_ms: int, verify: bool, headers: Mapping[str, str] | None = None
+        self, request: CallbackRequest, *, timeout_ms: int, verify: bool, headers: Mapping[str, str] | None = None
     ) -> CallbackAnswer:
         if self._session is None:
             raise RuntimeError("the caller is not open")
@@ -83,13 +83,13 @@ class Caller:
             return CallbackAnswer(error=why, unreachable=unreachable, ms=_since(began))
 
         try:
-            url = URL(letter.url, encoded=True)
+            url = URL(request.url, encoded=True)
             self._targets.check(url.raw_host or "")
             async with self._session.request(
-                letter.method,
+                request.method,
                 url,
-                data=letter.body.encode() if letter.body else None,
-                headers={**letter.headers, **(headers or {})},
+                data=request.body.encode() if request.body else None,
+                headers={**request.headers, **(headers or {})},
                 allow_redirects=False,
                 ssl=verify,
                 timeout=aiohttp.ClientTimeout(total=timeout_ms / 1000, sock_connect=CONNECT_S),

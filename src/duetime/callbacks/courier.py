@@ -20,7 +20,7 @@ from duetime.callbacks.failing_topics import Streaks
 from duetime.callbacks.slots import Slots
 from duetime.callbacks.targets import AllowedTargets, Network
 from duetime.callbacks.topic_lane import Alert, LaneHost, LaneTools, RemovedTopicLane, TopicLane, delivers
-from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
 from duetime.clock import Clock, SystemClock
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
@@ -48,7 +48,7 @@ class CourierOptions:
 
 
 async def log_alert(kind: str, subject: str, text: str, addresses: Sequence[str]) -> None:
-    """Where nobody else sends alerts, they are in the log."""
+    """Writes an alert to the log, for couriers that have nobody to send it."""
     log.warning("alert", extra={"kind": kind, "subject": subject, "addresses": ",".join(addresses)})
 
 
@@ -58,26 +58,26 @@ class Courier:
     def __init__(
         self,
         pools: Pools,
-        mirror: RegistryCopy,
+        registry_copy: RegistryCopy,
         *,
         options: CourierOptions | None = None,
         alert: Alert = log_alert,
         draining: asyncio.Event | None = None,
     ) -> None:
         self._pools = pools
-        self._mirror = mirror
+        self._registry_copy = registry_copy
         self._options = options or CourierOptions()
         self._draining = draining or asyncio.Event()
-        self._topics = TopicRegistry(lambda: pools.registry, mirror)
+        self._topics = TopicRegistry(lambda: pools.registry, registry_copy)
         self._clock: Clock = SystemClock()
         self._hosts: dict[str, LaneHost] = {}
-        self._lanes: dict[TopicPlace, tuple[TopicLane | RemovedTopicLane, asyncio.Task[None]]] = {}
+        self._lanes: dict[TopicAddress, tuple[TopicLane | RemovedTopicLane, asyncio.Task[None]]] = {}
         self._retired: list[TopicLane | RemovedTopicLane] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._work: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
         self._caller = Caller(AllowedTargets(self._options.allowed))
-        self._office = LaneTools(
+        self._tools = LaneTools(
             engine=pools.engine,
             caller=self._caller,
             slots=Slots(self._options.in_flight),
@@ -105,24 +105,24 @@ class Courier:
         await self._caller.__aexit__(None, None, None)
 
     async def _finish_work(self) -> None:
-        """A call that ends leaves an ack to be made: what is begun meanwhile is waited for, too."""
+        """Wait for the calls under way, and for the acks that follow them, until the grace is over."""
         deadline = self._clock.monotonic() + self._options.grace_s
         while self._work and (left := deadline - self._clock.monotonic()) > 0:
             await asyncio.wait(self._work, timeout=left)
 
     @property
     def loops(self) -> list[asyncio.Task[None]]:
-        """What must not end before the courier does."""
+        """The tasks that must not end before the courier does."""
         return self._duties
 
     def streaks(self) -> Streaks:
-        """How the calls of each topic have gone so far."""
+        """The failures in a row of each topic's calls, by the topic's address."""
         lanes = [lane for lane, _ in self._lanes.values()]
-        return {lane.place: (lane.topic, lane.streak) for lane in lanes if isinstance(lane, TopicLane)}
+        return {lane.address: (lane.topic, lane.streak) for lane in lanes if isinstance(lane, TopicLane)}
 
     @property
     def in_flight(self) -> int:
-        return self._office.slots.used
+        return self._tools.slots.used
 
     def _host(self, name: str) -> LaneHost:
         host = self._hosts.get(name)
@@ -146,7 +146,7 @@ class Courier:
     async def _follow(self) -> None:
         version = -1
         while not self._draining.is_set():
-            version = await self._mirror.changed(version)
+            version = await self._registry_copy.changed(version)
             try:
                 await self._match()
             except Exception:
@@ -159,47 +159,47 @@ class Courier:
         known, gone = self._topics.known(KIND), self._topics.known(REMOVED_KIND)
         if not self._options.in_flight:
             return
-        topics = {place: topic for place, topic in known.items() if delivers(topic)}
-        removed = {place: topic for place, topic in gone.items() if place not in known}
-        for place, (lane, task) in list(self._lanes.items()):
+        topics = {address: topic for address, topic in known.items() if delivers(topic)}
+        removed = {address: topic for address, topic in gone.items() if address not in known}
+        for address, (lane, task) in list(self._lanes.items()):
             wanted = topics if isinstance(lane, TopicLane) else removed
-            if place not in wanted or task.done():
-                await self._close(place)
-        for place, topic in topics.items():
-            self._open(place, topic)
-        for place, topic in removed.items():
-            if place not in self._lanes and place.pool in self._pools:
-                self._run(RemovedTopicLane(place, topic, self._office, self._topics))
+            if address not in wanted or task.done():
+                await self._close(address)
+        for address, topic in topics.items():
+            self._open(address, topic)
+        for address, topic in removed.items():
+            if address not in self._lanes and address.pool in self._pools:
+                self._run(RemovedTopicLane(address, topic, self._tools, self._topics))
 
-    def _open(self, place: TopicPlace, topic: Topic) -> None:
-        if place.pool not in self._pools:
+    def _open(self, address: TopicAddress, topic: Topic) -> None:
+        if address.pool not in self._pools:
             return
-        known = self._lanes.get(place)
+        known = self._lanes.get(address)
         if known is None:
-            self._run(TopicLane(place, topic, self._office))
+            self._run(TopicLane(address, topic, self._tools))
         elif isinstance(known[0], TopicLane) and known[0].topic is not topic:
             known[0].set_topic(topic)
 
     def _run(self, lane: TopicLane | RemovedTopicLane) -> None:
         if self._draining.is_set():
             return
-        self._lanes[lane.place] = lane, asyncio.create_task(lane.run())
+        self._lanes[lane.address] = lane, asyncio.create_task(lane.run())
 
-    async def _close(self, place: TopicPlace) -> None:
-        """Nothing more is taken; what runs comes to its end."""
-        lane, task = self._lanes.pop(place)
+    async def _close(self, address: TopicAddress) -> None:
+        """Let a lane take no more jobs; its calls come to their end."""
+        lane, task = self._lanes.pop(address)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         self._retired.append(lane)
         task.cancel()
         [ended] = await asyncio.gather(task, return_exceptions=True)
         if isinstance(ended, Exception):
-            log.error("lane_broke", exc_info=ended, extra={"topic": place.key})
+            log.error("lane_broke", exc_info=ended, extra={"topic": address.key})
 
-    async def _halt(self, place: TopicPlace, why: str) -> None:
-        log.warning("topic_halted", extra={"topic": place.key, "why": why})
+    async def _halt(self, address: TopicAddress, why: str) -> None:
+        log.warning("topic_halted", extra={"topic": address.key, "why": why})
         try:
-            await self._topics.set_status(place, Status.OFFLINE, halted=why)
+            await self._topics.set_status(address, Status.OFFLINE, halted=why)
         except TopicNotFound:
             return
 
@@ -209,9 +209,9 @@ class Courier:
 
     async def _stop_taking(self) -> None:
         self._draining.set()
-        for place in list(self._lanes):
-            if place in self._lanes:
-                await self._close(place)
+        for address in list(self._lanes):
+            if address in self._lanes:
+                await self._close(address)
         # Lanes that somebody else is closing: what they give back at their end is work.
         await asyncio.gather(*self._closing, return_exceptions=True)
 
@@ -222,7 +222,7 @@ class Courier:
         return [*(lane for lane, _ in self._lanes.values()), *self._retired]
 
     async def _renew(self) -> None:
-        """Calls may take longer than a lease: those that have run for a third of it are renewed."""
+        """Renew the leases of calls that have run for a third of a lease: a call may take longer than one."""
         pause_s = self._options.lease_ms / 3000
         while True:
             await asyncio.sleep(pause_s)
@@ -240,14 +240,14 @@ class Courier:
 
     async def _extend(self, lane: TopicLane | RemovedTopicLane, lease: Any) -> None:
         try:
-            await self._pools.engine(lane.place.pool).extend(lease, self._options.lease_ms)
+            await self._pools.engine(lane.address.pool).extend(lease, self._options.lease_ms)
         except LeaseLost:
             lane.running.pop(lease, None)
         except DuetimeError as error:
-            log.warning("lease_not_renewed", extra={"topic": lane.place.key, "error": error.message})
+            log.warning("lease_not_renewed", extra={"topic": lane.address.key, "error": error.message})
         except Exception:
             # The other leases are still to be renewed.
-            log.exception("lease_not_renewed", extra={"topic": lane.place.key})
+            log.exception("lease_not_renewed", extra={"topic": lane.address.key})
         else:
             if lease in lane.running:
                 lane.running[lease] = self._clock.monotonic()
@@ -256,6 +256,6 @@ class Courier:
         for lane in self._all_lanes():
             for lease in list(lane.running):
                 try:
-                    await self._pools.engine(lane.place.pool).give_back(lease)
+                    await self._pools.engine(lane.address.pool).give_back(lease)
                 except DuetimeError as error:
                     log.info("not_given_back", extra={"id": lease.id, "error": error.message})

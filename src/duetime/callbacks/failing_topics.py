@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from duetime.alerts.problems import FIRING, AlertReport, Firing, Problem
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import DuetimeError
@@ -53,7 +53,7 @@ class Streak:
         return self.failures >= failures and self._now() - self.since >= after_s
 
 
-Streaks = Mapping[TopicPlace, tuple[Topic, Streak]]
+Streaks = Mapping[TopicAddress, tuple[Topic, Streak]]
 
 
 class FailingCallbacks:
@@ -63,60 +63,60 @@ class FailingCallbacks:
         self,
         streaks: Callable[[], Streaks],
         pools: Pools,
-        mirror: RegistryCopy,
+        registry_copy: RegistryCopy,
         *,
         failures: int,
         after_s: float = AFTER_S,
     ) -> None:
         self._streaks = streaks
-        self._topics = TopicRegistry(lambda: pools.registry, mirror)
+        self._topics = TopicRegistry(lambda: pools.registry, registry_copy)
         self._pools = pools
-        self._mirror = mirror
+        self._registry_copy = registry_copy
         self._failures = failures
         self._after_s = after_s
         self._told: set[str] = set()
 
     async def __call__(self) -> AlertReport:
-        records = self._mirror.list_records(FIRING, PREFIX)
+        records = self._registry_copy.list_records(FIRING, PREFIX)
         told = {record.key: msgspec.json.decode(record.value, type=Firing) for record in records}
-        known = {PREFIX + place.key: (place, *found) for place, found in self._streaks().items()}
+        known = {PREFIX + address.key: (address, *found) for address, found in self._streaks().items()}
         for key in self._told - set(told):
             if key in known:
                 known[key][2].forget()
         self._told = set(told)
         problems: dict[str, Problem] = {}
-        delivering = {PREFIX + place.key for place, topic in self._topics.known().items() if not topic.halted}
+        delivering = {PREFIX + address.key for address, topic in self._topics.known().items() if not topic.halted}
         ended = told.keys() - delivering
-        for key, (place, topic, streak) in known.items():
+        for key, (address, topic, streak) in known.items():
             failing = bool(self._failures) and streak.is_long(self._failures, self._after_s)
             if not failing and key not in told:
                 continue
-            if await self._is_drained(place):
+            if await self._is_drained(address):
                 streak.forget()
                 ended.add(key)
             elif failing:
-                problems[key] = _problem(place, topic, streak)
+                problems[key] = _problem(address, topic, streak)
             elif streak.worked_at > told[key].since:
                 ended.add(key)
         return AlertReport(problems, ended)
 
-    async def _is_drained(self, place: TopicPlace) -> bool:
+    async def _is_drained(self, address: TopicAddress) -> bool:
         """Nothing is left to call about. A store that does not answer may have everything."""
         try:
             async with asyncio.timeout(COUNT_S):
-                [counts] = await self._pools.engine(place.pool).store.counts([place.queue])
+                [counts] = await self._pools.engine(address.pool).store.counts([address.queue])
         except (DuetimeError, TimeoutError):
             return False
         return counts.delayed + counts.ready + counts.leased == 0
 
 
-def _problem(place: TopicPlace, topic: Topic, streak: Streak) -> Problem:
+def _problem(address: TopicAddress, topic: Topic, streak: Streak) -> Problem:
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(streak.since))
     return Problem(
         f"callbacks of {topic.name or topic.key} fail",
-        f"topic: {place.queue} (pool {place.pool})\ncallback: {topic.callback}\n"
+        f"topic: {address.queue} (pool {address.pool})\ncallback: {topic.callback}\n"
         f"{streak.failures} attempts in a row failed since {since}, the last one: {streak.why}\n"
         "Its jobs wait for their next attempt; nothing is lost. Try one call: "
-        f"duetime topic test {topic.key} --namespace {place.queue.namespace}",
+        f"duetime topic test {topic.key} --namespace {address.queue.namespace}",
         topic.alert,
     )

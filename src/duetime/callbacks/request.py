@@ -76,7 +76,7 @@ def fields_of(body: bytes) -> dict[str, Any] | None:
         return None
 
 
-def write(topic: Topic, delivery: Delivery, zone: tzinfo | None) -> CallbackRequest:
+def write_request(topic: Topic, delivery: Delivery, zone: tzinfo | None) -> CallbackRequest:
     fields = fields_of(delivery.body)
     if fields is None:
         return _opaque(topic, delivery.body)
@@ -152,14 +152,14 @@ def _with_query(url: str, query: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}{query}"
 
 
-def curl_command(letter: CallbackRequest) -> str:
+def curl_command(request: CallbackRequest) -> str:
     """A command that repeats the call, for people."""
-    parts = ["curl", "-X", letter.method]
-    for name, value in letter.headers.items():
+    parts = ["curl", "-X", request.method]
+    for name, value in request.headers.items():
         parts += ["-H", _shell(f"{name}: {value}")]
-    if letter.body:
-        parts += ["--data-raw", _shell(letter.body)]
-    return " ".join([*parts, _shell(letter.url)])
+    if request.body:
+        parts += ["--data-raw", _shell(request.body)]
+    return " ".join([*parts, _shell(request.url)])
 
 
 def _shell(text: str) -> str:

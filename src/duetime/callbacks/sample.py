@@ -4,12 +4,12 @@ from datetime import tzinfo
 
 from msgspec import Struct
 
-from duetime.callbacks import request as letters
 from duetime.callbacks.caller import NOT_COMPRESSED, Caller
 from duetime.callbacks.outcome import CallbackAnswer, describe, judge
+from duetime.callbacks.request import CallbackRequest, write_request
 from duetime.callbacks.signing import signed_headers
 from duetime.callbacks.targets import AllowedTargets
-from duetime.callbacks.topic_registry import TopicPlace, secrets_of
+from duetime.callbacks.topic_registry import TopicAddress, secrets_of
 from duetime.clock import SystemClock
 from duetime.condition import parse
 from duetime.job import Delivery, Lease
@@ -22,7 +22,7 @@ SAMPLE_BODY = b'{"sample":"1"}'
 class Sample(Struct, frozen=True):
     """The request, the answer, and what would come of it."""
 
-    letter: letters.CallbackRequest
+    request: CallbackRequest
     headers: dict[str, str]
     answer: CallbackAnswer
     verdict: str
@@ -30,17 +30,17 @@ class Sample(Struct, frozen=True):
 
 
 async def call_sample(
-    topic: Topic, place: TopicPlace, targets: AllowedTargets, *, body: bytes = b"", zone: tzinfo | None = None
+    topic: Topic, address: TopicAddress, targets: AllowedTargets, *, body: bytes = b"", zone: tzinfo | None = None
 ) -> Sample:
     """One call, without the quick repeats."""
     now_ms = SystemClock().now_ms()
     delivery = Delivery(
-        Lease(place.queue, SAMPLE_ID, now_ms, 1), body or SAMPLE_BODY, now_ms, now_ms, topic.priority, 0, 1
+        Lease(address.queue, SAMPLE_ID, now_ms, 1), body or SAMPLE_BODY, now_ms, now_ms, topic.priority, 0, 1
     )
-    letter = letters.write(topic, delivery, zone)
-    signed = signed_headers(secrets_of(topic, now_ms), SAMPLE_ID, letter.body, now_ms=now_ms)
+    request = write_request(topic, delivery, zone)
+    signed = signed_headers(secrets_of(topic, now_ms), SAMPLE_ID, request.body, now_ms=now_ms)
     async with Caller(targets) as caller:
-        answer = await caller.call(letter, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=signed)
+        answer = await caller.call(request, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=signed)
     verdict = judge(topic, parse(topic.retry_if), answer)
-    headers = {**NOT_COMPRESSED, **letter.headers, **signed}
-    return Sample(letter, headers, answer, str(verdict), describe(verdict, answer))
+    headers = {**NOT_COMPRESSED, **request.headers, **signed}
+    return Sample(request, headers, answer, str(verdict), describe(verdict, answer))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from duetime.callbacks.request import clock_text, fields_of
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.clock import Clock, SystemClock
 from duetime.engine.engine import Engine
 from duetime.errors import DuetimeError, InvalidTime, JobNotFound, TopicOffline
@@ -47,7 +47,7 @@ class TopicJobs:
 
     async def add(
         self,
-        place: TopicPlace,
+        address: TopicAddress,
         job_id: str,
         body: Body,
         *,
@@ -60,16 +60,16 @@ class TopicJobs:
         Raises TopicNotFound, TopicOffline, InvalidTime and what a push raises.
         """
         try:
-            topic = await self._topics.find(place)
+            topic = await self._topics.find(address)
             if topic.status is not Status.ONLINE:
                 raise TopicOffline(f"the topic {topic.key!r} is offline and takes no new jobs", topic=topic.key)
             at = read_clock_text(fix_time, self._zone) if fix_time else due_at
             job = self._job(topic, check_id(job_id), body, at)
-            [moved] = (await self._engine(place.pool).push(place.queue, [job], if_exists=IfExists.REPLACE)).jobs
+            [moved] = (await self._engine(address.pool).push(address.queue, [job], if_exists=IfExists.REPLACE)).jobs
         except DuetimeError as error:
-            _log("add_refused", place, job_id, why=error.code)
+            _log("add_refused", address, job_id, why=error.code)
             raise
-        _log("added", place, job_id, due_at=moved.due_at, moved=str(moved.event))
+        _log("added", address, job_id, due_at=moved.due_at, moved=str(moved.event))
         return moved
 
     def _job(self, topic: Topic, job_id: str, body: Body, at: int | None) -> NewJob:
@@ -83,28 +83,28 @@ class TopicJobs:
         kept = body if isinstance(body, bytes) else b""
         return NewJob(job_id, kept, delay_ms=delay_ms, due_at=at, tries=UNLIMITED, priority=topic.priority)
 
-    async def get(self, place: TopicPlace, job_id: str) -> bytes:
+    async def get(self, address: TopicAddress, job_id: str) -> bytes:
         """The body as kept, also while the topic is offline. Raises JobNotFound."""
         try:
-            [job] = await self._engine(place.pool).store.get(place.queue, [check_id(job_id)])
+            [job] = await self._engine(address.pool).store.get(address.queue, [check_id(job_id)])
             if job is None:
-                raise _no_job(place, job_id)
+                raise _no_job(address, job_id)
         except DuetimeError as error:
-            _log("get_refused", place, job_id, why=error.code)
+            _log("get_refused", address, job_id, why=error.code)
             raise
-        _log("got", place, job_id)
+        _log("got", address, job_id)
         return job.body
 
-    async def delete(self, place: TopicPlace, job_id: str) -> Moved:
+    async def delete(self, address: TopicAddress, job_id: str) -> Moved:
         """Remove a job, wherever it is, also while the topic is offline. Raises JobNotFound."""
         try:
-            [moved] = await self._engine(place.pool).cancel(place.queue, [job_id])
+            [moved] = await self._engine(address.pool).cancel(address.queue, [job_id])
             if moved is None:
-                raise _no_job(place, job_id)
+                raise _no_job(address, job_id)
         except DuetimeError as error:
-            _log("delete_refused", place, job_id, why=error.code)
+            _log("delete_refused", address, job_id, why=error.code)
             raise
-        _log("deleted", place, job_id)
+        _log("deleted", address, job_id)
         return moved
 
 
@@ -117,11 +117,11 @@ def read_clock_text(text: str, zone: tzinfo | None) -> int:
         raise InvalidTime(f"fix_time is written 2026-11-15 09:00:00, not {text[:40]!r}") from None
 
 
-def _no_job(place: TopicPlace, job_id: str) -> JobNotFound:
-    return JobNotFound.of(job_id, place.queue)
+def _no_job(address: TopicAddress, job_id: str) -> JobNotFound:
+    return JobNotFound.of(job_id, address.queue)
 
 
-def _log(event: str, place: TopicPlace, job_id: str, **fields: Any) -> None:
+def _log(event: str, address: TopicAddress, job_id: str, **fields: Any) -> None:
     if request_log.isEnabledFor(logging.INFO):
-        known = {"topic": place.queue.name, "namespace": place.queue.namespace, "id": job_id}
+        known = {"topic": address.queue.name, "namespace": address.queue.namespace, "id": job_id}
         request_log.info(event, extra={**known, **fields})

@@ -14,14 +14,14 @@ from datetime import tzinfo
 from typing import Any
 
 from duetime.backoff import Outage
-from duetime.callbacks import request as letters
 from duetime.callbacks.breaker import Breaker
 from duetime.callbacks.caller import Caller
 from duetime.callbacks.failing_topics import Streak
 from duetime.callbacks.outcome import GONE, CallbackAnswer, Verdict, describe, judge, retry_after_s, retry_delay_ms
+from duetime.callbacks.request import CallbackRequest, curl_command, retries_of, retry_error, write_request
 from duetime.callbacks.signing import signed_headers
 from duetime.callbacks.slots import Slots
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry, secrets_of
+from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry, secrets_of
 from duetime.clock import Clock
 from duetime.condition import Condition, parse
 from duetime.engine.engine import Engine
@@ -40,12 +40,12 @@ ACK_TRIES = 6
 HALT_S = 5.0
 
 Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
-"""(kind, subject, text, addresses). The kind has the topic's place in it: others may have the same name."""
+"""(kind, subject, text, addresses). The kind has the topic's address in it: others may have the same name."""
 
 
 @dataclass(frozen=True)
 class LaneHost:
-    """What topics with the same receiver share."""
+    """What topics whose callbacks go to the same host and port share."""
 
     slots: Slots
     breaker: Breaker
@@ -60,7 +60,7 @@ class LaneTools:
     slots: Slots
     host: Callable[[str], LaneHost]
     alert: Alert
-    halt: Callable[[TopicPlace, str], Awaitable[None]]
+    halt: Callable[[TopicAddress, str], Awaitable[None]]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     clock: Clock
     zone: tzinfo | None
@@ -68,14 +68,14 @@ class LaneTools:
 
 
 class TopicLane:
-    """`topic` may be replaced while it runs; what is under way ends by the old one."""
+    """Delivers the jobs of one topic. `set_topic` may replace the topic meanwhile; running calls end by the old one."""
 
-    def __init__(self, place: TopicPlace, topic: Topic, office: LaneTools) -> None:
-        self.place = place
+    def __init__(self, address: TopicAddress, topic: Topic, tools: LaneTools) -> None:
+        self.address = address
         self.running: dict[Lease, float] = {}
         """Leases in our hands, and when they were last renewed."""
         self.streak = Streak()
-        self._office = office
+        self._tools = tools
         self._in_flight = 0
         self._freed = asyncio.Event()
         self._edited = asyncio.Event()
@@ -87,16 +87,16 @@ class TopicLane:
     def set_topic(self, topic: Topic) -> None:
         """An edit may have mended what calls failed for, so it ends the wait that followed them."""
         self.topic = topic
-        self._breaker = Breaker(self._office.clock.monotonic)
+        self._breaker = Breaker(self._tools.clock.monotonic)
         self._edited.set()
         self.condition: Condition = parse(topic.retry_if)
-        self._host = self._office.host(host_of(topic.callback))
+        self._host = self._tools.host(host_of(topic.callback))
         self._freed.set()
 
     # --- taking jobs
 
     async def run(self) -> None:
-        """For ever; a cancelled lane holds no job that it has not begun to deliver."""
+        """Deliver until cancelled. A cancelled lane holds no job that it has not begun to deliver."""
         keeping = asyncio.create_task(self._keep_queue())
         try:
             outage = Outage()
@@ -106,7 +106,7 @@ class TopicLane:
                     outage.worked()
                 except DuetimeError as error:
                     if outage.failed():
-                        log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
+                        log.warning("lane_waits", extra={"topic": self.address.key, "error": error.message})
                     await asyncio.sleep(outage.pause_s)
         finally:
             keeping.cancel()
@@ -118,32 +118,32 @@ class TopicLane:
         outage = Outage()
         while True:
             try:
-                await self._office.engine(self.place.pool).configure(self.place.queue, RulesChange(kept=True))
+                await self._tools.engine(self.address.pool).configure(self.address.queue, RulesChange(kept=True))
                 return
             except DuetimeError as error:
                 if outage.failed():
-                    log.warning("queue_not_kept", extra={"topic": self.place.key, "error": error.message})
+                    log.warning("queue_not_kept", extra={"topic": self.address.key, "error": error.message})
             except Exception:
-                log.exception("queue_not_kept", extra={"topic": self.place.key})
+                log.exception("queue_not_kept", extra={"topic": self.address.key})
                 return
             await asyncio.sleep(outage.pause_s)
 
     async def _round(self) -> None:
         """Wait for a job, then deliver for as long as there are any."""
         await self._until_allowed()
-        engine = self._office.engine(self.place.pool)
-        found = await engine.reserve([self.place.queue], limit=1, ttr_ms=self._office.lease_ms, wait_ms=PARK_MS)
+        engine = self._tools.engine(self.address.pool)
+        found = await engine.reserve([self.address.queue], limit=1, ttr_ms=self._tools.lease_ms, wait_ms=PARK_MS)
         if not found:
             return
         [first] = found
         # Room may be scarce for longer than a lease lasts, so this one is renewed while it waits.
-        self.running[first.lease] = self._office.clock.monotonic()
+        self.running[first.lease] = self._tools.clock.monotonic()
         try:
             await self._until_allowed()
             _, host = await self._take(1)
         except BaseException:
             self.running.pop(first.lease, None)
-            self._office.spawn(_give_back(engine, found))
+            self._tools.spawn(_give_back(engine, found))
             raise
         if first.lease in self.running:
             self._start(found, host)
@@ -158,7 +158,7 @@ class TopicLane:
         wanted = await self._until_allowed()
         granted, host = await self._take(wanted)
         try:
-            found = await engine.reserve([self.place.queue], limit=granted, ttr_ms=self._office.lease_ms)
+            found = await engine.reserve([self.address.queue], limit=granted, ttr_ms=self._tools.lease_ms)
         except BaseException:
             self._put_back(granted, host)
             raise
@@ -186,7 +186,7 @@ class TopicLane:
                 return 1 if self.topic.rate else wanted
 
     def _rate_wait_s(self) -> float:
-        return max(self._next_start - self._office.clock.monotonic(), 0.0) if self.topic.rate else 0.0
+        return max(self._next_start - self._tools.clock.monotonic(), 0.0) if self.topic.rate else 0.0
 
     async def _take(self, wanted: int) -> tuple[int, LaneHost]:
         """Room in the process and at the host, 1 to `wanted` slots. Whoever waits for one holds at most one of the
@@ -195,32 +195,32 @@ class TopicLane:
         host = self._host
         await host.slots.take(1, self.topic.priority)
         try:
-            in_process = await self._office.slots.take(wanted, self.topic.priority)
+            in_process = await self._tools.slots.take(wanted, self.topic.priority)
         except BaseException:
             host.slots.put_back(1)
             raise
         granted = 1 + host.slots.take_free(in_process - 1)
         if granted < in_process:
-            self._office.slots.put_back(in_process - granted)
+            self._tools.slots.put_back(in_process - granted)
         self._in_flight += granted
         return granted, host
 
     def _put_back(self, count: int, host: LaneHost) -> None:
         host.slots.put_back(count)
-        self._office.slots.put_back(count)
+        self._tools.slots.put_back(count)
         self._in_flight -= count
         self._freed.set()
 
     def _start(self, found: Sequence[Delivery], host: LaneHost) -> None:
         """`host` is where their room was taken; the topic may have moved since."""
-        now = self._office.clock.monotonic()
+        now = self._tools.clock.monotonic()
         if self.topic.rate:
             self._next_start = max(self._next_start, now) + len(found) / self.topic.rate
         for delivery in found:
             self._breaker.begin()
             host.breaker.begin()
             self.running[delivery.lease] = now
-            self._office.spawn(self._deliver(delivery, self.topic, host))
+            self._tools.spawn(self._deliver(delivery, self.topic, host))
 
     # --- one delivery
 
@@ -228,7 +228,7 @@ class TopicLane:
         """Whatever happens, the lease does not stay with us, where it would be renewed for ever: it is acked, released,
         or left to lapse. Only one that is cancelled stays; whoever cancels gives it back.
         """
-        about = {"topic": self.place.key, "id": delivery.lease.id}
+        about = {"topic": self.address.key, "id": delivery.lease.id}
         try:
             if await self._attempt(delivery, topic, host):
                 return
@@ -248,8 +248,8 @@ class TopicLane:
     async def _attempt(self, delivery: Delivery, topic: Topic, host: LaneHost) -> bool:
         """Call and settle what failed. True: it succeeded, and its lease is among those to be acked."""
         try:
-            letter = letters.write(topic, delivery, self._office.zone)
-            answer = await self._call(letter, delivery.lease, topic)
+            request = write_request(topic, delivery, self._tools.zone)
+            answer = await self._call(request, delivery.lease, topic)
         except BaseException:
             self._breaker.abandoned()
             host.breaker.abandoned()
@@ -263,18 +263,18 @@ class TopicLane:
             self.streak.worked()
             self._finish(delivery.lease)
             return True
-        patience_s = retry_after_s(answer, now_ms=self._office.clock.now_ms())
+        patience_s = retry_after_s(answer, now_ms=self._tools.clock.now_ms())
         if patience_s and topic.callback == self.topic.callback:
             self._breaker.hold(patience_s)
         self.streak.failed(describe(verdict, answer))
-        await self._settle_failure(delivery, topic, letter, answer, verdict)
+        await self._settle_failure(delivery, topic, request, answer, verdict)
         return False
 
-    async def _call(self, letter: letters.CallbackRequest, lease: Lease, topic: Topic) -> CallbackAnswer:
-        now_ms = self._office.clock.now_ms()
-        headers = signed_headers(secrets_of(topic, now_ms), lease.id, letter.body, now_ms=now_ms)
-        return await self._office.caller.attempt(
-            letter, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers
+    async def _call(self, request: CallbackRequest, lease: Lease, topic: Topic) -> CallbackAnswer:
+        now_ms = self._tools.clock.now_ms()
+        headers = signed_headers(secrets_of(topic, now_ms), lease.id, request.body, now_ms=now_ms)
+        return await self._tools.caller.attempt(
+            request, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers
         )
 
     def _tell_breakers(self, answer: CallbackAnswer, host: LaneHost) -> None:
@@ -295,16 +295,16 @@ class TopicLane:
                 "notified" if verdict is Verdict.DONE else "notify_failed",
                 extra={
                     "topic": topic.key,
-                    "namespace": self.place.queue.namespace,
+                    "namespace": self.address.queue.namespace,
                     "id": delivery.lease.id,
-                    "retry": letters.retries_of(delivery),
+                    "retry": retries_of(delivery),
                     "status": answer.status,
                     "ms": answer.ms,
                     "verdict": str(verdict),
                 },
             )
         with suppress(StoreUnavailable):  # a pool that is closed now may be open again for the ack
-            observers = self._office.engine(self.place.pool).observers
+            observers = self._tools.engine(self.address.pool).observers
             observers.notified(delivery.lease, status=answer.status, ms=answer.ms)
 
     # --- success
@@ -313,7 +313,7 @@ class TopicLane:
         self._done.append(lease)
         if not self._finishing:
             self._finishing = True
-            self._office.spawn(self._finish_all())
+            self._tools.spawn(self._finish_all())
 
     async def _finish_all(self) -> None:
         """Ack what succeeded; what succeeds meanwhile goes into the next round."""
@@ -324,7 +324,7 @@ class TopicLane:
                     await self._ack(batch)
                 except Exception:
                     # Their leases lapse; those that succeeded meanwhile must not wait for the next success.
-                    log.exception("not_acked", extra={"topic": self.place.key, "jobs": len(batch)})
+                    log.exception("not_acked", extra={"topic": self.address.key, "jobs": len(batch)})
                 finally:
                     for lease in batch:
                         self.running.pop(lease, None)
@@ -335,18 +335,18 @@ class TopicLane:
         outage = Outage()
         while True:
             try:
-                answers = await self._office.engine(self.place.pool).ack(batch)
+                answers = await self._tools.engine(self.address.pool).ack(batch)
                 break
             except DuetimeError as error:
                 outage.failed()
                 if not isinstance(error, StoreUnavailable) or outage.failures == ACK_TRIES:
-                    about = {"topic": self.place.key, "jobs": len(batch), "error": error.message}
+                    about = {"topic": self.address.key, "jobs": len(batch), "error": error.message}
                     log.warning("not_acked", extra=about)
                     return
             await asyncio.sleep(outage.pause_s)
         lost = sum(isinstance(answer, LeaseLost) for answer in answers)
         if lost:
-            log.info("leases_lost", extra={"topic": self.place.key, "jobs": lost})
+            log.info("leases_lost", extra={"topic": self.address.key, "jobs": lost})
 
     # --- failure
 
@@ -354,21 +354,21 @@ class TopicLane:
         self,
         delivery: Delivery,
         topic: Topic,
-        letter: letters.CallbackRequest,
+        request: CallbackRequest,
         answer: CallbackAnswer,
         verdict: Verdict,
     ) -> None:
-        engine = self._office.engine(self.place.pool)
+        engine = self._tools.engine(self.address.pool)
         if answer.status == GONE:
             # Every process hears of the halt within a second; this lane waits for it.
             self._breaker.hold(HALT_S)
-            await self._office.halt(self.place, "the receiver answered 410 Gone")
+            await self._tools.halt(self.address, "the receiver answered 410 Gone")
             await engine.give_back(delivery.lease)
             title = f"the topic {topic.name or topic.key} is halted"
-            await self._office.alert(f"halted/{self.place.key}", title, self._gone(), topic.alert)
+            await self._tools.alert(f"halted/{self.address.key}", title, self._gone(), topic.alert)
             return
         delay_ms = self._delay_ms(delivery, topic, answer, verdict)
-        await self._retry(delivery, topic, describe(verdict, answer), delay_ms, letter)
+        await self._retry(delivery, topic, describe(verdict, answer), delay_ms, request)
 
     async def _settle_fault(self, delivery: Delivery, topic: Topic, why: str) -> None:
         self.streak.failed(why)
@@ -376,47 +376,47 @@ class TopicLane:
         await self._retry(delivery, topic, why, delay_ms, None)
 
     def _delay_ms(self, delivery: Delivery, topic: Topic, answer: CallbackAnswer, verdict: Verdict) -> int | None:
-        number = letters.retries_of(delivery)
-        return retry_delay_ms(topic, verdict, number, answer, now_ms=self._office.clock.now_ms())
+        number = retries_of(delivery)
+        return retry_delay_ms(topic, verdict, number, answer, now_ms=self._tools.clock.now_ms())
 
     async def _retry(
-        self, delivery: Delivery, topic: Topic, why: str, delay_ms: int | None, letter: letters.CallbackRequest | None
+        self, delivery: Delivery, topic: Topic, why: str, delay_ms: int | None, request: CallbackRequest | None
     ) -> None:
         """Release it for its next attempt, or kill it after the last (None)."""
-        engine = self._office.engine(self.place.pool)
-        number = letters.retries_of(delivery)
+        engine = self._tools.engine(self.address.pool)
+        number = retries_of(delivery)
         gave_up = f"gave up after {number + 1} attempts: {why}"
         if delay_ms is None:
             moved = await engine.kill(delivery.lease, error=gave_up)
         else:
-            moved = await engine.release(delivery.lease, delay_ms=delay_ms, error=letters.retry_error(number + 1, why))
+            moved = await engine.release(delivery.lease, delay_ms=delay_ms, error=retry_error(number + 1, why))
         if moved.event is Event.DEAD:
-            await self._alert(delivery, topic, letter, gave_up)
+            await self._alert(delivery, topic, request, gave_up)
 
     def _gone(self) -> str:
         return (
-            f"topic: {self.place.queue}\nIts receiver answered 410 Gone: it takes no new jobs, and those that it has "
-            f"wait.\nGo on: duetime topic online {self.topic.key} --namespace {self.place.queue.namespace}\n"
+            f"topic: {self.address.queue}\nIts receiver answered 410 Gone: it takes no new jobs, and those that it has "
+            f"wait.\nGo on: duetime topic online {self.topic.key} --namespace {self.address.queue.namespace}\n"
         )
 
-    async def _alert(self, delivery: Delivery, topic: Topic, letter: letters.CallbackRequest | None, why: str) -> None:
-        log.warning("gave_up", extra={"topic": self.place.key, "id": delivery.lease.id, "why": why})
+    async def _alert(self, delivery: Delivery, topic: Topic, request: CallbackRequest | None, why: str) -> None:
+        log.warning("gave_up", extra={"topic": self.address.key, "id": delivery.lease.id, "why": why})
         title = topic.name or topic.key
-        curl = letters.curl_command(letter) if letter else ""
-        text = f"topic: {title} ({self.place.queue})\njob: {delivery.lease.id}\n{why}\n\n{curl}\n"
-        await self._office.alert(
-            f"callback/{self.place.key}", f"a callback of {title} failed for good", text, topic.alert
+        curl = curl_command(request) if request else ""
+        text = f"topic: {title} ({self.address.queue})\njob: {delivery.lease.id}\n{why}\n\n{curl}\n"
+        await self._tools.alert(
+            f"callback/{self.address.key}", f"a callback of {title} failed for good", text, topic.alert
         )
 
 
 class RemovedTopicLane:
     """What is left of a removed topic: its jobs go to the dead letters as they fall due."""
 
-    def __init__(self, place: TopicPlace, topic: Topic, office: LaneTools, topics: TopicRegistry) -> None:
-        self.place = place
+    def __init__(self, address: TopicAddress, topic: Topic, tools: LaneTools, topics: TopicRegistry) -> None:
+        self.address = address
         self.topic = topic
         self.running: dict[Lease, float] = {}
-        self._office = office
+        self._tools = tools
         self._topics = topics
 
     async def run(self) -> None:
@@ -428,23 +428,23 @@ class RemovedTopicLane:
                 outage.worked()
             except DuetimeError as error:
                 if outage.failed():
-                    log.warning("lane_waits", extra={"topic": self.place.key, "error": error.message})
+                    log.warning("lane_waits", extra={"topic": self.address.key, "error": error.message})
                 await asyncio.sleep(outage.pause_s)
 
     async def _round(self) -> bool:
-        engine = self._office.engine(self.place.pool)
-        [counts] = await engine.store.counts([self.place.queue])
+        engine = self._tools.engine(self.address.pool)
+        [counts] = await engine.store.counts([self.address.queue])
         if counts.delayed + counts.ready + counts.leased == 0:
-            await engine.configure(self.place.queue, RulesChange(kept=False))
-            await self._topics.forget(self.place)
-            if await self._topics.exists(self.place):
+            await engine.configure(self.address.queue, RulesChange(kept=False))
+            await self._topics.forget(self.address)
+            if await self._topics.exists(self.address):
                 # It was added again meanwhile, and its queue is kept again.
-                await engine.configure(self.place.queue, RulesChange(kept=True))
+                await engine.configure(self.address.queue, RulesChange(kept=True))
             return True
         found = await engine.reserve(
-            [self.place.queue], limit=AT_ONCE, ttr_ms=self._office.lease_ms, wait_ms=min(PARK_MS, 60_000)
+            [self.address.queue], limit=AT_ONCE, ttr_ms=self._tools.lease_ms, wait_ms=min(PARK_MS, 60_000)
         )
-        if found and await self._topics.exists(self.place):
+        if found and await self._topics.exists(self.address):
             # It was added again a moment ago, which this process will hear of; its jobs are to be delivered.
             await _give_back(engine, found)
             return True

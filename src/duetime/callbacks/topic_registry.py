@@ -1,8 +1,8 @@
 """The topics of a deployment, kept in the registry.
 
-A topic is one record, under pool/namespace/key. Whoever asks often (doors, courier) reads a mirror of the registry,
-which knows of a change by any process within a second; whoever changes or shows a topic reads the registry itself.
-A removed topic leaves a stone in its place until its queue is empty, so that its jobs reach the dead letters.
+A topic is one record, under pool/namespace/key. Doors and the courier read topics from this process's copy of the
+registry, which follows changes by any process within a second. Administration reads and writes the registry itself.
+A removed topic leaves a record of another kind until its queue is empty, so that its jobs reach the dead letters.
 """
 
 import secrets
@@ -35,8 +35,8 @@ _decode = msgspec.json.Decoder(Topic).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class TopicPlace(NamedTuple):
-    """Where a topic is; its name in the registry, no part of which can hold a slash."""
+class TopicAddress(NamedTuple):
+    """The pool and the queue of a topic. `key` is its name in the registry; no part of that can hold a slash."""
 
     pool: str
     queue: Queue
@@ -46,7 +46,7 @@ class TopicPlace(NamedTuple):
         return f"{self.pool}/{self.queue}"
 
     @classmethod
-    def of_key(cls, key: str) -> "TopicPlace":
+    def of_key(cls, key: str) -> "TopicAddress":
         pool, _, queue = key.partition("/")
         return cls(pool, Queue.parse(queue))
 
@@ -55,34 +55,34 @@ class TopicRegistry:
     """`registry` is asked anew for every call, because its store may be closed and opened again."""
 
     def __init__(
-        self, registry: Callable[[], Registry], mirror: RegistryCopy | None = None, *, clock: Clock | None = None
+        self, registry: Callable[[], Registry], registry_copy: RegistryCopy | None = None, *, clock: Clock | None = None
     ) -> None:
         self._registry = registry
-        self._mirror = mirror
+        self._registry_copy = registry_copy
         self._clock = clock or SystemClock()
         self._decoded: dict[str, tuple[int, Topic]] = {}
 
     # --- for doors and the courier
 
-    async def find(self, place: TopicPlace) -> Topic:
-        """From the mirror if there is one. Raises TopicNotFound."""
-        if self._mirror is None:
-            return await self.get(place)
-        record = self._mirror.get(KIND, place.key)
+    async def find(self, address: TopicAddress) -> Topic:
+        """From the copy of the registry if there is one. Raises TopicNotFound."""
+        if self._registry_copy is None:
+            return await self.get(address)
+        record = self._registry_copy.get(KIND, address.key)
         if record is None:
             # It may have been made by another process a moment ago.
-            await self._mirror.refresh()
-            record = self._mirror.get(KIND, place.key)
+            await self._registry_copy.refresh()
+            record = self._registry_copy.get(KIND, address.key)
             if record is None:
-                raise _not_found(place)
+                raise _not_found(address)
         return self._read(record)
 
-    def known(self, kind: str = KIND) -> dict[TopicPlace, Topic]:
-        """All that the mirror knows, of all pools."""
-        if self._mirror is None:
+    def known(self, kind: str = KIND) -> dict[TopicAddress, Topic]:
+        """All topics in the copy of the registry, of all pools."""
+        if self._registry_copy is None:
             return {}
-        records = self._mirror.list_records(kind)
-        return {TopicPlace.of_key(record.key): self._read(record) for record in records}
+        records = self._registry_copy.list_records(kind)
+        return {TopicAddress.of_key(record.key): self._read(record) for record in records}
 
     def _read(self, record: Record) -> Topic:
         """Decoded once per version of a record."""
@@ -93,13 +93,13 @@ class TopicRegistry:
 
     # --- for administration
 
-    async def get(self, place: TopicPlace) -> Topic:
-        """As it is now. Raises TopicNotFound."""
-        return _decode((await self._record(place)).value)
+    async def get(self, address: TopicAddress) -> Topic:
+        """The topic as the registry has it now. Raises TopicNotFound."""
+        return _decode((await self._record(address)).value)
 
-    async def exists(self, place: TopicPlace) -> bool:
-        """As it is now."""
-        return await self._registry().get(KIND, place.key) is not None
+    async def exists(self, address: TopicAddress) -> bool:
+        """Whether the registry has the topic now."""
+        return await self._registry().get(KIND, address.key) is not None
 
     async def list_topics(self, pool: str, namespace: str, kind: str = KIND) -> list[Topic]:
         """Sorted by key. REMOVED_KIND lists those that were removed and have jobs left."""
@@ -107,24 +107,24 @@ class TopicRegistry:
         records = await self._registry().list_records(kind)
         return [_decode(record.value) for record in records if record.key.startswith(prefix)]
 
-    async def add(self, place: TopicPlace, topic: Topic) -> Topic:
+    async def add(self, address: TopicAddress, topic: Topic) -> Topic:
         """Make a topic; `secret` may be "new". Raises TopicExists, and what `check_topic` raises."""
-        topic = structs.replace(check_topic(topic), key=place.queue.name, secret=_secret(topic.secret))
+        topic = structs.replace(check_topic(topic), key=address.queue.name, secret=_secret(topic.secret))
         registry = self._registry()
-        if await registry.get(KIND, place.key):
-            raise _exists(place)
+        if await registry.get(KIND, address.key):
+            raise _exists(address)
         await self._check_channels(topic.alert)
         number = (await registry.increment(ID_COUNTER)).value
         topic = structs.replace(topic, id=number)
         try:
-            await registry.put(KIND, place.key, _encode(topic), if_version=0)
+            await registry.put(KIND, address.key, _encode(topic), if_version=0)
         except VersionConflict:
-            raise _exists(place) from None
-        await registry.delete(REMOVED_KIND, place.key)
+            raise _exists(address) from None
+        await registry.delete(REMOVED_KIND, address.key)
         await self._refresh()
         return topic
 
-    async def edit(self, place: TopicPlace, change: Mapping[str, Any]) -> Topic:
+    async def edit(self, address: TopicAddress, change: Mapping[str, Any]) -> Topic:
         """`change` holds new values by the names of a topic's fields; the secret "" ends signing, "new" draws one.
 
         Raises TopicNotFound, and what `check_topic` raises.
@@ -137,7 +137,7 @@ class TopicRegistry:
 
         if "alert" in change:
             await self._check_channels(change["alert"])
-        return await self._write(place, apply)
+        return await self._write(address, apply)
 
     async def _check_channels(self, addresses: Sequence[str]) -> None:
         """A wrong name would be noticed when something else is wrong."""
@@ -156,46 +156,46 @@ class TopicRegistry:
         until = self._clock.now_ms() + OVERLAP_MS if topic.secret else 0
         return structs.replace(topic, secret=secret, old_secret=topic.secret, old_secret_until=until)
 
-    async def set_status(self, place: TopicPlace, status: Status, *, halted: str = "") -> Topic:
+    async def set_status(self, address: TopicAddress, status: Status, *, halted: str = "") -> Topic:
         """Online also ends a halt. Raises TopicNotFound."""
-        return await self._write(place, lambda topic: structs.replace(topic, status=status, halted=halted))
+        return await self._write(address, lambda topic: structs.replace(topic, status=status, halted=halted))
 
-    async def _write(self, place: TopicPlace, apply: Callable[[Topic], Topic]) -> Topic:
+    async def _write(self, address: TopicAddress, apply: Callable[[Topic], Topic]) -> Topic:
         while True:
-            record = await self._record(place)
+            record = await self._record(address)
             topic = apply(_decode(record.value))
             try:
-                await self._registry().put(KIND, place.key, _encode(topic), if_version=record.version)
+                await self._registry().put(KIND, address.key, _encode(topic), if_version=record.version)
             except VersionConflict:
                 continue
             await self._refresh()
             return topic
 
-    async def remove(self, place: TopicPlace) -> Topic:
-        """Its jobs go to the dead letters as they fall due. Raises TopicNotFound."""
-        topic = await self.get(place)
-        await self._registry().put(REMOVED_KIND, place.key, _encode(structs.replace(topic, secret="", old_secret="")))
-        await self._registry().delete(KIND, place.key)
+    async def remove(self, address: TopicAddress) -> Topic:
+        """Remove the topic; its jobs go to the dead letters as they fall due. Raises TopicNotFound."""
+        topic = await self.get(address)
+        await self._registry().put(REMOVED_KIND, address.key, _encode(structs.replace(topic, secret="", old_secret="")))
+        await self._registry().delete(KIND, address.key)
         await self._refresh()
         return topic
 
-    async def forget(self, place: TopicPlace) -> None:
-        """The last job of a removed topic is gone."""
-        await self._registry().delete(REMOVED_KIND, place.key)
+    async def forget(self, address: TopicAddress) -> None:
+        """Delete what is left of a removed topic, after its last job is gone."""
+        await self._registry().delete(REMOVED_KIND, address.key)
 
-    async def _record(self, place: TopicPlace) -> Record:
-        record = await self._registry().get(KIND, place.key)
+    async def _record(self, address: TopicAddress) -> Record:
+        record = await self._registry().get(KIND, address.key)
         if record is None:
-            raise _not_found(place)
+            raise _not_found(address)
         return record
 
     async def _refresh(self) -> None:
-        if self._mirror is not None:
-            await self._mirror.refresh()
+        if self._registry_copy is not None:
+            await self._registry_copy.refresh()
 
 
 def secrets_of(topic: Topic, now_ms: int) -> Sequence[str]:
-    """Those that sign now, the present one first."""
+    """The secrets that sign now, the present one first."""
     if topic.old_secret and now_ms < topic.old_secret_until:
         return (topic.secret, topic.old_secret)
     return (topic.secret,) if topic.secret else ()
@@ -215,9 +215,13 @@ def _secret(given: str) -> str:
     return ""
 
 
-def _not_found(place: TopicPlace) -> TopicNotFound:
-    return TopicNotFound(f"there is no topic {place.queue.name!r} in {place.queue.namespace}", topic=place.queue.name)
+def _not_found(address: TopicAddress) -> TopicNotFound:
+    return TopicNotFound(
+        f"there is no topic {address.queue.name!r} in {address.queue.namespace}", topic=address.queue.name
+    )
 
 
-def _exists(place: TopicPlace) -> TopicExists:
-    return TopicExists(f"there is a topic {place.queue.name!r} in {place.queue.namespace}", topic=place.queue.name)
+def _exists(address: TopicAddress) -> TopicExists:
+    return TopicExists(
+        f"there is a topic {address.queue.name!r} in {address.queue.namespace}", topic=address.queue.name
+    )

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from duetime.callbacks.targets import AllowedTargets
 from duetime.callbacks.topic_jobs import TopicJobs
-from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
 from duetime.engine.engine import Engine
 from duetime.errors import DuetimeError
 from duetime.job import STEP_JOBS, Moved, QueueTotals, Totals
@@ -87,45 +87,47 @@ class TopicService:
             days={day: _sum_of([days[day] for _, _, days in counted if day in days]) for day in all_days},
         )
 
-    async def get(self, place: TopicPlace) -> TopicOut:
-        return await self._show(place, await self.topics.get(place))
+    async def get(self, address: TopicAddress) -> TopicOut:
+        return await self._show(address, await self.topics.get(address))
 
-    async def add(self, place: TopicPlace, topic: Topic) -> TopicOut:
+    async def add(self, address: TopicAddress, topic: Topic) -> TopicOut:
         """With its secret, if it has one."""
-        added = await self.topics.add(place, topic)
+        added = await self.topics.add(address, topic)
         try:
-            await self._engine(place.pool).configure(place.queue, RulesChange(kept=True))
+            await self._engine(address.pool).configure(address.queue, RulesChange(kept=True))
         except DuetimeError as error:
-            log.warning("queue_not_kept", extra={"topic": place.key, "error": error.message})  # the courier will do it
-        return await self._show(place, added, secret=added.secret)
+            log.warning(
+                "queue_not_kept", extra={"topic": address.key, "error": error.message}
+            )  # the courier will do it
+        return await self._show(address, added, secret=added.secret)
 
-    async def edit(self, place: TopicPlace, change: Mapping[str, Any]) -> TopicOut:
+    async def edit(self, address: TopicAddress, change: Mapping[str, Any]) -> TopicOut:
         """With its secret, if that was changed."""
-        topic = await self.topics.edit(place, change)
-        return await self._show(place, topic, secret=topic.secret if "secret" in change else "")
+        topic = await self.topics.edit(address, change)
+        return await self._show(address, topic, secret=topic.secret if "secret" in change else "")
 
-    async def set_status(self, place: TopicPlace, status: Status) -> TopicOut:
-        return await self._show(place, await self.topics.set_status(place, status))
+    async def set_status(self, address: TopicAddress, status: Status) -> TopicOut:
+        return await self._show(address, await self.topics.set_status(address, status))
 
-    async def remove(self, place: TopicPlace) -> TopicOut:
+    async def remove(self, address: TopicAddress) -> TopicOut:
         """Removes the topic and shows it as it was."""
-        return await self._show(place, await self.topics.remove(place))
+        return await self._show(address, await self.topics.remove(address))
 
     async def add_job(
-        self, place: TopicPlace, job_id: str, body: bytes, *, fix_time: str = "", due_at: int | None = None
+        self, address: TopicAddress, job_id: str, body: bytes, *, fix_time: str = "", due_at: int | None = None
     ) -> Moved:
-        return await self.jobs.add(place, job_id, body, fix_time=fix_time, due_at=due_at)
+        return await self.jobs.add(address, job_id, body, fix_time=fix_time, due_at=due_at)
 
-    async def sample(self, place: TopicPlace, body: bytes = b"") -> SampleOut:
+    async def sample(self, address: TopicAddress, body: bytes = b"") -> SampleOut:
         """Call once, and tell what was sent and what came back."""
         # Imported late: only the server's extra brings the HTTP client, and an SDK without it can do all the rest.
         from duetime.callbacks.sample import call_sample  # noqa: PLC0415
 
-        topic = await self.topics.get(place)
-        sample = await call_sample(topic, place, self._targets, body=body, zone=self._zone)
-        letter, answer = sample.letter, sample.answer
+        topic = await self.topics.get(address)
+        sample = await call_sample(topic, address, self._targets, body=body, zone=self._zone)
+        request, answer = sample.request, sample.answer
         return SampleOut(
-            SampleRequestOut(letter.method, letter.url, sample.headers, letter.body),
+            SampleRequestOut(request.method, request.url, sample.headers, request.body),
             SampleAnswerOut(
                 answer.status, answer.ms, dict(answer.headers), answer.body.decode(errors="replace"), answer.error
             ),
@@ -133,9 +135,9 @@ class TopicService:
             sample.why,
         )
 
-    async def _show(self, place: TopicPlace, topic: Topic, *, secret: str = "") -> TopicOut:
-        [totals] = await self._known_totals(place.pool, [place.queue])
-        return topic_out(place.queue.namespace, topic, totals, secret=secret)
+    async def _show(self, address: TopicAddress, topic: Topic, *, secret: str = "") -> TopicOut:
+        [totals] = await self._known_totals(address.pool, [address.queue])
+        return topic_out(address.queue.namespace, topic, totals, secret=secret)
 
     async def _known_totals(self, pool: str, queues: Sequence[Queue]) -> Sequence[QueueTotals | None]:
         """None while the pool does not answer: a topic can be seen and changed all the same."""
@@ -152,8 +154,8 @@ class TopicService:
         return found
 
 
-def place_of(namespace: str, key: str, pool: str = DEFAULT_POOL) -> TopicPlace:
-    return TopicPlace(pool, Queue(namespace, key))
+def address_of(namespace: str, key: str, pool: str = DEFAULT_POOL) -> TopicAddress:
+    return TopicAddress(pool, Queue(namespace, key))
 
 
 def topic_out(namespace: str, topic: Topic, totals: QueueTotals | None, *, secret: str = "") -> TopicOut:

@@ -16,8 +16,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Raw
 
-from duetime.callbacks.topic_registry import TopicPlace
-from duetime.callbacks.topic_service import TopicService, place_of
+from duetime.callbacks.topic_registry import TopicAddress
+from duetime.callbacks.topic_service import TopicService, address_of
 from duetime.client.async_client import AsyncClient
 from duetime.client.calls import Call, Request
 from duetime.client.client import Client
@@ -84,47 +84,47 @@ def counters(namespace: str) -> Call[CountersOut]:
 
 
 def add(namespace: str, message: TopicIn) -> Call[TopicOut]:
-    place = _place(namespace, message.topic)
+    address = _address(namespace, message.topic)
     return _one(
         lambda: Request("POST", _path(namespace), msgspec.json.encode(message)),
-        lambda service: service.add(place, topic_of(message)),
+        lambda service: service.add(address, topic_of(message)),
     )
 
 
 def get(namespace: str, key: str) -> Call[TopicOut]:
-    place = _place(namespace, key)
-    return _one(lambda: Request("GET", _path(namespace, key)), lambda service: service.get(place), repeatable=True)
+    address = _address(namespace, key)
+    return _one(lambda: Request("GET", _path(namespace, key)), lambda service: service.get(address), repeatable=True)
 
 
 def edit(namespace: str, key: str, message: TopicChangeIn) -> Call[TopicOut]:
-    place = _place(namespace, key)
+    address = _address(namespace, key)
     return _one(
         lambda: Request("PATCH", _path(namespace, key), msgspec.json.encode(message)),
-        lambda service: service.edit(place, change_of(message)),
+        lambda service: service.edit(address, change_of(message)),
         repeatable=message.secret is UNSET,
     )
 
 
 def set_status(namespace: str, key: str, status: Status) -> Call[TopicOut]:
-    place = _place(namespace, key)
+    address = _address(namespace, key)
     return _one(
         lambda: Request("POST", _path(namespace, key, str(status))),
-        lambda service: service.set_status(place, status),
+        lambda service: service.set_status(address, status),
         repeatable=True,
     )
 
 
 def remove(namespace: str, key: str) -> Call[TopicOut]:
-    place = _place(namespace, key)
-    return _one(lambda: Request("DELETE", _path(namespace, key)), lambda service: service.remove(place))
+    address = _address(namespace, key)
+    return _one(lambda: Request("DELETE", _path(namespace, key)), lambda service: service.remove(address))
 
 
 def sample(namespace: str, key: str, body: bytes) -> Call[SampleOut]:
-    place = _place(namespace, key)
+    address = _address(namespace, key)
     message = SampleIn(_raw(body) if body else UNSET)
 
     async def run(engine: Engine) -> SampleOut:
-        return await TopicService.of_engine(engine).sample(place, body)
+        return await TopicService.of_engine(engine).sample(address, body)
 
     return Call(
         lambda: Request("POST", _path(namespace, key, "test"), msgspec.json.encode(message)),
@@ -136,11 +136,11 @@ def sample(namespace: str, key: str, body: bytes) -> Call[SampleOut]:
 
 def add_job(namespace: str, key: str, job_id: str, body: bytes, due_at: int | None) -> Call[Moved]:
     """Repeatable, because the id comes along."""
-    place = _place(namespace, key)
+    address = _address(namespace, key)
     message = AddIn(body=_raw(body), id=job_id, due_at=UNSET if due_at is None else due_at)
 
     async def run(engine: Engine) -> Moved:
-        return await TopicService.of_engine(engine).add_job(place, job_id, body, due_at=due_at)
+        return await TopicService.of_engine(engine).add_job(address, job_id, body, due_at=due_at)
 
     def parse(reply: bytes) -> Moved:
         moved = convert.result(msgspec.json.decode(reply, type=messages.ResultOut))
@@ -167,8 +167,8 @@ def _one(
     return Call(request, lambda reply: msgspec.json.decode(reply, type=TopicOut), run, repeatable)
 
 
-def _place(namespace: str, key: str) -> TopicPlace:
-    return place_of(*check_queue(namespace, key))
+def _address(namespace: str, key: str) -> TopicAddress:
+    return address_of(*check_queue(namespace, key))
 
 
 def _path(namespace: str, *rest: str) -> str:

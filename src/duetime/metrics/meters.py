@@ -150,11 +150,11 @@ class Meters:
         self._before: list[Callable[[], None]] = []
 
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Family[CounterMeter]:
-        return self._tallies(Description(name, about, MeterKind.COUNTER, tuple(labels)))
+        return self._numbers(Description(name, about, MeterKind.COUNTER, tuple(labels)))
 
     def level(self, name: str, about: str, labels: Sequence[str] = (), *, shared: bool = False) -> Family[CounterMeter]:
         """`shared`: all processes look at the same thing, so their values are not added up."""
-        return self._tallies(
+        return self._numbers(
             Description(name, about, MeterKind.LEVEL_MAX if shared else MeterKind.LEVEL_SUM, tuple(labels))
         )
 
@@ -168,7 +168,7 @@ class Meters:
             known = self._families[name] = Family[Spread](description, lambda: Spread(bounds))
         return known  # pyright: ignore[reportReturnType]  # the name decides the kind
 
-    def _tallies(self, description: Description) -> Family[CounterMeter]:
+    def _numbers(self, description: Description) -> Family[CounterMeter]:
         known = self._families.get(description.name)
         if known is None:
             known = self._families[description.name] = Family[CounterMeter](description, CounterMeter)

@@ -62,12 +62,12 @@ class QueueMeters:
     __slots__ = ("by_event", "delivered", "expired", "lateness", "purged", "pushed", "run", "wait")
 
     def __init__(self, families: "Families", labels: tuple[str, str, str]) -> None:
-        tallies = {name: family.of(*labels) for name, family in families.counters.items()}
-        self.by_event = {event: tallies[name] for event, name in EVENTS.items()}
-        self.pushed = tallies["pushed"]
-        self.delivered = tallies["delivered"]
-        self.expired = tallies["expired"]
-        self.purged = tallies["purged"]
+        counters = {name: family.of(*labels) for name, family in families.counters.items()}
+        self.by_event = {event: counters[name] for event, name in EVENTS.items()}
+        self.pushed = counters["pushed"]
+        self.delivered = counters["delivered"]
+        self.expired = counters["expired"]
+        self.purged = counters["purged"]
         self.lateness = families.lateness.of(*labels)
         self.wait = families.wait.of(*labels)
         self.run = families.run.of(*labels)
@@ -76,8 +76,8 @@ class QueueMeters:
         """Count what happened; what is no Moved (an error, None) did not happen."""
         by_event = self.by_event
         for one in moved:
-            if isinstance(one, Moved) and (tally := by_event.get(one.event)) is not None:
-                tally.value += 1
+            if isinstance(one, Moved) and (counter := by_event.get(one.event)) is not None:
+                counter.value += 1
 
     def push(self, pushed: Pushed) -> None:
         jobs = pushed.jobs

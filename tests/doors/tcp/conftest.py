@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from duetime.callbacks.topic_jobs import TopicJobs
-from duetime.callbacks.topic_registry import TopicPlace, TopicRegistry
+from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.doors.tcp import TcpDoor, TcpOptions
 from duetime.doors.tcp.commands import CommandRules, Commands
 from duetime.engine.pools import Pools
@@ -21,7 +21,7 @@ from duetime.names import Queue
 from duetime.stores.open import open_store
 from duetime.topic import Topic
 
-PLACE = TopicPlace("default", Queue("shop", "order"))
+PLACE = TopicAddress("default", Queue("shop", "order"))
 
 
 class Talk:

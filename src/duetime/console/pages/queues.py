@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from duetime.callbacks.topic_registry import TopicPlace
+from duetime.callbacks.topic_registry import TopicAddress
 from duetime.clock import rfc3339
 from duetime.console.charts import Bar
 from duetime.console.formats import number
@@ -97,7 +97,7 @@ async def show_queue(visit: Visit) -> Response:
         due=await _due_bars(visit, pool, queue, counts.now, span),
         span=span,
         spans=list(DUE_SPANS),
-        is_topic=await visit.parts.topics.topics.exists(TopicPlace(pool, queue)),
+        is_topic=await visit.parts.topics.topics.exists(TopicAddress(pool, queue)),
         states=list(State),
     )
 

@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 
 from duetime.callbacks.outcome import CallbackAnswer, Verdict, judge
-from duetime.callbacks.topic_registry import KIND, TopicPlace
+from duetime.callbacks.topic_registry import KIND, TopicAddress
 from duetime.condition import parse
 from duetime.console.charts import Bar
 from duetime.console.formats import number
@@ -25,13 +25,13 @@ NUMBERS = ("cap", "in_flight", "rate")
 TEXTS = ("callback", "name", "delay", "method", "timeout", "retry_if", "schedule", "success", "priority", "creator")
 
 
-def _place(visit: Visit) -> TopicPlace:
-    return TopicPlace(visit.pool(), visit.queue())
+def _place(visit: Visit) -> TopicAddress:
+    return TopicAddress(visit.pool(), visit.queue())
 
 
 async def list_topics(visit: Visit) -> Response:
     await visit.parts.registry_copy.refresh()
-    places = [TopicPlace.of_key(record.key) for record in visit.parts.registry_copy.list_records(KIND)]
+    places = [TopicAddress.of_key(record.key) for record in visit.parts.registry_copy.list_records(KIND)]
     spaces = dict.fromkeys((place.pool, place.queue.namespace) for place in places)
     find = visit.query.get("find", "").strip().lower()
     rows: list[tuple[str, TopicOut]] = []
@@ -132,7 +132,7 @@ async def add_topic(visit: Visit) -> Response:
     queue = check_queue(visit.field("namespace").strip(), visit.field("topic").strip())
     visit.check_sees(visit.pool(), queue.namespace)
     message = _read({**_fields(visit), "topic": queue.name}, TopicIn)
-    await visit.parts.topics.add(TopicPlace(visit.pool(), queue), topic_of(message))
+    await visit.parts.topics.add(TopicAddress(visit.pool(), queue), topic_of(message))
     await visit.log("add-topic", queue, message.callback)
     return visit.go(queue_link(visit.pool(), queue, "topic"), visit.say("topic.added", topic=queue.name))
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from duetime.callbacks.topic_jobs import TopicJobs
-from duetime.callbacks.topic_registry import TopicPlace
+from duetime.callbacks.topic_registry import TopicAddress
 from duetime.errors import DuetimeError, InvalidRequest, Unauthorized
 from duetime.job import Event
 from duetime.names import check_queue
@@ -52,28 +52,28 @@ class Commands:
             return None
         try:
             self._check_token(request)
-            place, job_id = self._place(request), _text(request, "id")
+            address, job_id = self._address(request), _text(request, "id")
             match command:
                 case "add":
-                    return await self._add(place, job_id, request)
+                    return await self._add(address, job_id, request)
                 case "get":
-                    return reply(True, _as_kept(await self._topic_jobs.get(place, job_id)))
+                    return reply(True, _as_kept(await self._topic_jobs.get(address, job_id)))
                 case _:
-                    await self._topic_jobs.delete(place, job_id)
+                    await self._topic_jobs.delete(address, job_id)
                     return reply(True)
         except DuetimeError as error:
             log.info("refused", extra={"command": command, "code": error.code, "error": error.message})
             return FAILED
 
-    async def _add(self, place: TopicPlace, job_id: str, request: dict[str, Any]) -> dict[str, Any]:
+    async def _add(self, address: TopicAddress, job_id: str, request: dict[str, Any]) -> dict[str, Any]:
         fix_time = request.get("fix_time") or ""
         if not isinstance(fix_time, str):
             raise InvalidRequest("fix_time is text")
-        moved = await self._topic_jobs.add(place, job_id, _body(request.get("body")), fix_time=fix_time)
+        moved = await self._topic_jobs.add(address, job_id, _body(request.get("body")), fix_time=fix_time)
         return reply(moved.event is not Event.REPLACED or not self._rules.update_fails)
 
-    def _place(self, request: dict[str, Any]) -> TopicPlace:
-        return TopicPlace(self._rules.pool, check_queue(self._rules.namespace, _text(request, "topic")))
+    def _address(self, request: dict[str, Any]) -> TopicAddress:
+        return TopicAddress(self._rules.pool, check_queue(self._rules.namespace, _text(request, "topic")))
 
     def _check_token(self, request: dict[str, Any]) -> None:
         given = request.get("token")

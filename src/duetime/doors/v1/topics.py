@@ -2,7 +2,7 @@
 
 from msgspec import UNSET
 
-from duetime.callbacks.topic_registry import TopicPlace
+from duetime.callbacks.topic_registry import TopicAddress
 from duetime.clock import instant_ms
 from duetime.doors.v1.request import AnyRequest, NativeRequest, Reply
 from duetime.errors import InvalidRequest
@@ -16,8 +16,8 @@ from duetime.wire.topics import AddIn, SampleIn, TopicChangeIn, TopicIn, TopicsO
 NO_FIELDS = b"{}"
 
 
-def _place(request: AnyRequest) -> TopicPlace:
-    return TopicPlace(request.pool, request.queue)
+def _address(request: AnyRequest) -> TopicAddress:
+    return TopicAddress(request.pool, request.queue)
 
 
 async def list_topics(request: NativeRequest[None, None]) -> Reply:
@@ -29,33 +29,33 @@ async def topic_counters(request: NativeRequest[None, None]) -> Reply:
 
 
 async def add_topic(request: NativeRequest[TopicIn, None]) -> Reply:
-    place = TopicPlace(request.pool, check_queue(request.queue.namespace, request.message.topic))
-    return Reply(201, await request.topics.add(place, topic_of(request.message)))
+    address = TopicAddress(request.pool, check_queue(request.queue.namespace, request.message.topic))
+    return Reply(201, await request.topics.add(address, topic_of(request.message)))
 
 
 async def get_topic(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.topics.get(_place(request)))
+    return Reply(200, await request.topics.get(_address(request)))
 
 
 async def edit_topic(request: NativeRequest[TopicChangeIn, None]) -> Reply:
-    return Reply(200, await request.topics.edit(_place(request), change_of(request.message)))
+    return Reply(200, await request.topics.edit(_address(request), change_of(request.message)))
 
 
 async def remove_topic(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.topics.remove(_place(request)))
+    return Reply(200, await request.topics.remove(_address(request)))
 
 
 async def put_online(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.topics.set_status(_place(request), Status.ONLINE))
+    return Reply(200, await request.topics.set_status(_address(request), Status.ONLINE))
 
 
 async def put_offline(request: NativeRequest[None, None]) -> Reply:
-    return Reply(200, await request.topics.set_status(_place(request), Status.OFFLINE))
+    return Reply(200, await request.topics.set_status(_address(request), Status.OFFLINE))
 
 
 async def test_topic(request: NativeRequest[SampleIn, None]) -> Reply:
     body = convert.body_of(JobIn(body=request.message.body))
-    return Reply(200, await request.topics.sample(_place(request), body))
+    return Reply(200, await request.topics.sample(_address(request), body))
 
 
 async def add_job(request: NativeRequest[AddIn, None]) -> Reply:
@@ -63,7 +63,7 @@ async def add_job(request: NativeRequest[AddIn, None]) -> Reply:
     if message.fix_time is not UNSET and message.due_at is not UNSET:
         raise InvalidRequest.not_both("fix_time", "due_at")
     moved = await request.topics.add_job(
-        _place(request),
+        _address(request),
         request.make_id() if message.id is UNSET else message.id,
         convert.body_of(JobIn(body=message.body)) or NO_FIELDS,
         fix_time="" if message.fix_time is UNSET else message.fix_time,
