@@ -3,12 +3,14 @@ import re
 import uuid
 from html import unescape
 
+import httpx
 import pytest
 
 import duetime
 from duetime.clock import SystemClock
 from duetime.errors import LeaseLost
-from tests.console.conftest import Visitor
+from tests.console.conftest import ACCOUNT, Visitor
+from tests.plugins.serving import Served
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -36,6 +38,37 @@ def test_a_queue_is_paused_and_purged_after_its_name_was_typed(
     assert queue.status().counts.delayed == 1
     boss.post("do/rules", **place, max_jobs="7", strict="on")
     assert (queue.status().rules.max_jobs, queue.status().rules.strict) == (7, True)
+
+
+def test_queues_are_listed_by_name_or_by_what_is_largest(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    part = place["queue"]
+    for name, jobs in (("a", 1), ("b", 3), ("c", 2)):
+        client.queue(f"{part}-{name}").bulk(["x"] * jobs)
+
+    def listed(**query: str) -> list[str]:
+        return re.findall(rf"{part}-([abc])</a>", boss.get("queues", find=part, **query).text)
+
+    assert listed() == ["a", "b", "c"]
+    assert "3 queues" in boss.get("queues", find=part).text
+    boss.get("jobs", id="no-such-job")  # a search looks at all queues anew
+    assert listed(sort="ready") == ["b", "c", "a"]
+    assert listed(page="7") == ["a", "b", "c"]
+
+
+def test_rates_follow_what_the_server_takes(boss: Visitor, console_server: Served, place: dict[str, str]) -> None:
+    with httpx.Client(base_url=console_server.admin, auth=ACCOUNT) as admin:
+        token = admin.post("/token/default", data={"description": "rates"}).json()["token"]
+    address = f"{console_server.api}/v1/queues/default/{place['queue']}/batch"
+    for _ in range(100):  # a page compares with some seconds ago, and may come later than that
+        httpx.post(
+            address, json={"jobs": [{"body": "x"}] * 100}, headers={"x-token": token}, timeout=60
+        ).raise_for_status()
+        [accepted] = re.findall(r'Accepted</span><span class="value">([\d.,]+) /s', boss.get("").text)
+        if float(accepted.replace(",", "")) > 0:
+            return
+    raise AssertionError("100 pages showed no rate")
 
 
 def test_the_due_chart_leads_to_the_jobs_of_a_bar(boss: Visitor, client: duetime.Client, place: dict[str, str]) -> None:

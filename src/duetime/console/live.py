@@ -37,6 +37,8 @@ PER_WATCHER_S = 0.1
 """How much longer a look is used for each page that is open, so that many pages do not cost more than a few."""
 SHARE = 20
 """A look that took long is used this many times as long."""
+CHEAP_S = 0.1
+"""A look that takes no longer is made anew for each page that is opened."""
 STORE_S = 5.0
 TOTALS_S = 30.0
 MOST_QUEUES = 20_000
@@ -173,6 +175,10 @@ class LiveFigures:
 
     # --- jobs by state
 
+    async def look_for_page(self, *, is_partial: bool) -> QueueLook:
+        """For a page that is opened: new where that is cheap. A page that is open already takes the last look."""
+        return await self.look(fresh=not is_partial and self._look.took_s <= CHEAP_S)
+
     async def look(self, *, fresh: bool = False) -> QueueLook:
         """The last look, or a new one if that is old; `fresh` asks for a new one in any case."""
         async with self._looking:
@@ -186,6 +192,30 @@ class LiveFigures:
                 ended = time.monotonic()
                 self._look = QueueLook(lines, down, ended, ended - began)
             return self._look
+
+    async def names(self) -> tuple[list[tuple[str, Queue]], Mapping[str, DuetimeError]]:
+        """All queues by pool, without their counts; and the pools that did not answer."""
+        found: list[tuple[str, Queue]] = []
+        problems: dict[str, DuetimeError] = {}
+        for pool in self._pools.names:
+            try:
+                found += [(pool, queue) for queue in await self._pools.engine(pool).store.queues()]
+            except DuetimeError as error:
+                problems[pool] = error
+        return found, problems
+
+    async def lines_of(self, places: Sequence[tuple[str, Queue]]) -> list[LiveQueue]:
+        """These queues as they are now, in this order."""
+        by_pool: dict[str, list[Queue]] = {}
+        for pool, queue in places:
+            by_pool.setdefault(pool, []).append(queue)
+        lines: dict[tuple[str, Queue], LiveQueue] = {}
+        for pool, queues in by_pool.items():
+            store = self._pools.engine(pool).store
+            counted, heads = await store.counts(queues), await store.heads(queues)
+            for line in zip(queues, counted, heads, strict=True):
+                lines[pool, line[0]] = LiveQueue(pool, *line)
+        return [lines[place] for place in places]
 
     async def _look_at(self, pool: str) -> list[LiveQueue] | DuetimeError:
         lines: list[LiveQueue] = []

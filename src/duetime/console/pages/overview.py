@@ -42,7 +42,7 @@ class PoolHealth:
 
 async def show_overview(visit: Visit) -> Response:
     live, span = visit.parts.live, chosen(SPANS, visit.query.get("span", ""))
-    look, (point, _) = await live.look(fresh=not visit.is_partial), await live.now()
+    look, (point, _) = await live.look_for_page(is_partial=visit.is_partial), await live.now()
     lines = [line for line in look.lines if visit.session.sees(line.pool, line.queue.namespace)]
     everything = not visit.session.namespace
     return visit.page(

@@ -40,18 +40,21 @@ SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
 
 
 async def list_queues(visit: Visit) -> Response:
-    look = await visit.parts.live.look(fresh=not visit.is_partial)
-    wanted, sort = visit.query.get("find", "").strip(), chosen(list(SORTS), visit.query.get("sort", ""))
-    lines = [
-        line
-        for line in look.lines
-        if visit.session.sees(line.pool, line.queue.namespace) and wanted.lower() in str(line.queue).lower()
-    ]
-    lines.sort(key=lambda line: (SORTS[sort](line), line.queue))
-    pages = max(1, -(-len(lines) // PER_PAGE))
+    """By name only the queues of the page are counted; by anything else all of them, at most every few seconds."""
+    live, sort = visit.parts.live, chosen(list(SORTS), visit.query.get("sort", ""))
+    wanted = visit.query.get("find", "").strip()
+    if sort == "queue":
+        found, problems = await live.names()
+        places = sorted(place for place in found if _is_wanted(visit, wanted, *place))
+    else:
+        look = await live.look_for_page(is_partial=visit.is_partial)
+        lines = [line for line in look.lines if _is_wanted(visit, wanted, line.pool, line.queue)]
+        lines.sort(key=lambda line: (SORTS[sort](line), line.queue))
+        places, problems = [(line.pool, line.queue) for line in lines], look.problems
+    pages = max(1, -(-len(places) // PER_PAGE))
     page = min(read_number(visit.query.get("page", ""), 1), pages)
-    shown = lines[(page - 1) * PER_PAGE : page * PER_PAGE]
-    _, rates = await visit.parts.live.now()
+    shown = await live.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
+    _, rates = await live.now()
     rules = await asyncio.gather(*(visit.parts.pools.engine(one.pool).configure(one.queue) for one in shown))
     return visit.page(
         "queues.html",
@@ -61,10 +64,14 @@ async def list_queues(visit: Visit) -> Response:
         find=wanted,
         page=page,
         pages=pages,
-        total=len(lines),
-        problems=look.problems,
+        total=len(places),
+        problems=problems,
         many_pools=len(visit.parts.pools.names) > 1,
     )
+
+
+def _is_wanted(visit: Visit, wanted: str, pool: str, queue: Queue) -> bool:
+    return visit.session.sees(pool, queue.namespace) and wanted.lower() in str(queue).lower()
 
 
 def _rates(rates: Mapping[str, Mapping[Labels, float]], line: LiveQueue) -> tuple[float, float]:

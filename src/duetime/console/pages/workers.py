@@ -24,7 +24,7 @@ class RecurringTask(NamedTuple):
 
 
 async def show_workers(visit: Visit) -> Response:
-    look = await visit.parts.live.look(fresh=not visit.is_partial)
+    look = await visit.parts.live.look_for_page(is_partial=visit.is_partial)
     lines = [one for one in look.lines if visit.session.sees(one.pool, one.queue.namespace)]
     busy = sorted((one for one in lines if one.counts.leased), key=lambda one: -one.counts.leased)
     running: list[tuple[str, Job, str]] = []
