@@ -96,16 +96,21 @@ class ServedProcess:
 
 def processes() -> Iterator[tuple[int, int, str]]:
     """Process id, parent and state of everything that runs."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        yield int(stat.parent.name), int(fields[1]), fields[0]
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (fields := _stat(int(name))):
+            yield int(name), int(fields[1]), fields[0]
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent and so on; empty for a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def is_running(pid: int) -> bool:
-    return any(one == pid and state != "Z" for one, _, state in processes())
+    return _stat(pid)[:1] not in ([], ["Z"])
 
 
 def launch_server(folder: Path, *arguments: str, **environment: str) -> ServedProcess:

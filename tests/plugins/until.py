@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 DEADLINE_S = 60
+SLOWEST_S = 0.02
+"""Between two looks at something that takes its time: what is waited for needs the processor more."""
 
 
 async def until(
@@ -16,3 +18,4 @@ async def until(
             if await answer if isinstance(answer, Awaitable) else answer:
                 return
             await asyncio.sleep(every_s)
+            every_s = max(every_s, min(every_s * 1.2, SLOWEST_S))
