@@ -71,14 +71,24 @@ def _npm(*arguments: str, folder: str) -> None:
     subprocess.run([*command, *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=WITHIN_S)
 
 
+def fetch_or_say(*, must: bool) -> None:
+    """Without a registry: an error if the files `must` be there, else a word to the person who installs."""
+    try:
+        fetch(TARGET)
+    except (OSError, ImportError, subprocess.SubprocessError) as error:
+        why = getattr(error, "stderr", "") or str(error)
+        if must:
+            raise RuntimeError(f"the console's JavaScript could not be fetched with npm: {why}") from error
+        sys.stderr.write(f"setup: the console will work without JavaScript, npm could not fetch it: {why}\n")
+
+
 class CustomBuildHook(BuildHookInterface[Any]):
     """What hatchling calls before it builds."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        try:
-            fetch(TARGET)
-        except (OSError, ImportError, subprocess.SubprocessError) as error:
-            why = getattr(error, "stderr", "") or str(error)
-            if version != "editable":
-                raise RuntimeError(f"the console's JavaScript could not be fetched with npm: {why}") from error
-            sys.stderr.write(f"setup: the console will work without JavaScript, npm could not fetch it: {why}\n")
+        fetch_or_say(must=version != "editable")
+
+
+if __name__ == "__main__":
+    # An installer that remembers an earlier editable build of this folder does not call the hook.
+    fetch_or_say(must=False)

@@ -19,6 +19,9 @@ def test_the_wheel_holds_everything_in_the_package(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     source = ROOT / "src"
     files = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
-    wanted = {name for name in files if name.endswith((".py", ".lua", ".sql", "py.typed"))}
+    wanted = {
+        name for name in files if name.endswith((".py", ".lua", ".sql", "py.typed", ".html", ".css", ".js", ".toml"))
+    }
     assert wanted <= names
     assert "duetime/py.typed" in names
+    assert "duetime/console/static/vendor/htmx.min.js" in names
