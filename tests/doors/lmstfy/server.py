@@ -97,6 +97,15 @@ class Server:
 
         return await self._inside(count())
 
+    async def only_waits(self) -> bool:
+        """Whether no parked poll is in a call of the store: an outage in the middle of a call ends a poll."""
+
+        async def look() -> bool:
+            rooms = [self.parts.pools.engine(name)._room for name in self.parts.pools.names]
+            return not any(waiter.busy for room in rooms for line in room._lines.values() for waiter in line.parked)
+
+        return await self._inside(look())
+
     async def counts(self, namespace: str) -> dict[str, Counts]:
         """Of every queue in the namespace; without the time of counting, so that two of them can be compared."""
         store = self.parts.pools.engine("default").store

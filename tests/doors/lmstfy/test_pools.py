@@ -85,6 +85,7 @@ async def test_a_parked_poll_sits_out_a_restart_of_its_redis(
         await fragile.publish("other")
         poll = asyncio.create_task(fragile.consume("q", timeout=25))
         await until(has_parked(server, 1))
+        await until(server.only_waits)
         redis.kill()
         redis.start()
         await until(lambda: published(fragile), every_s=0.05)
