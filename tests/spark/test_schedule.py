@@ -12,13 +12,18 @@ from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.job import Delivery, Event
+from duetime.client import Client
+from duetime.job import Delivery, Event, NewJob
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.spark import schedule
+from duetime.spark.audit.run import Beside
+from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import BatchConflict, ReconcileFirst
 from duetime.spark.load.options import LoadFields
 from duetime.spark.load.schedule import BadRows
+from duetime.spark.reconcile.run import run_reconcile
+from tests.plugins.redis_server import RedisServer
 from tests.spark.conftest import jobs_in
 
 PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -184,6 +189,37 @@ def test_a_done_batch_is_not_taken_for_another_one(
             schedule(members(spark, 10), lake=lake, **{**given, **other})
     with pytest.raises(BatchConflict, match="from another source"):
         schedule(members(spark, 10).drop("due_at"), lake=lake, **given)
+
+
+def test_after_a_reconcile_what_is_missing_is_pushed_once(
+    spark: SparkSession, start_redis: Callable[..., RedisServer], lake: str, tmp_path: Path
+) -> None:
+    """Of ten rows two were pushed, and one of them acked, when the store was wiped."""
+    server, journal = start_redis(), str(tmp_path / "journal")
+    given: LoadFields = {"url": server.url, "queue": "recall", "batch": "b1", "journal": journal}
+
+    def wipe(phase: str, rows: int) -> None:
+        if phase == "pushing":
+            server.kill()
+            server.start()
+
+    with pytest.raises(ReconcileFirst, match="wiped while the batch 'b1' was pushed"):
+        schedule(members(spark, 10), lake=lake, on_phase=wipe, **given)
+    with Client(server.url, journal=journal) as client:
+        client.queue("recall").bulk([NewJob("recall-000000", b"0"), NewJob("recall-000001", b"1")])
+        client.queue("recall").ack(client.queue("recall").reserve(limit=1))
+    server.kill()
+    server.start()
+    with pytest.raises(ReconcileFirst, match=r"reconcile first .* then run this again: it pushes what is missing"):
+        schedule(members(spark, 10), lake=lake, **given)
+
+    run_reconcile(Lake(spark, lake), journal, Beside(server.url, wait_s=0))
+    done = schedule(members(spark, 10), lake=lake, **given)
+    assert (done.rows, done.accepted, done.repeated, done.kept) == (10, 10, 2, 0)
+    assert [job.id for job in jobs_in(server.url, "default", "recall")] == [
+        f"recall-{index:06}" for index in (2, 3, 4, 5, 6, 7, 8, 9, 1)
+    ], "the one that was put back has its own due time, and the one that was acked is gone"
+    assert schedule(members(spark, 10), lake=lake, **given).was_done
 
 
 def test_of_two_runs_at_once_the_second_one_follows_the_first(
