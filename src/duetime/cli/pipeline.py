@@ -16,12 +16,14 @@ from duetime.cli.pipelines import (
     reconcile,
     replay,
     report,
+    run,
     schedule,
     stats,
 )
 
 PIPELINES: tuple[Command, ...] = (
     Command("schedule", schedule.schedule, schedule.EXAMPLES),
+    Command("run", run.run, run.EXAMPLES),
     Command("ingest", ingest.ingest, ingest.EXAMPLES),
     Command("lifecycle", lifecycle.lifecycle, lifecycle.EXAMPLES),
     Command("audit", audit.audit, audit.EXAMPLES),

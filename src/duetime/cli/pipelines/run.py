@@ -1,0 +1,98 @@
+"""`duetime pipeline run`: everything that is to be done regularly, in one warm session."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, note, safe, span
+from duetime.cli.pipelines.options import SparkOptions, local_file
+from duetime.cli.pipelines.sources import JournalSource, StoreSource
+from duetime.clock import duration_ms
+
+if TYPE_CHECKING:
+    from duetime.spark.rounds import Round
+
+EXAMPLES = (
+    "duetime pipeline run --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --every 15m",
+    "duetime pipeline run --journal /srv/journal --lake /srv/lake --journal-only --report report.html --json",
+)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    every: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Again and again, beginning so often, until interrupted."),
+    ] = None
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=local_file, help="Write the report there at the end.")
+    ] = None
+    last: Annotated[str, typer.Option(metavar="DURATION", help="The report's period, which ends now.")] = "7d"
+    journal_only: Annotated[bool, typer.Option("--journal-only", help="Audit the journal alone, without a store.")] = (
+        False
+    )
+    health: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=local_file, help="What the last round did, as JSON.")
+    ] = None
+    metrics: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=local_file, help="The same for Prometheus (textfile collector)."),
+    ] = None
+
+
+@takes_options
+def run(options: RunOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: Target) -> None:
+    """Do ingest, lifecycle, stats, audit and, if asked for, the report, in one session: once, or every few minutes.
+
+    A step that fails ends its round; with --every the next round begins anew. Without it the exit code is 1 if
+    something is wrong: a failed step, a damaged line, an audit that is not sound.
+    """
+    answer = Answer(as_json=target.json)
+    journal, every_ms = source.journal_folder, duration_ms(options.every) if options.every else 0
+    with spark.session("run") as session:
+        from duetime.spark.lake.lake import Lake
+        from duetime.spark.rounds import RoundPlan, health_text, metrics_text, replace_file, run_round
+
+        lake = Lake(session, spark.lake_folder)
+        plan = RoundPlan(
+            journal,
+            None if options.journal_only else store.beside(target),
+            options.report,
+            duration_ms(options.last),
+            store.assume_lost or (),
+        )
+        number = 1
+        while True:
+            made = run_round(lake, plan, number=number, told=_sayer(target, number))
+            if options.health:
+                replace_file(options.health, health_text(made, every_ms))
+            if options.metrics:
+                replace_file(options.metrics, metrics_text(made))
+            answer.tell(_document(made), _text(made))
+            if not every_ms:
+                break
+            number += 1
+            time.sleep(max(0, made.started_at + every_ms - made.ended_at) / 1000)
+    if not made.ok:
+        raise typer.Exit(1)
+
+
+def _sayer(target: Target, number: int) -> Callable[[str], None]:
+    return (lambda step: None) if target.json else (lambda step: note(f"round {number}: {step} ..."))
+
+
+def _document(made: "Round") -> dict[str, Any]:
+    return msgspec.to_builtins(made)
+
+
+def _text(made: "Round") -> str:
+    steps = ", ".join(f"{name} {span(step.seconds * 1000)}" for name, step in made.steps.items())
+    counts = made.steps["ingest"].numbers if "ingest" in made.steps else {}
+    verdict = "ok" if made.ok else f"NOT ok: {safe(made.problem)}"
+    return f"round {made.number}: {verdict}; {counts.get('events', 0):,} new events; {steps}"

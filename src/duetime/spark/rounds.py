@@ -1,0 +1,168 @@
+"""`duetime pipeline run`: ingest, lifecycle, stats, audit and report, one after the other in one warm session.
+
+A round is all of them once. What it did, how long each step took and what went wrong stands in a `Round`, which
+becomes a health file (JSON) and a metrics file (Prometheus' text format, for node_exporter's textfile collector): both
+are replaced whole. A step that fails ends its round, because the next ones build on it; the next round begins anew, and
+each step goes on from what the lake says. Runs on the driver.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from duetime.clock import SystemClock
+from duetime.errors import DuetimeError
+from duetime.spark.audit.run import Audited, Beside, run_audit
+from duetime.spark.ingest.run import run_ingest
+from duetime.spark.lake.lake import Lake
+from duetime.spark.lifecycle.run import run_lifecycle
+from duetime.spark.report.run import Asked, NothingToReport, make_report, summary, write_file
+from duetime.spark.stats.run import refresh_stats
+
+Told = Callable[[str], None]
+METRIC = "duetime_pipeline"
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """`beside` is the store that is audited, None for the journal alone; without `report` none is written."""
+
+    journal: str
+    beside: Beside | None
+    report: Path | None = None
+    last_ms: int = 7 * 86_400_000
+    assume_lost: Sequence[str] = ()
+
+
+class RoundStep(Struct):
+    """`numbers` is what the step counted."""
+
+    seconds: float = 0.0
+    numbers: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class Round(Struct):
+    """`ok`: every step ran, no line of the journal is damaged and the audit is sound. `problem` says why not."""
+
+    number: int
+    started_at: int
+    ended_at: int = 0
+    ok: bool = False
+    problem: str = ""
+    steps: dict[str, RoundStep] = field(default_factory=dict[str, RoundStep])
+
+
+def run_round(lake: Lake, plan: RoundPlan, *, number: int = 1, told: Told = lambda step: None) -> Round:
+    """One round. Errors of ours end it and stand in its `problem`; others are raised."""
+    made = Round(number, SystemClock().now_ms())
+    problems: list[str] = []
+    for name, step in _STEPS.items():
+        told(name)
+        began = time.monotonic()
+        try:
+            numbers, problem = step(lake, plan)
+        except DuetimeError as error:
+            problems.append(f"{name}: {error.message}")
+            break
+        made.steps[name] = RoundStep(round(time.monotonic() - began, 3), numbers)
+        problems += [f"{name}: {problem}"] if problem else []
+    made.ended_at, made.problem, made.ok = SystemClock().now_ms(), "; ".join(problems), not problems
+    return made
+
+
+Counted = tuple[dict[str, int], str]
+"""What a step counted, and what is wrong, if anything."""
+
+
+def _ingest(lake: Lake, plan: RoundPlan) -> Counted:
+    done = run_ingest(lake, plan.journal)
+    numbers = {"segments": done.segments, "events": done.events, "repeated": done.repeated, "damaged": done.damaged}
+    return numbers, f"{done.damaged:,} damaged lines, the first in {done.damage[0].file}" if done.damage else ""
+
+
+def _lifecycle(lake: Lake, plan: RoundPlan) -> Counted:
+    done = run_lifecycle(lake)
+    return {"days": done.days, "jobs": done.jobs}, ""
+
+
+def _stats(lake: Lake, plan: RoundPlan) -> Counted:
+    return {"days": len(refresh_stats(lake).dates)}, ""
+
+
+def _audit(lake: Lake, plan: RoundPlan) -> Counted:
+    return audit_verdict(run_audit(lake, plan.journal, plan.beside, assume_lost=plan.assume_lost))
+
+
+def audit_verdict(audited: Audited) -> Counted:
+    words = [f"{count:,} {kind}" for kind, count in sorted(audited.found.items())]
+    words += [f"{one.kind} of {one.node}: {one.detail}" for one in audited.problems]
+    problem = "" if audited.is_sound else f"not sound: {'; '.join(words)} ({audited.folder})"
+    return {"accepted": audited.total("accepted"), "problems": len(audited.problems), **audited.found}, problem
+
+
+def _report(lake: Lake, plan: RoundPlan) -> Counted:
+    if plan.report is None:
+        return {}, ""
+    now = SystemClock().now_ms()
+    try:
+        made = make_report(lake, Asked(now - plan.last_ms, now), written_at=now)
+    except NothingToReport:  # a quiet week is no problem
+        return {}, ""
+    write_file(made, plan.report)
+    counts: dict[str, Any] = summary(made)["counts"]
+    return {name: counts[name] for name in ("accepted", "delivered", "acked", "dead")}, ""
+
+
+_STEPS: dict[str, Callable[[Lake, RoundPlan], Counted]] = {
+    "ingest": _ingest,
+    "lifecycle": _lifecycle,
+    "stats": _stats,
+    "audit": _audit,
+    "report": _report,
+}
+
+
+# --- what others watch
+
+
+def health_text(made: Round, every_ms: int = 0) -> bytes:
+    """The round as JSON. `next_at` is when the next one begins, 0: none does."""
+    fields = msgspec.to_builtins(made) | {"next_at": made.started_at + every_ms if every_ms else 0}
+    return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
+
+
+def metrics_text(made: Round) -> bytes:
+    """The round in Prometheus' text format."""
+    lines = [
+        f"# HELP {METRIC}_ok Whether the last round ended without a problem.",
+        f"# TYPE {METRIC}_ok gauge",
+        f"{METRIC}_ok {int(made.ok)}",
+        f"# HELP {METRIC}_ended_timestamp_seconds When the last round ended.",
+        f"# TYPE {METRIC}_ended_timestamp_seconds gauge",
+        f"{METRIC}_ended_timestamp_seconds {made.ended_at / 1000}",
+        f"# HELP {METRIC}_step_seconds How long a step of the last round took.",
+        f"# TYPE {METRIC}_step_seconds gauge",
+        *(f'{METRIC}_step_seconds{{step="{name}"}} {step.seconds}' for name, step in made.steps.items()),
+        f"# HELP {METRIC}_count What a step of the last round counted.",
+        f"# TYPE {METRIC}_count gauge",
+        *(
+            f'{METRIC}_count{{step="{name}",what="{what}"}} {count}'
+            for name, step in made.steps.items()
+            for what, count in sorted(step.numbers.items())
+        ),
+    ]
+    return "\n".join(lines).encode() + b"\n"
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Readers see the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_bytes(content)
+    os.replace(aside, path)
