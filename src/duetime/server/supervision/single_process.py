@@ -56,9 +56,9 @@ class SingleProcess:
 
     def _ready(self, runtime: Runtime) -> None:
         if self._fallback is not None:
-            log.info("settings_reloaded")
             self._forget(self._fallback[1])
             self._fallback = None
+            log.info("settings_reloaded")
         if not self._is_announced:
             self._is_announced = True
             problems = {name: mask(error.message) for name, error in runtime.pools.errors().items()}
