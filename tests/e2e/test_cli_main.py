@@ -81,11 +81,12 @@ def test_without_a_url_the_local_server_is_meant(tmp_path: Path, monkeypatch: py
     )
 
 
-MORE_OPTIONS = {"work": 20, "topic edit": 9, "pipeline schedule": 17}
+MORE_OPTIONS = {"work": 20, "topic edit": 9, "pipeline schedule": 17, "pipeline run": 10}
 """Exceptions by name. The options of `work` are Laravel's, which people bring along; whoever edits a topic may change
-everything that it was added with; a table is described by its options alone.
+everything that it was added with; a table is described by its options alone;
+`pipeline run` does the work of five commands.
 """
-OF_ALL_PIPELINES = {"--lake", "--master", "--remote"}
+OF_ALL_PIPELINES = {"--conf", "--driver-memory", "--lake", "--master", "--remote"}
 """As global to pipelines as --url is to the others."""
 
 
