@@ -1,1 +1,1 @@
-"""Where jobs are kept: the contract, its implementations, and the URL that chooses one."""
+"""Where jobs are kept: the store contract, its implementations, and the URL that chooses one."""

@@ -7,17 +7,17 @@ existence, the fence, time, the queue's own rules. The one test suite in tests/c
 Said once for all verbs:
 
 - *Clock.* The store's own clock decides. Delays, ttl and ttr come in as durations and become instants there. A store
-  that was opened with a `clock` takes the time from that instead, which is how tests turn it.
+  that was opened with a `clock` takes the time from that one instead; tests set the time this way.
 - *Expired* means now > expires_at while waiting. An expired job counts as absent for every verb that names an id and
-  is never delivered, whether or not the reaper has come by; whoever meets one ends it and reports it.
+  is never delivered, whether or not the reaper has come by. A push or a reserve that meets one ends it and reports it.
 - *Fence.* A verb on a lease works while queue, id, born and attempt match a leased job. A lease whose time ran out
   is held until the reaper takes it back.
 - *born* is the store's now at a push, raised above the queue's floor: born = max(now, floor + 1). The floor rises to
   the born of every incarnation that ends, to a born that was set above now, and to now at a purge. So no two
   incarnations of an id ever share a born, also within one millisecond and after the clock stepped back. A replacement
-  is born above what it replaces. A queue that is forgotten leaves its floor to the store: it may raise
-  the first borns of other new queues.
-- *Ends.* When several ends fit, "tries" wins over "expired": a job out of tries is never dropped silently.
+  is born above what it replaces. When a queue is forgotten, the store keeps its floor, and that may raise the first
+  borns of other new queues.
+- *Ends.* A job that is out of tries and expired ends by "tries", so that it is never dropped silently.
 - *Order.* Within a priority: due_at, then id (by code point).
 - *Wakes.* Every step that puts a job into waiting announces (queue, due_at) if it is now the queue's earliest; so
   does a resume.
@@ -45,10 +45,10 @@ IDLE_MS = 600_000
 
 
 class Mark(Struct, frozen=True):
-    """Makes a push happen once: `name` is unique in the queue, `digest` tells requests apart, kept for `life_ms`.
+    """Makes a push happen once: `name` is unique in the queue, `digest` tells requests with the same name apart.
 
-    `brief` promises that whoever repeats the request brings the same ids and times; so a store need not keep them, and
-    a mark for 500 jobs costs as much as one for a single job.
+    The store keeps the mark for `life_ms`. `brief` promises that a repeated request brings the same ids and times, so
+    that a store need not keep them: a mark for 500 jobs then costs as much as one for a single job.
     """
 
     name: str
@@ -58,8 +58,10 @@ class Mark(Struct, frozen=True):
 
 
 class Push(Struct, frozen=True):
-    """One producer's request: all of its jobs or none. `made_ids`: the ids were made for this attempt, and another one
-    of the same request has others; stores pass over it.
+    """One producer's request: all of its jobs are pushed, or none.
+
+    `made_ids` says that the ids were generated for this attempt, so that a repetition of the request has other ids.
+    Stores ignore it; the journal uses it.
     """
 
     jobs: Sequence[NewJob]
@@ -69,8 +71,9 @@ class Push(Struct, frozen=True):
 
 
 class Pushed(Struct, frozen=True):
-    """One Moved per job, in order: accepted, kept or replaced. `repeated`: the mark was there, nothing was done
-    now.
+    """One Moved per job, in order: accepted, kept or replaced.
+
+    `repeated` says that the mark existed already, so that this call changed nothing.
     """
 
     jobs: Sequence[Moved]
@@ -79,8 +82,9 @@ class Pushed(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """One consumer's request. `quotas` (high, normal, low) are taken in that order; the rest up to `limit` by
-    priority.
+    """One consumer's request for at most `limit` jobs.
+
+    The store first takes the `quotas` (high, normal, low) in that order, then fills the rest by strict priority.
     """
 
     limit: int
@@ -89,7 +93,7 @@ class Ask(Struct, frozen=True):
 
 
 class Reserved(Struct, frozen=True):
-    """`deliveries` has one list per ask. `expired` is what was met and ended on the way.
+    """`deliveries` has one list per ask. `expired` lists the expired jobs that the call met and ended.
 
     `next_at` is the earliest due_at among the jobs still waiting (in the past if the call ended at a bound), None if
     there are none or the queue is paused.
@@ -103,8 +107,10 @@ class Reserved(Struct, frozen=True):
 
 
 class Reaped(Struct, frozen=True):
-    """`next_at` is a lower bound of the next lease end or expiry in the store; in the past if there is more to do
-    now.
+    """What a reap moved, by queue.
+
+    `next_at` is a lower bound of the next lease end or expiry in the store. It is not after `now` if there is more to
+    do at once.
     """
 
     moved: Mapping[Queue, Sequence[Moved]]
@@ -145,7 +151,7 @@ class QueueRules(Struct, frozen=True):
 
 
 class RulesChange(Struct, frozen=True):
-    """Only what is set changes."""
+    """A change of some rules of a queue: fields that are UNSET stay as they are."""
 
     paused: bool | UnsetType = UNSET
     strict: bool | UnsetType = UNSET
@@ -158,7 +164,7 @@ class RulesChange(Struct, frozen=True):
 class StoreInfo(Struct, frozen=True):
     """`epoch` is drawn once per data set: another epoch under the same URL means that the store was wiped.
 
-    `used_bytes` of `max_bytes`: how full the place is that it lives in (a server's memory, a disk), whoever filled it.
+    `used_bytes` of `max_bytes` tells how full the server's memory or the disk is, with everything that is kept there.
     `max_bytes` is 0 where there is no limit or none is known.
     `problems`, by name: the parts of the store that do not answer while the others serve.
     """
@@ -184,7 +190,7 @@ class Store(Protocol):
 
     @property
     def registry(self) -> Registry:
-        """What is not a job, kept in the same place."""
+        """Everything that is not a job (namespaces, tokens, topics ...), kept in the same place."""
         ...
 
     # --- the hot path
@@ -227,30 +233,34 @@ class Store(Protocol):
         ...
 
     async def give_back(self, lease: Lease) -> Moved:
-        """Undo a delivery that never reached its consumer: the old due_at, used - 1, attempt as it is.
+        """Undo a delivery that never reached its consumer: the job waits with its old due_at, used falls by one.
 
-        Ends as expired if it has passed expires_at. Atomic; not idempotent. Cost O(log n). Raises LeaseLost.
+        The attempt stays as it is. The job ends as expired if it has passed expires_at. Atomic; not idempotent. Cost
+        O(log n). Raises LeaseLost.
         """
         ...
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
-        """Send a job to the dead letters, reason "killed". Atomic; not idempotent. Cost O(log n). Raises
-        LeaseLost.
+        """Send a job to the dead letters, reason "killed". `error` is kept with the job unless empty.
+
+        Atomic; not idempotent. Cost O(log n). Raises LeaseLost.
         """
         ...
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
-        """Renew a lease for `ttr_ms` from now; answers its new end. Atomic; idempotent. O(log n). Raises
-        LeaseLost.
+        """Renew a lease for `ttr_ms` from now, and answer its new end.
+
+        Atomic; idempotent. Cost O(log n). Raises LeaseLost.
         """
         ...
 
     async def cancel(
         self, queue: Queue, ids: Sequence[str], *, finished: bool = False
     ) -> Sequence[Moved | StoreUnavailable | None]:
-        """Remove jobs by id from wherever they are: cancelled (reason "running" if leased), deleted if dead.
+        """Remove jobs by id from wherever they are. Events: cancelled (reason "running" if leased), deleted if dead.
 
-        `finished` says that a consumer without a lease is done with them: acked (reason "unfenced") for cancelled.
+        `finished` says that a consumer without a lease is done with them; the event is then acked (reason "unfenced")
+        instead of cancelled.
         StoreUnavailable as a value: only the part of the store that would have this job is down, or the store fell
         after it had removed others. Atomic per id. Idempotent: None where there is no such job. Cost O(log n) per id.
         """
@@ -259,19 +269,19 @@ class Store(Protocol):
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
     ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
-        """Change when waiting jobs are due. ExpiresBeforeDue where the job would expire first; None where there is
-        none.
+        """Change when waiting jobs are due.
 
-        Atomic per id. Idempotent with due_at. Cost O(log n) per id.
+        ExpiresBeforeDue where the job would expire first; None where there is no such job. Atomic per id. Idempotent
+        with due_at. Cost O(log n) per id.
         """
         ...
 
     async def reap(self, limit: int = 500) -> Reaped:
-        """Take back leases that ran out (as release with delay 0) and end expired jobs, in all queues, at most
-        `limit`.
+        """Take back leases that ran out (as release with delay 0) and end expired jobs, in all queues.
 
-        Events: lease_expired, dead, expired. Atomic per queue. Safe to run in many processes. Earliest first within a
-        queue. Cost O(log n) per job moved, plus O(1) per idle call, whatever the number of queues.
+        Moves at most `limit` jobs, earliest first within a queue. Events: lease_expired, dead, expired. Atomic per
+        queue. Safe to run in many processes. Cost O(log n) per job moved, plus O(1) per idle call, whatever the number
+        of queues.
         """
         ...
 
@@ -285,26 +295,25 @@ class Store(Protocol):
     # --- looking and administering
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        """The earliest due_at per queue, None where nothing waits or the queue is paused; expired jobs show until
-        ended.
+        """The earliest due_at per queue, None where nothing waits or the queue is paused.
 
-        O(1) per queue, one round trip.
+        Expired jobs count until they are ended. O(1) per queue, one round trip.
         """
         ...
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
         """Look at jobs in any state; None where there is none. A snapshot; moves nothing. Cost O(1) per id.
 
-        Answers for the first of the ids, at least one; fewer answers than ids say that the call ended at its bound.
+        Answers for the ids in order, for at least one; fewer answers than ids mean that the call ended at its bound.
         """
         ...
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Page through one state: ready by (priority, due_at, id); delayed by (due_at, id); leased by (lease_until,
-        id); dead
-        by (dead_at, id).
+        """Page through the jobs in one state.
 
-        A job that stays in the state throughout is seen exactly once. Moves nothing. Cost O(log n + limit).
+        Order: ready by (priority, due_at, id), delayed by (due_at, id), leased by (lease_until, id), dead by
+        (dead_at, id). A job that stays in the state throughout is seen exactly once. Moves nothing. Cost
+        O(log n + limit).
         """
         ...
 
@@ -319,9 +328,10 @@ class Store(Protocol):
         """What has happened in each queue. Moves nothing. Zeros for unknown queues. O(1) per queue, one round trip.
 
         Totals go with a purge of the whole queue, unless it is `kept`. A queue that is forgotten because it is idle
-        leaves them behind, and goes on counting if it is used again: for TOTAL_DAYS at least, or for a day if no more
-        than one job was ever accepted, as in the queue of one answer. Jobs of a store that was made before there were
-        totals count as accepted (and as delivered or dead, if they are that) when counting begins.
+        leaves its totals behind and goes on counting from them if it is used again. They stay for TOTAL_DAYS at least,
+        or for a day if at most one job was ever accepted, as in a queue that was made for a single reply. Jobs of a
+        store that is older than the totals count as accepted (and as delivered or dead, if they are that) when
+        counting begins.
         """
         ...
 
@@ -353,7 +363,7 @@ class Store(Protocol):
 
         By ids, or the `limit` longest dead (at most STEP_JOBS a call). Ids that are not dead are passed over. Atomic
         per call. StoreUnavailable as a value, after the jobs: one per part of the store that could not be asked. The
-        reason and last error go, the attributes stay. Cost O(log n) per job.
+        reason and the last error are cleared, the attributes stay. Cost O(log n) per job.
         """
         ...
 

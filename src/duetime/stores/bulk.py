@@ -1,8 +1,9 @@
 """Loading jobs by columns: how a table with millions of rows gets into a store.
 
-A row never becomes a Python object on the way: ids, bodies and times stay in Arrow arrays, and a store that can builds
-what it sends from those. Each step is one `Push` with if_exists=keep in all its effects: atomic, at most STEP_JOBS
-jobs, idempotent by its ids and, with a mark, once for as long as the mark lives. `open.open_bulk(url)` makes one.
+Ids, bodies and times come as Arrow arrays. The Redis loader builds its requests from these arrays without making a
+Python object per row; other stores get ordinary pushes. Each step is one `Push` with if_exists=keep in all its effects:
+atomic, at most STEP_JOBS jobs, idempotent by its ids and, with a mark, done once for as long as the mark lives.
+`open.open_bulk(url)` returns the loader of a store.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -51,7 +52,7 @@ class JobColumns(NamedTuple):
 
 
 class LoadStep(NamedTuple):
-    """Rows `first` to `last` - 1 of the columns, pushed at once. `distinct`: no id stands twice among them."""
+    """Rows `first` to `last` - 1 of the columns, pushed in one request. `distinct`: no id stands twice among them."""
 
     first: int
     last: int
@@ -60,9 +61,10 @@ class LoadStep(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What became of a step, now or when its mark was set. `moved` is empty if all were accepted, with `born`.
+    """What became of a step, in this call or (`repeated`) in the earlier one that set its mark.
 
-    `at` is the store's time of the push that did it.
+    `moved` is empty if all jobs were accepted with the same `born`. `at` is the store's time of the push that accepted
+    them.
     """
 
     step: LoadStep
@@ -81,7 +83,7 @@ class Loaded(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A step that the store refused; nothing of it was done, unless the error is one of an unknown outcome."""
+    """A step that the store refused; nothing of it was done, unless the error says that the outcome is unknown."""
 
     step: LoadStep
     error: DuetimeError
@@ -91,7 +93,7 @@ class Bulk(Protocol):
     def load(
         self, queue: Queue, columns: JobColumns, steps: Sequence[LoadStep], *, pace: Pace | None = None
     ) -> AsyncIterator[Loaded | Failed]:
-        """Push the steps, several under way at a time; an answer per step, in their order."""
+        """Push the steps and yield one answer per step, in their order. A store may have several under way."""
         ...
 
     async def ping(self) -> StoreInfo: ...
@@ -100,7 +102,7 @@ class Bulk(Protocol):
 
 
 class PlainBulk:
-    """For stores that take jobs as objects: the ordinary push, step by step."""
+    """The loader for stores that take jobs as objects: an ordinary push for each step, one after the other."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -122,7 +124,7 @@ class PlainBulk:
 
 
 def loaded(step: LoadStep, answer: Pushed | DuetimeError) -> Loaded | Failed:
-    """The answer to an ordinary push, as one to a step."""
+    """Turns the answer to an ordinary push into the answer to a step."""
     if isinstance(answer, DuetimeError):
         return Failed(step, answer)
     first = answer.jobs[0]

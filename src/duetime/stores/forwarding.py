@@ -1,9 +1,9 @@
-"""The base of stores that wrap another one: each verb goes through one hook to the store within.
+"""The base of stores that wrap another store: every verb passes through `_call`, which a wrapper overrides.
 
-class Slow(ForwardingStore):
-    async def _call(self, verb, call, *args, **options):
-        await asyncio.sleep(1)
-        return await call(*args, **options)
+    class Slow(ForwardingStore):
+        async def _call(self, verb, call, *args, **options):
+            await asyncio.sleep(1)
+            return await call(*args, **options)
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 class ForwardingStore:
-    """Keeps the Store protocol. The registry, wakeups and close do not pass the hook."""
+    """Implements the Store protocol. The registry, `wakeups` and `close` do not pass through `_call`."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
 
     async def _call(self, verb: str, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        """`call` is the verb of the store within."""
+        """`call` is the method `verb` of the wrapped store."""
         return await call(*args, **options)
 
     @property

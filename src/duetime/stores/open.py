@@ -1,7 +1,7 @@
-"""A URL chooses the store.
+"""`open_store(url)` opens the store that a URL names.
 
-The only module that knows concrete stores. Drivers are optional: they are imported inside their branch, and a
-missing one is named together with the extra that brings it.
+This is the only module that imports concrete stores. Drivers are optional: each is imported inside its branch, and the
+error for a missing one names the extra that installs it.
 
     memory:                                          this process only
     sqlite:///var/lib/duetime/jobs.db                one file, several processes
@@ -77,16 +77,19 @@ async def open_bulk(url: str) -> Bulk:
 
 
 def cursor_at(url: str, due_at: int) -> str | None:
-    """Where in `list_jobs` of delayed jobs those due from here on begin, for readers that share the work.
+    """The cursor from which `list_jobs` of delayed jobs lists those due at `due_at` or later.
 
-    None where a listing can only begin at its beginning: a group of stores goes member by member.
+    Readers that share the work of listing a queue begin there. None for a group of stores, which lists member by member
+    and has no such cursor.
     """
     return f"0:{due_at}:" if url.partition(":")[0] in SCHEMES and not url.startswith("group:") else None
 
 
 def _sqlite_parts(url: str) -> tuple[str, str, int | None]:
-    """The path, absolute after three slashes; `?synchronous=`, which is SQLite's own and FULL by default; `?reserve=`,
-    the bytes that pushes leave free on the disk.
+    """Path, synchronous and reserve of a SQLite URL.
+
+    The path is absolute after three slashes. `?synchronous=` is SQLite's own setting, FULL by default. `?reserve=` is
+    the number of bytes that pushes leave free on the disk.
     """
     parts = urlsplit(url)
     if parts.netloc:

@@ -1,7 +1,8 @@
-"""What was pushed although its request failed.
+"""Jobs that were pushed although their request failed.
 
-The jobs of one request to a group of stores live on several members, and one of them may fail. The request is answered
-with its error then; what the others took is remembered with the error, so that the journal hears of it.
+The jobs of one request to a group of stores live on several members, and one of them may fail. The answer to the
+request is then that member's error. The jobs that the other members took are kept with the error, so that the journal
+can record them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from duetime.errors import DuetimeError
 from duetime.stores.base import Push, Pushed
 
 Parts = Sequence[tuple[Sequence[int], Pushed]]
-"""Places of jobs in a request, and the answer for these."""
+"""Pairs of the positions of some jobs in a request and the answer for these jobs."""
 
 _PARTS = "_pushed_parts"
 
@@ -25,7 +26,7 @@ def with_parts(error: DuetimeError, parts: Parts) -> DuetimeError:
 def pushed_parts(
     requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
 ) -> tuple[Sequence[Push], Sequence[Pushed | DuetimeError]]:
-    """The same, with each request that was done in part replaced by the parts that were done."""
+    """The same requests and answers, but a request that was done in part is replaced by the parts that were done."""
     if not [answer for answer in answers if isinstance(answer, DuetimeError) and hasattr(answer, _PARTS)]:
         return requests, answers
     found: list[tuple[Push, Pushed | DuetimeError]] = []
@@ -39,7 +40,7 @@ def pushed_parts(
 
 
 def part_of(request: Push, places: Sequence[int]) -> Push:
-    """The jobs at these places, with the request's mark."""
+    """The same request with only the jobs at these positions."""
     if len(places) == len(request.jobs):
         return request
     return replace(request, jobs=[request.jobs[place] for place in places])

@@ -1,8 +1,8 @@
-"""The registry contract: what is not a job.
+"""The registry contract: how a store keeps everything that is not a job.
 
-Namespaces, tokens, limits, topics, users, alerts are records: a kind, a key, opaque bytes and the version of their
-last write. Each write bumps the registry's one version and announces it, so that a process follows all changes with
-`changes(since)`. Counters stand beside the records; they carry no version and announce nothing.
+Namespaces, tokens, limits, topics, users and alerts are records: a kind, a key, opaque bytes and the version of their
+last write. Each write raises the registry's one version and announces it, so that a process follows all changes with
+`changes(since)`. Counters are kept beside the records; they carry no version and announce nothing.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,14 +19,14 @@ class Record(Struct, frozen=True):
 
 
 MAX_TOMBSTONES = 500
-"""Deletions that a registry remembers: the last ones, each key once."""
+"""How many deletions a registry remembers: the latest ones, each key once."""
 
 
 class Changes(Struct, frozen=True):
     """Everything written after `since`: the records as they are now, and the (kind, key) of those that are gone.
 
-    `whole`: more was deleted since then than the registry remembers. The records are all there are, and whatever else
-    the caller knows is gone.
+    `whole`: more was deleted since then than the registry remembers. `records` then holds every record there is, and
+    any other record that the caller knows is gone.
     """
 
     version: int
@@ -48,15 +48,16 @@ class Registry(Protocol):
         ...
 
     async def put(self, kind: str, key: str, value: bytes, *, if_version: int | None = None) -> Record:
-        """Write a record. `if_version=0`: only if there is none; another number: only if that is its version.
+        """Write a record. With `if_version=0` only if there is none, with another number only if that is its version.
 
         Atomic; idempotent without if_version. Raises VersionConflict.
         """
         ...
 
     async def delete(self, kind: str, key: str, *, if_version: int | None = None) -> bool:
-        """Remove a record; False if there was none (no new version then). Atomic; idempotent. Raises
-        VersionConflict.
+        """Remove a record; False if there was none, and then the version does not rise.
+
+        Atomic; idempotent. Raises VersionConflict.
         """
         ...
 
@@ -67,14 +68,15 @@ class Registry(Protocol):
     async def changes(self, since: int = 0) -> Changes:
         """What changed after version `since`, and the version to ask from next time. Each key once.
 
-        Of deletions the last MAX_TOMBSTONES are remembered; who asks from before them gets everything, `whole`.
+        The last MAX_TOMBSTONES deletions are remembered; a caller that asks from before them gets every record, and
+        `whole` is set.
         """
         ...
 
     def watch(self) -> AsyncIterator[int]:
-        """The registry's version, on the first step, on every reconnect and after writes by any process.
+        """The registry's version: once at the start, after every reconnect and after writes by any process.
 
-        A hint: versions may be skipped. Ask `changes` for what it means.
+        A hint: versions may be skipped. Call `changes` to learn what was written.
         """
         ...
 
@@ -86,5 +88,5 @@ class Registry(Protocol):
         ...
 
     async def counters(self, prefix: str = "") -> Mapping[str, int]:
-        """All live counters whose name starts so."""
+        """All live counters whose name starts with `prefix`."""
         ...

@@ -1,14 +1,16 @@
-"""The mark under which a lost job is put back: once for each incarnation and attempt, however many try."""
+"""The mark under which a lost job is pushed again: once per born and attempt, however many processes try."""
 
 from duetime.job import NewJob
 from duetime.stores.base import Mark
 
 REPAIR_LIFE_MS = 86_400_000
-"""Whoever wants to put a job back must have looked at the store within this time."""
+"""A repair must be based on a look at the store that is younger than this: after this time its mark is gone."""
 
 
 def repair_mark(job: NewJob) -> Mark | None:
-    """None for a job that is new. The name begins with a slash: what stands before it would be a batch's name."""
+    """None for a new job. The name begins with a slash, so that it never equals the mark of a batch: that one begins
+    with the batch's name.
+    """
     if not job.born:
         return None
     return Mark(f"/repair/{job.born}/{job.attempt}/{job.id}", b"", REPAIR_LIFE_MS)

@@ -1,6 +1,6 @@
-"""One queue of the reference store: where its jobs stand, and the rules by which they move.
+"""One queue of the reference store: where its jobs are, and the rules by which they move.
 
-Plain functions and data without any waiting; `memory.py` puts the contract's verbs on top of it.
+These are plain functions and data, and nothing here awaits; `store.py` builds the contract's verbs from them.
 """
 
 from bisect import bisect_left, insort
@@ -54,7 +54,7 @@ Index = list[tuple[int, str]]
 
 @dataclass
 class StoredJob:
-    """A job as the store holds it. `sort_at` is where it stands in its place's index."""
+    """A job as the store holds it. `place` says which index it is in, `sort_at` is its instant there."""
 
     id: str
     body: bytes
@@ -94,19 +94,21 @@ class MemoryQueue:
     held_at: int = 0
     expired: int = 0
     totals: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
-    """By UTC day, counted from the epoch; day 0 is the sum of those that are no longer kept one by one."""
+    """By UTC day, counted from the epoch; day 0 holds the sum of the days that are no longer kept one by one."""
     known: bool = False
 
     def count(self, what: str, now: int) -> None:
         self.totals.setdefault(now // DAY_MS, Counter())[what] += 1
 
     def is_idle(self, now: int) -> bool:
-        """Nothing keeps it from being forgotten."""
+        """Whether the reaper may forget the queue."""
         unused = max(self.used_at, self.held_at) + IDLE_MS <= now
         return unused and not self.jobs and self.rules == QueueRules()
 
     def note_use(self, now: int) -> None:
-        """Before each verb: one that ends the last job is the last that finds the queue with jobs."""
+        """Called before each verb. The verb that ends the last job is the last one that finds jobs here, so `held_at`
+        is then the time at which the queue became empty.
+        """
         if self.jobs:
             self.held_at = now
         else:
@@ -132,13 +134,15 @@ class MemoryQueue:
             insort(self.ttl, (job.expires_at, job.id))
 
     def take(self, job: StoredJob) -> None:
-        """Out of its place, to be put into another one in the same step."""
+        """Take a job out of its place; the same step must put it into another one or forget it."""
         _remove(self.index_of(job), (job.sort_at, job.id))
         if job.place == WAITING and job.expires_at:
             _remove(self.ttl, (job.expires_at, job.id))
 
     def forget(self, job: StoredJob) -> None:
-        """The end of a job that is out of its place. Whatever the clock does, its born never comes again."""
+        """End a job that is out of its place. The floor rises to its born, so that no later job gets that born, even
+        if the clock steps back.
+        """
         del self.jobs[job.id]
         self.floor = max(self.floor, job.born)
 
@@ -157,7 +161,7 @@ class MemoryQueue:
         self.put(job, WAITING, due_at)
 
     def die(self, job: StoredJob, now: int, reason: Reason) -> Moved:
-        """To the dead letters; the job must be out of its place."""
+        """Put a job among the dead letters; it must be out of its place."""
         job.expires_at = 0
         job.reason = reason
         self.put(job, DEAD, now)
@@ -174,7 +178,7 @@ class MemoryQueue:
         return Moved(Event.EXPIRED, job.id, job.born, job.attempt)
 
     def back_to_waiting(self, job: StoredJob, now: int, due_at: int, event: Event) -> Moved:
-        """A job that was leased waits again, or ends. It must be out of its place."""
+        """Let a job that was leased wait again, or end it; it must be out of its place."""
         if event is not Event.GIVEN_BACK and job.out_of_tries():
             return self.die(job, now, Reason.TRIES)
         if job.expires_at and max(now, due_at) > job.expires_at:
@@ -387,7 +391,7 @@ def totals(line: MemoryQueue, now: int) -> QueueTotals:
 
 
 def places(line: MemoryQueue, state: State, now: int, *, expired: bool = False) -> Iterable[tuple[int, int, str]]:
-    """Sort keys (priority where it matters, instant, id) of the jobs in a state; on demand with those that expired."""
+    """Sort keys (priority where it matters, instant, id) of the jobs in a state. `expired` includes expired jobs."""
     match state:
         case State.LEASED:
             return [(0, *entry) for entry in line.leases]

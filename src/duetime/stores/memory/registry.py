@@ -1,4 +1,4 @@
-"""The reference registry, beside the reference store."""
+"""The registry of the reference store, in one process's memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The reference store: the contract in plain Python, in one process's memory.
 
 Other stores are compared with this one, answer by answer, so it is written to be read. It is also the store for users'
-own tests. One event loop, no awaits inside a verb: every verb is atomic by nature.
+own tests. It runs in one event loop and no verb awaits anything, so every verb is atomic.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class MemoryStore:
         return line
 
     def _leased(self, lease: Lease) -> tuple[MemoryQueue, StoredJob]:
-        """The line and job of a lease that is held, or LeaseLost."""
+        """The queue and the job of a lease that is held. Raises LeaseLost."""
         line = self._line(lease.queue)
         job = line.jobs.get(lease.id)
         if job is None or job.place != LEASED or (job.born, job.attempt) != (lease.born, lease.attempt):
