@@ -1,6 +1,6 @@
-"""Connections to a SQLite file: how one is opened and upgraded, how it waits for the lock, how its errors read.
+"""Connections to a SQLite file: opening and upgrading it, waiting for its lock, translating its errors.
 
-Everything here blocks and runs in the threads of `sqlite_thread.py`. Only this module knows SQLite's error codes.
+Everything here blocks and runs in the threads of `threads.py`. Only this module knows SQLite's error codes.
 """
 
 import fcntl
@@ -20,8 +20,8 @@ QUERIES = load_queries("sqlite")
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 WRITER_CACHE_KIB = 32_768
 READER_CACHE_KIB = 8_192
-"""Pages that a connection keeps in memory: what a process grows by as the file does. A reader loses its own with each
-commit of another connection, so a large one is of no use to it."""
+"""How much of the file a connection caches in memory, at most. A reader's cache is emptied by each commit of another
+connection, so a large one is of no use to it."""
 
 _RETRY_MS = (1, 5)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -45,7 +45,7 @@ def connect(
 ) -> sqlite3.Connection:
     """A connection that never begins a transaction by itself and never waits for a lock inside SQLite.
 
-    To open it waits until the deadline: whoever is the first or the last at a file holds all of it for a moment.
+    Opening is tried until the deadline: the first and the last connection of a file lock all of it for a moment.
     """
     return retry_while_busy(lambda: _connect(path, synchronous, checkpoint_pages, read_only), deadline)
 
@@ -73,19 +73,19 @@ def check_synchronous(word: str) -> str:
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """The error's kind without its detail; -1 if SQLite itself had no part in it."""
+    """SQLite's error code without its extension; -1 if the error does not come from SQLite itself."""
     code = getattr(error, "sqlite_errorcode", None)
     return -1 if code is None else code & 0xFF
 
 
 def lacks_room(error: sqlite3.Error) -> bool:
-    """Also where SQLite could not extend the memory that its connections share, which is a file beside the log."""
+    """Whether the disk is full. SQLite also says so when it cannot extend the file of memory shared by connections."""
     code = getattr(error, "sqlite_errorcode", None)
     return primary_code(error) == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
 
 
 def checkpoint(connection: sqlite3.Connection) -> bool:
-    """Move the log into the file, so that it begins anew in the room that it has; False if that is not possible now."""
+    """Move the log into the file, so that its room is used again; False if that is not possible now."""
     try:
         busy, log, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     except sqlite3.OperationalError:
@@ -94,7 +94,7 @@ def checkpoint(connection: sqlite3.Connection) -> bool:
 
 
 def translate(error: sqlite3.Error, *, committing: bool = False) -> DuetimeError:
-    """The contract's word for a driver error. While committing, an error of the disk leaves the outcome open."""
+    """The contract's error for a driver error. While committing, an error of the disk leaves the outcome unknown."""
     code = primary_code(error)
     if lacks_room(error):
         return StoreFull(f"the SQLite file cannot grow: {error}")
@@ -111,7 +111,10 @@ def _retry_pause_s() -> float:
 
 
 def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
-    """SQLite's own busy handler sleeps up to 100 ms at a time, far beyond what a due job should wait."""
+    """Repeat `attempt` while the file is locked, until the deadline.
+
+    SQLite's own busy handler sleeps up to 100 ms at a time, far longer than a due job should wait.
+    """
     while True:
         try:
             return attempt()
@@ -125,8 +128,8 @@ class Turnstile:
     """Lets processes that write to one file take turns.
 
     A process that commits and begins again at once would hardly ever leave a gap for one that retries every few
-    milliseconds. So whoever wants to begin first takes this lock and holds it until it has begun: the one that just
-    committed finds it taken and waits behind. The lock is advisory and goes with the process.
+    milliseconds. So a process takes this lock before it begins a transaction and holds it until it has begun: the
+    process that just committed finds the lock taken and waits. The lock is advisory and ends with the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -146,7 +149,7 @@ class Turnstile:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    return None  # whoever holds it may have stopped; SQLite's own lock still decides
+                    return None  # the process that holds it may be stopped; SQLite's own lock still decides
             time.sleep(_retry_pause_s())
 
     def close(self) -> None:

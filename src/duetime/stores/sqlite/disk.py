@@ -1,9 +1,10 @@
-"""Room on the disk of a SQLite file: where pushes end, and what is kept back so that deliveries and acks go on.
+"""Room on the disk of a SQLite file: pushes are refused before it is full, so that deliveries and acks go on.
 
-Also a step that removes jobs needs room: it goes into SQLite's log first, and when the log goes into the file, that may
-have to grow. On a disk that is full to the last byte neither is possible. So pushes are refused while there is still
-some room, and for the case that other programs take the rest there is ballast: a file beside the jobs that is removed
-when SQLite finds no room. It is written anew before the next push. Called in the writer's thread.
+A step that removes jobs needs room too: it is written to SQLite's log first, and when the log is moved into the file,
+the file may have to grow. On a disk that is full to the last byte neither is possible. So pushes are refused while
+there is still some room. In case other programs take the rest, there is ballast: a file beside the jobs that is deleted
+when SQLite finds no room. The next push writes it anew. Everything here is called in the writer's thread, except at
+the opening and the closing of the store.
 """
 
 import os
@@ -16,17 +17,18 @@ MOST_RESERVE = 64 * 1_048_576
 LEAST_BALLAST = 128 * 1024
 PAGE_BYTES = 4096
 CHECKPOINT_PAGES = 4000
-"""About 16 MiB of log before it goes into the file: large enough to gather many writes of the same pages."""
+"""The log is moved into the file at about 16 MiB: large enough to gather many writes of the same pages."""
 
 
 class DiskReserve:
-    """`reserve` bytes stay free for all but pushes; None takes 64 MiB, on a small disk an eighth; 0 keeps nothing.
+    """Pushes leave `reserve` bytes of the disk free. None means 64 MiB, or an eighth of a small disk; 0 means nothing.
 
-    A quarter of it bounds the log, and the ballast, which is as large as the log: so the log always fits into the file.
+    The log is moved into the file when it reaches a quarter of the reserve at the latest. The ballast is about as large
+    as the log has been, so that deleting it makes room for moving the log into the file.
     """
 
     def __init__(self, path: Path, reserve: int | None) -> None:
-        # Plain text, because each push asks for all three.
+        # Strings are cheaper here than Path objects: every push uses all three.
         self._folder, self._log, self._ballast = str(path.parent), f"{path}-wal", f"{path}-ballast"
         if reserve is None:
             disk = os.statvfs(self._folder)
@@ -36,7 +38,7 @@ class DiskReserve:
         self.checkpoint_pages = min(CHECKPOINT_PAGES, max(pages, 16)) if reserve else CHECKPOINT_PAGES
 
     def refusal(self) -> StoreFull | None:
-        """Why nothing may be added now, if so. A few microseconds, unless the ballast has to be written."""
+        """The error for a push if nothing may be added now. Takes microseconds, unless the ballast must be written."""
         if not self._reserve:
             return None
         disk = os.statvfs(self._folder)
@@ -50,14 +52,14 @@ class DiskReserve:
         )
 
     def release(self) -> bool:
-        """Give the ballast's room to whoever needs it; False if there is none."""
+        """Delete the ballast to make room; False if there is none."""
         with suppress(FileNotFoundError):
             os.unlink(self._ballast)
             return True
         return False
 
     def keep_what_is_left(self) -> None:
-        """The log is gone with its last connection, and there must be room for the next one."""
+        """Called after the close: SQLite deletes the log with its last connection, and the next log needs room."""
         if self._reserve and (missing := self._missing()):
             self._keep(missing)
 
@@ -71,7 +73,7 @@ class DiskReserve:
         try:
             with open(self._ballast, "ab", buffering=0) as file:
                 while missing > 0:
-                    # Noise, because some file systems compress.
+                    # Random bytes, because some file systems compress.
                     missing -= file.write(os.urandom(min(missing, LEAST_BALLAST)))
         except OSError:
             return False

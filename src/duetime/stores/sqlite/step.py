@@ -1,4 +1,4 @@
-"""A step on a SQLite connection: lists travel as JSON, one writer at a time is all the locking there is."""
+"""A step on a SQLite connection: lists are passed as JSON, and nothing is locked, because SQLite has one writer."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4
 
 
 class SqliteStep(Step):
-    """Its transaction is the writer's, or a snapshot of the reader."""
+    """Runs in the writer's transaction or on the reader's snapshot."""
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class SqliteStep(Step):
         return self.fetch_one("new_queue")[0]
 
     def lock_name(self, queue: Queue) -> None:
-        """The transaction is the only one that writes; so for the other locks."""
+        """Neither this nor the other locks have anything to do: no other transaction writes at the same time."""
 
     def lock_registry(self) -> None: ...
 
@@ -93,7 +93,7 @@ class SqliteStep(Step):
         return self.fetch_one("count_held", queue=line.id, leases=fences)[0]
 
     def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """In as few statements as fixed sizes allow, so that each of them stays prepared."""
+        """Uses statements for a few fixed numbers of rows, so that each of them stays prepared."""
         start = 0
         for size, insert in _INSERTS:
             while len(rows) - start >= size:

@@ -1,7 +1,7 @@
 """The default store: one SQLite file, several processes.
 
-A writer thread shares each transaction among all callers of the moment, a reader thread answers questions from
-snapshots, datagram sockets beside the file wake the other processes. The verbs are those of `stores/sql`.
+A writer thread runs the steps of concurrent callers in one transaction, a reader thread answers questions from
+snapshots, and datagram sockets beside the file wake the other processes. The verbs are those of `stores/sql`.
 """
 
 import shutil
@@ -147,7 +147,7 @@ class SqliteStore(SqlStore):
         return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, now, disk.total - disk.free, disk.total)
 
     async def check(self) -> Sequence[str]:
-        """What the rows say means something only in a file that is whole."""
+        """The rows are checked only if SQLite finds the file itself sound."""
         findings = await self._read(lambda step: step.fetch("check_file"))
         return [f"the file: {finding}" for (finding,) in findings if finding != "ok"] or await super().check()
 
@@ -161,7 +161,7 @@ class SqliteStore(SqlStore):
 
 
 def _real_path(path: str | Path) -> Path:
-    """The same for every process, however it was named there."""
+    """The same path in every process, whatever links or relative path it was opened by."""
     return Path(path).resolve()
 
 
@@ -173,7 +173,7 @@ def _disk_of(path: Path, reserve: int | None) -> DiskReserve:
 
 
 def _beside(path: Path) -> tuple[Turnstile, Mailboxes]:
-    """What the processes on a file share: their turns to write, and their mailboxes."""
+    """Opens what the processes on a file share: the lock for their turns to write, and the folder of mailboxes."""
     folder = path.with_name(path.name + "-wake")
     try:
         folder.mkdir(exist_ok=True)

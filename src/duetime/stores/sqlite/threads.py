@@ -1,9 +1,9 @@
-"""Threads that own one connection each and run operations for coroutines.
+"""Threads that own one SQLite connection each and run operations for coroutines.
 
-The writer takes whatever waits into one transaction, queue by queue in turn, so that concurrent callers share one
-fsync; a caller hears of its result only after COMMIT, and so an operation on many jobs begins a transaction.
-An operation that fails takes back only what it did itself. The reader runs each operation on a fresh snapshot, so that
-a caller sees what it has written.
+The writer takes the waiting operations into one transaction, queue by queue in turn, so that concurrent callers share
+one fsync. A caller gets its result only after COMMIT, so an operation on many jobs is never added to a transaction that
+others have begun. An operation that fails undoes only its own changes. The reader runs each operation on a fresh
+snapshot, so that a caller sees what it has written.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from duetime.stores.sqlite.wake import News, news_of
 log = logging.getLogger("duetime.sqlite")
 
 MAX_OPERATIONS = 256
-"""Per transaction ..."""
+"""The most operations that share a transaction."""
 MAX_TRANSACTION_S = 0.02
-"""... which takes in no further operation after this long, so that nobody waits for long behind it."""
+"""A transaction takes in no further operation after this time, so that no caller waits long for its COMMIT."""
 
 T = TypeVar("T")
 
 
 class PendingStep:
-    """An operation on its way through a thread."""
+    """An operation that a caller waits for, from its request to its result."""
 
     __slots__ = ("adds", "error", "future", "is_big", "operation", "queue", "result", "step")
 
@@ -58,7 +58,7 @@ class PendingStep:
         self.step: SqliteStep | None = None
 
     def resolve(self) -> None:
-        """In the caller's loop. A caller that was cancelled no longer listens."""
+        """Called in the caller's loop. A caller that was cancelled gets no result."""
         if self.future.done():
             return
         if self.error is None:
@@ -83,22 +83,22 @@ class WaitingLines:
         self._lines.setdefault(call.queue, deque()).append(call)
 
     def take(self, *, small: bool = False) -> PendingStep | None:
-        """The next one. `small`: big ones, and those that wait behind them, stay where they are."""
+        """The next operation. With `small`, a line whose first operation is big is passed over."""
         for queue, line in self._lines.items():
             if not (small and line[0].is_big):
                 call = line.popleft()
                 del self._lines[queue]
                 if line:
-                    self._lines[queue] = line  # as the last one
+                    self._lines[queue] = line  # the line goes to the end
                 return call
         return None
 
 
 class DatabaseThread:
-    """Owns a connection from `start` to `close`; both, and `run`, are for coroutines of one loop.
+    """Owns a connection from `start` to `close`. Coroutines of one event loop call `start`, `run` and `close`.
 
-    The thread outlives every error of an operation, and a caller that is cancelled: if its operation has not begun it
-    never will, otherwise it takes effect unheard.
+    No error of an operation ends the thread. When a caller is cancelled, its operation is skipped if it has not begun;
+    otherwise it takes effect and its result is dropped.
     """
 
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], clock: Clock) -> None:
@@ -122,7 +122,7 @@ class DatabaseThread:
     ) -> T:
         """Run an operation for `queue` on up to so many `jobs`.
 
-        One that `adds` jobs gets none of the room that is kept back for the others.
+        An operation that `adds` jobs gets none of the disk room that is kept back for the others.
         """
         if self._closing:
             raise StoreUnavailable("the store is closed")
@@ -131,7 +131,7 @@ class DatabaseThread:
         return await future
 
     async def close(self) -> None:
-        """Finish what was asked for so far, then let go. Idempotent."""
+        """Finish the operations that were asked for so far, then close the connection. Idempotent."""
         if self._thread.ident is None:
             self._closing = True
             return
@@ -156,7 +156,7 @@ class DatabaseThread:
             while (call := self._next()) is not None:
                 self._serve(connection, call)
         except BaseException as error:
-            # A mistake of ours: better a store that is closed than callers that wait for ever.
+            # This is a bug of ours: better a store that is closed than callers that wait for ever.
             self._fail(StoreUnavailable(f"the store's thread has ended: {error!r}", unknown=True), self._running)
             raise
         finally:
@@ -166,21 +166,23 @@ class DatabaseThread:
             self._post(_settle, self._closed, None)
 
     def _serve(self, connection: sqlite3.Connection, first: PendingStep) -> None:
-        """One transaction for one call."""
+        """Run one call in a transaction of its own."""
         self._transact(connection, iter((first,)))
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        """Start a transaction, waiting for others at need; sqlite3.Error if it cannot be."""
+        """Start a transaction, waiting for other processes at need. Raises sqlite3.Error."""
         raise NotImplementedError
 
     def _before_commit(self, connection: sqlite3.Connection, steps: Sequence[SqliteStep]) -> None:
-        """Last words inside the transaction."""
+        """Called as the last thing inside the transaction."""
 
     def _after_commit(self, steps: Sequence[SqliteStep]) -> None:
-        """The transaction holds and its callers know."""
+        """Called after COMMIT, when the results are on their way to the callers."""
 
     def _make_room(self, connection: sqlite3.Connection, attempt: int) -> bool:
-        """Outside a transaction, after `attempt` failed ones: whether there may be room for a step now."""
+        """Called after a transaction that found no room; `attempt` is how often it was repeated before. True if it is
+        worth another try.
+        """
         return False
 
     def _transact(self, connection: sqlite3.Connection, calls: Iterator[PendingStep], attempt: int = 0) -> None:
@@ -191,7 +193,7 @@ class DatabaseThread:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             self._fail(translate(error), calls)
-            # Whoever waits has waited just as long: it would not be better off with another timeout.
+            # The callers that wait have waited just as long: another timeout would not help them.
             return self._fail_waiting(translate(error))
         try:
             for call in calls:
@@ -227,7 +229,9 @@ class DatabaseThread:
     def _start_over(
         self, connection: sqlite3.Connection, calls: list[PendingStep], error: DuetimeError, attempt: int
     ) -> None:
-        """A transaction came to nothing. Where only room is missing, those that need little of it shall not suffer."""
+        """Handle a transaction that failed. If only room is missing, each operation is tried alone, so that those that
+        need little room succeed.
+        """
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         if not isinstance(error, StoreFull):
@@ -242,13 +246,13 @@ class DatabaseThread:
         return None
 
     def _next(self) -> PendingStep | None:
-        """Waits for an operation; None after the last one."""
+        """Wait for an operation; None after the last one."""
         while not (call := self._next_waiting()) and not self._is_last:
             self._take_in(self._inbox.get())
         return call
 
     def _next_waiting(self, *, small: bool = False) -> PendingStep | None:
-        """One of those that were asked for until now, if there is one."""
+        """The next of the operations that were asked for until now, None if there is none."""
         while not self._inbox.empty():
             self._take_in(self._inbox.get())
         return self._lines.take(small=small)
@@ -273,13 +277,13 @@ class DatabaseThread:
         self._post(_resolve_all, calls)
 
     def _post(self, callback: Callable[..., object], *arguments: object) -> None:
-        # A closed loop refuses with RuntimeError: nobody is left to hear it.
+        # A closed loop raises RuntimeError; then no caller is left to hear the result.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
 
 
 class WriterThread(DatabaseThread):
-    """The one writer of this process; `announce` is called in the thread, after the callers know."""
+    """The one writer of this process. It calls `announce` in its thread, after the results went to the callers."""
 
     def __init__(
         self,
@@ -303,7 +307,7 @@ class WriterThread(DatabaseThread):
         """Calls that share the transaction of the first one."""
         deadline = time.monotonic() + MAX_TRANSACTION_S
         for _ in range(MAX_OPERATIONS - 1):
-            # A big one begins the next transaction: those who are in this one need not wait for it.
+            # A big operation begins the next transaction, so that the callers in this one need not wait for it.
             if time.monotonic() >= deadline or (call := self._next_waiting(small=True)) is None:
                 return
             yield call
@@ -312,7 +316,7 @@ class WriterThread(DatabaseThread):
         self._turnstile.begin(connection, time.monotonic() + self._lock_timeout_s)
 
     def _make_room(self, connection: sqlite3.Connection, attempt: int) -> bool:
-        """First the log begins anew in the room it has, then the ballast goes."""
+        """First try to move the log into the file, so that its room is used again; then delete the ballast."""
         if attempt == 0 and checkpoint(connection):
             return True
         if attempt > 1 or not self._disk.release():
@@ -360,7 +364,7 @@ def _settle(future: "asyncio.Future[None]", error: BaseException | None) -> None
 
 
 def _public(error: BaseException) -> BaseException:
-    """What a caller gets to see: no driver's error leaves the store."""
+    """The error that the caller gets: no error of the driver leaves the store."""
     match error:
         case sqlite3.Error():
             return translate(error)

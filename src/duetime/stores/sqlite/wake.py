@@ -1,9 +1,9 @@
-"""How processes on one file wake each other.
+"""How processes that share one SQLite file wake each other.
 
-Each process that listens has a datagram socket in a folder beside the file; whoever commits something worth waking
-for sends it to all of them. Datagrams get lost (a full buffer, a process that cannot bind), so every announcing
-transaction carries the next number of a count kept in the file: a listener looks at that count every 50 ms, and a
-number that it has not heard means "look everywhere".
+Each process that listens has a datagram socket in a folder beside the file; a process that commits something worth
+waking for sends it to all of these sockets. Datagrams get lost (a full buffer, a process that cannot bind), so every
+announcing transaction carries the next number of a count kept in the file: a listener looks at that count every 50 ms,
+and a number that it has not heard means "look everywhere".
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from duetime.stores.sql.wake import WakeHub
 
 POLL_S = 0.05
 MAX_WAKES = 64
-"""More in one transaction are announced as "look everywhere", so that a datagram stays small."""
+"""A transaction with more wakes than this announces "look everywhere", so that the datagram stays small."""
 
 _SUFFIX = ".sock"
 _PROC = Path("/proc/self/fd")
@@ -56,7 +56,7 @@ class Mailboxes:
         self._own_name = ""
 
     def bind(self) -> socket.socket | None:
-        """This process's own mailbox; None where the system refuses one, and then only the poll wakes us."""
+        """Open this process's own mailbox. None where the system refuses one; then only the poll wakes this process."""
         name = f"{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
         box = _datagram_socket()
         try:
@@ -74,7 +74,7 @@ class Mailboxes:
             self.own, self._own_name = None, ""
 
     def send(self, news: News) -> None:
-        """To every other process that listens; whoever cannot take it finds out by the count in the file."""
+        """Send to every other process that listens; one that cannot take it finds out by the count in the file."""
         names = [name for name in self._names() if name != self._own_name]
         payload = _encode(news) if names else b""
         for name in names:
@@ -98,7 +98,7 @@ class Mailboxes:
             self._directory = -1
 
     def _address(self, name: str) -> str:
-        # A socket's path has at most 108 bytes; the folder's may be longer, its number never is.
+        # A socket's path has at most 108 bytes. The folder's path may be longer, so its file descriptor stands for it.
         return f"{_PROC}/{self._directory}/{name}" if _PROC.exists() else str(self._folder / name)
 
     def _remove(self, name: str) -> None:
@@ -113,14 +113,16 @@ def _datagram_socket() -> socket.socket:
 
 
 class Meta(Struct, frozen=True):
-    """The counts in the file."""
+    """The counts that are kept in the file."""
 
     wakes: int
     registry_version: int
 
 
 class SqliteWakeHub(WakeHub):
-    """`look` answers the counts if the file may have changed since it was last asked, else None."""
+    """`look(always)` reads the counts in the file. Unless `always`, it answers None if the file has not changed since
+    the last look.
+    """
 
     def __init__(self, mailboxes: Mailboxes, look: Callable[[bool], Awaitable[Meta | None]]) -> None:
         super().__init__()
@@ -151,14 +153,14 @@ class SqliteWakeHub(WakeHub):
     # --- news
 
     def announce(self, news: News) -> None:
-        """In the writer's thread: to the other processes, and to whoever listens in this one."""
+        """Called in the writer's thread: tell the other processes and the listeners in this one."""
         if self._poller is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.hear, news)
         self._mailboxes.send(news)
 
     def hear(self, news: News) -> None:
-        """From a datagram, or from this process's own writer."""
+        """Called in the loop with news from a datagram or from this process's own writer."""
         self._count(news.number)
         self._see_version(news.registry_version)
         for wake in news.wakes:
@@ -167,7 +169,7 @@ class SqliteWakeHub(WakeHub):
     def _receive(self, box: socket.socket) -> None:
         with suppress(BlockingIOError):
             while True:
-                # Whatever else may write to our socket is not news; the count in the file tells what is missing.
+                # A datagram of another program is ignored; the count in the file shows whether news were missed.
                 with suppress(msgspec.MsgspecError):
                     self.hear(_decode(box.recv(65_536)))
 
