@@ -1,1 +1,1 @@
-"""PostgreSQL: several processes, one database."""
+"""The PostgreSQL store: one database, shared by processes on several machines."""

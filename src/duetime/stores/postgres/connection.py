@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: how the URL reads, how the tables are made and upgraded, how errors read.
+"""Connections to PostgreSQL: reading the URL, making and upgrading the tables, translating errors.
 
 Everything here blocks and runs in threads. Only this module knows PostgreSQL's error codes.
 """
@@ -25,10 +25,11 @@ Connection = psycopg.Connection[Any]
 LOCK_TIMEOUT_S = 5
 """How long a call waits for another process's transaction before StoreUnavailable."""
 CONNECTIONS = 8
-"""Per process, and one each for hearing and for sending wakes."""
+"""Connections per process that run steps. Two more connections listen for wakes and send them."""
 
 _SESSION = {
-    # Whatever the statistics say of a table that was empty a moment ago: no query of ours reads a whole table.
+    # Every query of ours has an index to use, but the statistics of a table that was empty a moment ago would make
+    # PostgreSQL read the whole table.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
@@ -46,18 +47,18 @@ _FULL = ("53100", "53400")
 _UNAVAILABLE = (
     "08",  # the connection
     "25006",  # a standby refuses to write
-    "28",  # who we are
+    "28",  # authentication
     "3D",  # no such database
-    "42501",  # grants
+    "42501",  # a missing grant
     "53",  # out of memory, too many connections
-    "55P03",  # a lock was not to be had in time
+    "55P03",  # a lock was not free in time
     "57",  # the server stops, or somebody ended our statement or session
     "58",  # the server's disk
 )
 
 
 class PostgresAddress(Struct, frozen=True):
-    """Where the tables are: `conninfo` is libpq's, with TLS, sockets and several hosts as it knows them."""
+    """Where the tables are. `conninfo` goes to libpq, which knows TLS, sockets and several hosts."""
 
     conninfo: str
     schema: str
@@ -96,7 +97,7 @@ class PostgresAddress(Struct, frozen=True):
 
 
 def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
-    """The contract's word for a driver's error. While committing, a lost connection leaves the outcome open."""
+    """The contract's error for a driver's error. While committing, a lost connection leaves the outcome unknown."""
     code = getattr(error, "sqlstate", None) or "08000"
     text = str(error).strip().partition("\n")[0]
     if code in _FULL:
@@ -117,7 +118,7 @@ class PostgresLink(DatabaseLink[Connection]):
         connection = psycopg.connect(self._address.conninfo, autocommit=True)
         try:
             connection.prepare_threshold = 0
-            # One type for all numbers: else each size of a number would be a statement of its own to prepare.
+            # All numbers have one type; otherwise each size of a number would need a prepared statement of its own.
             for dumper in (Int8Dumper, Int8BinaryDumper):
                 connection.adapters.register_dumper(int, dumper)
             for dumper in (StrDumper, StrBinaryDumper):
@@ -200,5 +201,5 @@ def _migrate(connection: Connection, address: PostgresAddress) -> None:
 
 
 def _own(statement: str) -> sql.SQL:
-    """A statement that is made of nothing but our files and the checked names of the URL."""
+    """Accepts a statement as safe: it consists only of text from our files and of checked names from the URL."""
     return sql.SQL(statement)  # pyright: ignore[reportArgumentType]

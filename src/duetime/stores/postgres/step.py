@@ -1,4 +1,4 @@
-"""A step on a connection to PostgreSQL: lists travel as arrays, the row of a queue is locked before anything else."""
+"""A step on a connection to PostgreSQL: lists are passed as arrays, the queue's row is locked before anything else."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from duetime.stores.sql.step import Step
 
 
 class PostgresStep(Step):
-    """A `clock` replaces the server's."""
+    """A `clock` replaces the server's clock."""
 
     def __init__(self, connection: "psycopg.Connection[Any]", queries: Mapping[str, str], clock: Clock | None) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class PostgresStep(Step):
             self._now = self._clock.now_ms() if self._clock else now
             if queue_id is not None or not create:
                 break
-            # The reaper may remove a row that nobody used between the two statements; then once more.
+            # The reaper may remove an unused row between the two statements; then both run once more.
             is_new = bool(self.fetch("insert_queue", namespace=queue.namespace, name=queue.name))
             self.has_written = True
         line = QueueRow(queue_id, *fields) if queue_id is not None else QueueRow()

@@ -1,4 +1,4 @@
-"""PostgreSQL as a store. Each step locks its queue's row first; docs/decisions tells what else was measured."""
+"""The PostgreSQL store. Each step locks its queue's row first; docs/decisions/023-postgresql.md tells why."""
 
 import asyncio
 

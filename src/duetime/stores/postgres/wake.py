@@ -1,9 +1,9 @@
 """How processes on one PostgreSQL wake each other: NOTIFY, never in a transaction that changes jobs.
 
-A commit that notifies takes a lock of the whole server. So what was announced by steps is collected and sent on a
-connection of its own, at most 20 times a second. One more connection listens. Behind a pooler that hands out
-connections per transaction nothing is heard; then the look at the heads that every engine takes each second, and the
-look at the registry's version here, are all there is.
+A commit that notifies takes a lock of the whole server. So the announcements of steps are collected and sent on a
+connection of their own, at most 20 times a second. One more connection listens. Behind a pooler that hands out
+connections per transaction no notification arrives. Then consumers depend on the engine, which looks at the heads of
+their queues every second, and watchers of the registry on the poll of its version here.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ PAUSE_S = 0.05
 POLL_S = 1.0
 PROBE_S = 5.0
 MAX_PAYLOAD = 7_500
-"""PostgreSQL takes up to 8,000 bytes."""
+"""Bytes of a notification; PostgreSQL takes less than 8,000."""
 
 
 class Announcement(Struct, frozen=True, array_like=True):
-    """What one process tells the others. No `wakes` at all means "look everywhere"."""
+    """What one process tells the others. `wakes` is None for "look everywhere"."""
 
     sender: str
     registry_version: int
@@ -66,7 +66,7 @@ class PostgresWakeHub(ServerWakeHub):
     # --- sending
 
     def announce(self, steps: Sequence[Step]) -> None:
-        """In a thread of the store, after a commit."""
+        """Called in a thread of the store after a commit."""
         wakes = [wake for step in steps for wake in step.wakes]
         version = max((step.registry_version for step in steps), default=0)
         if wakes or version:
@@ -84,7 +84,7 @@ class PostgresWakeHub(ServerWakeHub):
             self._announcer = self._loop.create_task(self._send_all(), name="duetime-postgres-announcer")
 
     async def _send_all(self) -> None:
-        """Until nothing is left to say. What cannot be sent is found by the others' own looks."""
+        """Send until nothing is left. What cannot be sent is lost, and the other processes find it by polling."""
         try:
             while self._outgoing or self._outgoing_version:
                 wakes = [(queue.namespace, queue.name, due_at) for queue, due_at in self._outgoing.items()]
@@ -143,7 +143,7 @@ class PostgresWakeHub(ServerWakeHub):
             await asyncio.sleep(POLL_S)
 
     async def _probe(self) -> None:
-        """Whether what is sent is heard; behind some poolers it never is."""
+        """Warn if our own notification does not come back; behind some poolers none ever does."""
         self._heard_probe.clear()
         await self._send(Announcement(self._own, 0, []))
         try:
@@ -174,7 +174,7 @@ class PostgresWakeHub(ServerWakeHub):
                 self._see_version(await self._look())
 
     async def finish(self) -> None:
-        """Send what is still to be said, for a moment at most, and let go of the connections."""
+        """Wait for a moment until pending announcements are sent, then close the connections."""
         if (announcer := self._announcer) is not None:
             await asyncio.wait([announcer], timeout=POLL_S)
             announcer.cancel()
@@ -184,4 +184,4 @@ class PostgresWakeHub(ServerWakeHub):
 
 
 def _nothing(steps: Sequence[Step]) -> None:
-    """Who announces has nothing to announce."""
+    """The steps that send announcements have none of their own."""
