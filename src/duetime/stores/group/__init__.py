@@ -1,1 +1,1 @@
-"""Several stores as one pool: `store.py` is the store contract, `layout.py` where jobs live, `member.py` one store."""
+"""Several stores as one pool: `store.py` implements the contract, `layout.py` says where jobs live."""

@@ -1,9 +1,9 @@
-"""Where a job of a group lives: rendezvous hashing, and the memory of how it was done before.
+"""Where a job of a group lives: rendezvous hashing over the current members, and over the members of earlier times.
 
 A layout is the set of members that took new jobs at a time. A job's home is the member with the highest hash of
-(member, queue, id); adding or removing one member moves the homes of that member's share and of no other job. What was
-pushed under an earlier layout stays where it is, so a job is looked for at its home and then at its earlier homes,
-which are the same member for most.
+(member, queue, id); adding or removing one member moves the homes of that member's share and of no other job. A job
+that was pushed under an earlier layout stays where it is. So a job is looked for at its home and then at its earlier
+homes; for most jobs these are the same member.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ Layout = tuple[str, ...]
 
 
 def home(queue: Queue, job_id: str, layout: Layout) -> str:
-    """Fixed for ever: jobs are found by it."""
+    """The job's home in a layout. This rule must never change, because stored jobs are found by it."""
     key = f"{queue}\0{job_id}".encode()
     return max(layout, key=lambda name: (_score(name, key), name))
 
@@ -45,12 +45,12 @@ class Layouts(msgspec.Struct, frozen=True):
 
 
 def merge(current: Layout, known: Iterable[Layout]) -> Layouts:
-    """The current layout with all others that anyone remembers."""
+    """The current layout, with all other known ones as earlier layouts."""
     return Layouts(current, tuple(sorted({layout for layout in known if layout and layout != current})))
 
 
 def without(layouts: Layouts, emptied: Iterable[str]) -> Layouts:
-    """Forget members that hold nothing any more."""
+    """Take members that hold no jobs any more out of the earlier layouts."""
     gone = set(emptied)
     return merge(layouts.current, [tuple(name for name in old if name not in gone) for old in layouts.earlier])
 
@@ -60,7 +60,7 @@ def write(layouts: Layouts) -> bytes:
 
 
 def read(value: bytes) -> Sequence[Layout]:
-    """Raises StoreDamaged."""
+    """The layouts in a record. Raises StoreDamaged."""
     try:
         return msgspec.json.decode(value, type=list[Layout])
     except msgspec.DecodeError as error:

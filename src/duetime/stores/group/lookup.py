@@ -1,8 +1,8 @@
 """Finding the jobs of a call on the members of a group.
 
-A job is looked for at its homes, then, if it is at none of them, at every other member, after a fresh look at the
-layouts that other processes use. What a member that cannot answer may hold is not called gone: the answer is that
-member's problem, as StoreUnavailable.
+A job is looked for at its homes. If it is at none of them, the layouts that other processes use are read again, and
+then every other member is asked. If a home cannot answer, its jobs do not count as gone: the answer is StoreUnavailable
+with that member's problem.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,11 +19,11 @@ from duetime.stores.group.members import Members
 T = TypeVar("T")
 
 ListVerb = Callable[[Store, Sequence[int]], Awaitable[Sequence[Any]]]
-"""A verb on those of the call's ids that stand at the given places; it answers each."""
+"""Runs a verb on the ids at the given positions of the call, with one answer for each."""
 
 
 async def find_each(members: Members, queue: Queue, ids: Sequence[str], verb: ListVerb) -> list[Any]:
-    """One answer per id from the first member that knows it."""
+    """One answer per id, from the first member that knows the job."""
     search = _Search(members, queue, ids, verb)
     await search.at_homes()
     if any(search.is_open(place) for place in range(len(ids))):
@@ -60,7 +60,9 @@ class _Search:
                 self.answers[place] = StoreUnavailable(problem.message, **problem.fields)
 
     async def elsewhere(self) -> None:
-        """Members that cannot answer are passed over: nobody is known to have put the job there."""
+        """Ask the members that are no homes of the job. Those that cannot answer are passed over: no known layout puts
+        the job there.
+        """
         turn: dict[str, list[int]] = {}
         for place in filter(self.is_open, range(len(self._ids))):
             for name in self._members.names:
@@ -75,7 +77,7 @@ class _Search:
         answers = await self._members.ask_each({name: partial(self._verb_at, places) for name, places in turn.items()})
         for name, found in answers.found.items():
             for place, answer in zip(turn[name], found, strict=True):
-                # That one member lost a lease says less than that another cannot be asked.
+                # LeaseLost replaces no earlier answer: that another member cannot be asked says more.
                 is_news = answer is not None and not isinstance(answer, LeaseLost)
                 if is_news or (answer is not None and self.answers[place] is None):
                     self.answers[place] = answer
@@ -86,7 +88,7 @@ class _Search:
 
 
 async def find_lease(members: Members, lease: Lease, verb: Callable[[Store], Awaitable[T]]) -> T:
-    """The verb's answer from the member that holds the lease. Raises LeaseLost, or the problem of one of its homes."""
+    """The verb's answer from the member that holds the lease. Raises LeaseLost, or the problem of one of the homes."""
     problems: list[MemberProblem] = []
     lost = LeaseLost()
     async for name, is_home in _candidates(members, lease):

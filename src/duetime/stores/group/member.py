@@ -1,8 +1,8 @@
-"""One store of a group: opened when it can be reached, watched after a call that failed.
+"""One store of a group: opened when it can be reached, and tried again after a call that failed.
 
 A member that is down refuses at once, so that its callers do not wait and the other members' callers do not wait with
-them; one look at a time, with pauses that grow, brings it back. A member that is damaged or full goes on being asked:
-other queues and other verbs of it work.
+them. A background task tries it with growing pauses until it answers again. A member that is damaged or full is still
+asked, because its other queues and verbs work.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from duetime.stores.base import Store, StoreInfo
 T = TypeVar("T")
 
 MemberProblem = StoreUnavailable | StoreFull | StoreDamaged
-"""What concerns one member only. Every other error is an answer, or a bug."""
+"""The errors that concern one member only. Every other error is an answer, or a bug."""
 PROBLEMS = (StoreUnavailable, StoreFull, StoreDamaged)
-"""The same, for `except`."""
+"""The same errors, for `except`."""
 
 TELL_EVERY_S = 10.0
 
@@ -33,7 +33,7 @@ def named(member: str, problem: MemberProblem) -> MemberProblem:
 
 
 class Member:
-    """`ready` is called with the open store each time before it serves; an error of it means not yet."""
+    """`ready` is called with the open store each time before the member serves; if it raises, the member stays down."""
 
     def __init__(
         self, name: str, open_it: Callable[[], Awaitable[Store]], ready: Callable[["Member", Store], Awaitable[None]]
@@ -54,7 +54,7 @@ class Member:
 
     @property
     def store(self) -> Store:
-        """Raises StoreUnavailable while it is down."""
+        """Raises StoreUnavailable while the member is down."""
         if self._store is None or self._down:
             raise StoreUnavailable(f"member {self.name}: {self._down.message if self._down else 'closed'}")
         return self._store
@@ -106,7 +106,7 @@ class Member:
             try:
                 await self._try()
             except DuetimeError as error:
-                # Wrong settings show at the start; what comes later may be mended without a restart.
+                # `start` raises InvalidSettings. One that comes later may be cured without a restart of this process.
                 self._down = error
                 self._tell(error)
         log.info("group_member_works", extra={"member": self.name, "failures": outage.failures})
@@ -119,7 +119,7 @@ class Member:
         self._down = None
 
     def _tell(self, error: DuetimeError) -> None:
-        """Callers that get what the other members have do not hear of it: the log does, now and then."""
+        """Log a problem now and then: callers that are served by the other members do not hear of it."""
         now = time.monotonic()
         if now - self._told.get(error.code, float("-inf")) >= TELL_EVERY_S:
             self._told[error.code] = now

@@ -1,4 +1,4 @@
-"""The members of a group together: how they are asked, and what they remember of the group's layouts.
+"""The members of a group: asking several of them at once, and the records of the group's layouts that they keep.
 
 Each member's registry holds a record of the layouts under which jobs were pushed. Processes of one deployment may have
 different settings while they are restarted one after the other, so a process reads the records again every second
@@ -25,14 +25,14 @@ KIND = "group"
 """The registry record on each member that remembers the group's layouts."""
 READ_AGAIN_S = 1.0
 SETTLE_S = 2.5
-"""A process with a new layout waits that long, so that all others have read of it before a job is pushed by it."""
+"""A process with a new layout waits this long before it pushes by it, so that all other processes have read of it."""
 WRITES_TRIED = 5
 
 log = logging.getLogger("duetime.stores")
 
 
 class Answers(Struct, Generic[T], frozen=True):
-    """By member: what those that could answered, and why the others could not."""
+    """By member: the answers of those that could answer, and the problems of the others."""
 
     found: Mapping[str, T]
     problems: Mapping[str, MemberProblem]
@@ -51,7 +51,7 @@ class Answers(Struct, Generic[T], frozen=True):
 
 
 class Members:
-    """`openers` open the stores by name; those in `drain` take nothing new."""
+    """`openers` open the stores by name; members in `drain` take no new jobs."""
 
     def __init__(self, group: str, openers: Mapping[str, Callable[[], Awaitable[Store]]], drain: Sequence[str]) -> None:
         current = tuple(sorted(set(openers) - set(drain)))
@@ -60,7 +60,7 @@ class Members:
         self._group = group
         self._members = {name: Member(name, openers[name], self._ready) for name in sorted(openers)}
         self._drain = frozenset(drain)
-        # A process that does not drain yet pushes to all that are named, whatever the records say.
+        # Another process that does not drain yet pushes to all named members, even if no record says so.
         self._layouts = layout.merge(current, [tuple(self._members)])
         self._recorded: set[Layout] = set()
         self._emptied: set[str] = set()
@@ -71,14 +71,14 @@ class Members:
 
     async def open(self) -> None:
         """Raises InvalidSettings when a member that may have jobs is not named, StoreUnavailable when all are down."""
-        # All come to their end before one fails: a store that opens after the close would stay open.
+        # All starts must end before one raises: a store that opened after the close would stay open.
         starts = await asyncio.gather(*(member.start() for member in self), return_exceptions=True)
         for error in filter(None, starts):
             raise error
         if not any(member.is_up for member in self):
             raise StoreUnavailable(f"no member of group {self._group} can be reached")
         is_new = bool(self._recorded) and self._layouts.current not in self._recorded
-        # Whoever was asked first does not know yet what the others remember.
+        # Write only now: when the first member was read, the records of the others were not known yet.
         (await self.ask(self._write)).require_one()
         self._is_open = True
         self._readers = [asyncio.create_task(self._keep_reading(member)) for member in self]
@@ -119,11 +119,13 @@ class Members:
         return await member.call(verb)
 
     async def ask(self, verb: Callable[[Store], Awaitable[T]], names: Sequence[str] | None = None) -> Answers[T]:
-        """Ask all, or those named, at the same time."""
+        """Ask all members, or the named ones, at the same time."""
         return await self.ask_each({name: verb for name in (self.names if names is None else names)})
 
     async def ask_each(self, verbs: Mapping[str, Callable[[Store], Awaitable[T]]]) -> Answers[T]:
-        """Ask each its own, at the same time. All come to their end before another error than a problem is raised."""
+        """Ask each member its own verb, all at the same time. An error that is no problem of a member is raised after
+        all calls have ended.
+        """
         answers = await asyncio.gather(*(self.call(name, verbs[name]) for name in verbs), return_exceptions=True)
         found: dict[str, T] = {}
         problems: dict[str, MemberProblem] = {}
@@ -139,7 +141,7 @@ class Members:
     # --- the records
 
     async def read_again(self) -> None:
-        """Learn what other processes have written down since."""
+        """Read the layouts that other processes have written down since."""
         await self.ask(self._read, [member.name for member in self if member.is_up])
 
     async def _ready(self, member: Member, store: Store) -> None:
@@ -150,7 +152,7 @@ class Members:
                     f"group {self._group}: member {lost[0]} may still have jobs; "
                     "name it, and in drain, until it is empty"
                 )
-            # The process that drains first is not the one that forgets: others may push to the member until they drain.
+            # The first process that drains must not forget the member: other processes push to it until they drain.
             if member.name in self._drain and self._layouts.current in known and await _is_empty(store):
                 self._emptied.add(member.name)
                 log.info("group_member_empty", extra={"group": self._group, "member": member.name})
@@ -181,7 +183,7 @@ class Members:
     async def _write(self, store: Store) -> None:
         """Add this process's layout to the record, and take out the members that it found empty.
 
-        A member without a record gets what the others remember.
+        A member without a record gets the layouts from the other members' records.
         """
         for _ in range(WRITES_TRIED):
             record = await store.registry.get(KIND, self._group)

@@ -1,7 +1,7 @@
-"""Pushing to a group: each job to its home, or to where it lives already.
+"""Pushing to a group: each job goes to its home, or to the member where it lives already.
 
 A job whose home has changed is looked for at its earlier homes first. If one of those cannot be asked, and its home
-does not know the job, then nobody can tell whether the id is free: the request is refused, so that an id never stands
+does not know the job, then it is unknown whether the id is free: the request is refused, so that an id never exists
 twice.
 """
 
@@ -21,7 +21,7 @@ from duetime.stores.pushed_parts import part_of, with_parts
 
 
 class Places(Struct, frozen=True):
-    """Where each id is to be pushed, and why that cannot be told for some."""
+    """The member to which each id is to be pushed. `refused` says for which ids that is unknown, and why."""
 
     by_id: dict[str, str]
     refused: dict[str, MemberProblem]
@@ -83,7 +83,7 @@ async def _places(members: Members, queue: Queue, ids: set[str]) -> Places:
 async def _look(
     members: Members, queue: Queue, ids_by_name: dict[str, list[str]]
 ) -> tuple[dict[str, str], dict[str, MemberProblem]]:
-    """Which ids are where, and which could not be looked for."""
+    """The member that has each id, and the problem for ids that could not be looked for."""
 
     async def get(ids: list[str], store: Store) -> Sequence[Job | None]:
         return await get_all(store, queue, ids)
@@ -99,7 +99,7 @@ async def _look(
 
 
 def _join(size: int, parts: Sequence[tuple[Sequence[int], Pushed | DuetimeError]]) -> Pushed | DuetimeError:
-    """One answer out of the members' parts. An error of one part is the request's, and says what else was done."""
+    """Join the members' parts into one answer. An error of one part is the answer, and says what else was done."""
     done = [(places, answer) for places, answer in parts if isinstance(answer, Pushed)]
     failed = [answer for _, answer in parts if isinstance(answer, DuetimeError)]
     if failed:

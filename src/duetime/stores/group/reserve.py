@@ -1,6 +1,6 @@
 """Reserving from a group: the member with the earliest job first, then the others, until every ask is served.
 
-What was leased on one member is given out, whatever happens on the next.
+Jobs that were leased on one member are delivered, even if the next member fails.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ async def reserve(members: Members, queue: Queue, asks: Sequence[Ask]) -> Reserv
     """Raises a member's problem only if no member answers."""
     heads = (await members.ask(lambda store: store.heads([queue]))).require_one().found
     waiting = {name: head for name, [head] in heads.items() if head is not None}
-    # Without a job anywhere one member is asked all the same: it knows whether the queue is paused.
+    # Where no job waits, one member is asked all the same: it knows whether the queue is paused.
     names = sorted(waiting, key=lambda name: (waiting[name], name)) or list(heads)[:1]
     deliveries: list[list[Delivery]] = [[] for _ in asks]
     expired: list[Moved] = []
@@ -44,14 +44,14 @@ async def reserve(members: Members, queue: Queue, asks: Sequence[Ask]) -> Reserv
 
 
 def _is_enough(left: Sequence[Ask], deliveries: Sequence[Sequence[Delivery]]) -> bool:
-    """All are served, or the call is at its bound."""
+    """All asks are served, or the call is at its bound."""
     got = [delivery for share in deliveries for delivery in share]
     full = len(got) >= STEP_JOBS or sum(map(payload_bytes, got)) >= STEP_BYTES
     return full or not any(ask.limit for ask in left)
 
 
 def _rest(ask: Ask, got: int) -> Ask:
-    """What is left of an ask; its quotas are spent from the first on."""
+    """What is left of an ask. The jobs that it got are counted against its quotas, from the first on."""
     quotas: list[int] = []
     for quota in ask.quotas:
         spent = min(quota, got)

@@ -2,13 +2,14 @@
 
 A job lives on one member, its home by a stable hash of (queue, id) (`layout.py`). One member that is down, damaged or
 full affects only its share: its pushes are refused, its jobs wait, everything else goes on. A verb that did something
-on one member and failed on another tells both. What the contract promises for one job holds as on any store. Across
-jobs a group promises less, and nobody should be surprised:
+on one member and failed on another reports both. What the contract promises for one job holds as on any store. Across
+jobs a group promises less:
 
 - A push of several jobs is all or nothing on each member, not over all of them.
-- Order (due_at, then id) and lists are in order on each member; reserve takes the member with the earliest job first.
-- `max_jobs` and marks hold on each member, and a mark only while its jobs' homes stay. Counts and totals are refused
-  while a member is down: half a number would be a wrong one.
+- Reserve and lists keep the order (due_at, then id) on each member; reserve takes the member with the earliest job
+  first.
+- `max_jobs` and marks hold on each member, and a mark only while its jobs' homes stay.
+- Counts and totals are refused while a member is down: a part of the number would be wrong.
 
 A member that is to go away drains: it takes nothing new, and its jobs are delivered and found until it is empty.
 """
@@ -46,7 +47,7 @@ from duetime.stores.registry import Registry
 T = TypeVar("T")
 
 LISTEN_AGAIN_S = 0.2
-_BEYOND = object()  # stands for a job that a member did not come to
+_BEYOND = object()  # stands for a job that a member did not answer, because it ended at its bound
 
 
 class GroupStore:
@@ -57,7 +58,7 @@ class GroupStore:
     async def open(
         cls, name: str, members: Mapping[str, Callable[[], Awaitable[Store]]], drain: Sequence[str] = ()
     ) -> "GroupStore":
-        """`members` open the stores by name; those in `drain` take nothing new.
+        """`members` open the stores by name; members in `drain` take no new jobs.
 
         Raises InvalidSettings when a member that may have jobs is not named, StoreUnavailable when all are down.
         """
@@ -71,7 +72,7 @@ class GroupStore:
 
     @property
     def registry(self) -> Registry:
-        """The first member's: give a group of servers a registry of its own if that one must not be special."""
+        """The first member's. Set `[registry] store` if the registry must not depend on that member."""
         return self._members.first.store.registry
 
     async def _find_each(self, queue: Queue, ids: Sequence[str], verb: ListVerb) -> list[Any]:
@@ -126,7 +127,7 @@ class GroupStore:
         )
 
     async def reap(self, limit: int = 500) -> Reaped:
-        """What the members moved that can be asked."""
+        """What the reachable members moved."""
         share = max(limit // len(self._members.names), 1)
         found = (await self._members.ask(lambda store: store.reap(share))).require_one().found
         moved: dict[Queue, list[Moved]] = {}
@@ -137,7 +138,7 @@ class GroupStore:
         return Reaped(moved, _earliest(reaped.next_at for reaped in found.values()), now)
 
     async def wakeups(self) -> AsyncIterator[Wake]:
-        """Of all members. One that cannot be heard is listened to again, and then everything is looked at."""
+        """Wakes of all members. A member that is lost is listened to again, and its first wake is "look everywhere"."""
         heard: asyncio.Queue[Wake] = asyncio.Queue()
 
         async def listen(member: Member) -> None:
@@ -147,7 +148,7 @@ class GroupStore:
                     async for wake in wakes:
                         heard.put_nowait(wake)
                 except DuetimeError:
-                    pass  # the calls to it say so
+                    pass  # calls to this member report its problem
                 await asyncio.sleep(LISTEN_AGAIN_S)
 
         listeners = [asyncio.create_task(listen(member)) for member in self._members]
@@ -166,7 +167,7 @@ class GroupStore:
         return [_earliest(heads) for heads in zip(*found.values(), strict=True)]
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        """A member that ends at its bound ends the answer before the first job that it did not come to."""
+        """When a member ends at its bound, the answer ends before the first job that this member did not answer."""
 
         async def look(store: Store, places: Sequence[int]) -> Sequence[Any]:
             found = await store.get(queue, [ids[place] for place in places])
@@ -183,7 +184,7 @@ class GroupStore:
         return jobs
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """One member after the other."""
+        """Lists one member after the other."""
         names = self._members.names
         first, _, own = cursor.partition(":") if cursor else (names[0], "", "")
         jobs: list[Job] = []
@@ -266,7 +267,10 @@ class GroupStore:
         return Purged(removed, now, more, tuple(map(_unavailable, problems)))
 
     async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
-        """On all members; asks the first that answers. A repeated call finishes what one in an outage began."""
+        """Changes all members, and returns the rules of the first that answers.
+
+        Raises StoreUnavailable if only some members could be changed; a repetition changes the others.
+        """
         answers = (await self._members.ask(lambda store: store.configure(queue, change))).require_one()
         if change is not None:
             for problem in answers.problems.values():
@@ -275,7 +279,7 @@ class GroupStore:
         return next(iter(answers.found.values()))
 
     async def ping(self) -> StoreInfo:
-        """Of the members that answer; `problems` names the others. Their epochs are as last known."""
+        """Describes the members that answer; `problems` names the others. Their epochs are as last known."""
         pings = await asyncio.gather(*(member.ping() for member in self._members), return_exceptions=True)
         found: list[StoreInfo] = []
         problems: dict[str, MemberProblem] = {}
@@ -314,7 +318,7 @@ async def _listen(store: Store) -> AsyncIterator[Wake]:
 
 
 async def _only_moved(answers: Awaitable[Sequence[Moved | StoreUnavailable]]) -> list[Moved]:
-    """A member is no group: it moves or it raises."""
+    """A member is never a group, so that it answers with moved jobs only, or raises."""
     return [answer for answer in await answers if isinstance(answer, Moved)]
 
 
