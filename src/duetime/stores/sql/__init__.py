@@ -1,1 +1,1 @@
-"""Stores on SQL databases: one set of rules and rows, statements and connections per dialect."""
+"""What all stores on SQL databases share: rules, rows and verbs. Statements and connections are per dialect."""

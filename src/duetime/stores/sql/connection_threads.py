@@ -1,9 +1,9 @@
 """Threads that own one connection each to a database server, and run steps for coroutines.
 
-Steps that change a queue run one after the other, because they would only wait for its lock; those that wait by then
-share a transaction, and so a commit. Steps that only look run side by side, each on a snapshot of its own. A caller
-hears of its result after the commit. A connection that was lost before its commit has changed nothing: the steps run
-again on a new one.
+Steps that change a queue run one after the other, because they would only wait for its lock in the database; the steps
+that have gathered meanwhile share a transaction, and so a commit. Steps that only read run side by side, each on a
+snapshot of its own. A caller gets its result after the commit. A transaction whose connection was lost before the
+commit has changed nothing: its steps run again on a new connection.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from duetime.stores.sql.store import BIG_JOBS
 log = logging.getLogger("duetime.stores")
 
 MAX_STEPS = 64
-"""Per transaction."""
+"""The most steps that share a transaction."""
 MAX_TRIES = 5
-"""Of a transaction that the database gave up in favour of another one, or whose connection was lost."""
+"""How often a transaction is tried that the database aborts in favour of another one."""
 
 C = TypeVar("C")
 T = TypeVar("T")
 
 
 class DatabaseLink(ABC, Generic[C]):
-    """What a dialect knows of its connections. All of it blocks and runs in the threads."""
+    """How a dialect handles its connections. Every method blocks and runs in the threads."""
 
     errors: tuple[type[Exception], ...]
-    """What the driver raises."""
+    """The exceptions that the driver raises."""
 
     @abstractmethod
     def connect(self) -> C: ...
@@ -63,11 +63,11 @@ class DatabaseLink(ABC, Generic[C]):
 
     @abstractmethod
     def translate(self, error: Exception, *, committing: bool = False) -> DuetimeError:
-        """The contract's word for a driver's error."""
+        """The contract's error for a driver's error."""
 
 
 class QueuedStep:
-    """An operation on its way through a thread."""
+    """An operation that a caller waits for, from its request to its result."""
 
     __slots__ = ("error", "future", "is_big", "operation", "read_only", "result", "step")
 
@@ -80,7 +80,7 @@ class QueuedStep:
         self.step: Step | None = None
 
     def resolve(self) -> None:
-        """In the caller's loop. A caller that was cancelled no longer listens."""
+        """Called in the caller's loop. A caller that was cancelled gets no result."""
         if self.future.done():
             return
         if self.error is None:
@@ -108,7 +108,7 @@ class ConnectionThreads(Generic[C]):
     async def run(
         self, operation: Callable[[Step], T], *, line: Hashable = None, jobs: int = 1, read_only: bool = False
     ) -> T:
-        """Run a step; those of one `line` run one after the other."""
+        """Run a step; steps of one `line` run one after the other."""
         if self._closing:
             raise StoreUnavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -117,7 +117,7 @@ class ConnectionThreads(Generic[C]):
         return await future
 
     async def close(self) -> None:
-        """Finish what was asked for so far, then let go. Idempotent."""
+        """Finish the steps that were asked for so far, then close the connections. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -144,7 +144,7 @@ class ConnectionThreads(Generic[C]):
             try:
                 connection = self._serve(connection, calls)
             except BaseException as error:
-                # A mistake of ours: better an error than callers that wait for ever.
+                # This is a bug of ours: better an error than callers that wait for ever.
                 log.exception("store_thread_failed")
                 self._fail(StoreUnavailable(f"the store's thread has failed: {error!r}", unknown=True), calls)
                 connection = self._let_go(connection)
@@ -153,7 +153,7 @@ class ConnectionThreads(Generic[C]):
         self._let_go(connection)
 
     def _take(self) -> tuple[Hashable, list[QueuedStep]] | None:
-        """The next line's turn; None when the store is closed and nothing is left."""
+        """The next line and its steps for one transaction; None when the store is closed and nothing is left."""
         with self._changed:
             self._idle += 1
             while not self._turns:
@@ -179,7 +179,7 @@ class ConnectionThreads(Generic[C]):
                 del self._lines[line]
 
     def _serve(self, connection: C | None, calls: list[QueuedStep]) -> C | None:
-        """Returns the connection to go on with; None after it was lost."""
+        """Run steps, and return the connection to go on with; None after it was lost."""
         calls = [call for call in calls if not call.future.cancelled()]
         for attempt in range(1, MAX_TRIES + 1):
             if not calls:
@@ -194,7 +194,7 @@ class ConnectionThreads(Generic[C]):
                     return self._let_go(connection) if self._link.is_lost(connection) else connection
             except self._link.errors as error:
                 connection = self._clean(connection)
-                # To reconnect once is enough: who is thrown out again will be a third time.
+                # One reconnect is enough: steps that lose the new connection too would lose a third one as well.
                 again = attempt == 1 if connection is None else self._link.is_transient(error)
                 if again and attempt < MAX_TRIES:
                     continue
@@ -205,7 +205,7 @@ class ConnectionThreads(Generic[C]):
         return connection
 
     def _serve_apart(self, connection: C | None, calls: list[QueuedStep]) -> C | None:
-        """One of these steps failed, and its transaction with it: each in its own, so that a failure is its own."""
+        """One of these steps failed, and the transaction with it. Run each in its own, so that only that step fails."""
         if len(calls) == 1:
             self._resolve(calls)
             return connection
@@ -214,8 +214,9 @@ class ConnectionThreads(Generic[C]):
         return connection
 
     def _transact(self, connection: C, calls: Sequence[QueuedStep]) -> bool:
-        """False if the transaction was taken back for the sake of one step. Raises what the driver does before the
-        commit; nothing has happened then.
+        """Run steps in one transaction; False if it was rolled back because one of them failed.
+
+        Raises the driver's errors before the commit; nothing has changed then.
         """
         self._link.begin(connection, read_only=calls[0].read_only)
         if not self._operate(connection, calls):
@@ -249,7 +250,7 @@ class ConnectionThreads(Generic[C]):
             self._announce(steps)
 
     def _clean(self, connection: C) -> C | None:
-        """After an error: out of the transaction; None if the connection is no longer of use."""
+        """Roll back after an error; None if the connection can no longer be used."""
         try:
             self._link.rollback(connection)
         except self._link.errors:
@@ -267,7 +268,7 @@ class ConnectionThreads(Generic[C]):
         self._resolve(calls)
 
     def _resolve(self, calls: Sequence[QueuedStep]) -> None:
-        # A closed loop refuses with RuntimeError: nobody is left to hear it.
+        # A closed loop raises RuntimeError; then no caller is left to hear the result.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_resolve_all, calls)
 

@@ -1,4 +1,4 @@
-"""The registry in the store's own database: its writes are steps like any verb, its news travel with the wakes."""
+"""The registry in the store's own database: its writes are steps like any verb, announced together with the wakes."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -12,14 +12,15 @@ T = TypeVar("T")
 
 
 class RunSteps(Protocol):
-    """Runs an operation as one transaction: `DatabaseThread.run` of SQLite, or one of a pool of connections."""
+    """Runs an operation as one step of the store, such as `SqlStore._write` and `SqlStore._read`."""
 
     async def __call__(self, operation: Callable[[Step], T], /) -> T: ...
 
 
 class SqlRegistry:
-    """Keeps the contract of `stores.registry.Registry`. A deleted record leaves a tombstone with its last version,
-    until there are too many of them.
+    """Keeps the contract of `stores.registry.Registry`.
+
+    A deleted record leaves a tombstone with the version of its deletion, until there are too many tombstones.
     """
 
     def __init__(self, write: RunSteps, read: RunSteps, hub: WakeHub) -> None:
@@ -111,6 +112,6 @@ def _increment(step: Step, name: str, by: int, life_ms: int) -> Counter:
 
 
 def _counters(step: Step, prefix: str) -> dict[str, int]:
-    """`beyond` is above every name that starts with the prefix: no text of ours holds the last code point."""
+    """`beyond` sorts after every name that starts with the prefix: no name contains the last code point."""
     rows = step.fetch("counters_from", prefix=prefix, beyond=prefix + "\U0010ffff", now=step.now)
     return {name: value for name, value in rows if name.startswith(prefix)}

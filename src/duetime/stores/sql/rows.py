@@ -1,4 +1,4 @@
-"""Rows as the rules see them, and how they become the contract's nouns.
+"""Rows as the rules see them, and how they become the contract's types.
 
 `QueueRow` and `JobRow` are one step's working copies: the rules change them, the dialect writes them back. Nothing here
 knows a database.
@@ -28,9 +28,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class QueueRow(Struct):
-    """A queue in one step, in the order of the columns. `id` is 0 until the queue has a row.
+    """A queue in one step; its fields are in the order of the columns. `id` is 0 until the queue has a row.
 
-    `happened` is no column: what the step adds to the queue's totals.
+    `happened` is no column; it holds what the step adds to the queue's totals.
     """
 
     id: int = 0
@@ -55,7 +55,7 @@ class QueueRow(Struct):
         self.happened[what] = self.happened.get(what, 0) + by
 
     def columns(self) -> tuple[int, ...]:
-        """Of its row, but for the id."""
+        """The values of its row, without the id."""
         return msgspec.structs.astuple(self)[1:-1]
 
     def rules(self) -> QueueRules:
@@ -69,13 +69,13 @@ class QueueRow(Struct):
         )
 
     def idle_from(self) -> int:
-        """When the queue is forgotten if nothing comes; 0 while it has jobs or rules, or is not known."""
+        """When the queue is forgotten if nothing is pushed; 0 while it has jobs or rules, or is not known."""
         if self.jobs or not self.known or self.rules() != NO_RULES:
             return 0
         return self.last_born + IDLE_MS
 
     def reap_by(self, at: int) -> None:
-        """The reaper is needed at `at`, if not before."""
+        """Note that the reaper is needed at `at`, if it is not needed earlier."""
         if not 0 < self.reap_at <= at:
             self.reap_at = at
 
@@ -87,7 +87,7 @@ class QueueRow(Struct):
 
 
 class JobRow(Struct):
-    """A job in one step: first what is read, in the order of the columns, then what only a move writes.
+    """A job in one step: first the fields that are read, in the order of the columns, then those that moves write.
 
     An `error` of None keeps the one that is stored.
     """
@@ -111,7 +111,7 @@ class JobRow(Struct):
 
 
 class ReadyRow(Struct, frozen=True, array_like=True):
-    """A job that a consumer may get, without its payload; in the order of `ready_jobs`."""
+    """A job that is due, without its payload; its fields are in the order of the query `ready_jobs`."""
 
     id: str
     born: int
@@ -155,7 +155,7 @@ def _is(value: object, kind: type) -> bool:
 
 
 Payload = tuple[bytes, str | None]
-"""A body, and attributes as JSON."""
+"""A body, and the attributes as JSON or None."""
 
 
 def payloads_by_id(answer: str) -> dict[str, Payload]:
@@ -189,7 +189,7 @@ def attributes(stored: str | None) -> Mapping[str, str]:
 
 
 def as_json(values: object) -> str:
-    """A list for `json_each`."""
+    """JSON as text: a list for `json_each`, or attributes."""
     return _encode(values).decode()
 
 
@@ -204,7 +204,7 @@ def _state(place: int, due_at: int, now: int) -> State:
 
 
 def view(queue: Queue, row: tuple[Any, ...], now: int) -> Job | None:
-    """A row of `get_jobs`, for looking at it; None for one that cannot be read."""
+    """The job in a row of `get_jobs`; None for a row that cannot be read."""
     job_id, born, place, priority, due_at, expires_at, lease_until, dead_at = row[:8]
     tries, used, attempt, reason, error, stored, body = row[8:]
     if any(type(value) is not int for value in row[1:11]) or priority not in PRIORITIES or type(body) is not bytes:

@@ -1,7 +1,7 @@
 """The rules by which jobs move, for every SQL dialect.
 
-Pure: they take a step's working copies of rows, change them and say what happened. The dialect reads the rows before
-and writes them back after, in the same transaction. `stores/base.py` is the contract they keep.
+The rules do no I/O: they take a step's working copies of rows, change them and say what happened. `verbs.py` reads the
+rows before and writes them back after, in the same transaction. `stores/base.py` is the contract that they keep.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def lease_lost(lease: Lease) -> LeaseLost:
 
 
 def holds(job: JobRow | None, lease: Lease) -> bool:
-    """The fence."""
+    """The fence: whether this lease still holds the job."""
     return job is not None and job.place == LEASED and job.born == lease.born and job.attempt == lease.attempt
 
 
@@ -61,7 +61,7 @@ def holds(job: JobRow | None, lease: Lease) -> bool:
 
 
 def leave(line: QueueRow, job: JobRow) -> None:
-    """Out of its place, to be put into another one or to end in the same step."""
+    """Take a job out of its place; the same step puts it into another one or ends it."""
     if job.place == LEASED:
         line.leased -= 1
     elif job.place == DEAD:
@@ -71,7 +71,7 @@ def leave(line: QueueRow, job: JobRow) -> None:
 
 
 def end(line: QueueRow, job: JobRow) -> None:
-    """The job is gone. Whatever the clock does, its born never comes again."""
+    """End a job. The floor rises to its born, so that no later job gets that born, even if the clock steps back."""
     leave(line, job)
     line.jobs -= 1
     job.place = GONE
@@ -112,7 +112,7 @@ def expire(line: QueueRow, job: JobRow, now: int) -> Moved:
 
 
 def wait_again(line: QueueRow, job: JobRow, now: int, due_at: int, event: Event) -> Moved:
-    """A leased job waits again, or ends: "tries" before "expired", and a job given back has its try returned."""
+    """Let a leased job wait again, or end it: "tries" wins over "expired". A job that is given back regains its try."""
     if event is Event.GIVEN_BACK:
         job.used -= 1
     elif 0 < job.tries <= job.used:
@@ -140,7 +140,7 @@ def ack(line: QueueRow, job: JobRow | None, lease: Lease, now: int) -> Moved | L
 
 
 def ack_held(line: QueueRow, leases: Sequence[Lease]) -> list[Moved]:
-    """The same for different leases that are all known to be held."""
+    """As `ack`, for different leases that are all known to be held."""
     line.jobs -= len(leases)
     line.leased -= len(leases)
     line.count("acked", len(leases))
@@ -192,9 +192,10 @@ def respawn(line: QueueRow, job: JobRow, now: int, expires_at: int, tries: int |
 
 
 class PushPlan:
-    """What one call of pushes does, request by request; each sees what the ones before it did.
+    """Decides the requests of one push call, one after the other; each sees what the ones before it did.
 
-    `jobs` starts as what is stored under the ids of the call. `removed` has left the store before `inserted` comes in.
+    `jobs` are the stored jobs with the ids of the call. The caller deletes `removed` from the store before it writes
+    `inserted`.
     """
 
     def __init__(self, line: QueueRow, jobs: dict[str, JobRow], now: int) -> None:
@@ -302,10 +303,10 @@ class Pick(NamedTuple):
 
 
 class Picker:
-    """Chooses what the asks of one reserve call get, within the bounds of a step.
+    """Chooses the jobs for the asks of one reserve call, within the bounds of a step.
 
-    Reads each priority in order and only as far as it is asked for. `expired` are the jobs that were met and ended on
-    the way, and `ended` tells of them.
+    Reads each priority in order and only as far as it is asked for. `expired` are the expired jobs that it met and
+    ended; `ended` holds the events of these ends.
     """
 
     def __init__(self, line: QueueRow, now: int, read: ReadReady) -> None:

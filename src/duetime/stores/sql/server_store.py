@@ -1,5 +1,6 @@
-"""What the stores on database servers have in common: steps run in `ConnectionThreads`, and a reaper's round is many
-transactions, so that it holds one queue at a time.
+"""The base of the stores on database servers.
+
+Steps run in `ConnectionThreads`. One round of the reaper is many transactions, so that it locks one queue at a time.
 """
 
 from abc import abstractmethod
@@ -24,15 +25,15 @@ _RECORDS = "records"
 
 
 class ServerWakeHub(WakeHub):
-    """A hub whose news travel through the database server."""
+    """A hub whose news go through the database server."""
 
     @abstractmethod
     def announce(self, steps: Sequence[Step]) -> None:
-        """In a thread of the store, after a commit."""
+        """Called in a thread of the store after a commit."""
 
     @abstractmethod
     async def finish(self) -> None:
-        """After `close`: let go of what the hub has opened."""
+        """Called after `close`: close the connections that the hub has opened."""
 
 
 class ServerStore(SqlStore):
@@ -66,7 +67,7 @@ class ServerStore(SqlStore):
         return Reaped(moved, now if more else next_at, now)
 
     async def _sweep(self) -> bool:
-        """True if there is more to do now."""
+        """Delete some of what is no longer needed; True if there is more to delete now."""
         await self._write(verbs.sweep_marks_and_counters)
         await self._write(verbs.forget_queues)
         for queue in await self._read(verbs.queues_with_old_totals):

@@ -1,7 +1,7 @@
 """A step: one transaction (or one part of it) as the verbs and the views see it.
 
-A dialect derives its own `Step`: how a named statement runs, how lists and rows travel, what is locked. The words below
-it read and write rows the same way for every dialect.
+A dialect derives its own `Step`, which says how a named statement runs, how lists and rows are passed, and what is
+locked. The functions below the class read and write rows the same way for every dialect.
 """
 
 import logging
@@ -18,13 +18,13 @@ from duetime.stores.sql.rows import DEAD, GONE, LEASED, JobRow, Payload, QueueRo
 log = logging.getLogger("duetime.stores")
 
 TOTALS = Totals.__struct_fields__
-"""The columns of `totals` behind the day."""
+"""The columns of the table `totals` that follow the day."""
 
 
 class Step(ABC):
-    """What an operation sees: named statements, the store's now, and a place for what is to be announced.
+    """What an operation sees: named statements, the store's now, and the fields for what is to be announced.
 
-    Parameters that are lists (of ids, of leases) are passed on in the dialect's way.
+    Parameters that are lists (of ids, of leases) are converted to what the dialect needs.
     """
 
     def __init__(self) -> None:
@@ -35,18 +35,18 @@ class Step(ABC):
     @property
     @abstractmethod
     def now(self) -> int:
-        """The store's clock; read again with each queue that is locked, because that may have taken a while."""
+        """The store's time. It is read again whenever a queue is locked, because waiting for the lock takes time."""
 
     @abstractmethod
     def fetch(self, query: str, **parameters: object) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
     def fetch_one(self, query: str, **parameters: object) -> Any:
-        """The row of a query that has one or none."""
+        """The row of a query that finds one row at most; None if it finds none."""
 
     @abstractmethod
     def execute(self, query: str, **parameters: object) -> None:
-        """A statement without an answer. It may run later, but before the next one with an answer."""
+        """Run a statement without an answer. It may run later, but before the next statement with an answer."""
 
     # --- locks
 
@@ -56,7 +56,7 @@ class Step(ABC):
 
     @abstractmethod
     def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
-        """A queue's row, which nobody else changes until the transaction ends; True if it was made just now."""
+        """A queue's row, which nobody else changes until the transaction ends, and True if the row is new."""
 
     @abstractmethod
     def new_queue_id(self) -> int:
@@ -64,15 +64,15 @@ class Step(ABC):
 
     @abstractmethod
     def lock_name(self, queue: Queue) -> None:
-        """As `lock_queue`, for what is kept by the name of a queue that need not be there."""
+        """As `lock_queue`, for rows that are kept under a queue's name and may outlive the queue, such as totals."""
 
     @abstractmethod
     def lock_registry(self) -> None:
-        """Nobody else writes records until the transaction ends."""
+        """Keep others from writing records until the transaction ends."""
 
     @abstractmethod
     def lock_counter(self, name: str) -> None:
-        """Nobody else changes this counter until the transaction ends."""
+        """Keep others from changing this counter until the transaction ends."""
 
     # --- many rows at once
 
@@ -80,7 +80,7 @@ class Step(ABC):
     def ready_jobs(
         self, queue: Queue, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
     ) -> Sequence[ReadyRow]:
-        """What a consumer may get from one priority after (due_at, id), in order, without payloads."""
+        """The jobs of one priority that are due, after (due_at, id), in order, without payloads."""
 
     @abstractmethod
     def payloads(self, line: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]: ...
@@ -91,11 +91,11 @@ class Step(ABC):
 
     @abstractmethod
     def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Rows of `rows.insert_values`."""
+        """`rows` come from `rows.insert_values`."""
 
     @abstractmethod
     def move_jobs(self, line: QueueRow, jobs: Sequence[JobRow]) -> None:
-        """Write back jobs that are in another place, or in the same with other fields."""
+        """Write back jobs that changed their place or other fields."""
 
     @abstractmethod
     def update_queue(self, line: QueueRow) -> None: ...
@@ -108,7 +108,7 @@ class Step(ABC):
 
 @contextmanager
 def changing(step: Step, queue: Queue, *, create: bool = False) -> Generator[QueueRow, None, None]:
-    """A queue's row while a step changes it; written back if it did."""
+    """Lock a queue's row for a step, and write it back if the step changed it."""
     line, is_new = step.lock_queue(queue, create=create)
     held = line.jobs
     before = None if is_new else line.columns()
@@ -129,14 +129,14 @@ def add_to_totals(step: Step, queue: Queue, day: int, happened: Mapping[str, int
 
 
 def find_jobs(step: Step, line: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:
-    """In the order of the ids."""
+    """The stored jobs by id, in the order of the ids."""
     wanted = list(ids)
     found = job_rows(step.fetch("find_jobs", queue=line.id, ids=wanted) if line.jobs else [])
     return {job_id: found[job_id] for job_id in wanted if job_id in found}
 
 
 def job_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, JobRow]:
-    """Rows of `find_jobs` and its like by id, in their order."""
+    """Rows of `find_jobs` and similar queries by id, in their order."""
     return {row[0]: JobRow(*row) for row in rows}
 
 
@@ -155,7 +155,7 @@ def write_jobs(step: Step, line: QueueRow, jobs: Iterable[JobRow]) -> None:
 
 
 def set_aside(step: Step, queue: Queue, line: QueueRow, ids: Sequence[Any]) -> None:
-    """Put rows that cannot be read as jobs out of everybody's way; counts and `check` show them."""
+    """Move rows that cannot be read as jobs out of the queue, where they would block others; counts show them."""
     for (place,) in step.fetch("set_aside_jobs", queue=line.id, ids=list(ids)):
         line.jobs -= 1
         line.leased -= place == LEASED
@@ -165,7 +165,7 @@ def set_aside(step: Step, queue: Queue, line: QueueRow, ids: Sequence[Any]) -> N
 
 
 def sound_rows(step: Step, queue: Queue, line: QueueRow, rows: list[tuple[Any, ...]]) -> dict[str, JobRow]:
-    """As `job_rows`, without those whose numbers are none, which are set aside."""
+    """As `job_rows`; rows that hold something else than numbers after their id are set aside."""
     damaged = [row[0] for row in rows if any(type(value) is not int for value in row[1:])]
     if damaged:
         set_aside(step, queue, line, damaged)
@@ -173,7 +173,7 @@ def sound_rows(step: Step, queue: Queue, line: QueueRow, rows: list[tuple[Any, .
 
 
 def earliest(step: Step, line: QueueRow) -> int | None:
-    """The earliest due_at of what waits in a queue, expired or not."""
+    """The earliest due_at of the jobs that wait in a queue, expired or not."""
     if line.jobs == line.leased + line.dead:
         return None
     heads = step.fetch_one("heads", queue=line.id)
@@ -181,6 +181,6 @@ def earliest(step: Step, line: QueueRow) -> int | None:
 
 
 def announce(step: Step, queue: Queue, head: int | None, due_at: int | None) -> None:
-    """Tell the world that a job waits from `due_at` on, if that is before everything that waited so far (`head`)."""
+    """Announce that a job waits from `due_at` on, if that is before everything that waited so far (`head`)."""
     if due_at is not None and (head is None or due_at < head):
         step.wakes.append(Wake(queue, due_at))

@@ -27,13 +27,13 @@ from duetime.stores.sql.step import Step
 from duetime.stores.sql.wake import WakeHub
 
 BIG_JOBS = 50
-"""An operation on so many jobs takes long enough that nobody shall wait for it who need not."""
+"""An operation on at least this many jobs is big: it takes long, so that others should not have to wait for it."""
 
 T = TypeVar("T")
 
 
 class SqlStore(ABC):
-    """What the stores of all dialects have in common of `stores.base.Store`."""
+    """The part of `stores.base.Store` that is the same for all dialects."""
 
     _hub: WakeHub
 
@@ -41,11 +41,11 @@ class SqlStore(ABC):
     async def _write(
         self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
     ) -> T:
-        """Run a step that changes `queue`, up to so many `jobs` of it. One that `adds` jobs may be refused for room."""
+        """Run a step that changes up to `jobs` jobs of `queue`. If it `adds` jobs, it may be refused for room."""
 
     @abstractmethod
     async def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> T:
-        """Run a step that only looks, on one snapshot."""
+        """Run a step that only reads, on one snapshot."""
 
     # --- the hot path
 

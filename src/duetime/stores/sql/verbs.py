@@ -1,7 +1,7 @@
 """The verbs that change jobs, each as one step.
 
-Every one follows the same course: lock and read the queue, read the jobs, let `rules.py` decide, write back what
-changed, announce if a job became the queue's earliest. Called in a thread of the store, inside a transaction.
+Every verb follows the same course: lock and read the queue, read the jobs, let `rules.py` decide, write back what
+changed, announce if a job became the queue's earliest. Verbs are called in a thread of the store, inside a transaction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from duetime.stores.sql.step import (
 from duetime.stores.sql.views import list_keys
 
 CLOCK_ERROR_MS = 3_600_000
-"""How far ahead a clock may have been for a while: what is swept was over for longer than that."""
+"""How far ahead a clock may have been for a while. Marks are deleted only this long after they expired."""
 
 PURGED_MS = 60_000
 """How long the row of a purged queue stays, so that its floor raises no other queue's borns."""
@@ -123,7 +123,7 @@ def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | Lease
     with changing(step, queue) as line:
         answers: list[Moved | LeaseLost | None]
         if _all_held(step, line, leases):
-            # The usual case needs no look at each job: the leases say all there is to know.
+            # The usual case need not read each job: the leases say all there is to know.
             answers = [*rules.ack_held(line, leases)]
         else:
             jobs = find_jobs(step, line, [lease.id for lease in leases])
@@ -259,7 +259,7 @@ def _forget(step: Step, line: QueueRow) -> Purged:
     removed = line.jobs
     step.execute("delete_queue_jobs", queue=-line.id)
     if removed and line.last_born >= step.now:
-        # Rare: something was born in this millisecond, or the clock has stepped back.
+        # This is rare: a job was born in this millisecond, or the clock has stepped back.
         (last_born,) = step.fetch_one("last_born", queue=line.id)
         line.floor = max(line.floor, last_born)
     if removed <= STEP_JOBS:
@@ -289,7 +289,7 @@ def configure(step: Step, queue: Queue, change: RulesChange) -> QueueRules:
 
 
 def reap(step: Step, limit: int) -> Reaped:
-    """All of it in one step, for a database that has one writer at a time anyway."""
+    """A whole round of the reaper in one step, for a database that has one writer at a time anyway."""
     moved: dict[Queue, Sequence[Moved]] = {}
     left = limit
     for queue in queues_to_reap(step, limit):
@@ -330,7 +330,7 @@ def reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
     return moved
 
 
-# --- what the reaper sweeps: some of what nobody will ask for again
+# --- what the reaper deletes, a bounded number at a time: rows that are no longer needed
 
 
 def sweep_marks_and_counters(step: Step) -> None:
@@ -339,7 +339,7 @@ def sweep_marks_and_counters(step: Step) -> None:
 
 
 def forget_queues(step: Step) -> None:
-    """Remove rows of purged queues. Their floors live on in one for the whole store."""
+    """Remove rows of purged or forgotten queues. The highest of their floors is kept for the whole store."""
     if removable := step.fetch("removable_queues", before=step.now - PURGED_MS, limit=STEP_JOBS):
         step.execute("remove_queues", ids=[queue_id for queue_id, _ in removable])
         step.execute("forget_floor", floor=max(floor for _, floor in removable))
@@ -352,7 +352,7 @@ def queues_with_old_totals(step: Step) -> list[Queue]:
 
 
 def fold_totals(step: Step, queue: Queue) -> None:
-    """Add totals of days that are no longer shown to day 0. Those of a forgotten queue end with its last day."""
+    """Add totals of days that are no longer shown to day 0. If only day 0 is left of a forgotten queue, delete it."""
     step.lock_name(queue)
     names = {"namespace": queue.namespace, "queue": queue.name}
     for numbers in step.fetch("take_old_totals", **names, before=step.now // DAY_MS - TOTAL_DAYS):
@@ -361,7 +361,7 @@ def fold_totals(step: Step, queue: Queue) -> None:
 
 
 def sweep_discarded(step: Step) -> bool:
-    """True if there are more jobs of purged queues."""
+    """Delete some jobs of purged queues; True if there are more."""
     discarded = step.fetch_one("some_discarded")
     if discarded is None:
         return False

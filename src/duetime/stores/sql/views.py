@@ -1,4 +1,4 @@
-"""Looking without touching: each view is one step on one snapshot."""
+"""The verbs that only read, each as one step on one snapshot."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ _START = Key(0, -1, "")
 def list_keys(
     step: Step, line: QueueRow, state: State, *, after: Key = _START, limit: int, expired: bool = False
 ) -> list[Key]:
-    """The next jobs of a state in its order; on demand with those that have expired and were not yet ended."""
+    """The next jobs of a state in its order. `expired` includes jobs that have expired and were not ended yet."""
     match state:
         case State.LEASED:
             keys = _keys(step, "list_leased", line, after, limit)
@@ -102,7 +102,7 @@ def get(step: Step, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
 
 
 def _within_bound(step: Step, queue: Queue, line: QueueRow, ids: Sequence[str]) -> list[Job | None]:
-    """The first of these jobs, at least one, whose payloads fit into STEP_BYTES; None where one is not readable."""
+    """The first of these jobs, at least one, whose payloads fit into STEP_BYTES; None for one that cannot be read."""
     sizes = dict(step.fetch("job_sizes", queue=line.id, ids=list(ids)))
     room, first = STEP_BYTES, list[str]()
     for job_id in ids:
@@ -124,7 +124,7 @@ def counts(step: Step, queues: Sequence[Queue]) -> list[Counts]:
 
 
 def _counts(step: Step, line: QueueRow) -> Counts:
-    """Delayed is what remains: the reading is over what is ready, which a healthy queue has little of."""
+    """Only the jobs that are due are counted row by row, because a healthy queue has few; delayed jobs are the rest."""
     waiting = line.jobs - line.leased - line.dead
     due = _count(step, line, 0, step.now + 1) if waiting else 0
     (gone,) = step.fetch_one("count_expired", queue=line.id, now=step.now)

@@ -1,5 +1,6 @@
-"""Who in this process listens for wakes and for versions of the registry. How news come from other processes is a
-matter of the dialect, which derives its hub from `WakeHub`.
+"""The hub that hands wakes and versions of the registry to the listeners in this process.
+
+How news come from other processes is a matter of the dialect, which derives its hub from `WakeHub`.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ MAX_PENDING = 10_000
 
 
 class WakeHub(ABC):
-    """Hands news to everyone in this process who listens. Lives in one loop; idle while nobody listens."""
+    """Hands news to every listener in this process. Belongs to one event loop; idle while nobody listens."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -26,11 +27,11 @@ class WakeHub(ABC):
 
     @abstractmethod
     async def _join(self) -> None:
-        """Somebody begins to listen: start at need, and learn what is known by now."""
+        """Called for each new listener: begin to receive news if that has not begun, and catch up with the store."""
 
     @abstractmethod
     def _stop(self) -> None:
-        """Nobody listens any more. Idempotent."""
+        """Called when nobody listens any more. Idempotent."""
 
     async def wakes(self) -> AsyncIterator[Wake]:
         async with self._listening():
@@ -55,7 +56,7 @@ class WakeHub(ABC):
                     yield seen
 
     def close(self) -> None:
-        """Everyone who listens comes to an end."""
+        """End the iteration of every listener."""
         self._closed = True
         for listener in self._listeners:
             _offer(listener, None)
