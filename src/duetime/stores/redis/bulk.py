@@ -1,8 +1,8 @@
-"""Columns into Redis: Arrow kernels build the bytes of whole requests, and Redis's one thread is what takes the time.
+"""Loads columns into Redis: Arrow kernels build the bytes of whole requests, so that Python does little per job.
 
-A step is one run of lua/push.lua with one group of jobs, so it does what any push does. For each piece of the columns
-two arrays are made, one of pairs of due_at and id and one of bodies, each element being its own piece of protocol; a
-step's request is then a head of a few bytes and two slices. Several requests are on their way at a time.
+A step is one run of lua/push.lua with one group of jobs, so it does what any push does. Two arrays are made of the
+columns, one of pairs of due_at and id and one of bodies. Each element is already encoded in Redis's protocol, so that a
+step's request is a head of a few bytes and two slices. Several requests are on their way at a time.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from duetime.stores.redis.pipe import pack
 from duetime.stores.redis.store import RedisStore, read_refusal
 
 UNDER_WAY = 2
-"""Requests sent and not answered: enough for Redis to have the next one at hand, few enough for live traffic."""
+"""Requests that are sent and not answered: enough to keep Redis busy, few enough not to hold up live traffic."""
 
 _bulk: Any = pc
 _arrow: Any = pa
@@ -76,7 +76,7 @@ class RedisBulk:
 
 
 class Encoded:
-    """Columns as pieces of protocol."""
+    """Columns that are encoded in Redis's protocol."""
 
     def __init__(self, columns: JobColumns) -> None:
         self.columns = columns
@@ -127,7 +127,7 @@ def _join(*parts: Any) -> Any:
 
 
 def _pieces(values: Any) -> tuple[memoryview, Any]:
-    """The bytes of all values one after the other, and where each begins; without a copy."""
+    """The bytes of all values one after the other, and the offset at which each begins; nothing is copied."""
     _, offsets, data = values.buffers()
     starts = _arrow.Array.from_buffers(_arrow.int32(), len(values) + 1, [None, offsets], offset=values.offset)
     return memoryview(data), starts.to_numpy()
@@ -138,7 +138,7 @@ def _read(encoded: Encoded, step: LoadStep, answer: Any, now: int) -> Loaded | F
         case int():
             return Loaded(step, now, answer)
         case bytes():
-            # The one thing that needs a row as an object: to say what is wrong with it.
+            # Only a refusal needs rows as objects, to say what is wrong with one of them.
             jobs = encoded.columns.jobs(step.first, step.last)
             return Failed(step, read_refusal(jobs, step.mark, answer.decode()))
         case [b"repeated", packed] if len(packed) == BRIEF.size:
@@ -153,5 +153,5 @@ def _read(encoded: Encoded, step: LoadStep, answer: Any, now: int) -> Loaded | F
 
 
 def _time_of(moved: Sequence[Moved], now: int) -> int:
-    """When a push was made that is told from its full mark: at the born of what it accepted."""
+    """The time of a push that is known only by its full mark: the earliest born of the jobs that it accepted."""
     return min([one.born for one in moved if one.event is Event.ACCEPTED], default=now)

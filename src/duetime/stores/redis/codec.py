@@ -1,7 +1,7 @@
-"""The packed forms that scripts read and write, from Python's side. lua/prelude.lua is the other side.
+"""Reads and writes the packed bytes that the scripts use. lua/prelude.lua is the same for Lua.
 
 A *header* stands before each body, eight bytes for a job with common options. A *record* holds what deliveries
-change; where there is one it rules over the header. A *moved* is one thing that happened. An *info* is the last error
+change; where there is one, it counts and not the header. A *moved* is one event of a job. An *info* is the last error
 and the attributes.
 """
 
@@ -23,12 +23,12 @@ U16 = Struct(">H")
 TOTALS_BYTES = 54
 """Nine numbers of six bytes, in the order of `job.Totals`."""
 BRIEF = Struct(">QQ")
-"""What a brief mark keeps: born and now. No full one is as short."""
+"""What a brief mark keeps: born and now. A full mark is always longer, so the length tells them apart."""
 
 EVENTS: tuple[Event, ...] = tuple(Event)
 REASONS: tuple[str, ...] = ("", *Reason, "waiting", "leased", "dead", "running", UNFENCED)
 PRIORITIES: tuple[Priority, ...] = (Priority.NORMAL, *Priority)
-"""By number."""
+"""By the number that is stored, which begins at 1."""
 
 UNREADABLE_INFO = "the attributes of this job are damaged and left out"
 
@@ -45,7 +45,7 @@ HEADER_BYTES = tuple(
     1 + (8 if flags & 128 else 5) + _TTL_BYTES[flags >> 2 & 3] + (2 if flags >> 4 & 7 == _TRIES_FOLLOW else 0)
     for flags in range(256)
 )
-"""By the header's first byte."""
+"""The length of a header, by its first byte."""
 
 pack_fence = Struct(">BQI").pack
 """LEASED, born, attempt: how the record of a held lease begins."""
@@ -76,7 +76,7 @@ class Header(NamedTuple):
 
 
 def is_value(raw: bytes) -> bool:
-    """True for a header and a body, as far as one can see."""
+    """Whether these bytes can be a header and a body."""
     return len(raw) > 0 and raw[0] & 3 > 0 and len(raw) >= HEADER_BYTES[raw[0]]
 
 
@@ -94,7 +94,7 @@ def read_header(raw: bytes) -> Header:
 
 
 def pack_how(job: NewJob) -> bytes:
-    """All that a pushed job wants but its time."""
+    """The options of a pushed job without its due time."""
     packed = HOW.pack(job.ttl_ms, job.tries, job.priority, job.attempt, job.born)
     return packed + _encode(dict(job.attributes)) if job.attributes else packed
 
@@ -106,7 +106,7 @@ def read_moved(job_id: str, packed: bytes) -> Moved:
 
 
 def read_marked(packed: bytes) -> Iterator[Moved]:
-    """From what a marked push left: id length, id, moved for each job."""
+    """Reads what a full mark keeps: for each job the length of its id, its id and its moved."""
     at = 0
     while at < len(packed):
         begin = at + 2

@@ -1,4 +1,4 @@
-"""From a URL to a link: one Redis, one behind Sentinels, or a Cluster.
+"""Makes a link from a URL: to one Redis, to one behind Sentinels, or to a Cluster.
 
     redis://[user:password@]host[:6379][/db]
     rediss://...                                             the same over TLS
@@ -27,7 +27,7 @@ from duetime.stores.redis.pipe import Argument, Login, Lost, Unsent, pack
 
 OPTIONS = {"timeout", "tls", "ca", "cert", "key", "sentinel_password"}
 RENEW_PAUSE_S = 0.1
-"""A topology that was just asked for is not asked for again."""
+"""A topology that was learned within this time is not asked for again."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def parse_address(url: str) -> Address:
     options = tuple(parse_qsl(parts.query))
     named = options and OPTIONS.issuperset(name for name, _ in options)
     if "@" in parts.path + parts.fragment or ("@" in parts.query and not named):
-        # What was taken for a host, a database or an option may be a part of the password, so nothing of it is shown.
+        # The text read as a host, a database or an option may be a part of the password, so nothing of it is shown.
         raise InvalidSettings("user and password of a Redis URL are percent-encoded: / is %2F, ? is %3F, # is %23")
     if unknown := {name for name, _ in options} - OPTIONS:
         raise InvalidSettings(f"unknown options in a Redis URL: {', '.join(sorted(unknown))}")
@@ -95,7 +95,7 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
 
 
 def connect(url: str) -> Link:
-    """No connection is made yet."""
+    """Make the link of a URL; it connects with its first command."""
     address = parse_address(url)
     try:
         timeout_s = float(address.option("timeout", "5"))
@@ -174,7 +174,7 @@ class SingleRedis:
 
 
 class _Renewing:
-    """A topology that has to be asked for. Askers at the same time share one answer."""
+    """A topology that is learned from servers. Callers that renew it at the same time share one answer."""
 
     def __init__(self, maker: _NodeMaker) -> None:
         self._maker = maker
@@ -296,7 +296,7 @@ class Cluster(_Renewing):
     def _read_slots(self, ranges: list[list[Any]], asked: str) -> None:
         slots: dict[int, RedisNode] = {}
         for first, last, primary, *_ in ranges:
-            # A node that does not know its own name is the one that was asked.
+            # A node without a name in the answer is the one that was asked.
             node = self.at(primary[0].decode() if primary[0] else asked, int(primary[1]))
             slots.update(dict.fromkeys(range(int(first), int(last) + 1), node))
         self._slots = slots

@@ -1,4 +1,4 @@
-"""What is told of jobs that cannot be read. The scripts that meet one set it aside and go on; counts show how many."""
+"""Logs jobs that cannot be read. A script that meets one sets it aside and goes on; counts show how many there are."""
 
 import logging
 
@@ -10,7 +10,7 @@ log = logging.getLogger("duetime.stores")
 
 
 def read_happened(queue: Queue, pairs: list[bytes]) -> list[Moved]:
-    """From id, moved, id, moved ... Where a moved is empty, the job was set aside, which is logged."""
+    """Reads a list of id, moved, id, moved ... An empty moved means that the job was set aside; that is logged."""
     happened: list[Moved] = []
     for i in range(0, len(pairs), 2):
         job_id, moved = pairs[i], pairs[i + 1]

@@ -1,4 +1,4 @@
-"""The names of all keys and channels. What a key holds stands at the head of lua/prelude.lua.
+"""The names of all keys and channels in Redis. The head of lua/prelude.lua says what each key of a queue holds.
 
 A queue's keys share one hash tag and so one slot. There are 64 tags, fixed for ever: a reaper reads 64 agendas and not
 one per queue, and a Cluster spreads the tags over its nodes.
@@ -16,17 +16,17 @@ WAKE = "dt:wake"
 REGISTRY_CHANGED = "dt:registry"
 """Channel: the registry's new version."""
 EPOCH = "dt:epoch"
-"""String: drawn once per data set."""
+"""String: a random text, drawn once per data set."""
 REGISTRY = "dt:{registry}"
 """Prefix: `:version` string, `:records:<kind>` hash key -> version + value, `:changes` zset kind NUL key by version,
-`:deleted` the same for those that are gone, `:forgotten` version of the last one that left it, `:counters` hash name ->
-value, `:lives` zset name by the end of its life.
+`:deleted` the same for deleted records, `:forgotten` version of the last deletion that was dropped from it, `:counters`
+hash name -> value, `:lives` zset name by the end of its life.
 """
 
 
 @lru_cache(maxsize=65_536)
 def prefix(queue: Queue) -> str:
-    """What all keys of a queue begin with; KEYS[1] of every queue script."""
+    """The text with which all keys of a queue begin; KEYS[1] of every queue script."""
     name = str(queue)
     return f"dt:{{{crc32(name.encode()) % PARTITIONS:02}}}:{name}"
 
@@ -37,7 +37,7 @@ def agenda(partition: int) -> str:
 
 
 def companion(prefix_of_script: str) -> str:
-    """KEYS[2] of a script: the agenda of a queue's partition, the version of the registry."""
+    """KEYS[2] of a script: the agenda of the queue's partition, or the version of the registry."""
     return f"{REGISTRY}:version" if prefix_of_script == REGISTRY else f"{prefix_of_script[:7]}:queues"
 
 

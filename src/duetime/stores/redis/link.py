@@ -27,15 +27,15 @@ from duetime.errors import StoreUnavailable
 from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unsent, first_word, pack
 
 PAUSES_S = (0.0, 0.05, 0.2)
-"""Before each repetition of a command; then the caller is told."""
+"""The pause before each repetition of a command. When all have failed, the caller gets the error."""
 RESUBSCRIBE = Listed((20, 100, 300, 1000))
 FAREWELL_S = 0.5
 IDLE_S = 5.0
-"""A subscription that hears nothing for this long asks whether anybody is there."""
+"""A subscription that hears nothing for this long sends a PING, and ends if nothing comes back."""
 
 
 class RedisWire(Protocol):
-    """What is used of redis-py's connection."""
+    """The part of redis-py's connection that is used here."""
 
     async def connect(self) -> None: ...
     async def disconnect(self, nowait: bool = False) -> None: ...
@@ -60,15 +60,15 @@ class RedisNode:
         self._dialling = asyncio.Lock()
 
     async def run(self, packed: bytes, answers: int = 1) -> list[Any]:
-        """Send commands in one piece and read as many answers; errors that Redis answers are values."""
+        """Send packed commands and wait for `answers` answers; errors that Redis answers are values."""
         pipe = self._pipe
         if pipe is not None and not pipe.is_closed:
             try:
                 return await pipe.send(packed, answers)
             except Unsent:
-                pass  # it ended while nobody looked
+                pass  # the connection ended while it was idle
         try:
-            async with asyncio.timeout(self._timeout_s):  # many may wait here for one another
+            async with asyncio.timeout(self._timeout_s):  # many callers may wait here for the same connection
                 pipe = await self._connect()
         except TimeoutError as error:
             raise Unsent(f"{self.host}:{self.port}: no answer in time") from error
@@ -81,7 +81,7 @@ class RedisNode:
             return self._pipe
 
     async def open(self) -> RedisWire:
-        """A connection of the caller's own."""
+        """Open a connection that only the caller uses."""
         wire = self._dial(self.host, self.port)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -101,7 +101,7 @@ class RedisNode:
 
 
 class Topology(Protocol):
-    """Which node has a key. `renew` after a failure, `moved` after a redirection."""
+    """Knows which node has a key. `renew` is called after a failure, `moved` after a redirection."""
 
     async def node(self, key: Argument) -> RedisNode: ...
     async def any_node(self) -> RedisNode: ...
@@ -112,8 +112,8 @@ class Topology(Protocol):
 
 
 class Fate:
-    """What is known about a request over all its attempts: once an answer `is_lost`, it may have taken effect, whatever
-    the later attempts say.
+    """What is known about a request over all its attempts: once an answer `is_lost`, the request may have taken effect,
+    whatever the later attempts say.
     """
 
     __slots__ = ("is_lost",)
@@ -123,17 +123,17 @@ class Fate:
 
 
 class Link:
-    """Commands to wherever their keys are."""
+    """Sends commands to the nodes that have their keys."""
 
     def __init__(self, topology: Topology, timeout_s: float) -> None:
         self._topology, self._timeout_s = topology, timeout_s
 
     async def call(self, key: Argument, command: Command, *, again: bool, fate: Fate | None = None) -> Any:
-        """One command; answers of Redis that are errors come back as values, except those that are about where it was
-        sent.
+        """Send one command. An error that Redis answers is returned as a value, unless it says that the command went to
+        the wrong node or too early; then it is sent again.
 
-        `again`: a repetition does no harm, so a lost answer is worth one. `fate` is told of lost answers, for a caller
-        that sends more than one command for the same request. Raises StoreUnavailable.
+        `again` says that a repetition does no harm; only then is the command repeated when its answer was lost. `fate`
+        notes lost answers, for a caller that sends more than one command for the same request. Raises StoreUnavailable.
         """
         return await self.call_packed(key, pack(command), again=again, fate=fate)
 
@@ -165,8 +165,8 @@ class Link:
         raise StoreUnavailable(f"Redis cannot be reached: {problem}", unknown=fate.is_lost)
 
     async def many(self, commands: Sequence[tuple[Argument, Command]], *, again: bool = True) -> list[Any]:
-        """Commands by key, in one round trip per node, each with its own answer: Redis's, also where that is an error,
-        or StoreUnavailable.
+        """Send commands, each with its key, in one round trip per node. Each has its own answer: that of Redis, even
+        if it is an error, or StoreUnavailable.
         """
         attempt, deadline = _Attempt(commands), self._deadline()
         for pause_s in (*PAUSES_S, None):
@@ -183,7 +183,7 @@ class Link:
         return attempt.finish()
 
     async def subscribe(self, channel: str) -> AsyncIterator[bytes | None]:
-        """Messages of a channel, and None after each (re)subscription: before it some may have been missed."""
+        """Messages of a channel, and None after each (re)subscription: messages before it may have been missed."""
         outage = Outage(RESUBSCRIBE)
         while True:
             node = None
@@ -233,7 +233,7 @@ class Link:
             attempt.fail([index for index in indexes if not attempt.has(index)], error, node, again=again)
 
     async def _ask(self, error: AskError, packed: bytes) -> Any:
-        """The slot is on its way to another node, and this key is there already."""
+        """Send a command to the node to which its slot is moving, because its key is there already."""
         node = self._topology.at(*target(error))
         return (await node.run(pack(("ASKING",)) + packed, 2))[1]
 
@@ -289,7 +289,7 @@ class _Attempt:
             self.left += indexes
 
     def redirections(self) -> list[MovedError]:
-        """Where Redis says that commands belong. Their answers go, as those of all that is sent again."""
+        """The redirections among the answers. Removes the answers of all commands that are to be sent again."""
         answers = [self._answers.pop(index, None) for index in self.left]
         return [answer for answer in answers if isinstance(answer, MovedError)]
 
@@ -315,7 +315,7 @@ def _is_misdirected(answer: Any) -> bool:
 
 
 async def _hang_up(wire: RedisWire) -> None:
-    """Over TLS both sides take leave; a loop that ends before that leaves the socket open."""
+    """Wait for the close: over TLS both sides take part, and a loop that ends before that leaves the socket open."""
     with suppress(TimeoutError, RedisError):
         async with asyncio.timeout(FAREWELL_S):
             await wire.disconnect()

@@ -1,11 +1,11 @@
 """A connection to Redis that many callers share.
 
-Commands go out as they come and answers come back in the same order, so that a caller that gives up leaves its answer
-to be passed over, and nobody waits for a free connection. One deadline watches the oldest answer that is missing; when
-it passes, or the connection ends, everybody who waits learns that the outcome is unknown.
+Commands are sent as they come and answers come back in the same order, so that no caller waits for a free connection.
+When a caller gives up, its answer is dropped on arrival. One timer watches the oldest answer that is missing; when its
+deadline passes, or the connection ends, every waiting caller learns that the outcome is unknown.
 
-hiredis parses; the event loop's own transport does the rest. A driver's connection costs two to three times as much per
-call, in layers that this store does not use.
+hiredis parses the answers; the event loop's own transport does the rest. A driver's connection costs two to three times
+as much per call, in layers that this store does not use.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _LENGTHS = tuple(b"\r\n$%d\r\n" % length for length in range(4096))
 
 
 def pack(command: Command) -> bytes:
-    """A command as it goes over the wire. Several times faster than the drivers' own for hundreds of arguments."""
+    """A command in Redis's protocol. For hundreds of arguments this is several times faster than the drivers' own."""
     encoded = [argument if type(argument) is bytes else str(argument).encode() for argument in command]
     lengths = [_LENGTHS[n] if (n := len(part)) < len(_LENGTHS) else b"\r\n$%d\r\n" % n for part in encoded]
     parts = [b""] * (2 * len(encoded))
@@ -68,7 +68,7 @@ class Login:
 
 
 class Expected:
-    """Answers that somebody waits for."""
+    """The answers that one caller waits for."""
 
     __slots__ = ("deadline", "future", "received", "wanted")
 
@@ -78,7 +78,7 @@ class Expected:
 
 
 def read_error(text: str) -> Exception:
-    """An error that Redis answers, as redis-py's classes; never raised, because it is one caller's answer."""
+    """An error that Redis answers, as one of redis-py's classes; never raised, because it is one caller's answer."""
     error = cast(Callable[[str], Exception], BaseParser.parse_error)(text)  # pyright: ignore[reportUnknownMemberType]
     return error if isinstance(error, ResponseError) else ResponseError(text)
 
@@ -87,9 +87,10 @@ _WRAPPING_OF_REDIS_6 = re.compile(r"Error running script \(call to f_\w+\): (?:@
 
 
 def first_word(error: ResponseError) -> str:
-    """What kind of error it is, such as MISCONF; empty where redis-py has a class for it, or Redis has no word.
+    """The code of an error, such as MISCONF; empty where redis-py has a class for it or Redis gives no code.
 
-    Redis 6 wraps an error inside a script in text of its own. Names of queues and ids stand further back in the text.
+    Redis 6 wraps an error inside a script in text of its own. Only the first word counts, because names of queues and
+    ids may follow it.
     """
     text = str(error)
     wrapping = _WRAPPING_OF_REDIS_6.match(text)
@@ -98,7 +99,7 @@ def first_word(error: ResponseError) -> str:
 
 
 class Pipe(asyncio.Protocol):
-    """Made by `dial`; of no use any more once it is closed."""
+    """A connection made by `dial`; it cannot be used again once it is closed."""
 
     def __init__(self, name: str, timeout_s: float) -> None:
         self._name, self._timeout_s = name, timeout_s
@@ -133,7 +134,7 @@ class Pipe(asyncio.Protocol):
                 raise Unsent(f"{self._name}: {answer}")
 
     async def send(self, packed: bytes, answers: int = 1) -> list[Any]:
-        """Commands in one piece, and their answers; errors that Redis answers are values. Raises Unsent, Lost."""
+        """Send packed commands and wait for the answers; errors that Redis answers are values. Raises Unsent, Lost."""
         transport = self._transport
         if transport is None or self.is_closed or (not self._expected and self._has_ended()):
             raise Unsent(f"{self._name}: the connection has ended")
@@ -150,7 +151,7 @@ class Pipe(asyncio.Protocol):
         self._end(None)
 
     def _has_ended(self) -> bool:
-        """On an idle connection anything to read is its end, which the loop may not have seen yet."""
+        """An idle connection that has something to read has ended, even if the event loop has not seen it yet."""
         if not self._poll.poll(0):
             return False
         self._end(None)
@@ -184,7 +185,7 @@ class Pipe(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         sock = cast(socket.socket, transport.get_extra_info("socket"))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if transport.get_extra_info("sslcontext") is None:  # TLS has things to say of its own on an idle connection
+        if transport.get_extra_info("sslcontext") is None:  # TLS sends data of its own on an idle connection
             self._poll.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:

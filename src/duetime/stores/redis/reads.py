@@ -1,4 +1,4 @@
-"""The Redis store, looking and administering: what consoles, tools and tests call, off the hot path."""
+"""The part of the Redis store that looks and administers: what consoles, tools and tests call, off the hot path."""
 
 import secrets
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from duetime.stores.redis.registry import RedisRegistry
 from duetime.stores.redis.scripts import Scripts, checked
 
 COUNTING_STEPS = 100_000
-"""More than any sweep takes; only so that nothing loops for ever."""
+"""How often a count is repeated at most. No sweep needs as many steps; the bound only prevents an endless loop."""
 
 
 class RedisReads:
@@ -47,7 +47,7 @@ class RedisReads:
         self.registry = RedisRegistry(link, self._scripts, clock)
 
     def _now(self) -> Argument:
-        """What scripts take as the time: the given clock's, or nothing, and then they ask Redis."""
+        """The time as scripts take it: that of the given clock, or an empty text, and then they ask Redis."""
         return "" if self._clock is None else self._clock.now_ms()
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
@@ -153,7 +153,7 @@ class RedisReads:
         commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH), ("INFO", "memory")
         answers = await self._link.many([(keys.EPOCH, command) for command in commands])
         if isinstance(answers[1], OutOfMemoryError) and answers[2]:
-            answers[1] = None  # a full Redis refuses SET before it looks at NX; the epoch is there, and it serves
+            answers[1] = None  # a full Redis refuses SET before it looks at NX; the epoch is there, so all is well
         time, _, epoch, memory = checked(answers)
         if not self._version:
             server = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]

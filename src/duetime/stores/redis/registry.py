@@ -13,7 +13,7 @@ from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record
 
 PAGE = 500
 SWEEP = 20
-"""Counters past their life that an increment clears away."""
+"""How many counters past their life an increment deletes at most."""
 
 _VERSION = Struct(">Q")
 
@@ -55,7 +55,7 @@ class RedisRegistry:
             answer = await self._scripts.run("registry_changes", keys.REGISTRY, since, PAGE, again=True)
             version, forgotten, *flat = answer
             if since < forgotten and forgotten != known_forgotten:
-                # Deletions after `since` are forgotten, perhaps between two pages: only all records tell what is gone.
+                # Deletions after `since` are forgotten, perhaps between two pages: only all records show what is gone.
                 since, known_forgotten = 0, forgotten
                 records.clear()
                 deleted.clear()
@@ -78,7 +78,7 @@ class RedisRegistry:
             try:
                 yield int(message or await self._read("GET", f"{keys.REGISTRY}:version") or 0)
             except StoreUnavailable:
-                continue  # the subscription falls with the connection, and begins anew
+                continue  # the subscription is lost with the connection, and begins anew
 
     async def increment(self, name: str, by: int = 1, *, life_ms: int = 0) -> Counter:
         now = "" if self._clock is None else self._clock.now_ms()

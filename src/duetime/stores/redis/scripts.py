@@ -1,7 +1,7 @@
 """The Lua scripts: loading them, running them by their hash, and turning Redis's errors into ours.
 
-Every script that works on a queue has in front what it needs of lua/prelude.lua. Scripts are sent in full only where
-Redis does not know them (after a restart, a failover or SCRIPT FLUSH).
+A script that works on a queue begins with those functions of lua/prelude.lua that it needs. Scripts are sent in full
+only where Redis does not know them (after a restart, a failover or SCRIPT FLUSH).
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def sources() -> Mapping[str, str]:
 
 
 def needed_prelude(prelude: str, script: str) -> str:
-    """The prelude with those of its functions that the script can reach: Redis makes them anew in every run."""
+    """The prelude with only the functions that the script can reach, because Redis makes them anew in every run."""
     functions = {found[1]: found[0] for found in _FUNCTION.finditer(prelude)}
     reached: set[str] = set()
     unread = [script]
@@ -67,7 +67,7 @@ class Scripts:
         self._sending = asyncio.Lock()
 
     async def run(self, name: str, prefix: str, *arguments: Argument, again: bool = False) -> Any:
-        """One run on what one prefix stands for. `again`: as in Link.call."""
+        """Run a script once, on the keys of one prefix. `again` is that of `Link.call`."""
         rest = (2, prefix, companion(prefix), *arguments)
         sent, fate = self._sent[name], Fate()
 
@@ -84,7 +84,7 @@ class Scripts:
     async def _run_forgotten(self, name: str, send: Callable[[str, str], Awaitable[Any]], sent: int) -> tuple[int, Any]:
         """Send the script in full, unless another caller just did: thousands at once must not all send it.
 
-        In a Cluster that may have been to another node; then the answer is NOSCRIPT again.
+        In a Cluster the other caller may have sent it to another node; then the answer is NOSCRIPT again.
         """
         async with self._sending:
             if self._sent[name] == sent:
@@ -95,7 +95,7 @@ class Scripts:
         return sent, await send("EVALSHA", self._hashes[name])
 
     async def run_packed(self, name: str, prefix: str, rest: bytes, count: int) -> Any:
-        """As `run` with `again`, for `count` arguments that are pieces of protocol already."""
+        """As `run` with `again`; `rest` holds `count` arguments that are encoded in Redis's protocol already."""
 
         fate = Fate()
 
@@ -136,7 +136,7 @@ def checked(answers: list[Any]) -> list[Any]:
 
 
 def _refused(error: ResponseError, fate: Fate) -> DuetimeError:
-    """A refusal says that nothing was done by the attempt that it answers, and nothing about one that was lost."""
+    """A refused attempt has done nothing, but an earlier attempt whose answer was lost may have taken effect."""
     refusal = translate(error)
     if fate.is_lost:
         return StoreUnavailable(f"an answer of Redis was lost, then: {refusal.message}", unknown=True)
@@ -144,7 +144,7 @@ def _refused(error: ResponseError, fate: Fate) -> DuetimeError:
 
 
 def translate(error: ResponseError) -> DuetimeError:
-    """What Redis says, in our words. Damage is logged here, because callers only pass it on."""
+    """The contract's error for an error of Redis. Damage is logged here, because callers only pass it on."""
     found = _translate(error)
     if isinstance(found, StoreDamaged):
         log.error("store_damaged", extra={"error": found.message})

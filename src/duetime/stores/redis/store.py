@@ -1,7 +1,7 @@
 """The Redis store: the hot path.
 
-Every verb is one run of one Lua script, so it is atomic by nature; the layout stands at the head of lua/prelude.lua.
-Jobs go in and come out as flat lists of bytes, which is what keeps a batch cheap on both sides.
+Every step is one run of one Lua script, and so it is atomic; the head of lua/prelude.lua describes the layout. Jobs go
+in and come out as flat lists of bytes, which keeps a batch cheap on both sides.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -48,12 +48,12 @@ from duetime.stores.redis.reads import RedisReads
 from duetime.stores.redis.scripts import checked
 
 AGENDA_PAGE = 16
-"""Queues that are looked at per partition and round of reaping."""
+"""How many queues of each partition are looked at in one round of reaping."""
 REAP_WAVE = 32
-"""Queues that are reaped in one round trip."""
+"""How many queues are reaped in one round trip."""
 REAP_ROUNDS = 8
 NEVER = float("inf")
-"""How the agenda says that a queue does not want the reaper."""
+"""The time in the agenda of a queue that does not need the reaper."""
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class RedisStore(RedisReads):
             except StoreUnavailable as error:
                 if not answers:
                     raise
-                answers += [error] * len(batch)  # what came before it has happened, and says so
+                answers += [error] * len(batch)  # the batches before it have happened, and keep their answers
         return answers
 
     async def _push(self, queue: Queue, requests: Sequence[Push]) -> list[Pushed | DuetimeError]:
@@ -95,12 +95,15 @@ class RedisStore(RedisReads):
         except StoreFull as full:
             if len(requests) == 1:
                 return [full]
-            # One that needs room must not fail one that needs none.
+            # A request that needs room must not fail one that needs none.
             return await self._push_batches(queue, [[request] for request in requests])
         return [_read_pushed(request, answer, now) for request, answer in zip(requests, answers, strict=True)]
 
     async def push_packed(self, queue: Queue, rest: bytes, count: int) -> tuple[int, Any]:
-        """One request whose arguments are pieces of protocol; the store's time, and what the script answers."""
+        """Push one request whose `count` arguments are encoded in Redis's protocol already, as `rest`.
+
+        Returns the store's time and the script's answer to the request.
+        """
         now = pack((self._now(),))
         answer = await self._scripts.run_packed("push", keys.prefix(queue), now[now.index(b"$") :] + rest, count + 1)
         return answer[0], answer[1]
@@ -134,7 +137,7 @@ class RedisStore(RedisReads):
             except StoreUnavailable as error:
                 if not answers:
                     raise
-                answers += [error] * (len(leases) - len(answers))  # the acks before it have happened, and say so
+                answers += [error] * (len(leases) - len(answers))  # the acks before it have happened
                 break
             if letters.count(b"a") == len(some):
                 answers += [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in some]
@@ -187,7 +190,7 @@ class RedisStore(RedisReads):
         arguments: tuple[Argument, ...],
         read: Callable[[str, bytes | None], T],
     ) -> list[T | StoreUnavailable]:
-        """A verb on ids in as many steps as its bounds ask for."""
+        """Run a verb on ids, in as many steps as the bounds of a step require."""
         answers: list[T | StoreUnavailable] = []
         while len(answers) < len(ids):
             some = ids[len(answers) : len(answers) + STEP_JOBS]
@@ -196,7 +199,7 @@ class RedisStore(RedisReads):
             except StoreUnavailable as error:
                 if not answers:
                     raise
-                return answers + [error] * (len(ids) - len(answers))  # the steps before it have happened, and say so
+                return answers + [error] * (len(ids) - len(answers))  # the steps before it have happened
             answers += [read(name, answer) for name, answer in zip(some, packed, strict=False)]
         return answers
 
@@ -218,12 +221,12 @@ class RedisStore(RedisReads):
                 problems.append(error)
         if problems and not moved:
             raise problems[0]
-        # What has moved must be told; then the next call, at once, meets the problem again.
+        # The moved jobs must be reported, so the problem is not raised now. The next call is due at once and meets it.
         next_at = now if problems else agenda[0][0] if agenda else NEVER
         return Reaped(moved, None if next_at == NEVER else int(next_at), now)
 
     async def _agenda(self, count: int) -> tuple[int, list[tuple[float, Queue]]]:
-        """The store's time, and the first queues of each partition by the time at which they want the reaper."""
+        """The store's time, and the first queues of each partition by the time at which they need the reaper."""
         heads = [(key, ("ZRANGE", key, 0, count - 1, "WITHSCORES")) for key in keys.AGENDAS]
         time, *pages = checked(await self._link.many([(keys.AGENDAS[0], ("TIME",)), *heads]))
         now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
@@ -235,7 +238,7 @@ class RedisStore(RedisReads):
     async def _reap_wave(
         self, queues: Sequence[Queue], limit: int, moved: dict[Queue, list[Moved]], problems: list[DuetimeError]
     ) -> int:
-        """Reaps queues in one round trip; answers how many jobs moved. One bad queue does not hold up the others."""
+        """Reap queues in one round trip and return how many jobs moved. One bad queue does not hold up the others."""
         runs = [([keys.prefix(queue)], (self._now(), limit, STEP_BYTES)) for queue in queues]
         total = 0
         for queue, answer in zip(queues, await self._scripts.run_many("reap", runs, again=False), strict=True):
@@ -294,7 +297,7 @@ def _push_arguments(requests: Sequence[Push]) -> list[Argument]:
 
 
 def _groups(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
-    """Runs of jobs that differ in id, body and due_at only."""
+    """Splits jobs into runs of neighbours that differ in id, body and due_at only."""
     alike = [
         job.attributes
         or (job.delay_ms if job.due_at is None else -1, job.ttl_ms, job.tries, job.priority, job.born, job.attempt)
@@ -302,7 +305,7 @@ def _groups(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
     ]
     if jobs and not jobs[0].attributes and alike.count(alike[0]) == len(jobs):
         return [jobs]
-    # Attributes are rare and mostly differ: no groups for those.
+    # Jobs with attributes are rare and mostly differ, so each is a group of its own.
     marked = [
         (index, ()) if job.attributes else (-1, like) for index, (job, like) in enumerate(zip(jobs, alike, strict=True))
     ]
@@ -322,7 +325,7 @@ def _read_pushed(request: Push, answer: Any, now: int) -> Pushed | DuetimeError:
 
 
 def _accepted(request: Push, born: int, now: int) -> list[Moved]:
-    """All of them with this born, at this time."""
+    """The answer for a request of which all jobs were accepted with this born, at this time."""
     return [
         Moved(Event.ACCEPTED, job.id, born, 0, now + job.delay_ms if job.due_at is None else job.due_at)
         for job in request.jobs
@@ -330,7 +333,7 @@ def _accepted(request: Push, born: int, now: int) -> list[Moved]:
 
 
 def read_refusal(jobs: Sequence[NewJob], mark: Mark | None, text: str) -> DuetimeError:
-    """Why the script push refused these jobs."""
+    """The error for the reason that lua/push.lua gives for refusing these jobs."""
     code, *numbers = text.split(" ")
     if code == "m":
         name = mark.name if mark else ""
@@ -346,7 +349,7 @@ def read_refusal(jobs: Sequence[NewJob], mark: Mark | None, text: str) -> Duetim
 
 
 def _read_deliveries(queue: Queue, found: Iterable[tuple[bytes, Any, bytes]], lease_until: int) -> list[Delivery]:
-    """From ids, records and values (header + body)."""
+    """Makes deliveries of ids, records and values (header + body)."""
     deliveries: list[Delivery] = []
     for job_id, record, raw in found:
         fields: Record = record

@@ -1,4 +1,4 @@
-"""Walks all that a queue keeps in Redis and names what does not fit together. For tests and `doctor --deep`."""
+"""Walks all keys of a queue in Redis and names what does not fit together. For tests and `doctor --deep`."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ PAGE = 500
 
 @dataclass
 class WalkFindings:
-    """One id, and everywhere it was met."""
+    """Everything that the walk found under one id."""
 
     places: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     header: tuple[int, int, int] | None = None
@@ -30,7 +30,7 @@ class WalkFindings:
 
 @dataclass
 class Picture:
-    """A queue as it was found."""
+    """Everything that the walk found in a queue."""
 
     queue: Queue
     jobs: dict[bytes, WalkFindings] = field(default_factory=dict[bytes, WalkFindings])
