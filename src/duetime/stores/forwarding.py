@@ -1,5 +1,7 @@
 """The base of stores that wrap another store: every verb passes through `_call`, which a wrapper overrides.
 
+A store that answers a second late:
+
     class Slow(ForwardingStore):
         async def _call(self, verb, call, *args, **options):
             await asyncio.sleep(1)

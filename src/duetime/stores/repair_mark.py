@@ -4,7 +4,7 @@ from duetime.job import NewJob
 from duetime.stores.base import Mark
 
 REPAIR_LIFE_MS = 86_400_000
-"""A repair must be based on a look at the store that is younger than this: after this time its mark is gone."""
+"""How long the mark lives. A repair that acts on an older look at the store could push a job a second time."""
 
 
 def repair_mark(job: NewJob) -> Mark | None:

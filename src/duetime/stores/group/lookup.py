@@ -99,7 +99,7 @@ async def find_lease(members: Members, lease: Lease, verb: Callable[[Store], Awa
         except PROBLEMS as error:
             if is_home:
                 problems.append(error)
-    # The problem of a call that may have taken effect says more than that of one that did nothing.
+    # A call that failed and may have taken effect is reported before one that did nothing.
     problems.sort(key=lambda problem: not problem.fields.get("unknown"))
     raise problems[0] if problems else lost
 
