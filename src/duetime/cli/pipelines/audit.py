@@ -75,7 +75,7 @@ LAW_KEY = ("pool", "namespace", "queue", "batch")
 
 
 def _documents(answer: Answer, audited: "Audited", findings: Iterable[dict[str, Any]]) -> None:
-    """One line per queue and batch, one per finding, one for the whole."""
+    """Print JSON lines: one per queue and batch, one per problem of the journal, one per finding, one for the whole."""
     for row in audited.law:
         answer.document({"law": row})
     for problem in audited.problems:

@@ -124,7 +124,7 @@ def _document(ending: "Ending", path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _folder(keep: Path | None) -> Generator[Path]:
-    """The one that stays, or one that is gone afterwards."""
+    """Yields the folder that the user wants to keep, or a temporary one that is deleted afterwards."""
     if keep is not None:
         if keep.exists() and any(keep.iterdir()):
             raise InvalidRequest(f"{keep} is not empty; the demo begins with nothing")

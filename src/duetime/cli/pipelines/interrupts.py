@@ -1,7 +1,7 @@
 """Ctrl-C and TERM while Spark works: the command ends at once, its processes with it, with exit code 130.
 
-Spark and py4j report every call and task that is cut short with a page of stack each; none of that is news to whoever
-pressed the keys.
+Spark and py4j report every call and task that is cut short with a page of stack trace each. Whoever pressed the keys
+does not need to read them, so they are silenced.
 """
 
 import logging
@@ -18,7 +18,10 @@ QUIET_S = 2.0
 
 
 class Interrupts:
-    """A context manager around the session's life; `install` comes after it opened, as it has handlers of its own."""
+    """A context manager around the session's life.
+
+    Call `install` after the session has opened: opening it sets signal handlers of its own.
+    """
 
     def __init__(self) -> None:
         self._came = False
@@ -44,7 +47,7 @@ class Interrupts:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._came = True
         logging.disable(logging.ERROR)
-        # In a thread, which has a connection of its own: this one's may be in the middle of an answer.
+        # A new thread has its own connection to the JVM; this thread's may be in the middle of an answer.
         quiet = threading.Thread(target=self._quiet, daemon=True)
         quiet.start()
         quiet.join(QUIET_S)
@@ -52,5 +55,5 @@ class Interrupts:
 
     def _quiet(self) -> None:
         if self._session is not None:
-            with suppress(Exception):  # over Spark Connect there is no context, and what the server says is its own
+            with suppress(Exception):  # Spark Connect has no context, and the server's log is not ours
                 self._session.sparkContext.setLogLevel("OFF")

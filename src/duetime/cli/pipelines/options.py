@@ -1,4 +1,4 @@
-"""What every pipeline command takes: where Spark runs and where the lake is.
+"""The options that every pipeline command takes: where Spark runs and where the lake is.
 
 @takes_options
 def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
@@ -30,7 +30,7 @@ MEMORY = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
 
 def local_file(text: str) -> Path:
-    """For files that a command writes without Spark."""
+    """Parse the path of a file that a command writes itself, without Spark, and so on this machine."""
     if URI.match(text) and not text.startswith("file:"):
         raise typer.BadParameter(f"{text}: this file is written on this machine; copy it from there")
     return Path("/" + text.removeprefix("file:").lstrip("/") if text.startswith("file:") else text)
@@ -38,7 +38,7 @@ def local_file(text: str) -> Path:
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """None: not given."""
+    """Where Spark runs, how, and where the lake is. None means that an option was not given."""
 
     master: Annotated[
         str | None,
@@ -88,7 +88,7 @@ class SparkOptions:
     ] = None
 
     def settings(self) -> dict[str, str]:
-        """What was chosen about the session."""
+        """The settings of Spark that were chosen on the command line. Raises InvalidRequest."""
         chosen: dict[str, str] = {}
         for pair in self.conf or ():
             name, equals, chosen[name] = pair.partition("=")

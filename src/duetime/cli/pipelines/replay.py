@@ -84,7 +84,7 @@ def replay(
 
 
 def check(queue: str, options: ReplayOptions, target: Target, *, length_ms: int) -> None:
-    """Raises InvalidRequest for what must not be, above all for a replay into its own past."""
+    """Raises InvalidRequest for options that make no sense, above all for a replay into the queue that it came from."""
     if length_ms <= 0:
         raise InvalidRequest("the window ends before it begins: see --since and --until")
     if not 0 < options.speed < 1e6:
@@ -194,7 +194,7 @@ def _drive(answer: Answer, arrived: "DataFrame", options: ReplayOptions, target:
 
 
 def _read(arrived: "DataFrame", *, with_bodies: bool) -> "Iterator[Arrival]":
-    """A partition at a time: a window may be larger than this process."""
+    """Read one partition at a time: a whole window may not fit into the memory of this process."""
     from duetime.spark.replay.drive import Arrival
 
     chosen = arrived if with_bodies else arrived.drop("body")

@@ -1,4 +1,4 @@
-"""`duetime pipeline run`: everything that is to be done regularly, in one warm session."""
+"""`duetime pipeline run`: the pipelines that run regularly, one after the other in one Spark session."""
 
 import time
 from collections.abc import Callable

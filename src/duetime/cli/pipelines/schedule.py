@@ -67,7 +67,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class LoadChoices:
-    """How the jobs are to be treated, and the load itself."""
+    """The options of the jobs (ttl, tries, priority) and of the load itself (batch, rate, bad rows, journal)."""
 
     batch: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Where the pipelines read: the journal's folder, and the store that it is held against."""
+"""The options that say where a pipeline reads: the journal's folder, and the store that it is compared with."""
 
 import os
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class JournalSource:
 
 @dataclass(frozen=True)
 class StoreSource:
-    """What the journal is held against is the `--url` of the command."""
+    """How to compare the journal with the store; which store it is, the command's `--url` says."""
 
     pool: Annotated[
         str | None,
