@@ -1,5 +1,7 @@
-"""Every action that was taken in the console: who, what, on what. The last ones are kept in one record of the registry
-and shown on the page Access; each is a line of the server's log as well, which keeps them all.
+"""The log of the actions taken in the console: who did what to what.
+
+The last ones are kept in one record of the registry and shown on the page Access. Each is also a line of the server's
+log, which keeps them all.
 """
 
 import logging
@@ -20,7 +22,7 @@ LONGEST = 300
 
 
 class ConsoleAction(msgspec.Struct, frozen=True):
-    """`at` is epoch seconds; `subject` what it was done to, `detail` what changed."""
+    """`at` is epoch seconds; `subject` is what the action was done to, `detail` what it changed."""
 
     at: float
     user: str

@@ -49,7 +49,7 @@ HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ConsoleRoute:
-    """`role` None: also for strangers."""
+    """`role` is the least role that is let in; None also lets in visitors who are not logged in."""
 
     path: str
     handler: Handler
@@ -204,7 +204,7 @@ async def _session(house: ConsoleHouse, request: Request) -> Session | None:
 
 
 def check_same_origin(request: Request) -> None:
-    """Only a page of this very origin may write. Browsers say where a request comes from; nobody else comes here."""
+    """Raises Forbidden unless a page of this origin sent the request. Every browser says where a request comes from."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         if site != "same-origin":
@@ -225,7 +225,7 @@ def _to_login(visit: Visit) -> Response:
 
 
 def _problem(visit: Visit, error: DuetimeError) -> Response:
-    """A page that says what is wrong. An action that was refused goes back to where it was posted from."""
+    """A page that says what is wrong. An action that was refused leads back to the page that it was posted from."""
     refused = error.status < 500 and error.status not in (401, 403)
     if visit.request.method == "POST" and visit.session_or_none is not None and refused:
         return visit.go(text=error.message, kind="problem")

@@ -7,7 +7,7 @@ from typing import Any, cast
 from duetime.clock import MAX_INSTANT, rfc3339
 
 SHOWN_BODY = 64 * 1024
-"""Bytes of a body on a page; the rest is for the download."""
+"""How many bytes of a body a page shows; the download has all of them."""
 NONE = "\N{EN DASH}"
 _SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
@@ -49,7 +49,7 @@ def seconds(value: float | None) -> str:
 
 
 def instant(at_ms: int) -> str:
-    """`2026-11-15 09:00:00.000 UTC`; the whole number stays in the page's text, so no browser rounds it."""
+    """`2026-11-15 09:00:00.000 UTC`; a dash for 0 and for times beyond the calendar."""
     if not 0 < at_ms <= MAX_INSTANT:
         return NONE
     return rfc3339(at_ms).replace("T", " ").replace("Z", " UTC")
@@ -71,7 +71,7 @@ def size(count: int) -> str:
 def body_text(body: bytes) -> tuple[str, str]:
     """(kind, text): JSON with its numbers as they are, text, or hex for anything else."""
     shown = body[:SHOWN_BODY]
-    # The cut may go through a character.
+    # A body that is too long may have been cut within a character.
     text = shown.decode(errors="ignore") if len(body) > SHOWN_BODY else _decoded(shown)
     if text is None:
         return _hex(shown)
@@ -79,7 +79,7 @@ def body_text(body: bytes) -> tuple[str, str]:
         return _hex(shown)
     if len(body) <= SHOWN_BODY and text[:1] in "{[":
         try:
-            # Numbers stay the text that they are: ids beyond 2^53 must not change on the way to the screen.
+            # Numbers are kept as text: as a float, 1e5 or a long decimal would be printed differently.
             value = json.loads(text, parse_int=_Verbatim, parse_float=_Verbatim)
             return "JSON", _pretty(value)
         except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ def _decoded(body: bytes) -> str | None:
 
 
 class _Verbatim(str):
-    """A number of a JSON text, as it was written."""
+    """A number as it was written in a JSON text."""
 
     __slots__ = ()
 

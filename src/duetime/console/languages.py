@@ -1,4 +1,4 @@
-"""What the console says, in each language: one catalogue file each, with the same keys in all."""
+"""The console's texts in each language: one catalogue file per language, with the same keys in all."""
 
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def catalogue(language: str) -> Mapping[str, str]:
 
 
 def choose(cookie: str, accepted: str) -> str:
-    """The language that was picked, else the first of the browser's that there is."""
+    """The language that the visitor picked, else the first one that the browser accepts and the console has."""
     if cookie in LANGUAGES:
         return cookie
     for part in accepted.split(","):

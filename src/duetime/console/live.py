@@ -1,8 +1,8 @@
 """The figures that pages show live: jobs by state, rates, lateness, and how they were in the last hour and day.
 
 Rates and lateness come from the meters of all processes of the server, jobs by state from the stores. Stores are only
-asked while somebody looks, at most every few seconds, and less often the longer their answer takes; whoever else looks
-meanwhile gets the same answer. The history begins when the process begins; the days come from the stores' totals.
+asked while somebody looks at a page, every few seconds at most, and less often the longer their answer takes; all pages
+share one answer. The history begins when the process begins; the numbers by day come from the stores' totals.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ log = logging.getLogger("duetime.console")
 SAMPLE_S = 10.0
 HOUR = 360
 DAY_STEP = 24
-"""A day is kept in every so manieth sample of the hour."""
+"""The history of a day keeps every 24th sample, so that it is no longer than that of an hour."""
 LOOK_S = 2.0
 PER_WATCHER_S = 0.1
-"""How much longer a look is used for each page that is open, so that many pages do not cost more than a few."""
+"""Each open page adds this to the time between two refreshes, so that many pages cost no more than a few."""
 SHARE = 20
-"""A look that took long is used this many times as long."""
+"""An answer of the stores is used for at least this many times as long as it took."""
 CHEAP_S = 0.1
-"""A look that takes no longer is made anew for each page that is opened."""
+"""If the stores answered within this time, each page that is opened asks them anew."""
 STORE_S = 5.0
 TOTALS_S = 30.0
 MOST_QUEUES = 20_000
@@ -52,7 +52,7 @@ RATES: Mapping[str, Sequence[str]] = {
 
 
 class LiveQueue(NamedTuple):
-    """A queue at one look. `head` is when its earliest waiting job is or was due."""
+    """A queue as its store described it. `head` is when its earliest waiting job is or was due."""
 
     pool: str
     queue: Queue
@@ -65,7 +65,10 @@ class LiveQueue(NamedTuple):
 
 
 class QueueLook(NamedTuple):
-    """All queues of all pools; `problems` are the pools that did not answer; `at` is monotonic, `took_s` its cost."""
+    """What the stores said about all queues of all pools. `problems` has the pools that did not answer.
+
+    `at` is when it ended, in monotonic seconds; `took_s` is how long the stores took.
+    """
 
     lines: Sequence[LiveQueue]
     problems: Mapping[str, DuetimeError]
@@ -74,7 +77,7 @@ class QueueLook(NamedTuple):
 
 
 class MeterSample(NamedTuple):
-    """What all processes had counted at an instant (epoch seconds): sums, and the same by queue."""
+    """What all processes had counted at `at` (epoch seconds): in all, by queue, and by bucket of lateness."""
 
     at: float
     sums: Mapping[str, float]
@@ -84,7 +87,7 @@ class MeterSample(NamedTuple):
 
 
 class RatePoint(NamedTuple):
-    """Per second, and seconds of lateness (None where nothing was delivered), up to `at`."""
+    """Jobs per second and seconds of lateness (None where nothing was delivered) between two samples; `at` ends it."""
 
     at: float
     rates: Mapping[str, float]
@@ -93,7 +96,7 @@ class RatePoint(NamedTuple):
 
 
 class LiveFigures:
-    """An async context manager: inside it the history is kept."""
+    """An async context manager: while it is entered, a task records the history."""
 
     def __init__(self, pools: Pools, siblings: Siblings, *, sample_s: float = SAMPLE_S) -> None:
         self._pools = pools
@@ -132,7 +135,7 @@ class LiveFigures:
             try:
                 sample = await self._sample()
             except Exception:
-                # A figure that is missing must not take the server with it.
+                # A missing figure must not stop the server.
                 log.exception("console_sample_failed")
             else:
                 self._samples.append(sample)
@@ -145,7 +148,7 @@ class LiveFigures:
         replies = await self._siblings.ask_all(METRICS)
         found: list[snapshots.Snapshot] = []
         for reply in replies:
-            with suppress(msgspec.MsgspecError):  # another version's
+            with suppress(msgspec.MsgspecError):  # from a process of another version
                 found.append(snapshots.decode(reply.body))
         readings = {one.description.name: one for one in snapshots.merge(found).readings}
         by_queue = {name: _by_queue(readings, metrics) for name, metrics in RATES.items()}
@@ -156,7 +159,7 @@ class LiveFigures:
         return MeterSample(time.time(), sums, by_queue, counts or [0.0] * (len(edges) + 1), edges)
 
     async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
-        """The rates since the last sample but one of the history, over all and by queue."""
+        """The rates since the latest sample of the history that is old enough to compare with, in all and by queue."""
         sample = await self._sample()
         known = list(self._samples)
         before = next((one for one in reversed(known) if sample.at - one.at >= self._sample_s / 2), None)
@@ -176,11 +179,11 @@ class LiveFigures:
     # --- jobs by state
 
     async def look_for_page(self, *, is_partial: bool) -> QueueLook:
-        """For a page that is opened: new where that is cheap. A page that is open already takes the last look."""
+        """A page that is being opened asks the stores anew if that is cheap; a refresh takes the last answer."""
         return await self.look(fresh=not is_partial and self._look.took_s <= CHEAP_S)
 
     async def look(self, *, fresh: bool = False) -> QueueLook:
-        """The last look, or a new one if that is old; `fresh` asks for a new one in any case."""
+        """The last answer of the stores, or a new one if that is too old; `fresh` asks them in any case."""
         async with self._looking:
             patience = max(LOOK_S, self._look.took_s * SHARE)
             if fresh or time.monotonic() - self._look.at >= patience:
@@ -234,7 +237,7 @@ class LiveFigures:
         return lines
 
     async def changes(self, draining: asyncio.Event) -> AsyncIterator[bool]:
-        """True when what pages show has changed, False now and then in between; until the server drains."""
+        """After each look, yields whether pages have something new to show. Ends when the server drains."""
         self.watchers += 1
         seen: object = None
         try:
@@ -265,7 +268,7 @@ class LiveFigures:
         return found
 
     async def pool_totals(self, *, within_s: float = 0.25) -> Mapping[str, Totals]:
-        """What ever happened in each pool; empty while it is being added up for the first time."""
+        """The running totals of each pool; empty while they are being added up for the first time."""
         return self._running if await self._totals_known(within_s) else {}
 
     async def _totals_known(self, within_s: float) -> bool:

@@ -16,7 +16,7 @@ COOKIE = "duetime_session"
 WINDOW_MS = 300_000
 PER_ADDRESS = 10
 PER_NAME = 50
-"""Failed attempts to log in that are let pass within the window."""
+"""How many failed logins are let pass within the window, per client address and per user name."""
 
 
 async def show_login(visit: Visit) -> Response:
@@ -67,14 +67,14 @@ async def set_language(visit: Visit) -> Response:
 
 
 def _wanted(visit: Visit) -> str:
-    """The page that the stranger had asked for, if it is one of ours."""
+    """The page that the visitor asked for before logging in, if it is one of the console's."""
     parts = urlsplit(visit.given("next"))
     inside = parts.path.startswith(f"{ROOT}/") and not parts.netloc and not parts.scheme
     return parts.path + (f"?{parts.query}" if parts.query else "") if inside else ""
 
 
 def _counters(visit: Visit) -> list[tuple[str, int]]:
-    """What failures are counted by, and how many are let pass."""
+    """The counters of failed logins that this request belongs to, and how many failures each lets pass."""
     client = visit.request.client.host if visit.request.client else "socket"
     name = visit.field("user")[:64]
     return [(f"console-login/address/{client}", PER_ADDRESS), (f"console-login/name/{name}", PER_NAME)]
@@ -93,7 +93,7 @@ async def _count_failure(visit: Visit) -> None:
 
 
 async def _identify(visit: Visit) -> Session:
-    """Raises Unauthorized."""
+    """The session that the posted name and password, or token, are good for. Raises Unauthorized."""
     user, password = visit.field("user").strip(), visit.field("password")[:LONGEST_PASSWORD]
     now = time.time()
     if not user:

@@ -1,4 +1,4 @@
-"""What the console works with: the same services that the doors use."""
+"""The services that the console works with; the doors use the same ones."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,10 @@ from duetime.settings import Settings
 
 @dataclass(frozen=True)
 class ConsoleParts:
-    """`cursor_at(pool, due_at)` is where delayed jobs that are due from then on begin in a list; None: nobody knows."""
+    """`cursor_at(pool, due_at)` is the cursor at which a list of delayed jobs goes on with those due from then on.
+
+    It is None for a group of stores, whose list goes through one member after the other.
+    """
 
     settings: Settings
     pools: Pools

@@ -1,7 +1,7 @@
-"""Sessions: who is logged in. A browser holds a random secret, the registry its hash and what it stands for.
+"""Sessions: who is logged in. A browser holds a random secret, the registry holds its hash and the session.
 
-So every process of the server knows a session, an admin can end one, and it ends by itself with the user, the account
-or the token that it was opened with.
+So every process of the server knows a session, and an admin can end it. It also ends when the user, the account or the
+token that it was opened with is removed.
 """
 
 import secrets
@@ -23,7 +23,7 @@ LABEL = 12
 
 
 class Session(msgspec.Struct, frozen=True):
-    """`pool` and `namespace` bound what a session sees that was opened with a token; empty: everything.
+    """A session that was opened with a token sees one `namespace` in one `pool`; if they are empty, it sees everything.
 
     `token` is the key of that token. Times are epoch seconds.
     """
@@ -42,7 +42,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 DEV = Session("dev", Role.ADMIN, 0, 0)
-"""What everybody has with --dev."""
+"""The session of every visitor with --dev."""
 
 
 class Sessions:
@@ -59,7 +59,7 @@ class Sessions:
         self._settings = settings
 
     async def open(self, session: Session) -> str:
-        """The secret for the browser's cookie. Sessions that have run out are forgotten on the way."""
+        """Store a session and return the secret for the browser's cookie. Also deletes sessions that have run out."""
         secret = secrets.token_urlsafe(32)
         await self._registry().put(KIND, digest_of(secret), msgspec.json.encode(session))
         for record in self._registry_copy.list_records(KIND):
@@ -75,7 +75,7 @@ class Sessions:
         key = digest_of(secret)
         record = self._registry_copy.get(KIND, key)
         if record is None:
-            # It may have been opened by another process a moment ago.
+            # Another process may have opened the session a moment ago.
             await self._registry_copy.refresh()
             record = self._registry_copy.get(KIND, key)
         if record is None:
@@ -94,7 +94,7 @@ class Sessions:
         return user is not None and user.role == session.role
 
     def list_sessions(self) -> Sequence[tuple[str, Session]]:
-        """With the label by which `end` knows them."""
+        """The sessions that are open, each with the label that `end` takes."""
         records = self._registry_copy.list_records(KIND)
         found = [(one.key[:LABEL], msgspec.json.decode(one.value, type=Session)) for one in records]
         return [(label, session) for label, session in found if self._holds(session)]

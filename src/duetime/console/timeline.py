@@ -1,4 +1,4 @@
-"""Everything that happened to a job, from the journal on this machine's disk, for as long as a person would wait."""
+"""Everything that happened to a job, read from the journal on this machine's disk within a few seconds."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ WITHIN_S = 3.0
 
 
 class JobTimeline(NamedTuple):
-    """One list of entries per incarnation of the id, oldest first. `has_journal`: there is one to read here.
+    """One list of entries per incarnation of the id, oldest first.
 
-    `is_cut`: the journal is so large that not all of it was read.
+    `has_journal` says whether this machine has a journal; `is_cut`, whether there was no time to read all of it.
     """
 
     lives: Sequence[Sequence[Entry]]
@@ -31,7 +31,7 @@ class JobTimeline(NamedTuple):
 
 
 async def read_timeline(settings: Settings, pool: str, queue: Queue, job_id: str, *, born: int) -> JobTimeline:
-    """Files that were closed before the job was `born` are passed over."""
+    """Skips the files that were closed before the job was `born`."""
     options = options_of(settings)
     if options is None or not options.folder.is_dir():
         return JobTimeline((), has_journal=False)

@@ -1,4 +1,4 @@
-"""Who may come in: the roles, and the users that an admin made in the console.
+"""The roles of the console, and the users that an admin made in it.
 
 A user is a record of the registry with an argon2 hash of the password. The accounts of duetime.toml are admins.
 """

@@ -37,12 +37,12 @@ TABS: Sequence[tuple[str, Role, bool]] = (
     ("workers", Role.VIEWER, False),
     ("access", Role.ADMIN, True),
 )
-"""The pages in the order of the menu, with the least role, and whether only sessions that see everything have them."""
+"""The pages in the order of the menu: name, least role, and whether a session for one namespace does not see it."""
 FOLDER = Path(str(files("duetime.console")))
 
 
 def link(path: str, **query: object) -> str:
-    """An address of the console; what is empty is left out."""
+    """An address of the console; empty values are left out of its query."""
     given = {name: str(value) for name, value in query.items() if value not in ("", None)}
     return f"{ROOT}/{path}" + (f"?{urlencode(given)}" if given else "")
 
@@ -88,7 +88,7 @@ def make_environment() -> Environment:
 
 @dataclass(frozen=True)
 class ConsoleHouse:
-    """What all requests share."""
+    """The objects that all requests share."""
 
     parts: ConsoleParts
     users: ConsoleUsers
@@ -98,7 +98,7 @@ class ConsoleHouse:
 
 
 class Visit:
-    """`session` is None for a stranger, who gets only the login. `fields` are those of a form that was posted."""
+    """`session` is None for a visitor who is not logged in. `fields` are those of the form that was posted."""
 
     def __init__(self, request: Request, house: ConsoleHouse, session: Session | None, language: str) -> None:
         self.request = request
@@ -117,7 +117,7 @@ class Visit:
 
     @property
     def is_partial(self) -> bool:
-        """A page that is open asks for itself again."""
+        """Whether the page's script sent this request, above all to refresh a page that is open."""
         return "hx-request" in self.request.headers
 
     def may(self, role: Role) -> bool:
@@ -135,7 +135,7 @@ class Visit:
             if self.may(role) and (whole or not everywhere)
         ]
 
-    # --- what is asked about
+    # --- what the request asks for
 
     async def read_form(self) -> None:
         limit = max(self.parts.settings.max_body * 4, 1_048_576)
@@ -149,7 +149,7 @@ class Visit:
         return [value for key, value in self.fields if key == name]
 
     def given(self, name: str) -> str:
-        """From the form that was posted, else from the address."""
+        """A value from the form that was posted, else from the address."""
         return self.field(name) or self.query.get(name, "")
 
     def pool(self) -> str:
@@ -194,7 +194,7 @@ class Visit:
         return self.request.url.path + (f"?{query}" if query else "")
 
     def _notice(self) -> dict[str, str]:
-        """What the last action had to say."""
+        """The message that the last action left in a cookie."""
         try:
             found = json.loads(unquote(self.request.cookies.get(NOTICE, "")))
             return {"kind": str(found["kind"]), "text": str(found["text"])}
@@ -202,7 +202,7 @@ class Visit:
             return {}
 
     def go(self, to: str = "", text: str = "", *, kind: str = "done") -> Response:
-        """Show another page, with a word about what was done."""
+        """Redirect to another page, by default the one that the form was on, which shows `text` once."""
         response = RedirectResponse(to or self.back(), 303)
         if text:
             value = quote(json.dumps({"kind": kind, "text": text[:1000]}))

@@ -1,4 +1,4 @@
-"""Who may do what: namespaces with their tokens and limits, users, sessions, and the log of what was done here."""
+"""The page Access: namespaces with their tokens and limits, users, sessions, and the log of actions."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ async def show_access(visit: Visit) -> Response:
 
 
 async def _page(visit: Visit, secret: str = "") -> Response:
-    """`secret`: of a token that was just made, which is shown this once."""
+    """`secret` belongs to a token that was just made; it is shown this once."""
     parts = visit.parts
     limits = {token.key: limit for token, limit in await parts.limits.list_limits(refresh=True)}
     look = await parts.live.look()
@@ -75,7 +75,7 @@ async def end_session(visit: Visit) -> Response:
 
 
 async def add_token(visit: Visit) -> Response:
-    """The answer to the post itself shows the secret: it stands in no address, no cookie and no log."""
+    """The answer to the post itself shows the secret, so that it is in no address, no cookie and no log."""
     namespace, description = check_namespace(visit.field("namespace").strip()), visit.field("description").strip()
     scopes = frozenset(Access(scope) for scope in visit.all_of("scope") if scope in set(Access)) or EVERYTHING
     if not description:

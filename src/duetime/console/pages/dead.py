@@ -1,4 +1,4 @@
-"""Dead letters: grouped by their error, brought back or deleted one by one, some or all, exported."""
+"""The page of dead letters: group them by error; bring back or delete one, some or all; export them."""
 
 import re
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _VARIES = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}
 
 @dataclass
 class ErrorGroup:
-    """Dead letters with the same error but for numbers and ids."""
+    """Dead letters whose errors are the same apart from numbers and ids."""
 
     name: str
     reason: str
@@ -28,7 +28,7 @@ class ErrorGroup:
 
 
 def error_name(job: Job) -> str:
-    """The first line of the error without what varies from job to job."""
+    """The first line of the error, with an N for every number and id that varies from job to job."""
     line = (job.error.strip().splitlines() or [""])[0]
     return _VARIES.sub("N", line)[:200]
 
@@ -71,7 +71,7 @@ async def _list_queues(visit: Visit) -> Response:
 
 
 async def respawn(visit: Visit) -> Response:
-    """Those that were ticked, those of one error, or all."""
+    """Bring back the dead letters that were ticked, those of one error, or all."""
     queue, engine = visit.queue(), visit.engine()
     if visit.field("which") == "all":
         [counts] = await engine.store.counts([queue])
@@ -107,7 +107,7 @@ async def _chosen(visit: Visit) -> list[str]:
 
 
 async def _still_dead(visit: Visit, ids: list[str]) -> list[str]:
-    """A cancel takes jobs from wherever they are; one that was respawned meanwhile is to stay."""
+    """The ids that are still dead: a cancel removes jobs of any state, and must spare those respawned meanwhile."""
     dead: list[str] = []
     while ids:
         jobs = await visit.engine().store.get(visit.queue(), ids)

@@ -1,4 +1,4 @@
-"""Finding jobs, and one job: what it is, what happened to it, and everything that can be done to it."""
+"""The pages that find jobs, and the page of one job: what it is, what happened to it, and what can be done to it."""
 
 import base64
 import time
@@ -22,9 +22,9 @@ from duetime.wire.payload import describe
 
 PER_PAGE = 50
 LOOK_AT = 2_000
-"""Jobs that one page looks at for a filter."""
+"""How many jobs are read for one page to find those that pass its filter."""
 BULK = 5_000
-"""Jobs that one click acts on, and as many as its count looks for."""
+"""How many jobs one click acts on at most; the preview before it counts no further."""
 QUEUES = 5_000
 SEARCH_S = 2.0
 PREVIEW = 120
@@ -56,7 +56,7 @@ class JobFilter:
         return not name or (name in job.attributes and (not equals or job.attributes[name] == value))
 
     def is_past(self, job: Job) -> bool:
-        """Delayed jobs come in the order of their due times: nothing that follows can fit."""
+        """True if no job after this one can fit: delayed jobs are listed in the order of their due times."""
         return self.state is State.DELAYED and bool(self.until) and job.due_at >= self.until
 
 
@@ -89,7 +89,7 @@ def _when(text: str) -> int:
 
 
 async def find_jobs(visit: Visit, wanted: JobFilter, *, cursor: str | None, most: int, look_at: int) -> FoundJobs:
-    """Walk a state in its order until there is enough, or enough was looked at."""
+    """Walk the jobs of a state in order until `most` have been found or about `look_at` have been read."""
     store, queue = visit.engine().store, visit.queue()
     if cursor is None and wanted.since and wanted.state is State.DELAYED:
         cursor = visit.parts.cursor_at(visit.pool(), wanted.since)
@@ -112,13 +112,13 @@ async def find_jobs(visit: Visit, wanted: JobFilter, *, cursor: str | None, most
 
 
 def _after(state: State, job: Job) -> str | None:
-    """The cursor behind a job, in the form that all stores share (doors/v1/views.py checks the same)."""
+    """The cursor that goes on after a job, in the form that all stores share (doors/v1/views.py checks the same)."""
     at = {State.LEASED: job.lease_until, State.DEAD: job.dead_at}.get(state, job.due_at)
     return f"{int(job.priority) if state is State.READY else 0}:{at}:{job.id}"
 
 
 async def list_jobs(visit: Visit) -> Response:
-    """By id over all queues, or those of one queue by state and filter."""
+    """Find a job by id in all queues, or list the jobs of one queue by state and filter."""
     if not visit.query.get("queue"):
         return await _search(visit)
     pool, queue, wanted = visit.pool(), visit.queue(), read_filter(visit)
@@ -146,13 +146,13 @@ def _shown(at: int) -> str:
 
 
 def preview(job: Job) -> str:
-    """A task's call, or the beginning of the body."""
+    """The call if the body is a task's, else the beginning of the body."""
     shown = describe(job.body)
     return shown if shown is not None else body_text(job.body[:PREVIEW])[1][:PREVIEW] if job.body else ""
 
 
 async def _search(visit: Visit) -> Response:
-    """An id in every queue that the visitor sees, for as long as a person would wait."""
+    """Look for an id in every queue that the visitor sees, for no longer than a person would wait."""
     job_id = visit.query.get("id", "").strip()
     look = await visit.parts.live.look(fresh=bool(job_id))
     lines = [one for one in look.lines if visit.session.sees(one.pool, one.queue.namespace)]
@@ -267,7 +267,7 @@ async def kill(visit: Visit) -> Response:
 
 
 async def show_new(visit: Visit) -> Response:
-    """An empty form, or one with what a job has: to push it again under its id (edit), or under another (clone)."""
+    """An empty form, or one filled in from a job, to push it again under its id (edit) or under another (clone)."""
     mode = chosen(("new", "edit", "clone"), visit.query.get("mode", ""))
     job = await _job(visit) if mode != "new" else None
     body, encoding = _editable(job.body) if job else ("", "text")
@@ -351,7 +351,7 @@ def _due(text: str) -> dict[str, int]:
 
 
 async def show_bulk(visit: Visit) -> Response:
-    """What an action on a filter would do, before it does it: how many jobs, and the first of them."""
+    """Show what an action on all jobs of a filter would do: how many jobs it finds, and the first of them."""
     pool, queue, wanted = visit.pool(), visit.queue(), read_filter(visit)
     verb = chosen(BULK_VERBS, visit.query.get("verb", ""))
     found = await find_jobs(visit, wanted, cursor=None, most=BULK, look_at=BULK * 4)
@@ -369,7 +369,7 @@ async def show_bulk(visit: Visit) -> Response:
 
 
 async def do_bulk(visit: Visit) -> Response:
-    """At most BULK jobs a click; the answer says whether there are more."""
+    """Act on at most BULK jobs; the answer says whether there are more."""
     queue, wanted, engine = visit.queue(), read_filter(visit), visit.engine()
     verb = chosen(BULK_VERBS, visit.field("verb"))
     found = await find_jobs(visit, wanted, cursor=None, most=BULK, look_at=BULK * 4)

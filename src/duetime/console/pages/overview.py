@@ -1,4 +1,4 @@
-"""The first page: how many jobs are where, how fast they come and go, how late they are, and what is wrong now."""
+"""The first page: jobs by state, how fast they come and go, how late they are, and what is wrong now."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ KEEP_ALIVE_EVERY = 5
 
 @dataclass(frozen=True)
 class PoolHealth:
-    """`stuck` are duties of its engine that do not come back from a round."""
+    """`stuck` names the duties of the pool's engine that hang in a round."""
 
     name: str
     info: StoreInfo | None
@@ -88,7 +88,7 @@ async def _ping(visit: Visit, name: str) -> PoolHealth:
 
 
 def firing(visit: Visit) -> list[Firing]:
-    """The problems that were told and are not over."""
+    """The problems that alerts were raised about and that are not over."""
     records = visit.parts.registry_copy.list_records(FIRING)
     return [msgspec.json.decode(record.value, type=Firing) for record in records]
 
@@ -118,7 +118,7 @@ def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
 
 
 def day_bars(visit: Visit, days: Mapping[date, Totals] | None) -> list[tuple[str, list[Bar]]] | None:
-    """One chart per total that says most, over the days that stores keep; None while nobody knows."""
+    """Bar charts of accepted, acked and dead jobs over the days that stores keep; None while the totals are unknown."""
     if days is None:
         return None
     today = datetime.now(UTC).date()

@@ -1,4 +1,4 @@
-"""The stores, and who hears when something is wrong."""
+"""The page of pools: the state of each store, and who receives alerts."""
 
 from collections.abc import Callable, Sequence
 
@@ -48,7 +48,7 @@ async def _change(visit: Visit, change: Callable[[AlertSettings], AlertSettings]
 
 
 async def add_address(visit: Visit) -> Response:
-    """With a name it is a channel for topics, without one it hears of everything."""
+    """With a name the address is a channel for topics; without one it receives every alert."""
     address, name = visit.field("address").strip(), visit.field("channel").strip()
     _check(visit, address)
     if name:
@@ -66,12 +66,12 @@ async def add_address(visit: Visit) -> Response:
 def _check(visit: Visit, address: str) -> None:
     try:
         check_address(address)
-    except InvalidSettings as missing:  # the extra [alerts]
+    except InvalidSettings as missing:  # the extra [alerts] is not installed
         raise InvalidRequest(missing.message) from None
 
 
 async def remove_address(visit: Visit) -> Response:
-    """By the text that the page shows, in which secrets are masked; or by the name of a channel."""
+    """The address is named by the text that the page shows, with its secrets masked, or by its channel."""
     shown, name = visit.field("address"), visit.field("channel")
 
     def without(old: AlertSettings) -> AlertSettings:
@@ -93,7 +93,7 @@ async def set_mail_server(visit: Visit) -> Response:
         raise InvalidRequest(f"port: {port[:40]!r} is not a port")
 
     def with_server(old: AlertSettings) -> AlertSettings:
-        # An empty password is the old one: the page never shows it.
+        # The page never shows the password, so an empty field keeps it.
         kept = old.mail_server.password if old.mail_server else ""
         server = MailServer(
             visit.field("host").strip(),

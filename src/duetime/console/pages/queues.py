@@ -1,4 +1,4 @@
-"""The list of queues, and one queue: what waits and when it falls due, its rules, its totals by day."""
+"""The page of all queues, and the page of one: what waits and when it falls due, its rules, its totals by day."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ DUE_SPANS: Mapping[str, tuple[int, int, int]] = {
     "hours": (HOUR_MS, 48, 6),
     "days": (DAY_MS, 31, 5),
 }
-"""The width of a bar, how many there are, and after how many one is labelled."""
+"""The width of a bar, how many bars there are, and how many there are from one label to the next."""
 SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
     "queue": lambda line: line.queue,
     "ready": lambda line: -line.counts.ready,
@@ -40,7 +40,7 @@ SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
 
 
 async def list_queues(visit: Visit) -> Response:
-    """By name only the queues of the page are counted; by anything else all of them, at most every few seconds."""
+    """Sorted by name, only the queues of this page are counted; any other order needs the counts of all queues."""
     live, sort = visit.parts.live, chosen(list(SORTS), visit.query.get("sort", ""))
     wanted = visit.query.get("find", "").strip()
     if sort == "queue":
@@ -110,7 +110,7 @@ async def show_queue(visit: Visit) -> Response:
 
 
 async def _due_bars(visit: Visit, pool: str, queue: Queue, now: int, span: str) -> list[Bar]:
-    """How many jobs fall due in each stretch ahead; the first bar begins where the present one began."""
+    """How many jobs fall due in each stretch ahead; the first bar is the minute, hour or day that has already begun."""
     width, count, labelled = DUE_SPANS[span]
     start = now // width * width
     edges = [start + width * step for step in range(count + 1)]

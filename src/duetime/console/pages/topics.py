@@ -1,4 +1,4 @@
-"""Topics: queues with a callback. Registering, editing, testing with the transcript, counts by day."""
+"""The pages of topics, which are queues with a callback: register, edit, test with a transcript, count by day."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -143,7 +143,7 @@ async def edit_topic(visit: Visit) -> Response:
     edited = await visit.parts.topics.edit(place, change_of(message))
     await visit.log("edit-topic", place.queue, message.callback)
     if edited.secret:
-        # It is shown this once, in the answer to the post itself: it stands in no address and no cookie.
+        # Only the answer to this post shows the secret, so that it is in no address and no cookie.
         return await _page(visit, secret=edited.secret)
     return visit.go(queue_link(place.pool, place.queue, "topic"), visit.say("topic.saved", topic=place.queue.name))
 
@@ -179,7 +179,7 @@ async def test_topic(visit: Visit) -> Response:
 
 
 async def check_condition(visit: Visit) -> Response:
-    """A retry condition against a sample answer: a fragment for the page's script, or the page again."""
+    """Try a retry condition on a sample answer. The page's script gets the verdict alone, a plain form the page."""
     condition, answer = visit.field("condition"), visit.field("answer")
     try:
         parsed = parse(condition)

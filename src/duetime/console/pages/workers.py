@@ -1,4 +1,4 @@
-"""Who works: the processes of the server, consumers that wait, jobs in consumers' hands, tasks that recur."""
+"""The page of workers: the server's processes, consumers that wait, jobs that are leased, tasks that recur."""
 
 import time
 from typing import Any, NamedTuple
@@ -58,7 +58,7 @@ async def _recurring(visit: Visit, queues: list[tuple[str, Queue]]) -> list[Recu
 
 
 def _read(pool: str, job: Job) -> RecurringTask:
-    """Anybody may push to that queue, so the body may be anything."""
+    """Anybody may push to the queue of recurring tasks, so the body may be anything."""
     try:
         body: Any = msgspec.json.decode(job.body)
         return RecurringTask(pool, job, str(body["task"]), str(body["schedule"]))
