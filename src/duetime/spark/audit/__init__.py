@@ -1,1 +1,1 @@
-"""The conservation law, and who breaks it."""
+"""The pipeline `audit`: checks the conservation law and names the jobs that break it."""

@@ -1,7 +1,7 @@
 """The journal up to this moment: what is in the lake, and the complete lines of the segments still being written.
 
-Open segments are copied first and the sealed ones ingested afterwards: a segment that is sealed in between is in both,
-and what the lake has by then is left out of the copy. Nothing of an open segment is ever written to the lake.
+Open segments are copied first and the sealed ones ingested afterwards. A segment that is sealed in between is in both,
+so entries that the lake has by then are left out of the copy. The table `events` only takes entries of sealed segments.
 """
 
 import time
@@ -58,7 +58,11 @@ class JournalProblem:
 
 @dataclass(frozen=True)
 class JournalNow:
-    """`manifest` is that of `events`; `late` are EVENTS that are not in it, from open segments."""
+    """What is known of the journal at this moment.
+
+    `manifest` is that of the table `events`; `late` has the EVENTS of open segments that are not in the table. `lasts`
+    has per node the last entry that a sealed segment's name speaks of.
+    """
 
     manifest: Manifest
     late: DataFrame
@@ -69,18 +73,18 @@ class JournalNow:
     registered: Mapping[str, RegisteredNode] = field(default_factory=dict[str, RegisteredNode])
 
     def node(self, name: str) -> NodeState:
-        """What has been read of it."""
+        """What has been read of a node's entries."""
         return self.nodes.get(name, NodeState())
 
     def silent(self, pool: str | None, after: int) -> list[str]:
-        """The nodes that may still tell of something before `after`."""
+        """The nodes that may still send entries about what happened before `after`."""
         return sorted(name for name in {**self.nodes, **self.registered} if self._is_silent(name, pool, after))
 
     def _is_silent(self, name: str, pool: str | None, after: int) -> bool:
         node, record = self.node(name), self.registered.get(name)
         if record is None or record.at > after:
             return node.is_silent(pool, after)
-        # What a node that signed off still owes is a gap.
+        # A node that signed off is not silent: what it still owes is reported as a gap.
         is_over = record.last is not None or record.abandoned or node.closed
         return not is_over and not node.has_beat(pool, after)
 
@@ -90,7 +94,7 @@ class JournalNow:
         return sorted({*self.silent(pool, after), *behind})
 
     def problems(self, pool: str | None = None, after: int | None = None) -> list[JournalProblem]:
-        """Gaps and damage, and, if a time is given, the nodes that have not told everything before it."""
+        """Gaps and damage and, if `after` is given, the nodes that may still send entries from before it."""
         found = [
             JournalProblem("damage", one.node, f"{one.file}, line {one.line}: {one.problem}")
             for one in self.damage
@@ -110,14 +114,14 @@ class JournalNow:
         return found
 
     def _signed_off(self, name: str) -> int:
-        """The last entry that the node itself spoke of, 0 if it did not."""
+        """The number of the last entry, as the node itself said when it signed off; 0 if it has not."""
         record = self.registered.get(name)
         return record.last or 0 if record else 0
 
 
 @dataclass(frozen=True)
 class Wait:
-    """How long nodes may take to tell what is still missing; `told` hears whom it waits for."""
+    """How long to wait for missing entries; `told` is called with a text that names the nodes waited for."""
 
     seconds: float
     told: Callable[[str], None] = lambda step: None
@@ -132,7 +136,10 @@ def read_until(
     awaited: Callable[[JournalNow], Sequence[str]],
     wait: Wait,
 ) -> JournalNow:
-    """Read on until no node is awaited any more, or the time is up: the caller looks at the journal's problems."""
+    """Read the journal again and again until no node is awaited or the time is up.
+
+    What is still missing then is among the result's `problems`.
+    """
     deadline = time.monotonic() + wait.seconds
     tell_at = wait.seconds
     while True:
@@ -160,10 +167,10 @@ def read_now(lake: Lake, journal: str, run: str) -> JournalNow:
     late = _read_copies(lake, copies, known, seen)
     late_nodes, rows, _ = extents(late)
     damage = find_damage(lake, seen.get["bad_files"]) if copies else []
-    # A copy's damage is the sealed file's damage, too, once that is read.
+    # A damaged line of a copy may have been found in the sealed file, too.
     told = {(one.node, one.seq) for one in about.damage}
     fresh = [one for one in damage if (one.node, one.seq) not in told]
-    # A folder that no entry comes from holds copies of other nodes' segments.
+    # Nodes are taken from the entries, not from folders: a folder may only hold copies of another node's segments.
     nodes = join_nodes(known, late_nodes)
     return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts)
 
@@ -189,9 +196,9 @@ def _copy_open(lake: Lake, files: Files, journal: str, target: str) -> list[str]
                 continue
             try:
                 content = files.read(file.path)
-            except FileNotFoundError:  # sealed since it was listed, and ingested after this
+            except FileNotFoundError:  # sealed since it was listed; the ingest that follows reads it
                 continue
-            if complete := content[: content.rfind(b"\n") + 1]:  # the last line may still be on its way
+            if complete := content[: content.rfind(b"\n") + 1]:  # the last line may not be complete yet
                 copies.append(f"{target}/{node.name}/{file.name}")
                 lake.files.create(copies[-1], complete)
     return copies
@@ -215,14 +222,14 @@ def without_known(events: DataFrame, known: Nodes) -> DataFrame:
     ranges = [(name, first, last) for name, node in known.items() for first, last in node.ranges]
     if not ranges:
         return events
-    # A join: as a condition, one part per range, Spark fails at a few hundred of them.
+    # A join, because Spark fails on a condition that names a few hundred ranges.
     read = F.broadcast(frame(events.sparkSession, ranges, RANGES).alias("read"))
     is_known = (events["node"] == F.col("read.name")) & events["seq"].between(F.col("read.first"), F.col("read.last"))
     return events.join(read, on=is_known, how="left_anti")
 
 
 def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[JournalProblem]:
-    """Raises JournalIncomplete with the names of the nodes; answers what was assumed away."""
+    """Return the problems of the nodes in `assume_lost`; raise JournalIncomplete if other nodes have any."""
     lost = set(assume_lost)
     if unknown := lost - set(now.nodes) - set(now.registered):
         raise InvalidRequest(f"--assume-lost: the journal knows no node {', '.join(sorted(unknown))}")

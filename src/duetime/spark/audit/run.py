@@ -1,8 +1,7 @@
-"""The pipeline `audit`: scan the store, read the journal past that moment, weigh one against the other.
+"""The pipeline `audit`: scan the store, read the journal past that moment, compare the two.
 
-The order makes the answer certain beside live traffic: what the store has is known first, then the journal is read
-until every node has told everything up to the end of the scan. What was found stays in `lake/audit/<run>/`.
-Driver code.
+The order makes the answer certain beside live traffic: the store is scanned first, then the journal is read until every
+node has written everything up to the end of the scan. What was found stays in `lake/audit/<run>/`. Runs on the driver.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +33,10 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Beside:
-    """The store to look into. `namespaces` narrows everything to some of them; `wait_s` is how long the nodes may take
-    to tell everything up to the scan.
+    """The store to compare the journal with. `namespaces` narrows everything to some of them; none means all.
+
+    A job with an entry fresher than `grace_ms` before the scan is left to the journal. `wait_s` is how long the nodes
+    may take to write everything up to the scan.
     """
 
     url: str
@@ -68,7 +69,7 @@ class Audited:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is weighed."""
+    """What is compared: the journal, the jobs that follow from it, and the scan of the store, if there is one."""
 
     journal: JournalNow
     jobs: DataFrame
@@ -94,7 +95,7 @@ def run_audit(
 
 
 def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: Told = lambda step: None) -> Evidence:
-    """The store first, then the journal past that moment, then the jobs."""
+    """Scan the store, then read the journal past that moment, then bring the jobs up to the journal."""
     scanned: Scanned | None = None
     registered: Mapping[str, RegisteredNode] = {}
     if beside:
@@ -102,7 +103,7 @@ def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: T
         view = open_view(beside.url, beside.token)
         try:
             scanned = scan_store(lake, view, beside, run)
-            # After the scan: a node that is not known yet has done nothing that the scan could show.
+            # Asked after the scan: a node that registers later has done nothing that the scan could show.
             registered = view.registered()
         finally:
             view.close()
@@ -183,6 +184,6 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
 
 
 def read_findings(lake: Lake, audited: Audited) -> Iterator[dict[str, Any]]:
-    """All of them, sorted, without holding them all."""
+    """All findings, sorted, without holding all of them in memory."""
     found = lake.spark.read.parquet(f"{audited.folder}/findings").orderBy("kind", *audit.KEY, "detail")
     return (row.asDict() for row in found.toLocalIterator())

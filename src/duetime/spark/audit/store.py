@@ -29,7 +29,10 @@ from duetime.stores.get_all import get_all
 from duetime.stores.open import open_store
 
 ORDER = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
-"""The way jobs go without an entry or with one that is awaited: who moves on is met again, not missed."""
+"""The order of the scan is that in which jobs move, so that a job that moves on meanwhile is met twice and not missed.
+
+A job that moves back has a fresh entry, and the audit then believes the journal.
+"""
 
 QUEUES = StructType([StructField("namespace", StringType()), StructField("queue", StringType())])
 
@@ -40,7 +43,7 @@ class StoreView(Protocol):
     def now(self) -> int: ...
 
     def info(self) -> StoreInfo:
-        """Its time, and its epoch, which is another one after the store was wiped."""
+        """The store's time, and its epoch, which changes when the store is wiped."""
         ...
 
     def journaling(self) -> Journaling | None:
@@ -59,19 +62,19 @@ class StoreView(Protocol):
 
     @property
     def journals(self) -> bool:
-        """Whether a push is written to the journal by the one that does it."""
+        """Whether `push` also writes the journal's entries; if not, the caller must."""
         ...
 
     def register(self, node: str) -> None:
-        """A node is about to write entries about the store's jobs."""
+        """Register a node that is about to write entries about the store's jobs."""
         ...
 
     def sign_off(self, node: str, last: int) -> None:
-        """The node has written its last entry."""
+        """Note that the node has written its last entry."""
         ...
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
-        """One job per request; keeps what exists."""
+        """Each request has one job; a job that exists is kept."""
         ...
 
     def close(self) -> None: ...
@@ -117,7 +120,7 @@ class ServerView:
         return True
 
     def register(self, node: str) -> None:
-        """A server tells nobody of its nodes. Entries of ends and adoptions that get lost are only made again."""
+        """Does nothing: a server has no call for it. Entries of ends and adoptions that get lost are made again."""
 
     def sign_off(self, node: str, last: int) -> None: ...
 
@@ -130,7 +133,7 @@ class ServerView:
 
 
 class OpenedStore:
-    """The store itself, in an event loop that runs while it is asked."""
+    """The store itself, in an event loop that runs during each call."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -181,12 +184,12 @@ def scan(spark: SparkSession, url: str, token: str | None, queues: Sequence[Queu
     tasks = max(1, min(len(queues), parallelism(spark)))
     spread: Any = names.repartition(tasks)
     pages: DataFrame = spread.mapInArrow(Scan(url, token), SCAN)
-    # A job that moved on during the scan was met twice.
+    # A job that moved on during the scan was met twice, and is to be counted once.
     return pages.groupBy(*SCAN.names[:-1]).agg(F.max("state").alias("state"))
 
 
 class Scan:
-    """Runs on an executor: what it needs travels with it."""
+    """Runs on an executor, so it is pickled with all that it needs."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self._url, self._token = url, token

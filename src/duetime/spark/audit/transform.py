@@ -1,10 +1,10 @@
-"""The conservation law, and who breaks it.
+"""The conservation law, and the jobs that break it.
 
     accepted + adopted = waiting + leased + dead + acked + cancelled + expired + replaced + purged + deleted
 
-Beside a store, what waits, is leased or is dead is counted there, by full key, and what the journal has and the store
-has not is lost. Without a store the journal is weighed against itself. A job that had an entry since the scan began is
-where the journal says: nobody can say more about it. DataFrame -> DataFrame on the executors.
+With a store, waiting, leased and dead jobs are looked up in its scan by their full key; a job that should be there and
+is not is lost. Without a store only the journal's own entries are compared. For a job with an entry since the scan
+began, the journal is believed: the scan may have come too early. DataFrame -> DataFrame on the executors.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from duetime.spark.lifecycle.transform import acked_again_at
 from duetime.spark.schemas import KEY
 
 STORE_KEY = ("namespace", "queue", "id", "born")
-"""The store knows nothing of pools, and a namespace lives in one."""
+"""A job's key without the pool: a store knows nothing of pools, and a namespace lives in one."""
 
 PLACES = ("waiting", "leased", "dead")
 ENDS = ("acked", "cancelled", "expired", "replaced", "purged", "deleted")
@@ -52,9 +52,10 @@ class Scanned(NamedTuple):
 
 
 def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
-    """JOBS -> (KEY, batch, begun, adopts, outcome, last_at ...) of every job that began and has not ended.
+    """JOBS -> (KEY, batch, adopts, outcome) of every job that began and has no end of its own in the journal.
 
-    `outcome` is where it is: in the store's words if that has it, lost if it should and has not.
+    `outcome` is where the job is: what the store says if it has the job, `lost` if it should have it and has not, else
+    what follows from the journal.
     """
     living = jobs.where("ends = 0 and accepted_at is not null").join(
         F.broadcast(_acked_by_id(jobs)), on=[*KEY[:-1]], how="left"
@@ -81,13 +82,13 @@ def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
 
 
 def _acked_by_id(jobs: DataFrame) -> DataFrame:
-    """Ids that were acked without a lease when they were gone: done, whatever had the id up to then."""
+    """Ids that were acked without a lease when no job had them any more: every job of that id up to then is done."""
     gone = jobs.where("born = 0 and acked_again is not null")
     return gone.select(*KEY[:-1], acked_again_at().alias("acked_until"))
 
 
 def law(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
-    """JOBS -> per queue and batch both sides of the law; `lost` is what is missing on the right."""
+    """JOBS -> both sides of the law per queue and batch; `lost` is what is missing on the right."""
     ended = jobs.where("ends != 0 and accepted_at is not null").select(
         *KEY, "batch", _adopts().alias("adopts"), "outcome"
     )
@@ -106,7 +107,7 @@ def law(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
 
 
 def findings(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
-    """JOBS -> FINDING: every job that breaks the law, and those that nobody was promised."""
+    """JOBS -> FINDING: every job that breaks the law, and every job that no entry accepted."""
     found = jobs.transform(_faults, scanned.since if scanned else 0)
     if scanned is None:
         return found
@@ -119,10 +120,10 @@ def findings(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
 
 
 def _faults(jobs: DataFrame, since: int) -> DataFrame:
-    """What a job's own entries tell."""
+    """JOBS -> FINDING: the faults that show in a job's own entries."""
     begun = F.col("accepted_at").isNotNull()
     early = F.coalesce("early_ms", F.col("first_due_at") - F.col("first_delivered_at"))
-    # A bit per attempt tells all deliveries apart up to BITS of them; beyond that only a surplus is certain.
+    # There is a bit per attempt up to BITS; beyond that, only more deliveries than attempts prove a double one.
     doubled = F.when(F.col("attempt") < BITS, F.col("attempts") > F.bit_count("delivered_bits")).otherwise(
         F.col("attempts") > F.col("attempt")
     )
@@ -143,7 +144,7 @@ def _faults(jobs: DataFrame, since: int) -> DataFrame:
         F.when(condition, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))
         for condition, kind, detail in faults
     )
-    # Faulty jobs are few: what they did is only put into words for them.
+    # Texts are only made for faulty jobs, which are few.
     is_faulty = F.lit(False)
     for condition, _, _ in faults:
         is_faulty = is_faulty | F.coalesce(condition, F.lit(False))
@@ -158,7 +159,7 @@ def _strays(jobs: DataFrame, scanned: Scanned) -> DataFrame:
     """What the store has and should not have: jobs that ended, and jobs that no entry knows."""
     settled = scanned.began_at - scanned.grace_ms
     held = scanned.jobs.select(*STORE_KEY)
-    # The living are the many, so they are taken out first; what is left is small, and small sides are broadcast.
+    # Most jobs of the store have not ended, so those are taken out first; the small rest can be broadcast.
     stray = held.join(
         jobs.where("ends = 0").select(*STORE_KEY).hint("shuffle_hash"), on=list(STORE_KEY), how="left_anti"
     )
@@ -184,7 +185,7 @@ def _strays(jobs: DataFrame, scanned: Scanned) -> DataFrame:
 
 
 def _adopts() -> Column:
-    """1 if nobody was promised the job before it was found."""
+    """1 if the job was adopted and no entry ever accepted it, else 0."""
     return F.when((F.col("adopted") == 1) & (F.col("accepts") == 0), 1).otherwise(0)
 
 

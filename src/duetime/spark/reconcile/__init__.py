@@ -1,1 +1,1 @@
-"""Pushing again what was promised and is gone."""
+"""The pipeline `reconcile`: pushes accepted jobs again that a store has lost."""

@@ -1,4 +1,4 @@
-"""The journal that a reconcile writes: a node of its own, sealed and closed when the run ends.
+"""The journal entries that a reconcile writes: a node of its own, sealed and closed when the run ends.
 
 Where the journal is not a local folder, the node is written beside and its sealed segments are copied there.
 """
@@ -19,7 +19,7 @@ INSTANCE = "reconcile"
 
 
 class RepairEntries:
-    """Begins with the first entry: a run that has nothing to say leaves no node behind."""
+    """The node begins with the first entry, so that a run without entries leaves no node behind."""
 
     def __init__(self, files: Files, journal: str, view: StoreView) -> None:
         self._files, self._journal, self._view = files, journal, view
@@ -31,7 +31,7 @@ class RepairEntries:
         return self._writer.node if self._writer else ""
 
     def write(self, drafts: Sequence[bytes]) -> None:
-        """Drafts that are JSON already; on the disk when this returns. Raises OSError."""
+        """Write drafts that are JSON already; they are on disk when this returns. Raises OSError."""
         if self._writer is None:
             self._folder = self._files.path(self._journal) if isinstance(self._files, LocalFiles) else _beside()
             self._writer = Writer(JournalOptions(self._folder, instance=INSTANCE))

@@ -1,4 +1,4 @@
-"""A reconcile's plan, carried out by the executors; then the journal's entries of what they did. Runs on the driver.
+"""Has the executors carry out a reconcile's plan, then journals what they did. Runs on the driver.
 
 The entries come after the pushes. A run that dies in between leaves jobs in the store that the journal knows from
 before, with a lower attempt; the next run finds them present.
@@ -27,9 +27,9 @@ NAMED_REFUSALS = 20
 class Reconciled:
     """How many jobs ended in which way.
 
-    pushed: put back. repeated: put back by another run at the same time. expired: closed. adopted: taken into the
-    books. present: it was there after all. superseded: a newer job has its id, and the old one is closed. no_body: the
-    journal lost its body. refused: the store did not take it. gone: what was to be adopted is no longer there.
+    pushed: put back. repeated: put back by another run at the same time. expired: closed as expired. adopted: entered
+    into the journal. present: it was there after all. superseded: a newer job has its id, and the old one is closed.
+    no_body: the journal lost its body. refused: the store did not take it. gone: it was to be adopted and has gone.
     """
 
     run: str
@@ -47,7 +47,7 @@ class Reconciled:
 
 
 def repair(lake: Lake, task: RepairTask, entries: RepairEntries, done: Reconciled, told: Callable[[str], None]) -> None:
-    """Carry out the plan of the run. Raises DuetimeError; what was done then is done, and the next run goes on."""
+    """Carry out the plan of the run. Raises DuetimeError; what was done by then stays, and the next run goes on."""
     plan = lake.spark.read.parquet(f"{done.folder}/plan")
     done.lost = plan.where(F.col("action") != reconcile.ADOPT).count()
     told(f"repairing {done.lost:,} jobs")

@@ -1,4 +1,4 @@
-"""Carrying out a reconcile's plan: ask the store, push what is still missing, say what ends or begins.
+"""The task that carries out a reconcile's plan: ask the store, push what is still missing, draft the entries.
 
 Runs on executors, 500 jobs of a queue at a time. Each push carries a mark for its job's born and attempt, so that a job
 is put back once, also if a task runs again or several reconciles run at a time, and also after it was delivered and
@@ -57,7 +57,7 @@ class RepairTask:
             view.close()
 
     def _now(self, view: StoreView) -> int:
-        """Raises StoreChanged if marks that another run may have set cannot be relied on."""
+        """The store's time. Raises StoreChanged if marks that another run may have set cannot be relied on."""
         info = view.info()
         if info.epoch != self._epoch:
             raise StoreChanged("the store was wiped since it was scanned: run reconcile again")
@@ -66,7 +66,7 @@ class RepairTask:
         return info.now
 
     def _carry_out(self, view: StoreView, queue: Queue, rows: Sequence[Row]) -> Iterator[Result]:
-        """Ask before pushing: the scan is older than this."""
+        """Asks the store before pushing, because much may have changed since the scan."""
         now = self._now(view)
         push: list[Row] = []
         for row, held in zip(rows, view.get(queue, [row["id"] for row in rows]), strict=True):
@@ -97,7 +97,7 @@ def _push(view: StoreView, queue: Queue, rows: Sequence[Row], now: int) -> Itera
         if not isinstance(answer, Pushed):
             yield row, "refused", f"{queue} {row['id']}: {answer.message}", None
         elif answer.jobs[0].event is Event.KEPT:
-            # Pushed by somebody else since we asked; the next run sees which one it is.
+            # Somebody else has pushed a job with this id since we asked; the next run sees which one it is.
             yield row, "present", "", None
         else:
             entry = None if view.journals else _begun(row["pool"], queue, job, answer)
@@ -105,7 +105,7 @@ def _push(view: StoreView, queue: Queue, rows: Sequence[Row], now: int) -> Itera
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Rows of one queue, within the bounds of a call."""
+    """Cuts the rows into lists of one queue each, within the bounds of a call."""
     chunk: list[Row] = []
     size = 0
     for row in rows:

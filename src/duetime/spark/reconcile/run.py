@@ -1,11 +1,11 @@
 """The pipeline `reconcile`: audit, then repair.
 
 The order is what makes it safe beside live traffic. (1) Scan the store, and note its time S at the end. (2) Read the
-journal until every known node has told everything up to S without a gap, or is closed; else stop and name the node.
+journal until every known node has written everything up to S without a gap, or is closed; else stop and name the node.
 (3) Find what was accepted, has not ended and is not in the scan. (4) Ask the store once more, by id, and push what is
-still missing with keep, each job with a mark of its own, so that any number of runs may overlap. Jobs that nobody was
-promised are adopted by an entry of their own. What was found and done stays in `lake/reconcile/<run>/`; a run that dies
-is simply run again. Driver code.
+still missing with keep, each job with a mark of its own, so that any number of runs may overlap. Jobs in the store that
+no entry accepted are adopted by a new entry. What was found and done stays in `lake/reconcile/<run>/`; a run that dies
+is simply run again. Runs on the driver.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""What has to be done about a store that lost jobs: a plan, one row per job.
+"""The plan of a reconcile: one row per job that the store has lost, or that is to be adopted.
 
 A job that was accepted, has not ended and is not in the store is pushed again under its old born, with an attempt past
 the highest on record, so that no lease from before the loss is ever valid again, and with what is left of its tries and
-its time. One that is past its expires_at is closed as expired. Of several that had the same id only the last one can
-have lived on; the others are closed. Full keys decide. DataFrame -> DataFrame.
+its time. One that is past its expires_at is closed as expired. Of several jobs with the same id only the last one can
+have lived on; the others are closed. Jobs are compared by their full key. DataFrame -> DataFrame.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -59,7 +59,7 @@ def _left_tries() -> Column:
 
 
 def _bodies_of(events: DataFrame, missing: DataFrame) -> DataFrame:
-    """(KEY, body, attributes) as the latest entry has them that carries a body."""
+    """(KEY, body, attributes) from the latest entry of each job that carries a body."""
     begins = events.where(F.col("event").isin(*(event.value for event in BEGINS)) & F.col("body").isNotNull())
     wanted = begins.join(missing.select(*KEY), on=list(KEY), how="left_semi")
     latest = F.max_by(F.struct("body", "attributes"), F.struct("attempt", "ts")).alias("latest")
@@ -67,7 +67,7 @@ def _bodies_of(events: DataFrame, missing: DataFrame) -> DataFrame:
 
 
 def adoptable(findings: DataFrame, scanned: Scanned) -> DataFrame:
-    """FINDING -> PLAN of what is in the store without a promise."""
+    """FINDING -> PLAN for the jobs in the store that no entry accepted."""
     held = scanned.jobs.select(*audit.STORE_KEY)
     found = findings.where(F.col("kind") == UNANSWERED).select(*KEY)
     return found.join(held, on=list(audit.STORE_KEY), how="left_semi").select(F.lit(ADOPT).alias("action"), *KEY)
