@@ -1,4 +1,4 @@
-"""The tables of the lake, typed: what each column is called, and nothing is ever inferred.
+"""The tables of the lake: the names and types of their columns, which are never inferred.
 
 A job's key in every table is (pool, namespace, queue, id, born); a namespace lives in one pool, so `KEY` leads with it.
 Times are epoch milliseconds and durations milliseconds, as everywhere in Duetime; `date` is the UTC day that a table is
@@ -87,7 +87,7 @@ EVENTS = _table(
     was=_LONG,
     status=_INT,
     ms=_LONG,
-    date=_DAY,  # partition: the day of ts
+    date=_DAY,  # partition: the day of ts, or of wrote_at if ts is 0
 )
 """`events`: every entry of the journal once, typed. Numbers and words are never null; absent is 0 or ""."""
 
@@ -102,7 +102,7 @@ JOBS = _table(
     batch=_TEXT,  # "": none
     priority=_INT,
     accepted_at=_LONG,  # null: its begin (accepted, adopted, replaced) has not been seen
-    adopted=_INT,  # 1: found in the store by reconcile; with accepts = 0 nobody was promised it
+    adopted=_INT,  # 1: found in the store by reconcile; with accepts = 0 no entry ever accepted it
     due_at=_LONG,  # as it stands after every reschedule and release
     first_due_at=_LONG,  # as it stood before the first delivery
     expires_at=_LONG,  # 0: never
@@ -118,16 +118,16 @@ JOBS = _table(
     run_ms=_LONG,  # ack - last delivery
     history=_INT,  # entries about this job
     last_at=_LONG,  # ts of its latest entry
-    # What a later run needs to go on from here (see lifecycle.py); readers pass over it.
+    # What a later run needs to go on from here (see lifecycle/transform.py); other readers do not need it.
     accepts=_INT,  # times that it began anew; putting a lost job back does not count
     acks=_INT,
-    ends=_INT,  # bit per end seen; or one that says: acked, as far as an ack tells that found it gone
+    ends=_INT,  # a bit per end seen; or ACKED_AGAIN_BIT alone: only an ack that found the job gone
     end_attempt=_INT,  # the attempt at which it was acked, cancelled or deleted
     acked_again=_LONG,  # null, or attempt and time of the last ack that found it gone
     dead_order=_LONG,
     revived_order=_LONG,
     given_backs=_INT,
-    place=_LONG,  # rank of its latest step
+    place=_LONG,  # attempt and kind of its latest move
     due_order=_LONG,
     first_due_order=_LONG,
     tries_rank=_LONG,
@@ -176,7 +176,7 @@ STATS = _table(
     dead_rate=_DOUBLE,  # dead per delivery
     date=_DAY,  # partition: the day of minute_at
 )
-"""`stats`: per queue and minute."""
+"""`stats`: one row per queue and minute in which something happened."""
 
 
 def ddl(schema: StructType) -> str:
@@ -185,10 +185,10 @@ def ddl(schema: StructType) -> str:
 
 
 def frame(spark: SparkSession, rows: Iterable[Any], schema: StructType) -> DataFrame:
-    """A few rows as a DataFrame; what is too many for a list does not belong here."""
+    """A few rows, which must fit into a list, as a DataFrame."""
     session: Any = spark  # createDataFrame's own annotations are incomplete
     if known := list(rows):
         return session.createDataFrame(known, schema)
-    # Spark sees that this is empty while it plans, and drops what is joined or united with it.
+    # While it plans, Spark sees that this is empty, and simplifies joins and unions with it.
     columns = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields)
     return spark.range(1).where(F.lit(False)).select(*columns)

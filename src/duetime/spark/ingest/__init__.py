@@ -1,1 +1,1 @@
-"""Journal segments -> the table events."""
+"""The pipeline `ingest`: segments of the journal -> the table `events`."""

@@ -1,8 +1,8 @@
 """The nodes of the journal that have ended and are in the lake without a gap: nothing more can come of them.
 
-They leave the manifest of `events`, which every run writes anew, and stand in files beside it that are never changed;
-the manifest names those files. A pool that has had ten thousand nodes has a manifest with the living ones. Runs on the
-driver.
+They move from the manifest of `events`, which every run writes anew, to files beside it that are never changed; the
+manifest names those files. So the manifest of a pool that has had ten thousand nodes holds only the living ones. Runs
+on the driver.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ MOST_FILES = 16
 
 
 def read_ended(lake: Lake, files: Sequence[str]) -> dict[str, NodeState]:
-    """All of them by name."""
+    """The ended nodes of these files, by name."""
     found: dict[str, NodeState] = {}
     for file in files:
         lasts = msgspec.json.decode(lake.files.read(_path(lake, file)), type=dict[str, int])
@@ -30,7 +30,7 @@ def read_ended(lake: Lake, files: Sequence[str]) -> dict[str, NodeState]:
 def put_ended(
     lake: Lake, nodes: Mapping[str, NodeState], files: Sequence[str]
 ) -> tuple[dict[str, NodeState], list[str]]:
-    """Write the nodes that have ended to a file; answers the others, and the files that a manifest is to name."""
+    """Write the nodes that have ended to a file; returns the others, and the files that a manifest is to name."""
     ended = {name: node for name, node in nodes.items() if node.closed and len(node.ranges) == 1 and not node.gaps()}
     if not ended:
         return dict(nodes), list(files)

@@ -3,7 +3,7 @@
 A Structured Streaming query over the journal's folder, checkpointed in the lake: a run takes the segments that are new,
 or goes on for ever. What makes it safe to repeat is not the checkpoint but (node, seq): the manifest says which ranges
 of every node are in the table, and rows that are there already are left out, so a lost checkpoint, a doubled or a
-renamed segment adds nothing. Driver code; rows stay on the executors.
+renamed segment adds nothing. Runs on the driver; rows stay on the executors.
 """
 
 import io
@@ -34,20 +34,20 @@ from duetime.spark.lifecycle.run import about_jobs
 from duetime.spark.session import is_connect
 
 PER_BATCH = 4 * 1024**3
-"""Bytes of segments per micro-batch: each is one published step."""
+"""Bytes of segments per micro-batch; each micro-batch is published in one step."""
 MAX_AGE = "3650d"
-"""Spark passes over files older than the newest by more than this; a segment that comes late must not be."""
+"""Spark skips files that are older than the newest by more than this; it must not skip a segment that comes late."""
 BESIDE = ("CONCURRENT_STREAM_LOG_UPDATE", "CONCURRENT_QUERY", "is already active")
 """How Spark says that another run reads this journal into this lake at the moment."""
 BESIDE_S = 0.5
 NAMED_DAMAGE = 1000
 CROWDED = 64
-"""A day with more files than this is written anew, as few."""
+"""A day with more files than this is written anew, as a few files."""
 FILE_BYTES = 128 * 1024**2
 
 
 class DamagedLines(Struct, frozen=True):
-    """`seq` is the entry that stood there, 0 where the file's name does not tell."""
+    """`seq` is the number of the entry that stood on the line, 0 if the file's name does not tell."""
 
     file: str
     line: int
@@ -105,7 +105,7 @@ def run_ingest(
     def take(lines: DataFrame, number: int) -> None:
         try:
             _add(total, ingest_lines(lake, lines))
-        except BaseException as error:  # it comes out of the query as a Java error without its own words
+        except BaseException as error:  # the query raises it as a Java error, without its text
             errors.append(error)
             raise
         compact(lake)
@@ -123,7 +123,7 @@ def _follow(
     every: Duration | None,
     errors: Sequence[BaseException],
 ) -> bool:
-    """Run the query to its end; False if another run was at it, and this one is to try again."""
+    """Run the query to its end; False if another run holds the checkpoint, so that this one has to try again."""
     query: StreamingQuery | None = None
     try:
         query = _start(lake, journal, take, every)
@@ -141,7 +141,7 @@ def _follow(
 
 
 def _run_far(lake: Lake, journal: str, every: Duration | None) -> Ingested:
-    """Over Spark Connect batches are taken in beside the server, so each leaves a note of what it did."""
+    """Over Spark Connect batches are taken in by a process beside the server, so each leaves a file with its counts."""
     if every is not None:
         raise InvalidSettings("--every needs --master; over Spark Connect run it again instead, from a timer")
     total = Ingested(version=lake.events.manifest().version)
@@ -175,7 +175,7 @@ def _start(lake: Lake, journal: str, take: Callable[[DataFrame, int], None], eve
         .load(home)
         .select("value", F.col("_metadata.file_path").alias("file"))
     )
-    # Else a run that begins would end another one of this session, which would take that for its own end.
+    # By default a new run would stop another run of this session, which would then believe that it is done.
     lake.spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", False)
     checkpoint = f"{lake.folder}/_checkpoints/ingest-{zlib.crc32(home.encode()):08x}"
     writer = lines.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
@@ -200,7 +200,7 @@ def ingest_lines(lake: Lake, lines: DataFrame) -> Ingested:
 
 
 def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
-    """What is staged stays so until it is published: another run may come first."""
+    """Publish the staged rows that are new. Raises PublishConflict, and keeps them staged, if another run is first."""
     manifest = lake.events.manifest()
     about = about_events(manifest)
     incoming, rows, doubled = extents(staged.read())
@@ -240,10 +240,10 @@ def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
 
 
 def compact(lake: Lake, crowded: int = CROWDED) -> int:
-    """Write the days that many small runs have cut into many small files anew; answers how many days.
+    """Write days that consist of many small files anew, as a few large ones; returns how many days.
 
-    Only files that `lifecycle` has read, so that it does not take their rows for new ones. If another run publishes
-    meanwhile, the next one does it.
+    Takes only files that `lifecycle` has read, so that it does not take their rows for new ones. If another run
+    publishes meanwhile, nothing is done, and a later run does it.
     """
     manifest = lake.events.manifest()
     known = about_jobs(lake.jobs.manifest()).events_version
@@ -272,7 +272,7 @@ def compact(lake: Lake, crowded: int = CROWDED) -> int:
 
 
 def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
-    """Per node what there is; how many rows; whether any (node, seq) stands twice."""
+    """What the rows have of each node; how many rows there are; whether any (node, seq) is there twice."""
     extent: dict[str, Any] = {row["node"]: row for row in ingest.node_extents(events).collect()}
     rows = sum(row["entries"] for row in extent.values())
     doubled = any(row["entries"] != row["distinct"] for row in extent.values())
@@ -297,9 +297,9 @@ def extents(events: DataFrame) -> tuple[dict[str, NodeState], int, bool]:
 
 
 def find_damage(lake: Lake, files: Iterable[str]) -> list[DamagedLines]:
-    """Where the damage in these files is. On the driver, a file at a time: there are few such files."""
+    """The damaged lines of these files. The driver reads one file after the other, because there are few."""
     found: list[DamagedLines] = []
-    for file in sorted(map(unquote, files)):  # Spark escapes the paths that it tells
+    for file in sorted(map(unquote, files)):  # Spark escapes the paths that it reports
         content = files_for(lake.spark, file).read(file)
         for number, line in enumerate(_lines(content), 1):
             try:
@@ -312,7 +312,7 @@ def find_damage(lake: Lake, files: Iterable[str]) -> list[DamagedLines]:
 
 
 def _lines(content: bytes) -> Iterator[bytes]:
-    """Newlines end a line, and nothing else does."""
+    """Only a newline ends a line."""
     return iter(io.BytesIO(content))
 
 

@@ -1,7 +1,7 @@
 """Lines of the journal -> typed events: what the table `events` is made of.
 
 Everything here is a DataFrame -> DataFrame transform in Spark's own functions, so it runs on the JVM of the executors
-and no row passes through Python. A line is an entry or it is damage: its length, its check sum and its JSON are all
+and no row passes through Python. A line is either an entry or damaged: its length, its check sum and its JSON are all
 checked, as `journal.lines.read_line` does it.
 """
 
@@ -52,7 +52,7 @@ def _hex8(number: Column) -> Column:
 
 
 def good_events(lines: DataFrame) -> DataFrame:
-    """(entry, problem ...) -> EVENTS, without what is damaged."""
+    """(entry, problem ...) -> EVENTS, without the damaged lines."""
     entry = lines.where(F.col("problem").isNull()).select("entry.*")
     plain = [_present(field) for field in ENTRY.fields if field.name not in BODY]
     body = F.coalesce(F.encode("body", "UTF-8"), F.unbase64("body_b64")).alias("body")
@@ -62,7 +62,7 @@ def good_events(lines: DataFrame) -> DataFrame:
 
 
 def _present(field: StructField) -> Column:
-    """What an entry leaves out has its default there."""
+    """A column of an entry, with its default where the entry leaves it out."""
     match field.dataType:
         case StringType():
             default = F.lit(DEFAULT_POOL if field.name == "pool" else "")
@@ -74,7 +74,7 @@ def _present(field: StructField) -> Column:
 
 
 def damage_seen() -> list[Column]:
-    """What to observe on the way: how many lines are damaged, in which files, and which files there are."""
+    """What Spark counts while it reads: how many lines are damaged, in which files, and which files there are."""
     problem = F.col("problem").isNotNull()
     return [
         F.count_if(problem).alias("damaged"),
@@ -89,12 +89,12 @@ def once(events: DataFrame) -> DataFrame:
 
 
 def new_only(events: DataFrame, known: DataFrame) -> DataFrame:
-    """Without what is known by (node, seq)."""
+    """EVENTS without those whose (node, seq) is known."""
     return events.join(known.select("node", "seq"), on=["node", "seq"], how="left_anti").select(*EVENTS.names)
 
 
 def node_extents(events: DataFrame) -> DataFrame:
-    """Per node: how many entries, how many of them distinct, the first and last seq, its first time, its end."""
+    """Per node: how many entries, how many distinct ones, first and last seq, first time, and whether it closed."""
     # A bit per seq, 64 to a group: nearly all of the counting is done before anything is shuffled.
     sixty_fours = events.groupBy("node", F.expr("seq div 64").alias("sixty_four")).agg(
         F.count("*").alias("entries"),

@@ -1,8 +1,8 @@
-"""The few things that the lake does with files besides Spark's own reading and writing: list, read, create, move, drop.
+"""What the lake does with files besides Spark's own reading and writing: list, read, create, rename, delete.
 
-A local path is done with the operating system; any other goes through the session's Hadoop file systems (HDFS, S3 ...),
-with the credentials that Spark has. `create` is what publishing rests on: the file appears whole, or not at all, and
-never over another one. Runs on the driver.
+Local paths go through the operating system; all others go through the session's Hadoop file systems (HDFS, S3 ...),
+with the credentials that Spark has. Publishing relies on `create`: the file appears whole or not at all, and never
+replaces another one. Runs on the driver.
 """
 
 import os
@@ -40,7 +40,7 @@ class Files(Protocol):
         ...
 
     def list(self, folder: str) -> list[FoundFile]:
-        """What is in a folder, by name; nothing if there is no such folder."""
+        """What is in a folder, sorted by name; nothing if there is no such folder."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -52,11 +52,11 @@ class Files(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Makes the folder it goes to; the target must not exist."""
+        """Also makes the target's folder; the target must not exist."""
         ...
 
     def delete(self, path: str) -> None:
-        """With all that is below it; no error if there is nothing."""
+        """Deletes a folder with all that is in it; no error if there is nothing."""
         ...
 
 
@@ -93,7 +93,7 @@ def check_shared(spark: SparkSession, files: Files, folder: str) -> None:
 def _local_by_default(spark: SparkSession) -> bool:
     try:
         hadoop = _java(spark.sparkContext).hadoopConfiguration()
-    except Exception:  # Spark Connect has no context: what has no scheme is ours
+    except Exception:  # Spark Connect has no context; a path without a scheme is then a local one
         return True
     return str(hadoop.get("fs.defaultFS", "file:///")).startswith("file:")
 
@@ -135,7 +135,7 @@ class LocalFiles:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(aside, target)  # a rename would replace what another run published
+            os.link(aside, target)  # a rename would replace the file that another run published
         finally:
             os.unlink(aside)
 
@@ -210,7 +210,7 @@ class HadoopFiles:
 
 
 def _uri(path: Path) -> str:
-    """As Hadoop writes it: nothing is escaped."""
+    """A URI as Hadoop writes it, in which nothing is escaped."""
     return f"file://{path}"
 
 
@@ -220,6 +220,6 @@ def _local(path: str) -> str:
 
 
 def _aside(path: str) -> str:
-    """A hidden neighbour: readers pass over names that begin with a dot."""
+    """A hidden name in the same folder; readers skip names that begin with a dot."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.{IdMaker().make()}"

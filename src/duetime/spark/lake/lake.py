@@ -25,7 +25,7 @@ MANIFESTS = "_manifest"
 STAGING = "_staging"
 KEPT_MANIFESTS = 20
 ROW_GROUP_BYTES = 32 * 1024**2
-"""What a writer holds in memory, one per day and task, and the least that a task reads."""
+"""A writer holds one row group in memory per day and task; a reading task reads at least one."""
 LITTER_MS = 24 * 3_600_000
 """How long a file that no manifest names any more is left for readers that still use it."""
 
@@ -37,7 +37,7 @@ class PublishConflict(Conflict):
 
 
 class DataFile(Struct, frozen=True):
-    """`path` is relative to the table; `since` the manifest that first named it."""
+    """`path` is relative to the table; `since` is the version of the manifest that first named the file."""
 
     path: str
     bytes: int
@@ -55,7 +55,7 @@ class Dropped(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """One state of a table. `about` is its owner's: how far it has read, what it noticed."""
+    """One state of a table. `about` belongs to the pipeline that writes it: how far it has read, what it noticed."""
 
     version: int = 0
     written_at: int = 0
@@ -78,17 +78,17 @@ class Table:
         self.schema = schema
 
     def manifest(self) -> Manifest:
-        """The newest; an empty one of version 0 before the first."""
+        """The newest manifest; an empty one of version 0 if nothing was published yet."""
         while names := self._manifest_names():
             try:
                 return self._decode(self.files.read(f"{self.folder}/{MANIFESTS}/{names[-1]}"))
-            except FileNotFoundError:  # swept between the listing and the reading: a newer one is there
+            except FileNotFoundError:  # deleted since it was listed, so there is a newer one
                 continue
         return Manifest()
 
     def _decode(self, text: bytes) -> Manifest:
         manifest = msgspec.json.decode(text, type=Manifest)
-        if manifest.format != "parquet":  # a release before this one could write `events` so
+        if manifest.format != "parquet":  # an earlier release could write `events` in another format
             raise InvalidSettings(f"{self.folder} was written as {manifest.format}: ingest the journal into a new lake")
         return manifest
 
@@ -118,9 +118,9 @@ class Table:
     ) -> Manifest:
         """Make the staged rows part of the table, and drop the files that they replace, in one step.
 
-        `since` is for rows that are not new but written anew: the manifest that they have been in since. Raises
-        PublishConflict if `after` is not the newest manifest any more; nothing is changed then, and what is staged can
-        be published later.
+        Rows that are not new but only written anew keep the version of the manifest that they came with: `since`.
+        Raises PublishConflict if `after` is not the newest manifest any more; nothing is changed then, and what is
+        staged can be published later.
         """
         now, version = SystemClock().now_ms(), after.version + 1
         if version <= self.manifest().version:
@@ -179,7 +179,7 @@ class Staged:
         self._table.files.delete(self.folder)
 
     def move_in(self, since: int) -> list[DataFile]:
-        """To the partitions of the table, under names that no other run uses."""
+        """Move the files to the partitions of the table, under names that no other run uses."""
         files, run, moved = self._table.files, self.folder.rpartition("/")[2], list[DataFile]()
         for number, (partition, path, size) in enumerate(self._parts()):
             name = f"{partition}/{run}-{number:05d}.parquet"
@@ -218,5 +218,5 @@ class Lake:
         self.stats = Table(spark, f"{self.folder}/stats", schemas.STATS)
 
     def scratch(self, run: str) -> str:
-        """A folder for what a run needs and nobody after it."""
+        """A folder for files that only this run needs."""
         return f"{self.folder}/_scratch/{run}"

@@ -1,8 +1,8 @@
-"""How complete the journal is: per node, which entries have been read, and whether it still speaks.
+"""How complete the journal is: per node, which entries have been read, and whether more may come.
 
-A node numbers its entries from 1 without gaps, so what is missing can be counted, and a node that says nothing can be
-told from one that has nothing to say: it beats every five seconds and says `closed` when it stops. Pure; the ranges are
-kept in the manifest of `events`.
+A node numbers its entries from 1 without gaps, so missing entries can be counted. It writes a heartbeat every five
+seconds and `closed` when it stops, so a node whose entries do not arrive can be told from one that has none to write.
+Pure; the ranges are kept in the manifest of `events`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 Range = tuple[int, int]
-"""First and last seq, both read."""
+"""First and last seq, both inclusive."""
 
 
 class NodeState(Struct, frozen=True):
     """`ranges` are sorted and do not touch.
 
-    `beats` has, by pool, the store's time of the latest heartbeat: everything of the node and pool that happened before
-    it stands before it. `first_at` is the earliest time of any entry, 0 if there is none.
+    `beats` has, by pool, the store's time of the latest heartbeat: entries of the node about what happened in the pool
+    before that time stand before it. `first_at` is the earliest time of any entry, 0 if there is none.
     """
 
     ranges: Sequence[Range] = ()
@@ -37,7 +37,7 @@ class NodeState(Struct, frozen=True):
         return any(first <= seq <= last for first, last in self.ranges)
 
     def gaps(self, up_to: int = 0) -> list[Range]:
-        """What is missing before the last entry that was read, or before `up_to` if that is known to exist."""
+        """The entries that are missing before the last one read, or up to `up_to` if that is known to exist."""
         missing: list[Range] = []
         expected = 1
         for first, last in self.ranges:
@@ -47,14 +47,14 @@ class NodeState(Struct, frozen=True):
         return [*missing, (expected, up_to)] if up_to >= expected else missing
 
     def is_silent(self, pool: str | None, after: int) -> bool:
-        """Whether something may still come that happened before `after`. No pool means all of them."""
+        """Whether entries about what happened before `after` may still come. No pool means all pools."""
         if self.closed:
             return False
         beats = [beat for name, beat in self.beats.items() if pool in (None, name)]
         return any(beat <= after for beat in beats)
 
     def has_beat(self, pool: str | None, after: int) -> bool:
-        """Whether everything that happened before `after` has been told. No pool means all that it has told of."""
+        """Whether all entries about what happened before `after` have come. No pool means all that it has named."""
         beats = [beat for name, beat in self.beats.items() if pool in (None, name)]
         return bool(beats) and all(beat > after for beat in beats)
 

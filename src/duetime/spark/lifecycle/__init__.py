@@ -1,1 +1,1 @@
-"""Events -> one row per job."""
+"""The pipeline `lifecycle`: events -> one row per job."""

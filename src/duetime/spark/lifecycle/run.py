@@ -19,7 +19,7 @@ from duetime.spark.lifecycle import transform as lifecycle
 
 
 class JobsAbout(Struct, frozen=True):
-    """`events_version` is the manifest of `events` that the rows are made of."""
+    """`events_version` is the version of the manifest of `events` up to which the rows are made."""
 
     events_version: int = 0
 
@@ -86,10 +86,10 @@ def _touched_days(lake: Lake, jobs: Manifest, fresh: DataFrame) -> set[str]:
 
 
 def _day(column: str) -> Any:
-    """As a number: a date is made of few of them, not of every row's."""
+    """The day as a number: only the few distinct ones are then made into dates."""
     return F.expr(f"{column} div {lifecycle.DAY_MS}").alias("day")
 
 
 def _date(day: int) -> str:
-    """As partitions are called."""
+    """The name of a day's partition."""
     return (date(1970, 1, 1) + timedelta(days=day)).isoformat()

@@ -1,7 +1,7 @@
 """Events -> states: what one event says about its job, in numbers that merge.
 
-An event becomes a narrow *step*, its words turned into numbers; steps are what is shuffled, and a step becomes a
-*state* where its job is put together. DataFrame -> DataFrame on the executors.
+An event becomes a narrow *step*, its words turned into numbers. Steps are shuffled to where their job is put together,
+and become *states* there. DataFrame -> DataFrame on the executors.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ ENDS: Mapping[Event, int] = {
     Event.EXPIRED: 8,
     Event.REPLACED: 16,
 }
-"""The bit of each end in `ends`. Purged is no bit: one entry ends many jobs, and `finish` finds which."""
+"""The bit of each end in `ends`. Purged has none: one entry ends many jobs, and `finish` finds out which."""
 WAITS_AGAIN = (Event.RELEASED, Event.LEASE_EXPIRED, Event.GIVEN_BACK)
 REASONS = ("", Reason.TRIES, Reason.KILLED, Reason.EXPIRED, "running", "other")
 UNFENCED = "unfenced"
@@ -45,10 +45,10 @@ KINDS: Mapping[Event, int] = {
         )
     )
 }
-"""The bit of each event in a step's `kind`, the most frequent first: words are compared once per event."""
+"""The bit of each event in a step's `kind`. The most frequent events come first, because words are compared in turn."""
 REPEATED_CODE, UNFENCED_CODE = 6, 7
 ADOPTED_BIT = 32
-"""Beside the bits of ENDS."""
+"""The bit of an adoption, above the bits of ENDS."""
 ACKED_AGAIN_BIT = 64
 """In `ends` of a job's row: nothing ended it but an ack that found it gone."""
 REASON_CODES: Mapping[str, int] = {
@@ -60,7 +60,7 @@ OTHER_REASON = len(REASONS) - 1
 WAS_REPLACED, WAS_EXPIRED = 1 << len(KINDS), 2 << len(KINDS)
 """What an entry says about the incarnation that it took the place of."""
 FLAGS: Mapping[int, int] = {
-    **{KINDS[event]: bit for event, bit in ENDS.items() if event is not Event.REPLACED},  # that one begins, too
+    **{KINDS[event]: bit for event, bit in ENDS.items() if event is not Event.REPLACED},  # which begins a job
     WAS_REPLACED: ENDS[Event.REPLACED],
     WAS_EXPIRED: ENDS[Event.EXPIRED],
     KINDS[Event.ADOPTED]: ADOPTED_BIT,
@@ -71,9 +71,9 @@ ACKS_BITS, GIVEN_BACKS_BITS = 16, 32
 
 
 def event_states(events: DataFrame) -> DataFrame:
-    """EVENTS -> a state per event; an entry that names what it took the place of is an event of that one, too.
+    """EVENTS -> a state per event; an entry that took the place of another incarnation makes a state of that one, too.
 
-    They come partitioned by KEY: a step is half as wide as a state, so it is the steps that are shuffled.
+    The states come partitioned by KEY: a step is half as wide as a state, so it is the steps that are shuffled.
     """
     about_jobs = events.where((F.col("id") != "") & ~F.col("event").isin(*NOT_ABOUT_JOBS))
     steps = about_jobs.transform(_own_steps).unionByName(about_jobs.where("was > 0").transform(_ended_steps))
@@ -91,7 +91,7 @@ def _own_steps(events: DataFrame) -> DataFrame:
 
 
 def _ended_steps(events: DataFrame) -> DataFrame:
-    """What an entry says about the incarnation `was`: replaced by it, or found expired."""
+    """What an entry says about the incarnation `was`: it was replaced, or found expired."""
     none = {name: F.lit(0).alias(name) for name in ("attempt", "priority", "tries", "reason_code")}
     return events.select(
         *KEY[:-1],
@@ -111,7 +111,7 @@ def _states(steps: DataFrame) -> DataFrame:
     first_due = due & (F.col("attempt") == 0)
     promised = _is(Event.ACCEPTED, Event.REPLACED) & (F.col("attempt") == 0) & (F.col("reason_code") != REPEATED_CODE)
     tries = begins | (_is(Event.RESPAWNED) & (F.col("tries") > 0))
-    # What is said again is about what was before: it never wins over an entry that said it at its time.
+    # A repeated entry tells again what happened before, and must never win over the entry that told it first.
     again = F.col("reason_code") == REPEATED_CODE
     acked_again = acked & again
     ts, order, rank = F.when(again, F.col("born")).otherwise(F.col("ts")), F.col("order"), F.col("rank")
@@ -160,12 +160,12 @@ def _states(steps: DataFrame) -> DataFrame:
 
 
 def _is(*events: Event) -> Column:
-    """For steps."""
+    """Whether a step is one of these events."""
     return F.col("kind").bitwiseAND(sum(KINDS[event] for event in events)) != 0
 
 
 def _chosen(column: str, choices: Mapping[Any, int], otherwise: int) -> Column:
-    """One number per word."""
+    """The number that `choices` has for the word in the column."""
     chosen: Column | None = None
     for word, number in choices.items():
         chosen = (F.when if chosen is None else chosen.when)(F.col(column) == word, number)

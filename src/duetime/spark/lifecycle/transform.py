@@ -1,10 +1,10 @@
 """Events -> jobs: one row per job, whatever order its events come in.
 
 An event becomes a small *state* (`states.py`), two states of a job merge into one, and a job's row is finished
-from the merged state. Merging is commutative and blind to the order of arrival: files come by modification time, nodes
-have their own clocks; so a job is closed only when both its begin and its end have been seen, and what comes first
-within a job is decided by (attempt, kind). The same merge takes new events into the rows of an earlier run. All columns
-of a state are numbers, which keeps Spark's aggregation in its hash tables. DataFrame -> DataFrame on the executors.
+from the merged state. Files come by modification time, so the result must not depend on the order in which events
+arrive: a job counts as ended only when its begin has been seen, too, and events are put in order by their attempt
+first. The same merge takes new events into the rows of an earlier run. All columns of a state are numbers, which keeps
+Spark's aggregation in its hash tables. DataFrame -> DataFrame on the executors.
 """
 
 from collections.abc import Mapping
@@ -60,11 +60,11 @@ MERGED: Mapping[str, str] = {
     "delivered_bits": "bit_or(delivered_bits)",
     "early_ms": "max(early_ms)",
 }
-"""Every column of a state and how two of them become one. Null means nothing seen."""
+"""Every column of a state and how the values of several states become one. Null means that nothing was seen."""
 
 
 def job_states(jobs: DataFrame) -> DataFrame:
-    """JOBS -> the states that its rows were finished from. A purge is no part of them: it is looked for anew."""
+    """JOBS -> the states that its rows were finished from. They leave out purges, which `finish` looks for anew."""
     return jobs.withColumns(
         {
             "batch_hash": F.when(F.col("batch") != "", F.xxhash64("batch")),
@@ -182,7 +182,7 @@ PURGED_AT = """
                 if(place_name != 'waiting', place_name, if(coalesce(due_at, 0) > purge.ts, 'delayed', 'ready')), ','))),
         purge -> purge.ts))
 """
-"""The purge that removed the job: it had no entry after that, and was in one of the states that were purged."""
+"""When the job was purged: it has no entry after that purge, and was in one of the states that were purged."""
 
 
 def place_name() -> Column:
@@ -195,5 +195,5 @@ def place_name() -> Column:
 
 
 def lifecycle(events: DataFrame) -> DataFrame:
-    """EVENTS -> JOBS, whole."""
+    """EVENTS -> JOBS in one go, from all events."""
     return finish(merge(event_states(events)), batch_names(events), purges_by_queue(events))

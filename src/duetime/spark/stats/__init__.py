@@ -1,1 +1,1 @@
-"""Counters and percentiles per queue and minute."""
+"""The pipeline `stats`: counters and percentiles per queue and minute."""

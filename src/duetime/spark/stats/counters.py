@@ -1,7 +1,7 @@
 """php-delayqueue's counters, from `stats`: written, notified, deleted and failed, by topic and day, and in total.
 
-A topic is a queue. Written is a push that made a job (also in place of another); notified is a callback that was made
-and failed one that got no good answer; deleted is a job removed by its owner, waiting or dead.
+A topic is a queue. A push that made a job counts as written, also if it replaced another job. A callback that was made
+counts as notified, and also as failed if it got no good answer. A job that its owner removed counts as deleted.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -13,12 +13,12 @@ COUNTERS = ("written", "notified", "deleted", "failed")
 
 
 def daily_counters(stats: DataFrame) -> DataFrame:
-    """A row per topic and day: `tw`, `tn`, `tdel` and `te` of a day there."""
+    """A row per topic and day; php-delayqueue calls these `tw`, `tn`, `tdel` and `te`."""
     return stats.groupBy(*QUEUE, "date").agg(*_sums())
 
 
 def total_counters(stats: DataFrame) -> DataFrame:
-    """A row per topic: `total_write`, `total_notify` and `total_del` there."""
+    """A row per topic; php-delayqueue calls these `total_write`, `total_notify` and `total_del`."""
     return stats.groupBy(*QUEUE).agg(*_sums())
 
 

@@ -1,7 +1,7 @@
 """`duetime pipeline stats`: brings the table `stats` up to date with `events` and `jobs`.
 
-Only days that something new says something about are made again, each as a whole, so a run may be repeated at any time
-and late events find their way. What was read is kept in the manifest. Runs on the driver.
+Only days that new events or changed jobs belong to are made again, each as a whole. So a run may be repeated at any
+time, and late events are counted. The manifest says what was read. Runs on the driver.
 """
 
 from collections.abc import Callable
@@ -76,5 +76,5 @@ def _day_of(column: str) -> Column:
 
 
 def _laid_out(stats: DataFrame) -> DataFrame:
-    """A file per day, its rows by queue: readers ask for a few queues and days."""
+    """One file per day with its rows sorted by queue, because readers ask for a few queues and days."""
     return stats.repartition("date").sortWithinPartitions("date", "namespace", "queue", "minute_at")

@@ -1,4 +1,4 @@
-"""Stats: what happened per queue and minute, and how late and how long, in a form that merges over time.
+"""What happened per queue and minute, how late deliveries were and how long jobs ran, in a form that can be merged.
 
 Pure transforms, built on the driver and run by executors. Counts come from `events`, lateness and run time from `jobs`:
 a job's lateness counts in the minute of its first delivery, its run time in the minute of its ack. Percentiles of
@@ -53,16 +53,16 @@ def merged(stats: DataFrame, keys: Sequence[str], step_ms: int | None = None) ->
 
 
 def share_within(sketch: str, limit_ms: int) -> Column:
-    """The share of what the sketch saw that is not above the limit; null where it saw nothing."""
+    """The share of the sketch's values that are not above the limit; null if it has none."""
     return F.when(_has_values(sketch), F.kll_sketch_get_rank_bigint(sketch, F.lit(limit_ms)))
 
 
 def _happenings(events: DataFrame) -> DataFrame:
     unmeasured = [F.lit(None).cast("bigint").alias(f"{measure}_ms") for measure in MEASURES]
     of_jobs = ~F.col("event").isin([event.value for event in OF_NODES])
-    # Reconcile puts a job back past the attempts that it had: the promise was made, and counted, before.
+    # A job that reconcile put back has an attempt above 0; it was accepted, and counted, before.
     put_back = F.col("event").isin(Event.ACCEPTED.value, Event.REPLACED.value) & (F.col("attempt") > 0)
-    # What is said again was counted, except after a crash in between.
+    # What a repeated entry tells was counted before, unless a crash lost the first entry.
     happened = of_jobs & ~put_back & (F.col("reason") != REPEATED)
     return events.where(happened).select(*QUEUE, F.col("ts").alias("at"), "event", "status", *unmeasured)
 
@@ -109,7 +109,7 @@ def _as_stats(grouped: DataFrame) -> DataFrame:
 
 
 def _counts_and_measures() -> list[Column]:
-    """Counts, and for each measure its percentiles and its sketch; what was never measured is null."""
+    """Counts, rates, and for each measure its percentiles and its sketch; what was never measured is null."""
     columns = [F.col(name) for name in COUNTS]
     for measure in MEASURES:
         sketch = f"{measure}_sketch"
@@ -127,7 +127,7 @@ def _percentile(sketch: str, rank: float) -> Column:
 
 
 def _has_values(sketch: str) -> Column:
-    """An empty sketch has no quantile to ask for: Spark would end the query."""
+    """To be asked first: Spark ends the query if an empty sketch is asked for a quantile."""
     return F.kll_sketch_get_n_bigint(sketch) > 0
 
 
