@@ -1,4 +1,4 @@
-"""From what people name on a command line to a DataFrame of job columns. Runs on the driver.
+"""Reads the source that was named on the command line as a DataFrame of job columns. Runs on the driver.
 
 A source is anything that Spark reads: files (by their ending or by a format), a table, a query, a database over JDBC.
 """
@@ -32,7 +32,7 @@ class Selection:
     where: str = ""
 
     def describe(self) -> str:
-        """The same text for the same selection."""
+        """A text that is the same for the same selection."""
         options = sorted(self.options.items())
         return repr((self.source, self.format, options, self.body, self.id, self.due, self.where))
 

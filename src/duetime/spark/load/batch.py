@@ -31,7 +31,7 @@ class AcceptedFile(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """`checksum` is over ids, bodies, queues and given times; `options` over all that changes what is pushed.
+    """`checksum` is over ids, bodies, queues and given times; `options` is a digest of what changes the jobs.
 
     `source` is a digest of what the rows are from. `at` is the store's time.
     """
@@ -55,7 +55,7 @@ class PushingBegun(Struct, frozen=True):
 
 
 class ReconcileRun(Struct, frozen=True):
-    """What a reconcile's summary says about where and when it was. `scanned_at` is the store's time."""
+    """What a reconcile's summary says about the store and when it was scanned. `scanned_at` is the store's time."""
 
     run: str
     dry_run: bool = True
@@ -113,7 +113,7 @@ class Batch:
         return self._read("_accepted", Accepted)
 
     def accepted_later(self, run: str) -> Accepted | None:
-        """What was missing after a reconcile, if that was written down."""
+        """The rows that were missing after a reconcile, if they were written down."""
         return self._read(f"_accepted.{run}", Accepted)
 
     def pushing(self, run: str) -> PushingBegun | None:
@@ -141,7 +141,10 @@ class Batch:
         return self._read("_manifest", Scheduled)
 
     def accept(self, record: Accepted) -> Accepted:
-        """The first one to come wins; the answer is the winner. Another check sum is another batch: BatchConflict."""
+        """Record the accepted files. The first run to come wins, and its record is returned.
+
+        Raises BatchConflict if the winner accepted other rows.
+        """
         winner = self._create("_accepted", record)
         if winner.folder != record.folder:
             self._files.delete(f"{self.home}/{record.folder}")
@@ -153,7 +156,7 @@ class Batch:
         return winner
 
     def accept_later(self, record: Accepted, run: str) -> Accepted:
-        """The first one to come wins: after one reconcile the same rows are missing for everybody."""
+        """Record the missing rows. The first run to come wins: after one reconcile all runs miss the same rows."""
         winner = self._create(f"_accepted.{run}", record)
         if winner.folder != record.folder:
             self._files.delete(f"{self.home}/{record.folder}")

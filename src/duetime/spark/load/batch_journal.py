@@ -1,9 +1,9 @@
-"""The journal of a batch that goes straight into a store: the accepted rows as entries, as a server would write them.
+"""The journal of a batch that goes straight into a store: the entries that a server would write for it.
 
 A batch is one node. Each of its accepted files is a sealed segment with an entry per good row, so where the entries of
 a file begin is known before anything is pushed, and tasks need not wait for each other. The driver registers the node
-before the first push, and closes it behind the last file. Store first, then the journal, then the task's answer: a task
-that dies in between runs again, meets its marks and writes the same entries. A segment that is there stays: nobody else
+before the first push, and closes it after the last file. The order is store, journal, the task's answer: a task that
+dies in between runs again, meets its marks and writes the same entries. A segment that exists is kept: nobody else
 writes to this node. The folder must be reachable from the executors.
 """
 
@@ -55,18 +55,18 @@ class BatchJournal:
         *self.firsts, self._last = accumulate(lines, initial=1)
 
     async def begin(self) -> None:
-        """Before the first push. Idempotent."""
+        """Register the node, before the first push. Idempotent."""
         self._folder.mkdir(parents=True, exist_ok=True)
         async with self._store() as store:
             await register(store, self.node)
 
     async def abandon(self) -> None:
-        """It cannot be known any more what was pushed; audit and reconcile are not to wait for this node."""
+        """Give up the node, so that audit and reconcile do not wait for it: what it pushed cannot be known any more."""
         async with self._store() as store:
             await abandon(store, self.node)
 
     async def end(self) -> None:
-        """All files are pushed and written. Idempotent."""
+        """Close the node and sign it off, when all files are pushed and written. Idempotent."""
         async with self._store() as store:
             at = (await store.ping()).now
             closed = Entry(ts=at, wrote_at=at, node=self.node, seq=self._last, event=Event.CLOSED)
@@ -84,7 +84,7 @@ class BatchJournal:
 
 
 class SegmentFile:
-    """A context manager: a segment that appears sealed and whole, after a clean end only. One that is there stays."""
+    """A context manager: after a clean end the segment appears, sealed and whole, unless it exists already."""
 
     def __init__(self, folder: Path, first: int, last: int) -> None:
         self._path = folder / sealed_name(first, last)
@@ -125,7 +125,7 @@ class FileJournal:
             await self._store.close()
 
     async def write(self, portion: Portion, answer: Loaded) -> None:
-        """An entry per job of the step."""
+        """Write an entry for each job of the step."""
         if (lines := self._plain_lines(portion, answer)) is not None:
             self._file.write(b"".join(lines))
             return
@@ -140,7 +140,7 @@ class FileJournal:
                 self._append(portion.queue, answer.at, **self._moved(one), **_whole(job, one))
 
     async def _held(self, queue: Queue, moved: Sequence[Moved]) -> dict[str, Job]:
-        """The jobs that the batch's rows met: whoever pushed them may have died before writing them down."""
+        """The jobs that had the rows' ids before. They are journaled again: their pusher may have died before that."""
         ids = [one.id for one in moved if one.event is Event.KEPT]
         if not ids:
             return {}
@@ -151,7 +151,7 @@ class FileJournal:
     def _plain_lines(self, portion: Portion, answer: Loaded) -> Iterator[bytes] | None:
         """The lines of a step whose jobs were all accepted and differ in id, due time and text only; None for others.
 
-        Put together from bytes: a million entries would take as long as pushing their jobs.
+        They are put together from bytes: encoding a million entries would take as long as pushing their jobs.
         """
         queue, columns, _ = portion
         if answer.moved or columns.attributes is not None:
@@ -203,7 +203,7 @@ class FileJournal:
 
 
 def _whole(job: NewJob, moved: Moved) -> dict[str, Any]:
-    """What it takes to push the job again."""
+    """The fields that it takes to push an accepted job again."""
     if moved.event is not Event.ACCEPTED:
         return {}
     return {
@@ -216,7 +216,7 @@ def _whole(job: NewJob, moved: Moved) -> dict[str, Any]:
 
 
 def _kept(job: Job) -> dict[str, Any]:
-    """A job that was there already, as the store has it (see `journal.repeated_pushes`)."""
+    """The entry of a job that was there already, as the store has it (see `journal.repeated_pushes`)."""
     return {
         "event": Event.ACCEPTED,
         "reason": REPEATED,

@@ -2,7 +2,7 @@
 
 A step is at most STEP_JOBS jobs or STEP_BYTES of bodies of one queue with the same options. Where a file is cut depends
 on its rows alone, not on the batches in which Spark hands them over: the same file gives the same steps with the same
-numbers for ever, which is what the marks of `schedule` rest on. Runs on executors.
+numbers for ever, and the marks of `schedule` rely on that. Runs on executors.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from duetime.stores.base import Mark
 from duetime.stores.bulk import JobColumns, LoadStep
 
 MarkMaker = Callable[[int, bytes], Mark | None]
-"""From a step's number in its file and its digest."""
+"""Makes a step's mark from the step's number in its file and its digest."""
 
 
 class Portion(NamedTuple):
-    """Steps that share their columns."""
+    """Steps of one queue that share their columns."""
 
     queue: Queue
     columns: JobColumns
@@ -37,7 +37,7 @@ class Cutter:
         self._number = 0
 
     def cut(self, tables: Iterable[Any]) -> Iterator[Portion]:
-        """The rows that are left of a table might share a step with the next one's, so they wait for it."""
+        """The last step of a table waits for the next table, whose first rows may belong to it."""
         left: Any = None
         for table in tables:
             rows = table if left is None else arrow.concat_tables([left, table])
@@ -72,7 +72,7 @@ class Cutter:
 
 
 def job_columns_of(rows: Any) -> JobColumns:
-    """Rows of one group as columns."""
+    """The rows of one group (see `_groups`) as columns."""
     attributes = rows.column("attributes")
     return JobColumns(
         _whole(rows.column("id")),
@@ -86,14 +86,14 @@ def job_columns_of(rows: Any) -> JobColumns:
 
 
 def _whole(column: Any) -> Any:
-    """One array with its own buffers, from zero on."""
+    """The column as one array whose buffers begin with its first row."""
     combined = column.combine_chunks()
     chunk = combined.chunk(0) if hasattr(combined, "chunk") else combined
     return chunk if chunk.offset == 0 else arrow.concat_arrays([chunk])
 
 
 def _ranges(rows: Any) -> Iterator[tuple[int, int, int]]:
-    """First row, row behind the last, and number of the group, for each step."""
+    """For each step: its first row, the row after its last, and the number of its group."""
     if not rows.num_rows:
         return
     sizes = kernels.binary_length(rows.column("body")).to_numpy()
@@ -123,7 +123,7 @@ def _groups(rows: Any) -> Iterator[tuple[int, int]]:
 
 
 def _digest(columns: JobColumns, first: int, last: int) -> bytes:
-    """Of all that the step pushes."""
+    """A digest of everything that the step pushes."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((columns.ttl_ms, columns.tries, int(columns.priority), last - first)).encode())
     for values in (columns.ids, columns.bodies):

@@ -1,8 +1,8 @@
-"""From Arrow batches of any shape to columns that are jobs: what each column means, and why a row cannot be a job.
+"""From Arrow batches of any shape to the columns of jobs: what each column means, and why a row cannot be a job.
 
-`schedule` (through `job_rows.py`) and the data source's writer both come here, so the same row is the same job either
-way. Columns stay columns. Only what Arrow has no kernel for goes row by row: a body that is a struct, map or array, ids
-that have to be made, a spread. Rows with an id and a body of text or bytes are the fastest. Runs on executors.
+`schedule` (through `job_rows.py`) and the data source's writer both use this, so a row becomes the same job either way.
+Only what Arrow has no kernel for is done row by row: a body that is a struct, map or array, ids that have to be made, a
+spread. Rows with an id and a body of text or bytes are the fastest. Runs on executors.
 """
 
 import hashlib
@@ -38,15 +38,15 @@ SCHEMA = arrow.schema(
         ("reason", arrow.string()),
     ]
 )
-"""As `job_rows.ROWS`. Times and durations are in milliseconds; attributes are a JSON object."""
+"""The same columns as `job_rows.ROWS`. Times and durations are in milliseconds; attributes are a JSON object."""
 
 NAME = rf"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\z"
 UNPRINTABLE = r"[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]|[^\P{Zs} ]"
-"""What Python's isprintable refuses, in RE2's words."""
+"""The characters that Python's isprintable refuses, as a pattern of RE2."""
 LEAST_NUMBER = 100_000_000_000
 """As milliseconds this is a day of 1973, as seconds one of the year 5138: a due time below it was meant as seconds."""
 NO_TIME_MS = -(10**17)
-"""For numbers that are none, or too large to count with: outside of every limit, whatever is added."""
+"""Stands for NaN and for numbers that are too large: it is outside of every limit, whatever is added to it."""
 
 REASONS = {
     "body_null": "the body is null",
@@ -66,7 +66,7 @@ REASONS = {
 def job_columns(batch: Any, options: LoadOptions, now_ms: int, batch_name: str, zone: str | None) -> Any:
     """A table of SCHEMA, row for row. The batch's columns were checked by `job_rows.check_columns`.
 
-    `zone` is the session's, for times without one; None: not known.
+    `zone` is the session's time zone, for times without one; None if it is not known.
     """
     given = {name: batch.column(name) for name in batch.schema.names}
     size = batch.num_rows
@@ -104,7 +104,7 @@ def _bodies(column: Any) -> Any:
 
 
 def _attributes(column: Any) -> Any:
-    """Maps as JSON objects, row by row, for the few that have any."""
+    """Maps as JSON objects, made row by row."""
     texts = json_texts(column.cast(arrow.map_(arrow.string(), arrow.string())))
     return arrow.array(texts, arrow.binary()).cast(arrow.string())
 
@@ -151,14 +151,17 @@ def _looks_like_seconds(given: dict[str, Any], size: int) -> Any:
 
 
 def _ceil_thousandth(numbers: Any) -> Any:
-    """Rounded up, so that nothing is early. Division goes towards zero, so what is left over adds one above zero."""
+    """Divides by 1000 and rounds up, so that nothing is early.
+
+    Arrow's division rounds towards zero, so only a positive remainder adds one.
+    """
     whole = kernels.divide(numbers, 1000)
     rest = kernels.greater(numbers, kernels.multiply(whole, 1000))
     return kernels.add(whole, rest.cast(arrow.int64()))
 
 
 def _milliseconds(column: Any) -> Any:
-    """Of an interval, or of a number of seconds; NO_TIME_MS for one that no time can be counted from."""
+    """The milliseconds of an interval or of a number of seconds; NO_TIME_MS for NaN and for what is too large."""
     if arrow.types.is_duration(column.type):
         return _ceil_thousandth(column.cast(arrow.duration("us")).cast(arrow.int64()))
     kind = arrow.int64() if arrow.types.is_integer(column.type) else arrow.float64()

@@ -1,8 +1,8 @@
-"""From any DataFrame to rows that are jobs: which columns there may be, and Spark's side of making them.
+"""From any DataFrame to the rows of jobs: which columns there may be, and how Spark makes the rows.
 
-`job_rows` is a pure transform. Each row comes out with all that a job has, and with `reason` saying why it cannot be
-one, if so; nothing is dropped. What the columns mean is said in `job_columns.py`, for this and for the data source's
-writer alike. Runs on the driver; the work is done by the executors' Python workers.
+`job_rows` is a pure transform. Each row comes out with all that a job has; for a row that cannot be a job, `reason`
+says why. No row is dropped. `job_columns.py` says what the columns mean, for this and for the data source's writer
+alike. Runs on the driver; the executors' Python workers do the work.
 """
 
 from collections.abc import Collection, Iterator
@@ -46,7 +46,7 @@ ROWS = StructType(
         StructField("reason", StringType()),
     ]
 )
-"""As `job_columns.SCHEMA`."""
+"""The same columns as `job_columns.SCHEMA`."""
 
 
 class RowMaker:
@@ -69,15 +69,16 @@ def job_rows(frame: DataFrame, options: LoadOptions, now_ms: int) -> DataFrame:
 
 
 def order(given: Collection[str]) -> list[str]:
-    """What to sort by, of the columns that were given: rows that can go in one call stand together, in the order in
-    which they fall due. A column that is the same for all would only make each comparison longer.
+    """The columns to sort by: rows that can go in one call then stand together, in the order in which they fall due.
+
+    Columns that were not given are left out: they are the same for all rows and would only slow down the comparisons.
     """
     groups = [name for name in ("queue", "priority", "ttl", "tries") if name in given]
     return [*groups, *(["has_attributes"] if "attributes" in given else []), "due_at", "id"]
 
 
 def check_columns(schema: Any) -> dict[str, DataType]:
-    """The types by name. Raises InvalidRequest that names what does not belong."""
+    """The types of the columns by name. Raises InvalidRequest, which names the column that is wrong."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if unknown := sorted(set(kinds) - set(KNOWN)):
         raise InvalidRequest(f"a job has no column {unknown[0]!r}; it has {', '.join(KNOWN)}")

@@ -1,4 +1,4 @@
-"""Pushes that go past every engine, straight into a store, and what a pool that journals asks of them.
+"""The rules of a pool with a journal for pushes that go straight into its store, without an engine.
 
 Runs on the driver, before anything is pushed.
 """
@@ -13,8 +13,10 @@ from duetime.stores.open import open_store
 
 
 async def with_journal(options: LoadOptions) -> LoadOptions:
-    """The options with the folder that the batch's entries go to, as any embedded engine finds it; none if the pool
-    does not journal and nobody asked for it. Raises InvalidSettings if it does and no folder is known.
+    """The options with the folder for the batch's entries, which is found as an embedded engine finds it.
+
+    There is none if the pool does not journal and nobody asked for it. Raises InvalidSettings if the pool journals and
+    no folder is known.
     """
     if options.is_http:
         return options
@@ -36,7 +38,7 @@ async def with_journal(options: LoadOptions) -> LoadOptions:
 
 
 async def refuse_journaled(options: LoadOptions) -> None:
-    """Raise InvalidSettings if what is pushed past the engine would be missing in the pool's journal."""
+    """Raise InvalidSettings if the pool has a journal, in which pushes without an engine would be missing."""
     if options.is_http:
         return
     store = await open_store(options.store_url)

@@ -1,8 +1,8 @@
 """Arrow columns of structs, maps and arrays as JSON, one text per row, as Spark's to_json writes it.
 
-Fields that are null are left out, bytes are base64, times are ISO 8601 in the session's zone, and doubles that are no
-numbers are their names. Works column by column: a Python object per value costs half of what one per row and value
-does. Runs on executors.
+Fields that are null are left out, bytes are base64, times are ISO 8601 in the session's zone, and doubles that are not
+finite are written by name. Works column by column, which costs half of what it costs to convert row by row. Runs on
+executors.
 """
 
 import base64
@@ -25,7 +25,7 @@ def json_texts(column: Any) -> list[bytes | None]:
 
 
 def _values(column: Any) -> list[Any]:
-    """What msgspec encodes to the text that is wanted."""
+    """Per row an object that msgspec encodes to the text that is wanted."""
     kind = column.type
     if arrow.types.is_struct(kind):
         return _structs(column)
@@ -53,7 +53,7 @@ def _structs(column: Any) -> list[Any]:
 
 @lru_cache(64)
 def _row_type(names: tuple[str, ...]) -> Any:
-    """A field may be called anything; what is None is left out."""
+    """A type whose fields are written under these names, which may be any text; None is left out."""
     fields: list[Any] = [(f"f{index}", Any, None) for index in range(len(names))]
     written = {f"f{index}": name for index, name in enumerate(names)}
     return msgspec.defstruct("Row", fields, rename=written, omit_defaults=True)

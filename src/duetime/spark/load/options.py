@@ -1,4 +1,4 @@
-"""What can be chosen about a load, written as options of the data source or as arguments of `schedule`.
+"""The options of a load, given as options of the data source or as arguments of `schedule`.
 
 `maxJobsPerSecond` and `max_jobs_per_second` are the same option. Read once on the driver, then pickled to executors.
 """
@@ -49,9 +49,10 @@ class LoadFields(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Checked. `journal` is the folder for the accepted rows' entries; `writers` how many tasks push at a time.
+    """The options after their check. `journal` is the folder for the accepted rows' entries; `writers` is how many
+    tasks push at a time.
 
-    `source` says in words what the rows are from: another one under the same batch name is a conflict.
+    `source` identifies what the rows are from: another source under the same batch name is a conflict.
     """
 
     url: str
@@ -79,7 +80,7 @@ class LoadOptions:
 
     @property
     def store_url(self) -> str:
-        """With the timeout where the URL takes one."""
+        """The URL, with the timeout if it is a kind of URL that takes one."""
         if not self.timeout_ms or not self.url.startswith("redis"):
             return self.url
         return f"{self.url}{'&' if urlsplit(self.url).query else '?'}timeout={self.timeout_ms / 1000}"
@@ -110,7 +111,7 @@ NAMES = {
 
 
 def read_options(given: Mapping[str, Any]) -> LoadOptions:
-    """Raises InvalidSettings for what is unknown, InvalidRequest for what cannot be."""
+    """Raises InvalidSettings for an unknown or missing option, InvalidRequest for a bad value."""
     fields: dict[str, Any] = {}
     for written, value in given.items():
         name = NAMES.get(written.replace("_", "").lower())
@@ -132,7 +133,7 @@ def read_options(given: Mapping[str, Any]) -> LoadOptions:
 
 
 def check_batch(name: str) -> str:
-    """A batch's name is a folder's and part of every mark's."""
+    """A batch's name becomes the name of a folder and a part of every mark's name. Raises InvalidRequest."""
     check_namespace(name)
     if name.startswith((".", "_")) or len(name) > 200:
         raise InvalidRequest(f"a batch's name begins with a letter or digit and has at most 200: {name!r}")

@@ -21,7 +21,7 @@ RESULTS = "file string, rows long, accepted long, kept long, repeated long"
 
 
 class FilePart(NamedTuple):
-    """An accepted file's number in the batch; where the journal has its rows, if there is one."""
+    """An accepted file's number in the batch and, if there is a journal, the node and the numbers of its entries."""
 
     number: int
     node: str = ""
@@ -39,7 +39,7 @@ class FilePusher:
         self._marks = marks
 
     def push(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Rows of files, each file whole and in its order; one row of RESULTS per file."""
+        """Takes the rows of files, each file whole and in its order; yields one row of RESULTS per file."""
         for name, tables in _by_file(batches):
             tally = self._push_file(name, tables)
             counts = {"rows": tally.rows, "accepted": tally.accepted, "kept": tally.kept, "repeated": tally.repeated}
@@ -71,7 +71,7 @@ async def push_journaled(portions: Iterable[Portion], options: LoadOptions, part
 
 
 def _by_file(batches: Iterator[Any]) -> Iterator[tuple[str, Iterator[Any]]]:
-    """The rows of one file after the other. A batch never holds rows of two files out of order."""
+    """The rows of one file after the other: the rows of a file always come together."""
     pieces = _pieces(batches)
     piece = next(pieces, None)
     while piece is not None:

@@ -31,18 +31,19 @@ from duetime.stores.base import StoreInfo
 FIRST = ""
 """The name of the first round; a later one has the name of the reconcile that it rests on."""
 SAFETY_MS = 86_400_000
-"""A run does not begin to rely on marks that may end while it runs."""
+"""A run must not rely on marks that may end while it runs, so it stops relying on them this long before."""
 ROWS_PER_FILE = 250_000
 FILE_OPTIONS: dict[str, Any] = {"maxRecordsPerFile": ROWS_PER_FILE} | {
     f"parquet.enable.dictionary#{column}": "false" for column in ("id", "body", "due_at")
 }
-"""A dictionary of values that do not repeat is work for nothing."""
+"""Parquet makes no dictionary for columns whose values do not repeat: it would be work for nothing."""
 ONE_FILE_PER_TASK = {"spark.sql.files.maxPartitionBytes": "1t", "spark.sql.files.openCostInBytes": "1t"}
 
 
 def find_round(batch: Batch, options: LoadOptions, store: StoreInfo) -> str:
-    """The round to begin or to go on with. Raises ReconcileFirst where a run before may have pushed, its marks may be
-    gone, and no reconcile has been there since.
+    """The round to begin or to go on with.
+
+    Raises ReconcileFirst if an earlier run may have pushed, its marks may be gone, and no reconcile has run since.
     """
     rounds = [(name, begun) for name in (FIRST, *batch.later_rounds()) if (begun := batch.pushing(name))]
     if not rounds:
@@ -63,7 +64,7 @@ def find_round(batch: Batch, options: LoadOptions, store: StoreInfo) -> str:
 
 
 def _marks_gone(begun: PushingBegun, store: StoreInfo) -> str:
-    """Why the marks of a round are not to be relied on; nothing if they are."""
+    """Why the marks of a round cannot be relied on; empty if they can."""
     if begun.epoch != store.epoch:
         return "the store was wiped or is another one since"
     if store.now - begun.at > MARK_LIFE_MS - SAFETY_MS:
@@ -72,7 +73,7 @@ def _marks_gone(begun: PushingBegun, store: StoreInfo) -> str:
 
 
 def accept_missing(spark: SparkSession, batch: Batch, accepted: Accepted, options: LoadOptions, name: str) -> Accepted:
-    """Write down which of the accepted rows nobody knows anything of, once for each round."""
+    """Write down, once for each round, the accepted rows of which the lake knows no job."""
     if found := batch.accepted_later(name):
         return found
     first = batch.pushing(FIRST)
@@ -145,7 +146,7 @@ def push_round(
 def _push_files(
     spark: SparkSession, paths: list[str], options: LoadOptions, begun: PushingBegun, name: str
 ) -> list[Any]:
-    """A task per file; each answers a row of RESULTS."""
+    """Push the files, a task for each; returns a row of RESULTS per file."""
     if not paths:
         return []
     files = {path.rpartition("/")[2]: FilePart(number) for number, path in enumerate(paths)}
@@ -159,7 +160,7 @@ def _push_files(
         files = {
             file: FilePart(number, journal.node, first, rows) for number, (file, first, rows) in enumerate(numbered)
         }
-    # Over Spark Connect nobody says how many tasks run at a time, so the cap is shared by all of them.
+    # Spark Connect does not tell how many tasks run at a time, so all tasks share the cap.
     writers = len(paths) if is_connect(spark) else min(len(paths), parallelism(spark))
     marks = f"{options.batch}/{name}" if name else options.batch
     pusher = FilePusher(replace(options, writers=options.writers or writers), files, begun.epoch, marks)
@@ -184,7 +185,7 @@ def _count_rows(spark: SparkSession, paths: list[str]) -> dict[str, int]:
 
 
 def told(error: PySparkException, *kinds: type[DuetimeError]) -> DuetimeError:
-    """What a task of ours said, out of what Spark says about it; one of the kinds, or a failed load."""
+    """The error that a task raised, found in Spark's text about it: one of `kinds`, StoreUnavailable or LoadFailed."""
     said = re.findall(r"^duetime\.[\w.]*\.(\w+): (.+)$", str(error), re.MULTILINE)
     if not said:
         return LoadFailed(str(error).strip().split("\n", 1)[0])

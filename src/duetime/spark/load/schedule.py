@@ -29,7 +29,7 @@ from duetime.stores.base import StoreInfo
 SAMPLE = 5
 
 OnProgress = Callable[[str, int], None]
-"""Told which phase begins ("checking", "pushing", "done") and with how many rows (0: not known yet)."""
+"""Called with the phase that begins ("checking", "pushing", "done") and its number of rows (0: not known yet)."""
 
 
 class BadRows(InvalidRequest):
@@ -102,9 +102,9 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
     if not options.queue and "queue" not in kinds:
         raise InvalidSettings("name a queue: by the option queue or in a column queue")
     rows = job_rows(frame, options, store.now)
-    # A row without a due time is due when it was looked at, which is another time in another run.
+    # A row without a due time is due when it was read, which is another time in another run.
     fixed = ["id", "body", "queue"] + (["due_at"] if "due_at" in kinds and not options.spread_ms else [])
-    # The hash is made outside of what observes it: that part of Spark is interpreted row by row.
+    # The hash is not made within `observe`, because Spark interprets what it observes row by row.
     observed = rows.withColumn("hash", F.xxhash64(*fixed)).observe(
         seen,
         F.count(F.lit(1)).alias("rows"),
@@ -130,7 +130,7 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
 
 
 def _handle_bad(spark: SparkSession, batch: Batch, folder: str, counts: dict[str, Any], options: LoadOptions) -> None:
-    """Put the bad rows aside, or end it here with a sample of them."""
+    """Put the bad rows aside, or raise BadRows with a sample of them."""
     bad = spark.read.schema(ROWS).parquet(f"{batch.home}/{folder}").where(F.col("reason").isNotNull())
     if options.bad_records is BadRecords.QUARANTINE:
         bad.write.mode("overwrite").parquet(f"{batch.home}/quarantine")
@@ -150,13 +150,13 @@ def _handle_bad(spark: SparkSession, batch: Batch, folder: str, counts: dict[str
 
 
 def _source_digest(frame: DataFrame, options: LoadOptions) -> str:
-    """Of what the caller calls the source, and its columns; the rows are not read for this."""
+    """A digest of the source's name and its columns; the rows are not read for this."""
     said = (options.source, [(field.name, field.dataType.simpleString()) for field in frame.schema.fields])
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
 
 def _options_digest(options: LoadOptions) -> str:
-    """Of what changes which jobs come out of the same rows, or where they go; not of how fast or by which address."""
+    """A digest of the options that change which jobs the rows become or where they go; not of the pace or the URL."""
     parts = (
         options.namespace,
         options.queue,

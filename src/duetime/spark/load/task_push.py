@@ -1,8 +1,8 @@
-"""Portions of rows into a store or a server: with patience, at a pace, counting what became of them.
+"""Pushes portions of rows to a store or a server: waits out outages, keeps a pace, counts what became of the rows.
 
 `push_portions` runs in one task on an executor. A store that does not answer is tried again for about a minute before
-the task fails: every step may be repeated, and with marks a repetition adds nothing. Anything else that is refused ends
-the load with the store's own words.
+the task fails: every step may be repeated, and with marks a repetition adds nothing. Any other refusal ends the load
+with the store's own words.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ OnLoaded = Callable[[Portion, Loaded], Awaitable[None]]
 
 @dataclass
 class PushCounts:
-    """What became of the rows. `accepted` and `kept` hold for repeated steps too: their marks remember."""
+    """What became of the rows. `accepted` and `kept` include repeated steps, whose marks remember the answer."""
 
     rows: int = 0
     accepted: int = 0
@@ -55,7 +55,7 @@ class LoadFailed(DuetimeError):
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """In an event loop of its own: executors and the driver are ordinary code. A notebook has one running already."""
+    """Run a coroutine in a new event loop; in another thread if this one runs a loop already, as notebooks do."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -72,7 +72,7 @@ async def open_destination(options: LoadOptions) -> Bulk:
 
 
 async def ask_store(options: LoadOptions) -> StoreInfo:
-    """Prove that the destination answers; its time and its epoch."""
+    """The time and the epoch of the destination. Raises if it does not answer or reports a problem."""
     destination = await open_destination(options)
     try:
         info = await destination.ping()
@@ -84,7 +84,7 @@ async def ask_store(options: LoadOptions) -> StoreInfo:
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Do it, and again for about a minute while the store does not answer."""
+    """Do the work, and repeat it for about a minute while the store does not answer."""
     outage = Outage(PAUSE)
     while True:
         try:
@@ -99,7 +99,7 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
 async def push_portions(
     portions: Iterable[Portion], options: LoadOptions, *, writers: int, on_loaded: OnLoaded | None = None
 ) -> PushCounts:
-    """Push them all. `writers` tasks share the pace. Raises LoadFailed, or StoreUnavailable when patience ends."""
+    """Push all portions. `writers` tasks share the pace. Raises LoadFailed, or StoreUnavailable after the retries."""
     tally, destination = PushCounts(), await patiently(lambda: open_destination(options))
     pace = Pacer(options.max_jobs_per_second / max(writers, 1)).wait if options.max_jobs_per_second else None
     try:
@@ -144,7 +144,7 @@ async def _push(destination: Bulk, portion: Portion, pace: Pace | None) -> Async
 
 
 class Pacer:
-    """Lets so many jobs pass in a second; a short pause may be made good, a long one not."""
+    """Lets so many jobs pass in a second; time that was not used is not made up for later."""
 
     def __init__(self, jobs_per_second: float) -> None:
         self._rate = jobs_per_second

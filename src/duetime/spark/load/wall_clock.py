@@ -1,7 +1,7 @@
-"""Times without a zone are the session's: from what a clock on the wall shows to the instant. Runs on executors.
+"""Turns times without a zone, which are in the session's time zone, into instants. Runs on executors.
 
-An hour that the clock shows twice means the first of the two, and one that it skips is counted on from where the gap
-begins: so does Spark when it casts to timestamp.
+Of an hour that the clock shows twice the first is meant, and an hour that it skips is counted on from where the gap
+begins, as Spark does it when it casts to timestamp.
 """
 
 import datetime
@@ -18,13 +18,13 @@ arrow: Any = pa
 kernels: Any = pc
 
 QUARTER_US = 900_000_000
-"""Clocks are put forward and back at whole quarters of an hour, so the rows of one have one offset."""
+"""Clocks are put forward and back at whole quarters of an hour, so all times within one quarter have one offset."""
 _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def instants(wall_us: Any, zone_name: str) -> Any:
-    """Microseconds since 1970 on the wall of a zone, as microseconds since 1970 in UTC."""
+    """From microseconds since 1970 on the clocks of a zone to microseconds since 1970 in UTC."""
     zone = read_zone(zone_name)
     quarters = kernels.fill_null(wall_us, 0).to_numpy(zero_copy_only=False) // QUARTER_US
     known = arrow.array(quarters, arrow.int64()).dictionary_encode()

@@ -14,7 +14,7 @@ from duetime.stores.base import Page, Store
 from duetime.stores.open import cursor_at, open_store
 
 SMALL = 5_000
-"""Delayed jobs that are not worth a second range."""
+"""So few delayed jobs are not worth a second range."""
 ROUNDS = 6
 PIECES = 16
 
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
 
 class ListingPlace(Protocol):
-    """What a store and a server both let one look at."""
+    """What can be listed both in a store and through a server."""
 
     async def queues(self) -> Sequence[Queue]: ...
 
@@ -43,7 +43,7 @@ class ListingPlace(Protocol):
 
 
 class Listing:
-    """Looks, and moves nothing."""
+    """Reads the jobs of a store or a server page by page; it changes nothing."""
 
     def __init__(self, place: ListingPlace, url: str) -> None:
         self._place = place
@@ -112,7 +112,7 @@ class _OnServer:
 async def split_ranges(listing: Listing, queue: Queue, bounds: Bounds, parts: int) -> list[Bounds]:
     """At most about `parts` ranges that cover the bounds, with about as many delayed jobs in each.
 
-    The fullest range is cut into pieces of equal time, and again, until it is small enough: a few cheap questions.
+    Ranges that are too full are cut into pieces of equal time, and cut again, which takes a few cheap calls.
     """
     whole = [(bounds, await _count(listing, queue, bounds))]
     if parts == 1 or not listing.can_begin_anywhere or whole[0][1] <= SMALL:
@@ -144,7 +144,7 @@ async def _count(listing: Listing, queue: Queue, bounds: Bounds) -> int:
 
 
 def _merged(ranges: Sequence[tuple[Bounds, int]], most: int) -> list[Bounds]:
-    """Neighbours that fit into one."""
+    """Joins neighbouring ranges that together have at most `most` jobs."""
     merged: list[tuple[Bounds, int]] = []
     for range_, count in ranges:
         if merged and merged[-1][1] + count <= most:

@@ -1,8 +1,8 @@
-"""Reading: the jobs that are in a store, as they are while Spark reads.
+"""The reader of the data source: the jobs that are in a store, as they are while Spark reads.
 
 A partition is one state of one queue, the delayed ones cut into ranges of due time. A job that stays in one state
 throughout is seen exactly once, however live the queue is; one that moves meanwhile may be seen in both places or in
-neither. Filters on namespace, queue, state and due_at are done here: other queues and states are not asked for, and a
+neither. Filters on namespace, queue, state and due_at are applied here: other queues and states are not read, and a
 range of delayed jobs begins and ends where the filter does. `read` runs on executors, the rest on the driver.
 """
 
@@ -91,7 +91,7 @@ class Share(InputPartition):
 
 
 class Pushdown:
-    """What Spark finds as the reader's `pushFilters`.
+    """The object that Spark finds as the reader's `pushFilters`.
 
     A session without `spark.sql.python.filterPushdown.enabled`, which is off by default, refuses a reader that brings
     its own `pushFilters`, and recognises one by its function. This one looks like the base class's: where nothing is
@@ -104,7 +104,7 @@ class Pushdown:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes the filters that the store can do exactly; answers the rest."""
+        """Takes the filters that the store can apply exactly; returns the others."""
         return [one for one in filters if not self._reader.takes(one)]
 
 
@@ -129,7 +129,7 @@ class StoreReader(DataSourceReader):
         return Pushdown(self)
 
     def takes(self, one: Filter) -> bool:
-        """Whether the store does this one, which narrows what is read."""
+        """Whether the store can apply this filter exactly; if so, it narrows what is read."""
         match one:
             case EqualTo(attribute, value) if attribute in NAMES:
                 self._narrow(attribute[0], {value})
@@ -194,7 +194,7 @@ class StoreReader(DataSourceReader):
 
 
 def _floor_ms(value: Any) -> int:
-    """An instant between two milliseconds lies behind the first of them."""
+    """The last whole millisecond that is not after the instant; `instant_ms` rounds up."""
     at = instant_ms(value)
     return at - 1 if value.microsecond % 1000 else at
 
@@ -204,7 +204,7 @@ async def _next(pages: AsyncGenerator[list[Job]]) -> list[Job] | None:
 
 
 def _arrow_schema(schema: StructType) -> Any:
-    """Of the columns that were asked for. Raises InvalidRequest for others."""
+    """The Arrow schema of the columns that were asked for. Raises InvalidRequest for unknown ones and other types."""
     kinds = {field.name: field.dataType for field in JOBS.fields}
     chosen: list[Any] = []
     for field in schema.fields:

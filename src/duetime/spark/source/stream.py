@@ -1,10 +1,10 @@
 """The journal as an unbounded table: `readStream` with the journal's folder.
 
-An offset is, per node, the number of the last entry that was read; a node's entries have no gaps, so that is exact, and
-names of segments and a bisection lead to its place: no trigger reads again what an earlier one has read. Complete
+An offset is, per node, the number of the last entry that was read. A node's entries have no gaps, so that is exact; the
+names of segments and a bisection lead to the place, so no trigger reads again what an earlier one has read. Complete
 entries are read, also those of the segment that is being written. Entries that are gone (deleted or shipped before they
-were read) end the query, unless `failOnDataLoss` is false; damaged lines are logged and passed over. The folder must be
-the same on the driver and on every executor. `read` runs on executors, the rest on the driver.
+were read) end the query, unless `failOnDataLoss` is false; damaged lines are logged and skipped. The folder must be the
+same on the driver and on every executor. `read` runs on executors, the rest on the driver.
 """
 
 import logging
@@ -26,7 +26,7 @@ from duetime.spark.schemas import ENTRY
 ENTRIES = StructType(
     [field for field in ENTRY.fields if field.name not in ("body", "body_b64")] + [StructField("body", BinaryType())]
 )
-"""As `journal.events.Entry`, with the body as bytes."""
+"""The fields of `journal.events.Entry`, with the body as bytes."""
 
 OPTIONS = ("journal", "path", "maxRowsPerTrigger", "failOnDataLoss")
 _PLAIN = tuple(name for name in ENTRIES.names if name != "body")
@@ -108,7 +108,7 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     pass
 
     def _miss(self, gap: Gap, partition: Entries) -> None:
-        """A gap before what was asked for is what was read long ago."""
+        """Raises StoreDamaged for entries that are gone; only logs them if failOnDataLoss is false."""
         text = f"entries {max(gap.first, partition.first)} to {min(gap.last, partition.last)} of {gap.node} are gone"
         if not self._tolerant:
             raise StoreDamaged(f"{text}; the option failOnDataLoss=false goes on without them", node=gap.node)
@@ -134,7 +134,7 @@ def _last(node: Path) -> int:
             if entry := last_entry(segment.path):
                 return entry.seq
         except FileNotFoundError:
-            continue  # sealed in the meantime: the next look finds it under its new name
+            continue  # sealed in the meantime: the next call finds it under its new name
     return 0
 
 

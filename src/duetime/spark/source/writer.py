@@ -1,9 +1,9 @@
-"""Writing: the rows of a task become jobs.
+"""The writer of the data source: the rows of a task become jobs.
 
-At-least-once execution and one job per id: ids come with the rows or are derived from them, and a push keeps what
-exists. With a batch's name each step also carries a mark of its content, so that a task that runs again over the same
-rows adds nothing even after they were delivered and acked. Rows that are cut differently then have only their ids to
-protect them, which is why `duetime.spark.schedule` exists. `write` runs on executors, the rest on the driver.
+Tasks may run more than once, and there is one job per id: ids come with the rows or are derived from them, and a push
+keeps what exists. With a batch's name each step also carries a mark of its content, so that a task that runs again over
+the same rows adds nothing even after they were delivered and acked. If a repetition cuts its rows differently, only the
+ids protect them, which is why `duetime.spark.schedule` exists. `write` runs on executors, the rest on the driver.
 """
 
 import logging
@@ -28,11 +28,11 @@ from duetime.stores.base import Mark
 
 SPARKS_OWN = {"path", "checkpointlocation"}
 STORES_OWN = tuple(name for name in JOBS.names if name not in KNOWN)
-"""Columns of a job in a store that a new job has none of. INSERT INTO a view brings them, as null."""
+"""The columns that jobs in a store have and new jobs have not. INSERT INTO a view brings them, as null."""
 _log = logging.getLogger(__name__)
 SORTED_ROWS = 200_000
 SORTED_BYTES = 64 * 1_048_576
-"""What is sorted by due time at once; sorted rows cost Redis 1.6 times less."""
+"""How many rows and bytes are sorted by due time at once; unsorted rows cost Redis 1.6 times as much."""
 
 SORT_KEYS = [(name, "ascending") for name in ("queue", "priority", "ttl", "tries", "has_attributes", "due_at", "id")]
 
@@ -51,7 +51,7 @@ class LoadWriter(DataSourceArrowWriter):
         self._options = read_write_options(options, schema)
         self._batch = self._options.batch or IdMaker().make()
         run(refuse_journaled(self._options))
-        self._now_ms: int = run(ask_store(self._options)).now  # one for all tasks and their repetitions
+        self._now_ms: int = run(ask_store(self._options)).now  # the same for all tasks and their repetitions
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return _push(iterator, self._options, self._batch, self._now_ms)
@@ -101,7 +101,7 @@ def _micro_batch() -> str:
 
 
 def _local_property(name: str) -> str | None:
-    """What the driver's session says to its tasks. A zone that nobody set is not among that."""
+    """A property that the driver's session passes to its tasks; None if nobody set it, as is often so for the zone."""
     context = TaskContext.get()
     return context.getLocalProperty(name) if context else None
 
@@ -117,7 +117,7 @@ def _push(iterator: Iterator[Any], options: LoadOptions, batch: str, now_ms: int
 
 
 def _own(rows: Any) -> Any:
-    """Without the store's columns. Raises InvalidRequest if one has a value."""
+    """The rows without STORES_OWN. Raises InvalidRequest if one of those columns has a value."""
     for name in STORES_OWN:
         if name in rows.schema.names and rows.column(name).null_count < rows.num_rows:
             raise InvalidRequest(f"the column {name} is the store's own: leave it out, or null")
@@ -134,7 +134,7 @@ def _checked(tables: Iterator[Any]) -> Iterator[Any]:
 
 
 def _sorted(tables: Iterator[Any]) -> Iterator[Any]:
-    """By due time within as much as may be held; runs of rows with the same options stay together."""
+    """Sorts as many rows by due time as may be held at once; rows with the same options stay together."""
     held: list[Any] = []
     rows = size = 0
     for table in tables:
