@@ -1,7 +1,7 @@
 """The archive for `--py-files`: Duetime's own code, so that executors need not have it installed.
 
-What Duetime itself needs there (msgspec, httpx, pyarrow; redis and hiredis for Redis) is compiled and has to be in the
-executors' Python; docs/pipelines.md says how.
+Its dependencies (msgspec, httpx, pyarrow; redis and hiredis for Redis) are not in the archive, as some are compiled.
+They have to be in the executors' Python; docs/pipelines.md says how.
 """
 
 import zipfile
@@ -15,7 +15,7 @@ LEFT_OUT = {"__pycache__"}
 
 
 def write_package(target: Path) -> int:
-    """Write the archive, whole or not at all; answers how many files it holds."""
+    """Write the archive, whole or not at all; returns how many files it holds."""
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.writing")
     count = 0

@@ -1,4 +1,4 @@
-"""`duetime pipeline run`: ingest, lifecycle, stats, audit and report, one after the other in one warm session.
+"""`duetime pipeline run`: ingest, lifecycle, stats, audit and report, one after the other in one Spark session.
 
 A round is all of them once. What it did, how long each step took and what went wrong stands in a `Round`, which
 becomes a health file (JSON) and a metrics file (Prometheus' text format, for node_exporter's textfile collector): both
@@ -31,7 +31,7 @@ METRIC = "duetime_pipeline"
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """`beside` is the store that is audited, None for the journal alone; without `report` none is written."""
+    """`beside` is the store to audit, None for the journal alone. Without `report`, no report is written."""
 
     journal: str
     beside: Beside | None
@@ -59,7 +59,7 @@ class Round(Struct):
 
 
 def run_round(lake: Lake, plan: RoundPlan, *, number: int = 1, told: Told = lambda step: None) -> Round:
-    """One round. Errors of ours end it and stand in its `problem`; others are raised."""
+    """Run one round. A DuetimeError ends it and is told in its `problem`; other errors are raised."""
     made = Round(number, SystemClock().now_ms())
     problems: list[str] = []
     for name, step in _STEPS.items():
@@ -77,7 +77,7 @@ def run_round(lake: Lake, plan: RoundPlan, *, number: int = 1, told: Told = lamb
 
 
 Counted = tuple[dict[str, int], str]
-"""What a step counted, and what is wrong, if anything."""
+"""What a step counted, and what is wrong, empty if nothing is."""
 
 
 def _ingest(lake: Lake, plan: RoundPlan) -> Counted:
@@ -128,11 +128,11 @@ _STEPS: dict[str, Callable[[Lake, RoundPlan], Counted]] = {
 }
 
 
-# --- what others watch
+# --- the files for monitoring
 
 
 def health_text(made: Round, every_ms: int = 0) -> bytes:
-    """The round as JSON. `next_at` is when the next one begins, 0: none does."""
+    """The round as JSON. `next_at` is when the next one begins, 0 if none does."""
     fields = msgspec.to_builtins(made) | {"next_at": made.started_at + every_ms if every_ms else 0}
     return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
@@ -161,7 +161,7 @@ def metrics_text(made: Round) -> bytes:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Readers see the old content or the new one."""
+    """Replace a file in one step: readers see the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_bytes(content)

@@ -1,7 +1,8 @@
 """A Spark session with the settings that Duetime's pipelines are measured with.
 
-Without a master it is this machine: as many tasks at once as there are cores, on the loopback interface, without the
-web page. A cluster brings its own settings; there only what the pipelines rely on is set. Runs on the driver.
+Without a master the session runs on this machine: as many tasks at once as there are cores, on the loopback interface,
+without the web page. A cluster has its own settings; there only those that the pipelines rely on are set. Runs on the
+driver.
 """
 
 import os
@@ -43,7 +44,7 @@ EVERYWHERE: Mapping[str, str] = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""What the pipelines rely on, whatever the cluster says."""
+"""The settings that the pipelines rely on, whatever the cluster says."""
 
 LOCALLY: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -57,8 +58,9 @@ LOCALLY: Mapping[str, str] = {
     "spark.sql.maxConcurrentOutputFileWriters": "4",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""32 shuffle partitions are put together again to 16 MiB, which a task unpacks to a few hundred. 200, or zstd between
-them, cost 1.5 times as much on one machine. Up to 4 days are written side by side, instead of sorting rows by day.
+"""Spark joins the 32 shuffle partitions to parts of 16 MiB, which a task unpacks to a few hundred MiB. 200 partitions,
+or zstd for the shuffle, cost 1.5 times as much on one machine. A task writes up to 4 days at a time, instead of sorting
+its rows by day.
 """
 
 
@@ -128,12 +130,12 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks at once are worth making."""
+    """How many tasks can run at once, as far as Spark tells."""
     return CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
 def _prepare_environment() -> None:
-    """What must be set before the driver's JVM starts. Workers run the interpreter that runs this."""
+    """Sets what the driver's JVM needs before it starts. Python workers run the interpreter that runs this."""
     java = find_java()
     if "JAVA_HOME" not in os.environ or _java_version(Path(os.environ["JAVA_HOME"]) / "bin" / "java") < JAVA_VERSION:
         os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
@@ -142,9 +144,10 @@ def _prepare_environment() -> None:
 
 
 def java_options(*, local: bool) -> str:
-    """Errors only in the log, also while the JVM starts; a file of the user's, named in the usual way, wins.
+    """The JVM's options: log errors only, also while it starts, unless SPARK_CONF_DIR names the user's own settings.
 
-    On one machine the collector that pauses, but takes a quarter less of the cores that the tasks need.
+    On one machine also the parallel garbage collector, which pauses but takes a quarter less of the cores that the
+    tasks need.
     """
     options = [LOCAL_GC] if local else []
     if "SPARK_CONF_DIR" not in os.environ:
@@ -155,8 +158,9 @@ def java_options(*, local: bool) -> str:
 
 @contextmanager
 def without_java_notices() -> Generator[None]:
-    """Programs that start within the block write to standard error through a filter that drops Java's own notices,
-    such as the one about the incubator module that Spark asks for. The filter lives as long as they do.
+    """Programs that start within the block write to standard error through a filter that drops Java's own notices.
+
+    One such notice is about the incubator module that Spark asks for. The filter lives as long as the programs do.
     """
     standard_error = os.dup(2)
     reading, writing = os.pipe()
@@ -184,7 +188,7 @@ def _configured(builder: Any, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _check_connect(remote: str) -> None:
-    """Spark's own client asks a server that is not there for ten minutes."""
+    """Raises InvalidSettings if no server answers within seconds: Spark's own client would try for ten minutes."""
     try:
         grpc: Any = import_module("grpc")
         connect: Any = import_module("pyspark.sql.connect.client")

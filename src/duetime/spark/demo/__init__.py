@@ -1,1 +1,1 @@
-"""The whole story on one machine."""
+"""`duetime pipeline demo`: schedule, a lost store, audit, reconcile and report, on one machine."""

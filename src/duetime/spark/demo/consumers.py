@@ -1,7 +1,7 @@
-"""The demo's consumers: a few threads that work through the server, patient with a store that is gone.
+"""The demo's consumers: a few threads that work through the server and go on trying while the store is gone.
 
 One reminder in a hundred fails the first time and is tried again; one in a thousand is refused for good and becomes a
-dead letter. Which ones is told by the id alone, so every run has the same.
+dead letter. The id alone decides which ones, so they are the same in every run.
 """
 
 import threading
@@ -19,7 +19,7 @@ RETRY = "1s"
 
 
 class Consumers:
-    """A context manager: they run until it ends. `tally` counts what they did."""
+    """A context manager: the threads run until it ends. `tally` counts what they did."""
 
     def __init__(self, url: str, *, namespace: str, queue: str, threads: int = 4) -> None:
         self._url, self._namespace, self._queue = url, namespace, queue

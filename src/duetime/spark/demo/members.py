@@ -1,6 +1,6 @@
-"""The demo's members: a table whose reminders fall due, some within the next half minute, most within a month.
+"""The demo's table of members: some reminders fall due within a short window, most within a month.
 
-Made by the executors, the same for the same numbers.
+The executors make it; the same arguments make the same table.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NOTICE_MS = 3 * DAY_MS
 """A member is reminded three days before the membership ends."""
 MONTH_MS = 30 * DAY_MS
 SOONEST = 50
-"""One in so many is due within the window."""
+"""One member in this many is due within the window, but at most MOST_SOON."""
 MOST_SOON = 20_000
 
 
@@ -31,7 +31,7 @@ class DemoMembers:
 
 
 def members_table(spark: SparkSession, members: DemoMembers) -> DataFrame:
-    """member_id, email, plan, expires_at (timestamp)."""
+    """The columns are member_id, email, plan and expires_at (timestamp)."""
     number = F.col("id")
     soon = F.lit(members.window_at) + F.floor(number * members.window_ms / members.soon)
     later = F.lit(members.window_at + DAY_MS) + F.pmod(F.xxhash64(number), F.lit(MONTH_MS))

@@ -1,7 +1,7 @@
-"""The processes of the demo: a Redis that keeps nothing, and a server. Each is ended by its id, whatever happens.
+"""The processes of the demo: a Redis that keeps nothing on disk, and a server.
 
-They run in a session of their own, so that the Ctrl-C that ends the demo reaches the demo alone, which then stops them
-in good order. What they say goes to files in the demo's folder.
+Each runs in a session of its own, so that Ctrl-C reaches the demo alone, which then stops them in order. What they
+print goes to files in the demo's folder.
 """
 
 import os
@@ -30,7 +30,7 @@ class DemoFailed(DuetimeError):
 
 
 class DemoProcess:
-    """One process. `stop` asks first and then insists; stopping twice is fine."""
+    """One process. `stop` sends TERM and, if that is not enough, KILL; stopping twice is fine."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         self.name, self._command = name, command
@@ -96,7 +96,7 @@ class EmptyRedis(DemoProcess):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Return once it takes connections."""
+        """Returns once Redis takes connections."""
         super().start()
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:

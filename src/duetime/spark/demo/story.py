@@ -31,7 +31,7 @@ from duetime.spark.stats.run import refresh_stats
 
 NAMESPACE, QUEUE = "crm", "recall"
 LOADED_PER_S = 25_000
-"""A slow machine's pace: by it the window begins about when the load is done."""
+"""The pace of a slow machine, in jobs: from it follows when the window begins, about when the load is done."""
 LOOK_S = 0.2
 WAIT_S = 120.0
 """How long beyond the window a step may take before the demo gives up."""
@@ -44,7 +44,7 @@ class Progress(Protocol):
 
 
 Stage = Callable[[str], AbstractContextManager[Progress]]
-"""Opens a step of the story by its title; shows how far it is while it lasts, and that it is done."""
+"""Opens a step of the demo by its title, shows how far it is while it lasts, and says when it is done."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DemoPlan:
 
 @dataclass(frozen=True)
 class Ending:
-    """What the story came to: the law before and after the repair, and where the report is."""
+    """The result of the demo: the law before (`broken`) and after (`sound`) the repair, and the report."""
 
     scheduled: Scheduled
     broken: Audited
@@ -129,7 +129,7 @@ class Demo:
         self._say(f"store {self._store}, API {self._server.api}, journal {self._journal}")
 
     def _wait_for_half(self, consumers: Consumers) -> None:
-        """Until half of what is due in the window was delivered."""
+        """Returns when half of what is due in the window has been acked."""
         half = max(self._members.soon // 2, 1)
         with self._stage(f"consumers at work, until {half:,} are delivered") as progress:
             deadline = time.monotonic() + self._plan.window_s + WAIT_S
@@ -162,7 +162,7 @@ class Demo:
         return done
 
     def _wait_for_all(self, consumers: Consumers) -> None:
-        """Until what was due in the window is done and only the reminders of later days wait."""
+        """Returns when what was due in the window is done and only the reminders of later days wait."""
         later = self._plan.rows - self._members.soon
         with (
             self._stage("consumers finish what is due") as progress,
@@ -199,7 +199,7 @@ class Demo:
 
 
 def delete_rows(file: Path) -> int:
-    """Every third waiting job, as a hand on the database or half a restored backup would; the counts with them."""
+    """Delete about every third waiting job and its count, as a careless hand or a half-restored backup would."""
     with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         third = "place = 0 AND abs(unicode(substr(id, -1))) % 3 = 0"

@@ -1,1 +1,1 @@
-"""Which queue will be how late, and when."""
+"""The pipeline `forecast`: which queue will be how late, and when."""

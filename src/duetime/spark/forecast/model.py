@@ -1,7 +1,7 @@
-"""From load ahead and capacity to who will be late, when, and by how much: plain arithmetic, no Spark.
+"""The arithmetic of a forecast, without Spark: from load and capacity to which queue will be late, when, how much.
 
-Time goes in steps. What a step cannot do is left for the next one; a job that comes then waits for what is before it,
-so lateness at a step is backlog over capacity. Load is spread evenly within a step: a spike inside one is not seen.
+Time goes in steps. Jobs that cannot be done in a step are left for the next one, and a job that falls due then waits
+behind them, so lateness at a step is backlog over capacity. Load counts as even within a step: a spike in it is unseen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 HOUR_MS = 3_600_000
 LEVEL_RANGE = (0.5, 2.0)
-"""How far the last day may raise or lower what the weeks before say."""
+"""The factors by which the last day may lower or raise what the weeks before say."""
 
 QueueName = tuple[str, str]
 """Namespace and queue."""
@@ -17,7 +17,7 @@ QueueName = tuple[str, str]
 
 @dataclass(frozen=True)
 class Capacity:
-    """Deliveries a minute. `is_floor`: nobody has ever seen it at its limit, so it can do at least this."""
+    """Deliveries a minute. `is_floor`: the queue never had a backlog, so its consumers can do at least this."""
 
     per_minute: float
     deliveries_per_job: float = 1.0
@@ -29,7 +29,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class ForecastStep:
-    """`pending` is known, `expected` is what the past says; `late_ms` is how late a job that is due now will be."""
+    """`pending` jobs wait already, `expected` ones follow from the past; a job due then will be `late_ms` late."""
 
     at: int
     pending: float
@@ -46,7 +46,7 @@ class ForecastStep:
 class QueueForecast:
     name: QueueName
     capacity: Capacity | None
-    """None: it never delivered anything, so nothing is known."""
+    """None if the queue never delivered anything, so that its capacity is unknown."""
     steps: Sequence[ForecastStep]
 
     @property
@@ -64,7 +64,7 @@ class QueueForecast:
 
 @dataclass(frozen=True)
 class Trouble:
-    """From `start_at` jobs are later than the target, at worst `worst_ms` at `worst_at`; `end_at` 0: beyond sight."""
+    """From `start_at` to `end_at` jobs are later than the target. An `end_at` of 0 is after the end of the forecast."""
 
     name: QueueName
     start_at: int
@@ -131,7 +131,7 @@ class Error:
     actual: int
     wape: float | None
     pending_only: float | None
-    """The same for whoever counts what is pending and nothing else."""
+    """The same for a forecast that counts pending jobs and nothing else."""
 
 
 def measure(rows: Sequence[tuple[float, float, float]], *, origins: int) -> Error:

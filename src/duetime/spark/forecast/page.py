@@ -1,4 +1,4 @@
-"""The forecast as a page: what falls due, what the consumers can do, and where that does not fit."""
+"""The forecast as an HTML page: what falls due, what the consumers can do, and where that is not enough."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from duetime.spark.report.page import (
 from duetime.spark.report.words import duration, moment, number, percent, short
 
 SHOWN = 8
-"""Queues with a chart of their own; the table has them all."""
+"""How many queues have a chart of their own; the table has them all."""
 MOST_ROWS = 200
 LINES = ("--p95", "--accepted", "--acked", "--released", "--dead", "--lapsed", "--p99", "--expired")
 
 
 @dataclass(frozen=True)
 class ForecastPage:
-    """What the page is about; `season` in words, "" where the past says nothing yet."""
+    """What the page shows. `season` is in words, and empty if there is too little history."""
 
     queues: Sequence[QueueForecast]
     troubles: Sequence[Trouble]

@@ -1,6 +1,6 @@
-"""`duetime pipeline forecast`: puts store, history and capacity together, and tells how good that would have been.
+"""`duetime pipeline forecast`: combines the store, the history and the capacity, and back-tests the result.
 
-Runs on the driver; what it collects is hours by queues.
+Runs on the driver, which collects one row per queue and hour.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ ByHour = dict[tuple[int, QueueName], dict[int, float]]
 
 @dataclass(frozen=True)
 class Window:
-    """What is looked at: from `start_at`, in steps."""
+    """The time that a forecast is about: `horizon_ms` from `start_at` on, in steps."""
 
     start_at: int
     horizon_ms: int
@@ -54,7 +54,7 @@ class Season:
 
 
 def window_for(now: int, horizon_ms: int) -> Window:
-    """Steps of a minute as long as that is legible. Raises InvalidRequest for more than a week."""
+    """The shortest steps that make a legible chart. Raises InvalidRequest below a minute and above a week."""
     if not 60_000 <= horizon_ms <= WEEK_MS:
         raise InvalidRequest("a forecast looks ahead for a minute at least and a week at most")
     step = next((step for step in STEPS if horizon_ms / step <= MOST_STEPS), HOUR_MS)
@@ -62,7 +62,7 @@ def window_for(now: int, horizon_ms: int) -> Window:
 
 
 def find_season(jobs: DataFrame, now: int) -> Season | None:
-    """None: less than a day is known, so the past says nothing."""
+    """None if less than a day is known, so that nothing can be learned from the past."""
     first: Any = jobs.agg(F.min("accepted_at").alias("at")).head()
     known = now - first["at"] if first["at"] is not None else 0
     for length, spare in ((WEEK_MS, DAY_MS), (WEEK_MS, 0), (DAY_MS, DAY_MS), (DAY_MS, 0)):
@@ -77,7 +77,7 @@ def forecast(
     capacities: Mapping[QueueName, Capacity],
     window: Window,
 ) -> list[QueueForecast]:
-    """One per queue that waits, is expected or can do anything; the one with the most trouble first."""
+    """One forecast per queue that the store or the history knows; the queue that will be latest comes first."""
     season = find_season(jobs, window.start_at)
     horizon = min(window.horizon_ms, season.length_ms) if season else 0
     expected = expected_by_hour(jobs, [window.start_at], horizon, season) if season else {}
@@ -93,7 +93,7 @@ def forecast(
 
 
 def repeated(hours: Mapping[int, float], season: Season | None, window: Window) -> dict[int, float]:
-    """A season shorter than the horizon goes round: tomorrow is like today."""
+    """Repeats a season that is shorter than the horizon: tomorrow is like today."""
     if season is None:
         return {}
     length = season.length_ms // HOUR_MS
@@ -127,7 +127,7 @@ def _averages(jobs: DataFrame, origins: Sequence[int], horizon_ms: int, season: 
 
 
 def find_capacities(stats: DataFrame, given: Mapping[QueueName, float]) -> dict[QueueName, Capacity]:
-    """Measured, unless it was given."""
+    """The capacities as measured; those in `given` replace them."""
     found: dict[QueueName, Capacity] = {}
     for row in measured_capacity(stats).collect():
         if row.peak:
@@ -142,7 +142,7 @@ def find_capacities(stats: DataFrame, given: Mapping[QueueName, float]) -> dict[
 
 
 def backtest(jobs: DataFrame, now: int, *, horizon_ms: int = DAY_MS, origins: int = 7) -> Error | None:
-    """Forecast each of the last days from what was known at its start, and compare. None: too little history."""
+    """Forecast each of the last days from what was known at its start, and compare. None with too little history."""
     starts = [now - (number + 1) * DAY_MS for number in range(origins)]
     season = find_season(jobs, starts[-1])
     if season is None:

@@ -1,4 +1,4 @@
-"""What waits in the store, by queue and step: read through the client, so from a server or from a store of any kind."""
+"""What waits in the store, by queue and step. The client reads it, from a server or from a store of any kind."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -7,7 +7,7 @@ from duetime.client import Client
 from duetime.spark.forecast.model import QueueName
 
 EDGES_PER_CALL = 200
-"""They travel in the address of a GET."""
+"""The edges travel in the address of a GET, which must not become too long."""
 
 
 def pending_loads(
@@ -15,8 +15,8 @@ def pending_loads(
 ) -> dict[QueueName, list[int]]:
     """Jobs per step between each two edges, for every queue of the client's namespace.
 
-    What is ready or leased when this is read counts in the first step: it takes its share of the capacity too. Paused
-    queues are counted like others. A snapshot per queue, not of all at once.
+    Jobs that are ready or leased now count in the first step, because they take their share of the capacity too. Paused
+    queues are counted like others. Queues are read one after the other, not all at one moment.
     """
     statuses = client.queues()
     found: dict[QueueName, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What is known about load ahead, from the tables `jobs` and `stats`: pure transforms.
+"""Load and capacity from the tables `jobs` and `stats`: pure transforms.
 
 Load is counted by queue and hour after an origin (now, or a past moment for the back-test). Three numbers are told
 apart: what was known at the origin (*pending*), what came later (*arrived*), and what the weeks before the origin say
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 SATURATED_MS = 1000
-"""In a minute whose median delivery is later than this the consumers had all they could do."""
+"""If the median delivery of a minute was later than this, the consumers were working at their limit."""
 
 QUEUE = ("namespace", "queue")
 
@@ -44,9 +44,9 @@ def load_ahead(jobs: DataFrame, origins: Sequence[int], horizon_ms: int) -> Data
 def expected_ahead(
     jobs: DataFrame, origins: Sequence[int], horizon_ms: int, *, season_ms: int = WEEK_MS, seasons: int = 4
 ) -> DataFrame:
-    """Per origin, queue and hour after it: how many jobs came late to that hour in each of the seasons before.
+    """Per origin, queue and hour after it: jobs due in that hour of the past seasons that were pushed after its origin.
 
-    `total` is the sum over them; whoever reads it divides by the number of seasons that the history covers.
+    `total` is the sum over the seasons; the caller divides it by the number of seasons that the history covers.
     """
     rows = _due(jobs).withColumn("origin", _each(origins)).where(F.col("due") < F.col("origin"))
     back = F.floor((F.col("origin") - F.col("due") - 1) / F.lit(season_ms)) + 1
@@ -79,7 +79,7 @@ def _retries() -> Column:
 
 
 def _due(jobs: DataFrame) -> DataFrame:
-    """Only what the questions are about; a job whose begin was not seen has no due time to go by."""
+    """The columns and jobs that count here; a job without an `accepted` entry has no due time to go by."""
     return jobs.where(F.col("accepted_at").isNotNull() & F.col("first_due_at").isNotNull()).select(
         *QUEUE, F.greatest("first_due_at", "accepted_at").alias("due"), "accepted_at", "ended_at"
     )
@@ -94,5 +94,5 @@ def _hour(at: str, start: str) -> Column:
 
 
 def _each(origins: Sequence[int]) -> Column:
-    """Every origin once: one that is given twice must not count twice."""
+    """A row per origin; an origin that is given twice must not count twice."""
     return F.explode(F.array(*(F.lit(origin).cast("bigint") for origin in sorted(set(origins)))))

@@ -1,1 +1,1 @@
-"""A past window's arrivals, again."""
+"""The pipeline `replay`: the arrivals of a past window, pushed again or simulated."""

@@ -1,8 +1,8 @@
 """Pushes arrivals to a queue at the times at which they once came, faster or slower by a factor.
 
-True to the rate: each arrival has its moment on a fixed plan, and being late with one does not put off the next, so a
-store that stalls meets the load that it would meet in life. How far behind the plan the pushes were is measured.
-Runs in one process, through the client.
+Each arrival has its moment on a fixed plan, and a late push does not put off the next one, so a store that stalls meets
+the load that it would meet in real life. It is measured how far behind the plan the pushes were. Runs in one process,
+through the client.
 """
 
 import time
@@ -13,13 +13,13 @@ from duetime.client.client import QueueClient
 from duetime.job import STEP_JOBS, NewJob, Priority
 
 TICK_S = 0.005
-"""What falls into one tick goes out in one call."""
+"""Arrivals within one tick go out in one call."""
 MOST_SAMPLES = 100_000
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """All times are milliseconds of the past; the speed is applied when it is pushed."""
+    """All times are as they were in the past; the speed is applied when the job is pushed."""
 
     offset_ms: int
     delay_ms: int
@@ -57,7 +57,7 @@ def drive(
     prefix: str,
     told: Callable[[int], None] = lambda pushed: None,
 ) -> Driven:
-    """Push them all. Ids are `<prefix>-<number>`, so a second replay with its own prefix collides with nothing."""
+    """Push all arrivals. Ids are `<prefix>-<number>`, so that replays with different prefixes do not collide."""
     done, start = Driven(), time.monotonic()
     for number, chunk in _chunks(arrivals, speed):
         moment = start + chunk[0].offset_ms / 1000 / speed

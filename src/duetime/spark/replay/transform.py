@@ -1,4 +1,4 @@
-"""What a replay is made of: the arrivals of a past window, in their order. A pure transform.
+"""The arrivals of a past window in their order, which a replay is made of. A pure transform.
 
 An arrival is a job that was accepted then: when, how long before it was due, and how long it ran once it was delivered.
 The id is not part of it: a replayed job is another job.
@@ -17,9 +17,9 @@ BEGINS = (Event.ACCEPTED.value, Event.ADOPTED.value, Event.REPLACED.value)
 def arrivals(events: DataFrame, jobs: DataFrame, *, start_at: int, end_at: int) -> DataFrame:
     """Per accepted job in [start_at, end_at): offset from the start, delay, options, size, run time (null: unknown).
 
-    In the order of arrival; the body itself is the last column, so that whoever does not ask for it never reads it.
+    They are in the order of arrival. The last column is the body; Spark does not read it if the caller drops it.
     """
-    # What reconcile put back has an attempt, and what is said again has a reason; both arrived before.
+    # Jobs that reconcile put back have an attempt, and repeated entries have a reason; both arrived before.
     came = F.col("event").isin(*BEGINS) & ((F.col("attempt") == 0) | (F.col("event") == Event.ADOPTED.value))
     came = came & (F.col("reason") != REPEATED)
     begun = events.where(came & (F.col("ts") >= start_at) & (F.col("ts") < end_at))

@@ -1,1 +1,1 @@
-"""The report: one self-contained HTML file per period, that one would like to show one's boss."""
+"""The pipeline `report`: one self-contained HTML file about a period."""

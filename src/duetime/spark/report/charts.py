@@ -17,7 +17,7 @@ TOP_QUEUES = 12
 
 
 def lateness_chart(report: Report) -> Figure:
-    """Percentiles over time against the target. Below a millisecond there is nothing to tell apart."""
+    """Percentiles over time against the target. Values below a millisecond are drawn as one millisecond."""
     points = [point for point in report.points if point.p99 is not None]
     at = [point.at for point in points]
     lines = [("p99", "--p99", 2.2), ("p95", "--p95", 2), ("p50", "--p50", 2)]
@@ -179,13 +179,13 @@ def time_axis(report: Report) -> Figure:
 
 
 def count_axis(highest: float = 1000) -> Figure:
-    """From zero; no fractions of a job where there are few."""
+    """An axis from zero, without fractions of a job where there are few jobs."""
     steps = {"dtick": 1} if highest <= 5 else {"nticks": 6}
     return {"rangemode": "tozero", "tickformat": "~s", "zeroline": False, **steps}
 
 
 def duration_axis(highest_ms: float, *, headroom: float = 1.5) -> Figure:
-    """Logarithmic from 1 ms, a tick per power of ten with its unit."""
+    """A logarithmic axis from 1 ms on, with a tick per power of ten."""
     return {
         "type": "log",
         "range": [-0.05, math.log10(max(highest_ms, 10) * headroom)],

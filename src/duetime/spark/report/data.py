@@ -69,7 +69,7 @@ class QueueBalance:
 
 @dataclass(frozen=True)
 class Heat:
-    """Deliveries by day and hour, or by queue and hour or minute for a period within one day."""
+    """Deliveries by day and hour or, for a short period, by queue and hour, minute or second; `by` says which."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -104,7 +104,7 @@ class Report:
     peak: int = 0
     """Deliveries in the busiest minute."""
     audited_at: int = 0
-    """When the last audit was; 0: never, and the law is the journal's word alone."""
+    """When the audit was made that the law comes from; 0 if there is no recent one, and the journal alone was asked."""
     defects: Mapping[str, int] = field(default_factory=dict[str, int])
     """What that audit named: lost, duplicated, early, acked twice; by kind."""
 

@@ -1,4 +1,4 @@
-"""What the report says, from the lake's tables. Runs on the driver; what it collects is a few thousand rows at most."""
+"""Collects what the report says from the lake's tables. Runs on the driver, which collects a few thousand rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ HEAT_ROWS = 31
 
 @dataclass(frozen=True)
 class Tables:
-    """What a report is made of, already cut to the period where the table has one (stats, events)."""
+    """The tables that a report is made of; `stats` and `events` are already cut to the period."""
 
     stats: DataFrame
     events: DataFrame
@@ -59,12 +59,12 @@ def gather(tables: Tables, period: Period, *, target_ms: int, written_at: int) -
 
 
 def balances(jobs: DataFrame) -> list[QueueBalance]:
-    """The conservation law per queue, over every job that the lake knows: the journal's word."""
+    """The conservation law per queue, over every job that the lake knows, by the journal alone."""
     return balances_of(law(jobs))
 
 
 def balances_of(stated: DataFrame) -> list[QueueBalance]:
-    """Per queue, from the law per queue and batch; what an audit found lost is on neither side, and so is missing."""
+    """The law per queue, from that per queue and batch. RIGHT has no lost jobs, so they show as missing."""
     words = (*LEFT, *RIGHT)
     rows = stated.groupBy("namespace", "queue").agg(*(F.sum(word).alias(word) for word in words)).collect()
     return [QueueBalance(row.namespace, row.queue, {word: row[word] for word in words}) for row in rows]
@@ -94,7 +94,7 @@ def _queue_line(row: Any) -> QueueLine:
 
 
 def _points(stats: DataFrame, period: Period) -> list[Point]:
-    """One per step, also where nothing happened: a gap in a line would look like the straight way across it."""
+    """One point per step, also where nothing happened: else a chart would draw a straight line across the gap."""
     found = {row.minute_at: row for row in merged(stats, [], period.step_ms).collect()}
     first = period.start_at - period.start_at % period.step_ms
     return [_point(at, found.get(at)) for at in range(first, period.end_at, period.step_ms)]
@@ -108,7 +108,7 @@ def _point(at: int, row: Any) -> Point:
 
 
 def _peak(stats: DataFrame) -> int:
-    """Deliveries in the busiest minute of the clock: counted, also where the steps are shorter or longer."""
+    """Deliveries in the busiest minute of the clock, whatever the steps of the charts are."""
     minute = F.col("minute_at") - F.pmod("minute_at", F.lit(MINUTE))
     row: Any = stats.groupBy(minute.alias("at")).agg(F.sum("delivered").alias("n")).agg(F.max("n").alias("n")).head()
     return row["n"] or 0
@@ -120,7 +120,7 @@ def _dead_reasons(events: DataFrame) -> dict[str, int]:
 
 
 def _heat(stats: DataFrame, period: Period) -> Heat:
-    """Days by hours; for a period within a day and a half queues by hours, for one within two hours by minutes."""
+    """Days by hours. For a period up to 36 hours: queues by hours, or by shorter times up to two hours."""
     length = period.end_at - period.start_at
     delivered = stats.where(F.col("delivered") > 0)
     if length > 36 * HOUR:

@@ -1,6 +1,6 @@
 """plotly.js as text, from the installed package `plotly`.
 
-The one place that knows where it comes from; nothing of it is kept in this repository.
+No other module knows where it comes from; this repository has no copy of it.
 """
 
 from duetime.errors import InvalidRequest
@@ -9,7 +9,7 @@ END_OF_SCRIPT = "</script"
 
 
 def plotly_source() -> str:
-    """Ready to stand in a script element. Raises InvalidRequest where plotly is not installed."""
+    """The source, ready for a script element. Raises InvalidRequest if plotly is not installed."""
     try:
         from plotly import offline  # noqa: PLC0415 # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError:

@@ -17,7 +17,7 @@ from duetime.spark.report.gather import HOUR, MINUTE, Tables, balances_of, gathe
 from duetime.spark.report.write import write_report
 
 TARGET_MS = 50
-"""Ten times what a healthy store on one machine does at its 99th percentile, so what is above it is worth a look."""
+"""Several times the 99th percentile of a healthy store on one machine, so a value above it is worth a look."""
 
 
 class NothingToReport(DuetimeError):
@@ -29,7 +29,7 @@ class NothingToReport(DuetimeError):
 
 @dataclass(frozen=True)
 class Asked:
-    """The period as it was asked for: `end_at` is not part of it. The report begins where the data does."""
+    """The period that was asked for, without `end_at` itself. The report leaves out its ends if they have no data."""
 
     start_at: int
     end_at: int
@@ -37,7 +37,7 @@ class Asked:
 
 
 def make_report(lake: Lake, asked: Asked, *, written_at: int) -> Report:
-    """Of whole minutes, the first one included. Raises NothingToReport, with what to run first."""
+    """A report that begins with a whole minute. Raises NothingToReport, which says what to run first."""
     asked = replace(asked, start_at=asked.start_at - asked.start_at % MINUTE)
     days = {str(datetime.fromtimestamp(at / 1000, UTC).date()) for at in _every_day(asked)}
     stats = lake.stats.read(only=lambda file: file.date in days)
@@ -56,7 +56,7 @@ def make_report(lake: Lake, asked: Asked, *, written_at: int) -> Report:
 
 
 def write_file(report: Report, path: Path) -> None:
-    """Whole or not at all."""
+    """Write the file whole or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     aside.write_text(write_report(report), encoding="utf-8")
@@ -87,7 +87,7 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def _with_audit(report: Report, lake: Lake) -> Report:
-    """With the law as an audit of the last day found it, store and all; else it stays the journal's word."""
+    """The report with the law and the defects that the last audit found, if that is less than a day old."""
     runs = [one.name for one in lake.files.list(f"{lake.folder}/audit")]
     done = [run for run in runs if lake.files.list(f"{lake.folder}/audit/{run}/findings")]
     if not done or report.written_at - timestamp_ms(max(done)) > 24 * HOUR:
@@ -108,7 +108,7 @@ def _every_day(asked: Asked) -> range:
 
 
 def _period(asked: Asked, first: int, last: int) -> Period:
-    """What was asked for, without the empty ends: a demo of two minutes is not a week."""
+    """The period that was asked for, without its empty ends: the report of a two-minute demo is not about a week."""
     start = max(asked.start_at, first)
     end = min(asked.end_at, last + MINUTE)
     if end - start > 36 * HOUR:  # whole days read better, and a week stays a week

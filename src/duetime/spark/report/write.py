@@ -23,7 +23,7 @@ from duetime.spark.report.page import (
 from duetime.spark.report.words import duration, moment, number, percent, short, span_of
 
 MOST_ROWS = 50
-"""Of a table; the rest is counted below it."""
+"""How many rows a table shows; the others are counted below it."""
 
 
 def write_report(report: Report) -> str:
