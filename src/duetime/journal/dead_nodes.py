@@ -1,7 +1,8 @@
-"""Closing the journal of a process that died: by its successor, its supervisor, or anybody who works beside it.
+"""Closes the journal of a process that died; any process that writes to the same journal folder does this.
 
-The open segment is sealed at its last valid line, with a `closed` entry behind it. What was torn by the end was never
-answered for; damage before that line stays where it is, for readers to report.
+The open segment is sealed after its last valid line, with a `closed` entry appended. A line that was cut off when the
+process died is removed: nobody got an answer that relied on it. Damage before the last valid line stays where it is,
+for readers to report.
 """
 
 import os
@@ -59,7 +60,7 @@ def _close(node: Path) -> None:
 
 
 class End(NamedTuple):
-    """Where the last valid line ends, which entry that is, and whether it closes the node; zeros if there is none."""
+    """Where the last valid line ends, its seq, and whether it closes the node; End() if there is no valid line."""
 
     offset: int = 0
     seq: int = 0

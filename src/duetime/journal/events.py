@@ -1,4 +1,4 @@
-"""What the journal says: one entry per thing that happened, and the words for it.
+"""The entries of the journal: one for each event of a job or of a node.
 
 The engine writes entries; the console, `duetime history` and Spark read them. The key of a job in every table is
 (namespace, queue, id, born); entries of one job are ordered by (born, attempt, kind), never by time across nodes.
@@ -16,27 +16,29 @@ from duetime.names import DEFAULT_POOL
 ENDS = frozenset(
     {Event.ACKED, Event.CANCELLED, Event.REPLACED, Event.EXPIRED, Event.PURGED, Event.DELETED},
 )
-"""What ends a job. Replaced ends the incarnation `was`; purged (one entry per call) ends whatever it removed."""
+"""The events that end a job. Replaced ends the incarnation `was`; purged (one entry per call) ends all its jobs."""
 
 REPEATED = "repeated"
-"""The reason of an entry that another entry may have said before: see `Draft`."""
+"""The reason of an entry that may repeat an earlier one: see `Draft`."""
 
 
 class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What happened, before a node writes it down. Times are epoch milliseconds, `ttl` and `ms` are milliseconds, zero
-    means none.
+    """An event before a node gives it a number and writes it down. Times are epoch milliseconds, `ttl` and `ms` are
+    milliseconds, zero means none.
 
-    `ts` is the store's time of the event. A heartbeat's says more: everything of its node and pool with an earlier ts
-    stands before it. `body`, `ttl`, `tries`, `priority` and `attributes` are there for accepted and adopted, and for
-    replaced, whose job takes the place of `was`: enough to push the job again. `body` is text if it is valid UTF-8,
-    else `body_b64`. `status` and `ms` belong to notified: what the callback answered, and how long it took. `reason` is
-    the store's (see `job.Moved`); "unfenced" for an ack by id alone; for purged, the states that were purged, joined by
-    commas; for closed, "successor" if the node did not write it itself. `batch` is the name of the push's mark.
+    `ts` is the store's time of the event. The `ts` of a heartbeat says more: all events of its node and pool with an
+    earlier `ts` stand before it. `body`, `ttl`, `tries`, `priority` and `attributes` are set for accepted and adopted,
+    and for replaced, whose job takes the place of `was`: they are enough to push the job again. A body that is valid
+    UTF-8 stands in `body`, any other in `body_b64`. `status` and `ms` belong to notified: what the callback answered,
+    and how long it took. `reason` is the store's (see `job.Moved`); "unfenced" for an ack by id alone; for purged, the
+    states that were purged, joined by commas; for closed, "successor" if another process closed the node. `batch` is
+    the part of the push's mark before the first slash.
 
-    The reason "repeated" marks what is said again because whoever did it may have died before telling (decision 020).
-    Accepted or replaced, repeated: the job as the store had it at `ts`; it began at `born`, and its `ttl` counts from
-    there. Acked, repeated: there was no such job any more; that is its end if no entry has another end or a higher
-    attempt. Without a `born` it stands for whatever had the id until `ts`.
+    The reason "repeated" marks an entry that is written because the process that changed the store may have died
+    before it could write one (decision 020). Accepted or replaced, repeated, shows the job as the store had it at
+    `ts`; the job began at `born`, and its `ttl` counts from there. Acked, repeated, says that the job was gone when it
+    was acked; this is the job's end if no entry has another end or a higher attempt. Without a `born` it is about
+    whichever job had the id until `ts`.
     """
 
     ts: int
@@ -62,7 +64,7 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Entry(Draft, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One line of the journal: a draft with its place. `wrote_at` is the node's time when it wrote.
+    """One line of the journal: a draft with its place. `wrote_at` is the node's time at which the entry was made.
 
     `seq` starts at 1 for each node and has no gaps.
     """
@@ -73,7 +75,7 @@ class Entry(Draft, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 def body_fields(body: bytes) -> dict[str, str]:
-    """The one of `body` and `body_b64` that can hold it."""
+    """The field that can hold the body: `body` for valid UTF-8, else `body_b64`."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -81,12 +83,12 @@ def body_fields(body: bytes) -> dict[str, str]:
 
 
 def body_of(entry: Entry) -> bytes | None:
-    """The job's body, where the entry carries one."""
+    """The job's body; None if the entry carries none."""
     if entry.body is not UNSET:
         return entry.body.encode()
     return None if entry.body_b64 is UNSET else b64decode(entry.body_b64)
 
 
 def as_fields(entry: Entry) -> dict[str, Any]:
-    """For people and tables: what is set, by name."""
+    """The entry's fields by name, without a body that is not set; for people and tables."""
     return {name: value for name in entry.__struct_fields__ if (value := getattr(entry, name)) is not UNSET}

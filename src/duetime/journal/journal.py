@@ -1,12 +1,12 @@
-"""The journal of one process, for its event loop: what the engines of all its pools write to.
+"""The journal of one process, for its event loop: the engines of all its pools write to it.
 
     async with Journal(JournalOptions(folder)) as journal:
-        journal.record([Draft(...)])
-        await journal.promise()
+        journal.record([Draft(...)], promise=True)
+        await journal.flush()
 
-Inside it two loops run: the pulse (a heartbeat per pool every 5 s) and the housekeeping (dead nodes are closed, sealed
-segments shipped and, in time, deleted). A `lazy` journal makes its node when it is first needed, so that a program that
-only looks leaves nothing behind.
+Inside it two loops run: one writes a heartbeat per pool every 5 s; the other closes dead nodes, ships sealed segments
+and deletes old ones. A `lazy` journal makes its node when it is first needed, so that a program that only reads jobs
+leaves no node behind.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ HOUSEKEEPING_S = 10.0
 Pulse = Callable[[], int]
 """A store time before which nothing more will be recorded for a pool."""
 Renew = Callable[[], Awaitable[None]]
-"""Says again that the pool journals, in case its store was wiped. May raise DuetimeError."""
+"""Writes the records of the pool's journal again if its store was wiped. May raise DuetimeError."""
 
 
 class Journal:
-    """An async context manager, for one event loop. Leaving it writes the node's end."""
+    """An async context manager, for one event loop. Leaving it writes the node's last entry, `closed`."""
 
     def __init__(self, options: JournalOptions, *, lazy: bool = False) -> None:
         self.options = options
@@ -58,7 +58,9 @@ class Journal:
         return self
 
     def release(self, pool: str) -> None:
-        """The pool's store is closed. Its heartbeats go on: nothing can happen there by way of this node."""
+        """The pool's store is closed, so its records are no longer renewed. Its heartbeats go on, because they stay
+        true: this node can change nothing in the pool any more.
+        """
         self._renewals.pop(pool, None)
 
     async def __aexit__(
@@ -70,7 +72,7 @@ class Journal:
         await asyncio.gather(*self._loops, return_exceptions=True)
         await asyncio.to_thread(self.writer.close)
         if self._shipper and self.writer.entries:
-            # What was sealed just now has no other chance, if this was the last process here.
+            # If this was the last process here, nobody else will ship the segment that was sealed just now.
             await asyncio.to_thread(self._ship, self._shipper)
 
     def _open(self) -> None:
@@ -96,7 +98,7 @@ class Journal:
         return self._shipper.lag_s if self._shipper else 0.0
 
     def admit(self) -> None:
-        """Is there room for another job? Raises JournalFull or StoreUnavailable; nothing was done then."""
+        """Check before a push that its jobs can be recorded. Raises JournalFull or StoreUnavailable."""
         self.ready()
         if self.writer.free < self.options.reserve:
             raise JournalFull(
@@ -110,8 +112,8 @@ class Journal:
         return StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
 
     def ready(self, *, sure: bool = True) -> None:
-        """Can what happens be recorded? Raises StoreUnavailable; nothing was done then. `sure`: something will happen,
-        so a lazy journal begins.
+        """Check before a verb that its events can be recorded. Raises StoreUnavailable. `sure`: the verb is expected
+        to change something, so a lazy journal makes its node now.
         """
         if self._closed:
             raise StoreUnavailable("the journal is closed")
@@ -121,8 +123,8 @@ class Journal:
             raise self._unwritable()
 
     def record(self, drafts: Iterable[Draft], *, promise: bool = False) -> None:
-        """Write down what happened. `promise`: the caller will ask for the promise, and there is no need to hurry
-        before that.
+        """Put drafts in line to be written soon. `promise`: the caller will call `promise` or `flush`, and the drafts
+        need not be written before that.
         """
         if not self.writer.is_open:
             self._open()
@@ -131,14 +133,14 @@ class Journal:
             self._promised = self.writer.seq
 
     def record_lines(self, numbered: Numbered) -> None:
-        """As `record` with a promise, for who makes lines faster than by way of drafts."""
+        """As `record` with a promise, for callers that make lines faster than drafts can be encoded."""
         self.writer.append_lines(numbered)
         self._promised = self.writer.seq
 
     def promise(self) -> Future[None] | None:
-        """Done when everything that was recorded with a promise is written; None if it is.
+        """A future that is done when all entries recorded with a promise are written; None if they are already.
 
-        It raises StoreUnavailable with an unknown outcome if that failed.
+        The future raises StoreUnavailable with an unknown outcome if they could not be written.
         """
         if self._promised <= self.writer.entries or self._loop is None or self.writer.write_through():
             return None
@@ -162,7 +164,7 @@ class Journal:
             await promised
 
     def _tell(self, waiters: Sequence[Waiter], error: OSError | None) -> None:
-        """From the writer's thread: one step in the loop for all of them."""
+        """Called in the writer's thread: all waiters of a group are told in one callback of the event loop."""
 
         def tell() -> None:
             for waiter in waiters:
@@ -175,7 +177,7 @@ class Journal:
     # --- its loops
 
     def keep_for(self, pool: str, pulse: Pulse, renew: Renew) -> None:
-        """From now on the heartbeats are also those of a pool."""
+        """From now on write heartbeats for this pool and renew its records."""
         self._pulses[pool] = pulse
         self._renewals[pool] = renew
         if self.writer.is_open:
@@ -186,7 +188,7 @@ class Journal:
             await asyncio.sleep(HEARTBEAT_S)
             self._beat_once()
             for renew in list(self._renewals.values()):
-                with suppress(DuetimeError):  # the store is down; the next beat comes
+                with suppress(DuetimeError):  # the store is down; the next heartbeat tries again
                     await renew()
 
     def _beat_once(self) -> None:
@@ -214,5 +216,5 @@ class Journal:
     def _ship(self, shipper: Shipper) -> None:
         try:
             shipper.run_once()
-        except Exception as error:  # each file system's library has its own
+        except Exception as error:  # each file system's library has errors of its own
             log.warning("journal_not_shipped", extra={"error": str(error), "waiting": shipper.waiting})

@@ -1,7 +1,7 @@
-"""A line of the journal: 8 hex digits of CRC-32, 8 of length, a blank, the JSON, a newline.
+"""How a line of the journal is written and read: 8 hex digits of CRC-32, 8 of length, a blank, the JSON, a newline.
 
-A line is complete or it is damage. The check sum is over the JSON and the length counts its bytes, so a torn write, a
-flipped bit and a cut file are all found, and found at the right place.
+A line is either complete or damaged. The check sum is over the JSON and the length counts its bytes, so a torn write,
+a flipped bit and a cut file are all found, and found at the right place.
 """
 
 from zlib import crc32
@@ -22,7 +22,7 @@ def write_line(entry: Entry) -> bytes:
 
 
 def write_draft(draft: Draft, place: bytes) -> bytes:
-    """The line of an entry that begins with `place_of` it and goes on with the draft: no second struct per line."""
+    """The line of a draft with its place, which is what `place_of` answers. No Entry is made for it, to save time."""
     return write_text(place + _encode(draft)[1:])
 
 
@@ -35,12 +35,12 @@ def place_before_seq(wrote_at: int, node: str) -> bytes:
 
 
 def write_text(text: bytes) -> bytes:
-    """The line of an entry that is JSON already."""
+    """The line of an entry that was encoded as JSON already."""
     return b"%08x%08x %b\n" % (crc32(text), len(text), text)
 
 
 def read_line(line: bytes) -> Entry:
-    """Raises ValueError that says what is wrong with the line."""
+    """The entry of a line. Raises ValueError that says what is wrong with the line."""
     if len(line) <= HEAD or line[HEAD - 1 : HEAD] != b" " or not line.endswith(b"\n"):
         raise ValueError("the line is cut" if not line.endswith(b"\n") else "the line has no head")
     text = line[HEAD:-1]

@@ -23,13 +23,14 @@ RANKS = {
     Event.RESCHEDULED: 6,
     Event.KEPT: 6,
 }
-"""The order of events within one attempt; every other event ends the job."""
+"""The order of a job's events within one attempt; every event that is not listed ends the job."""
 LAST_RANK = 7
 
 
 def lives_of(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """One list per incarnation, oldest first, with the purges that may have ended it."""
-    # Entries without a born hold for whatever was there: they are shown where nothing else ended a job.
+    """One list per incarnation, sorted by pool, namespace, queue and born. An incarnation without an end of its own
+    also gets the entries without a born (purges, and acks by id of a job that was gone) that may have ended it.
+    """
     purges = [entry for entry in entries if not entry.born]
     lives: dict[tuple[str, str, str, int], list[Entry]] = {}
     for entry in entries:
@@ -54,5 +55,5 @@ def _order(entry: Entry, born: int) -> tuple[int, int, int, str, int]:
 
 
 def _ends(entry: Entry, born: int) -> bool:
-    """Whether this is the end of the incarnation; the replacement of another one is not."""
+    """Whether the entry ends the incarnation. A replaced entry ends the old incarnation and begins the new one."""
     return entry.event in ENDS and (entry.event is not Event.REPLACED or entry.was == born)

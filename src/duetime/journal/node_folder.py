@@ -1,8 +1,8 @@
-"""A node's folder as its process writes it: one open segment, sealed by rename.
+"""A node's folder as its process writes it: one open segment, which is sealed by renaming it.
 
 `write` and `detach` are for one thread at a time; `sync` and `seal`, which wait for the disk, may run beside them in
-another. Every method may raise OSError; after a failed write, what the segment holds is cut back to the last whole
-group and the next write goes to a new one, so that whatever could not be written can be written again.
+another thread. Every method may raise OSError. After a failed write the segment is cut back to the last whole group,
+and the next write goes to a new segment, so that the caller can write the failed group again.
 """
 
 import os
@@ -15,7 +15,7 @@ from duetime.journal.segments import LOCK, Lock, open_name, sealed_name, sync_fo
 
 
 class Detached(NamedTuple):
-    """A segment that gets no more entries and waits to be sealed."""
+    """A segment that gets no more entries and waits to be sealed. `first` and `last` are the seqs of its entries."""
 
     handle: int
     first: int
@@ -39,7 +39,9 @@ class NodeFiles:
 
     @classmethod
     def create(cls, journal: Path, name: str, *, durable: bool) -> "NodeFiles":
-        """The folder appears with its lock held: nobody can take the node for dead."""
+        """Make the folder under a hidden name, lock it, then rename it: no process can see the folder without a lock
+        and take the node for dead.
+        """
         journal.mkdir(parents=True, exist_ok=True)
         hidden = journal / f".{name}"
         hidden.mkdir()
@@ -56,7 +58,7 @@ class NodeFiles:
         return self._handle >= 0
 
     def write(self, data: bytes, last: int, *, sync: bool) -> None:
-        """A group of whole lines, up to the entry `last`: all of it or none. `sync` waits for the disk."""
+        """Write a group of whole lines, up to the entry `last`: all of it or none. `sync` waits for the disk."""
         try:
             if self._handle < 0:
                 self._open()
@@ -80,13 +82,13 @@ class NodeFiles:
             sync_folder(self.node)
 
     def detach(self) -> None:
-        """The open segment gets no more entries."""
+        """Set the open segment aside to be sealed; the next write opens a new one."""
         if self._handle >= 0:
             self._detached.append(Detached(self._handle, self._first, self.last))
             self._handle = -1
 
     def seal(self) -> None:
-        """Seal what was detached. What fails here stays for the next time."""
+        """Seal the detached segments. If one fails, it and those behind it stay for the next call."""
         while self._detached:
             segment = self._detached[0]
             if self._durable:
@@ -99,13 +101,13 @@ class NodeFiles:
                 sync_folder(self.node)
 
     def close(self) -> None:
-        """Seal and leave: nothing will be written here again."""
+        """Seal all segments and delete the lock: nothing will be written here again."""
         self.detach()
         self.seal()
         self._lock.release(ended=True)
 
     def desert(self) -> None:
-        """Leave what cannot be closed to a successor."""
+        """Let go of a folder that cannot be closed, so that a successor can close it."""
         self.detach()
         for segment in self._detached:
             os.close(segment.handle)
@@ -118,7 +120,9 @@ class NodeFiles:
         self._new_name = self._durable
 
     def _abandon(self) -> None:
-        """After a failed write the file may hold half a line, after a failed sync nobody knows what it holds."""
+        """Cut the open segment back and stop using it: after a failed write it may hold half a line, and after a
+        failed sync nobody knows what it holds.
+        """
         if self._handle < 0:
             return
         with suppress(OSError):

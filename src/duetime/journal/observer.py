@@ -1,7 +1,7 @@
-"""What an engine does becomes the journal's entries. The order is store, journal, answer.
+"""The engine's observer that records its events in the journal. The order is store, journal, answer.
 
-What may happen again (delivered, released, given back, lapsed) is written soon and nobody waits for it. For everything
-else the engine waits for `promise` before it answers.
+Events whose loss breaks no promise (delivered, released, given back, lapsed, notified) are written soon, and nobody
+waits for them. For all others the engine waits for `promise` before it answers.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
 from duetime.stores.pushed_parts import pushed_parts
 
 ONLY_LOOKS = frozenset({"reserve", "reap"})
-"""Verbs that often find nothing to do: a lazy journal does not begin for them."""
+"""Verbs that often change nothing: a lazy journal does not make its node for them."""
 
 
 class JournalObserver(Observer):
-    """Of one pool, for one engine. `store` is asked for jobs that a push found already there."""
+    """Records one engine's events in one pool. `store` is asked about jobs that a push found already there."""
 
     must_hear_all = True
 
@@ -43,7 +43,9 @@ class JournalObserver(Observer):
         self._calls: dict[int, int] = {}
 
     async def begin(self) -> None:
-        """The pool journals from now on, if it did not. Raises StoreUnavailable."""
+        """Mark the pool as one that journals, register the node if it exists already, and begin the heartbeats. Raises
+        StoreUnavailable.
+        """
         await self._read_clock()
         self._known = await pool_journal.begin(self._store, self._pool)
         if self._journal.writer.is_open:
@@ -52,16 +54,16 @@ class JournalObserver(Observer):
 
     @property
     def must_prepare(self) -> bool:
-        """A lazy journal has no node yet."""
+        """True until the node is registered; a lazy journal makes and registers its node in `prepare`."""
         return not self._registration.is_made
 
     async def prepare(self) -> None:
-        """The node begins and registers. Raises StoreUnavailable."""
+        """Make the node if there is none yet, and register it. Raises StoreUnavailable."""
         self._journal.ready()
         await self._registration.make()
 
     async def _renew(self) -> None:
-        """A store that was wiped has forgotten since when it journals and who does; the journal has not."""
+        """Write the pool's and the nodes' records again if the store was wiped and has lost them."""
         if self._known:
             await pool_journal.remember(self._store, self._known)
         if self._journal.writer.is_open:
@@ -71,7 +73,7 @@ class JournalObserver(Observer):
     async def close(self) -> None:
         self._journal.release(self._pool)
         if self._registration.is_made:
-            # Where this fails, the node's own end in the journal says the same.
+            # If this fails, the `closed` entry in the node's journal says the same.
             with suppress(DuetimeError, OSError):
                 await asyncio.to_thread(self._journal.writer.flush)
                 await self._registration.end(self._journal.writer.seq)
@@ -85,11 +87,11 @@ class JournalObserver(Observer):
         self._time.learn((await self._store.ping()).now)
 
     def _pulse(self) -> int:
-        """Nothing that happens before this store time will be recorded any more: no call began before it."""
+        """A store time before which no event can still be recorded: no call that is under way began earlier."""
         return min(self._calls.values(), default=self._time.now_ms())
 
     def admit(self, verb: str) -> None:
-        """Raises JournalFull for a push without room, StoreUnavailable if nothing can be recorded."""
+        """Raises JournalFull for a push if the disk is nearly full, StoreUnavailable if nothing can be recorded."""
         if verb == "push":
             self._journal.admit()
         else:
@@ -124,7 +126,8 @@ class JournalObserver(Observer):
 
     async def acked_by_id(self, queue: Queue, ids: Sequence[str], answers: Sequence[object]) -> None:
         if any(answer is None for answer in answers):
-            # An ack without a born holds up to its time, which must not be before the job's delivery.
+            # Such an entry ends whichever job had the id until the entry's time, so that time must not lie before the
+            # job's delivery.
             with suppress(DuetimeError):
                 await self._read_clock()
         self._record(pool_journal.acked_by_id(self._pool, queue, ids, answers, self._time.now_ms()))
@@ -148,7 +151,7 @@ class JournalObserver(Observer):
         self._journal.record([pool_journal.notified(self._pool, lease, self._time.now_ms(), (status, ms))])
 
     def _record(self, drafts: Sequence[Draft]) -> None:
-        """With a promise if something is among them to rely on."""
+        """Record the drafts, with a promise if callers rely on any of them."""
         if drafts:
             promise = any(draft.event not in MAY_HAPPEN_AGAIN for draft in drafts)
             self._journal.record(drafts, promise=promise)

@@ -1,4 +1,4 @@
-"""What can be chosen about a journal, and the names of nodes."""
+"""The options of a journal, and how its nodes are named."""
 
 import re
 import socket
@@ -14,8 +14,8 @@ _INSTANCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)
 
 
 class Fsync(StrEnum):
-    """When entries are on the disk for good. In every mode they are with the operating system before the answer, so
-    that the end of the process, even by kill -9, loses nothing that was answered.
+    """When entries are synced to the disk. In every mode the operating system has them before the answer, so that the
+    end of the process, even by kill -9, loses nothing that was answered.
     """
 
     ALWAYS = "always"
@@ -23,16 +23,17 @@ class Fsync(StrEnum):
     INTERVAL = "interval"
     """Every `interval_s`: a loss of power loses what was answered since."""
     OFF = "off"
-    """When the operating system likes: a loss of power loses about the last 30 seconds."""
+    """When the operating system decides: a loss of power loses about the last 30 seconds."""
 
 
 @dataclass(frozen=True)
 class JournalOptions:
-    """Sizes in bytes, zero for no limit.
+    """Sizes are in bytes; zero means no limit.
 
-    A segment is sealed at `segment_size` or at `segment_age_s`, whichever comes first. Sealed segments are deleted when
-    they are older than `retention_s`, and the oldest ones when they exceed `max_size` together; but with `ship_to` only
-    after a verified copy. Pushes are refused while less than `reserve` is free on the disk.
+    A segment is sealed at `segment_size` or at `segment_age_s`, whichever comes first. Sealed segments are deleted
+    when they are older than `retention_s`, and the oldest ones when all together exceed `max_size`; with `ship_to` a
+    segment is never deleted before it has a verified copy. Pushes are refused while less than `reserve` is free on the
+    disk.
     """
 
     folder: Path
@@ -54,6 +55,6 @@ class JournalOptions:
 
 
 def node_name(options: JournalOptions) -> str:
-    """The instance's name, which is the host's if none was given, and a ULID."""
+    """A new name for a node: the instance's name, or the host's if there is none, and a ULID."""
     instance = options.instance or _FOREIGN.sub("-", socket.gethostname())[:200].lstrip(".-") or "node"
     return f"{instance}-{IdMaker().make()}"

@@ -1,7 +1,7 @@
-"""What the verbs say becomes the journal's entries; and whether a pool journals at all.
+"""A pool's journal: the record that the pool has one, and the drafts made from the answers of its store.
 
-A pool that journals has a record of it beside its jobs, with the time since when: audit and reconcile cover what
-happened after that, so from then on every engine on the pool must write a journal, or must not start.
+A pool that journals has a record beside its jobs that says since when. Audit and reconcile cover all events after that
+time, so from then on an engine on the pool must write a journal, or must not start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,34 +23,34 @@ KEY = "pool"
 
 
 class Journaling(Struct, frozen=True):
-    """The record: since when, in the store's time, and under which name the pool journals."""
+    """The record of a pool that journals: since when, in the store's time, and under which name."""
 
     since: int
     pool: str
 
 
 async def known(store: Store) -> Journaling | None:
-    """None if the pool does not journal."""
+    """The pool's record; None if the pool does not journal."""
     record = await store.registry.get(KIND, KEY)
     return msgspec.json.decode(record.value, type=Journaling) if record else None
 
 
 async def begin(store: Store, pool: str) -> Journaling:
-    """From now on the pool journals, if it did not; answers the record. Idempotent."""
+    """Make the pool one that journals, if it is not yet; answers the record. Idempotent."""
     while (found := await known(store)) is None:
         await remember(store, Journaling((await store.ping()).now, pool))
     return found
 
 
 async def remember(store: Store, journaling: Journaling) -> None:
-    """Write the record where there is none."""
+    """Write the record if there is none."""
     if await known(store) is None:
         with suppress(VersionConflict):  # somebody else was quicker
             await store.registry.put(KIND, KEY, msgspec.json.encode(journaling), if_version=0)
 
 
 async def end(store: Store) -> bool:
-    """The pool journals no longer: engines may start without. False if it did not."""
+    """End the pool's journaling, so that engines may start without a journal. False if it did not journal."""
     await forget(store, await registered(store))
     return await store.registry.delete(KIND, KEY)
 
@@ -68,7 +68,7 @@ def refusal(journaling: Journaling) -> InvalidSettings:
 
 
 def delivered(pool: str, queue: Queue, reserved: Reserved) -> Iterator[Draft]:
-    """And what was met on the way and ended."""
+    """The deliveries of a reserve, and the expired jobs that it ended on its way."""
     for moved in reserved.expired:
         yield _draft(pool, queue, moved, reserved.now)
     for deliveries in reserved.deliveries:
@@ -88,7 +88,7 @@ def delivered(pool: str, queue: Queue, reserved: Reserved) -> Iterator[Draft]:
 
 
 def notified(pool: str, lease: Lease, ts: int, answer: tuple[int, int]) -> Draft:
-    """What a callback answered: its status, 0 if there was none, and how many milliseconds it took."""
+    """A callback's answer: its status, which is 0 without an answer, and how many milliseconds it took."""
     return Draft(
         ts=ts,
         event=Event.NOTIFIED,
@@ -104,12 +104,14 @@ def notified(pool: str, lease: Lease, ts: int, answer: tuple[int, int]) -> Draft
 
 
 def moved(pool: str, queue: Queue, answers: Sequence[object], ts: int) -> list[Draft]:
-    """Of a verb's answers, those that moved a job."""
+    """One draft for each of a verb's answers that moved a job."""
     return [_draft(pool, queue, answer, ts) for answer in answers if isinstance(answer, Moved)]
 
 
 def acked(pool: str, queue: Queue, leases: Sequence[Lease], answers: Sequence[object], ts: int) -> list[Draft]:
-    """Also what was gone already: the holder says that it is done, and whoever removed it may not have told."""
+    """Also for jobs that were gone already, as "repeated": the consumer says that the job is done, and the process
+    that removed it may have died before it wrote that down.
+    """
     again = [
         Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason=REPEATED) if answer is None else answer
         for lease, answer in zip(leases, answers, strict=True)
@@ -118,7 +120,7 @@ def acked(pool: str, queue: Queue, leases: Sequence[Lease], answers: Sequence[ob
 
 
 def acked_by_id(pool: str, queue: Queue, ids: Sequence[str], answers: Sequence[object], ts: int) -> list[Draft]:
-    """As `acked`; of what was gone already the born is not known."""
+    """As `acked`, but the born of a job that was gone already is not known."""
     again = [
         Moved(Event.ACKED, job_id, born=0, reason=REPEATED) if answer is None else answer
         for job_id, answer in zip(ids, answers, strict=True)

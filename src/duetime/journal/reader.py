@@ -1,8 +1,8 @@
-"""Reading the journal: for the console, `duetime history`, the pipelines and a dead process's successor.
+"""Reads the journal, for the console, `duetime history`, the pipelines and the process that closes a dead node.
 
-Everything comes as a value: entries in the order of their seq per node, damage with its place, gaps with the numbers
-that are missing. A reader never raises for what it finds in a segment, goes on after damage at the next line, and may
-read while the journal is written.
+A reader answers entries in the order of their seq per node, damage with its place, and gaps with the numbers that are
+missing. It never raises because of a segment's content, goes on after damage at the next line, and may read while the
+journal is written.
 
     for item in read_journal(folder):
         match item:
@@ -26,11 +26,11 @@ from duetime.journal.segments import Segment, find, is_alive, nodes, segments
 CLOCKS_DIFFER_MS = 600_000
 PURGED = b'"event":"purged"'
 SCANNED = 65_536
-"""Bytes that are read line by line once the place in a segment is known so far."""
+"""`find_offset` narrows its search down to this many bytes; `last_entry` first reads this many from the end."""
 
 
 class Damage(NamedTuple):
-    """Bytes of a segment that are no line of the journal, from `offset` on."""
+    """`size` bytes of a segment, from `offset` on, that are not a valid line; `what` says why."""
 
     path: Path
     offset: int
@@ -39,7 +39,7 @@ class Damage(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Entries `first` to `last` of a node are not there: deleted or shipped if `first` is 1, else lost."""
+    """Entries `first` to `last` of a node are missing: deleted with old segments if `first` is 1, else lost."""
 
     node: str
     first: int
@@ -50,17 +50,17 @@ Item = Entry | Damage | Gap
 
 
 class FoundEntry(NamedTuple):
-    """`end` is the offset behind it: where the next line begins."""
+    """`end` is the offset behind the item, where the next line begins."""
 
     item: Entry | Damage
     end: int
 
 
 def read_segment(path: Path, offset: int = 0, *, complete: bool = True) -> Iterator[FoundEntry]:
-    """The lines from an offset on, which must be where a line begins.
+    """The lines of a segment from `offset` on, where a line must begin.
 
-    A last line without its end is damage if the segment is `complete`, else it is still being written.
-    Raises FileNotFoundError if the segment is gone: it was sealed meanwhile, or deleted.
+    A last line without a newline is damage if the segment is `complete`, else it is still being written.
+    Raises FileNotFoundError if the segment was sealed meanwhile, which renames it, or deleted.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -76,7 +76,7 @@ def read_segment(path: Path, offset: int = 0, *, complete: bool = True) -> Itera
 
 
 def find_offset(path: Path, seq: int) -> int:
-    """Where a line begins that is not behind the entry `seq`, and not far before it. Raises FileNotFoundError."""
+    """An offset at which a line begins, at the entry `seq` or not far before it. Raises FileNotFoundError."""
     with path.open("rb") as file:
         low, high = 0, file.seek(0, os.SEEK_END)
         while high - low > SCANNED:
@@ -92,7 +92,7 @@ def find_offset(path: Path, seq: int) -> int:
 
 
 def _next_entry(file: BinaryIO, end: int) -> tuple[Entry | None, int]:
-    """The first line before `end` that is an entry, and where it begins."""
+    """The first valid entry from the file's position to `end`, and where it begins."""
     while (begin := file.tell()) < end:
         try:
             return read_line(file.readline()), begin
@@ -120,7 +120,9 @@ def last_entry(path: Path) -> Entry | None:
 
 
 def read_journal(journal: Path, *, only: Collection[str] | None = None) -> Iterator[Item]:
-    """All entries of all nodes, or of those named, node by node: what was there when the reader came by."""
+    """All entries of all nodes, or of the nodes named in `only`, node by node. Each node is read up to its end at the
+    time; `Follower` reads what comes later.
+    """
     for node in nodes(journal):
         if only is None or node.name in only:
             yield from read_node(node)
@@ -131,10 +133,10 @@ def read_node(node: Path) -> Iterator[Item]:
 
 
 class Tail:
-    """A place in a node's journal: each `read` answers what has come since the last one.
+    """A place in a node's journal: each `read` answers the items that were written since the last one.
 
-    The process that writes may seal, and others may delete what was read, meanwhile. One that begins `after` an entry
-    finds its place by bisection, and never looks at what is before.
+    Meanwhile segments may be sealed by the process that writes them, and deleted by others. A Tail that begins `after`
+    an entry finds its place by bisection and does not read the entries before it.
     """
 
     def __init__(self, node: Path, *, after: int = 0) -> None:
@@ -144,7 +146,7 @@ class Tail:
         self._seq = after
 
     def read(self) -> Iterator[Item]:
-        # Asked before the segments: who is dead by then has written its last.
+        # Asked before the segments are listed: if the process is dead by then, the list holds its last entry.
         alive = is_alive(self.node)
         known = segments(self.node)
         for segment in known:
@@ -161,7 +163,8 @@ class Tail:
         try:
             yield from self._read_lines(segment, alive=alive)
         except FileNotFoundError:
-            # Sealed since it was listed, or deleted, and then its name says what is missing.
+            # The segment was sealed since it was listed, or deleted; if deleted, its name says which entries are
+            # missing.
             again = find(self.node, segment.first)
             if again and again.path != segment.path:
                 yield from self._read_lines(again, alive=alive)
@@ -186,7 +189,7 @@ class Tail:
 
 
 class Follower:
-    """All nodes of a journal as they grow, new ones included: `read` again and again."""
+    """Follows all nodes of a journal, new ones included: each `read` answers the items since the last one."""
 
     def __init__(self, journal: Path, *, only: Collection[str] | None = None) -> None:
         self._journal = journal
@@ -200,10 +203,10 @@ class Follower:
 
 
 def read_job(journal: Path, job_id: str, *, since_ms: int = 0) -> Iterator[Entry | Damage]:
-    """What concerns one id, in all queues: its own entries, and every purge, which names no jobs. Segments that were
-    last written before `since_ms` are passed over.
+    """The entries about one id in all queues, and every purge, because a purge does not name the jobs that it removed.
+    Segments that were last written before `since_ms` are skipped.
 
-    Only lines that hold the id are looked at closely, so gaps and other jobs' damage are not noticed.
+    Only lines that hold the id are decoded, so gaps and damage to other lines go unnoticed.
     """
     needles = (b'"id":' + msgspec.json.encode(job_id), PURGED)
     for node in nodes(journal):
@@ -217,7 +220,7 @@ def read_job(journal: Path, job_id: str, *, since_ms: int = 0) -> Iterator[Entry
 
 
 def _is_older(path: Path, since_ms: int) -> bool:
-    """With some room for clocks that differ."""
+    """Whether the segment was last written well before `since_ms`; clocks may differ by CLOCKS_DIFFER_MS."""
     try:
         return path.stat().st_mtime * 1000 < since_ms - CLOCKS_DIFFER_MS
     except FileNotFoundError:

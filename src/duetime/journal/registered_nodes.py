@@ -1,8 +1,8 @@
-"""The nodes of a pool's journal, as its registry knows them.
+"""The nodes of a pool's journal, as records in the pool's registry.
 
-A node registers before its first event and signs off with its last one. So a reader knows which nodes exist before
-anything of theirs has arrived, and can tell a journal that is complete from one that is still on its way. Living nodes
-remember what the registry says, and tell it to a store that was wiped.
+A node registers before its first event and signs off with its last seq. So a reader knows which nodes exist before
+any of their entries has arrived, and can tell a complete journal from one of which a part is still to come. Living
+nodes remember these records, and write them again into a store that was wiped.
 """
 
 import asyncio
@@ -20,10 +20,11 @@ KIND = "journal_node"
 
 
 class RegisteredNode(Struct, frozen=True, omit_defaults=True):
-    """`at` is the store's time at which the node registered: nothing of it happened before.
+    """`at` is the store's time at which the node registered; all its events are later.
 
-    `last` is the seq up to which its entries are about this pool; None while the node may still write some. An
-    `abandoned` node ended half way, and nobody was promised what is missing of it: a load that has to begin anew.
+    `last` is the seq of its last entry that may be about this pool; None while the node may still write some. An
+    `abandoned` node, such as a load that has to begin anew, ended half way, and its missing entries were promised to
+    nobody.
     """
 
     at: int
@@ -32,7 +33,9 @@ class RegisteredNode(Struct, frozen=True, omit_defaults=True):
 
 
 async def register(store: Store, node: str) -> None:
-    """The node may write entries about the store's pool from now on. Idempotent; a node that signed off is back."""
+    """Register a node before it writes entries about the store's pool. Idempotent. A node that signed off is
+    registered again.
+    """
     record = await store.registry.get(KIND, node)
     at = _decode(record).at if record else (await store.ping()).now
     if record is None or _decode(record).last is not None:
@@ -40,12 +43,12 @@ async def register(store: Store, node: str) -> None:
 
 
 async def sign_off(store: Store, node: str, last: int) -> None:
-    """The node writes no more about the store's pool; its entries up to `last` are written."""
+    """Record that the node writes no more about the store's pool, and that its entries up to `last` are written."""
     await _end(store, node, last, abandoned=False)
 
 
 async def abandon(store: Store, node: str) -> None:
-    """The node writes no more, and what is missing of it is not to be waited for."""
+    """Record that the node writes no more, and that nobody should wait for its missing entries."""
     await _end(store, node, None, abandoned=True)
 
 
@@ -61,7 +64,7 @@ async def registered(store: Store) -> dict[str, RegisteredNode]:
 
 
 async def forget(store: Store, nodes: Iterable[str]) -> None:
-    """Remove nodes about which nothing can be missing any more."""
+    """Remove the records of nodes of which no entry can be missing any more."""
     for node in nodes:
         await store.registry.delete(KIND, node)
 
@@ -71,7 +74,7 @@ def _decode(record: Record) -> RegisteredNode:
 
 
 class NodeRegistration:
-    """One process's registration with one pool, and what the registry told about the other nodes."""
+    """One process's registration with one pool, and its copy of the records of all nodes."""
 
     def __init__(self, store: Store, node: str) -> None:
         self._store, self._node = store, node
@@ -82,7 +85,7 @@ class NodeRegistration:
         self._making = asyncio.Lock()
 
     async def make(self) -> None:
-        """Raises StoreUnavailable; the node must not write then."""
+        """Register once. Raises StoreUnavailable; then the node must not write."""
         async with self._making:
             if not (self.is_made or self._has_ended):
                 await register(self._store, self._node)
@@ -90,7 +93,7 @@ class NodeRegistration:
                 self.is_made = True
 
     async def renew(self) -> None:
-        """Follow the registry; if the store was wiped, tell it what it knew."""
+        """Copy the records of all nodes, or write the copied ones again if the store was wiped."""
         if not self.is_made:
             return
         if await self._store.registry.get(KIND, self._node) is not None:

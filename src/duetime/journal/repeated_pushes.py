@@ -1,8 +1,8 @@
-"""The journal's entries of pushes that are answered as accepted and did nothing: kept jobs and replayed marks.
+"""The journal's entries for pushes that changed nothing and are answered as accepted: kept jobs and repeated marks.
 
-Somebody else stored such a job before, and may have died between the store and the journal; then the answer would
-promise what no journal knows. So the first such answer of this process about a job writes the job down again, from
-the store, as "repeated": readers take any number of these, beside the first entry or without it, for one.
+Another process may have stored such a job and died before it wrote to the journal; then the answer would promise a job
+that is in no journal. So when this process first gives such an answer about a job, it reads the job from the store and
+writes it down as "repeated". Readers count any number of these entries as one, with or without the original entry.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ Answers = Sequence[Pushed | DuetimeError]
 
 
 class Doubtful(NamedTuple):
-    """A job that was answered as accepted, and that this process did not see into the journal. `job` is what the
-    request says about it, None if that may be another job; `ts` is the store's time of the answer.
+    """A job that is answered as accepted and may be missing from the journal. `job` is the job in the request, None if
+    the stored one may differ from it; `ts` is the store's time of the answer.
     """
 
     job: NewJob | None
@@ -33,15 +33,15 @@ class Doubtful(NamedTuple):
 
 
 class RepeatedPushes:
-    """Of one pool. Remembers the jobs that it has written down last."""
+    """Writes such entries for one pool. Remembers the last MAX_KNOWN jobs that it has written down."""
 
     def __init__(self, store: Store, journal: Journal, pool: str) -> None:
         self._store, self._journal, self._pool = store, journal, pool
         self._known: dict[tuple[Queue, str, int], None] = {}
 
     async def record(self, queue: Queue, requests: Sequence[Push], answers: Answers) -> Answers:
-        """Write down what is doubtful, with a promise. A request about whose jobs the store cannot be asked is answered
-        as unknown.
+        """Write the doubtful jobs down, with a promise. If the store cannot be asked about them, requests with such
+        jobs get an error with an unknown outcome instead of their answer.
         """
         doubtful = {(one.moved.id, one.moved.born): one for one in self._doubtful(queue, requests, answers)}
         while doubtful:
@@ -69,14 +69,16 @@ class RepeatedPushes:
                     yield Doubtful(job if is_same else None, moved, batch, answer.now)
 
     def _draft(self, queue: Queue, doubtful: Doubtful, found: Job | None) -> Draft | None:
-        """None for a job that has gone since: whoever ended it has written that down."""
+        """None for a job that is gone and that the request does not describe: the process that ended it wrote that
+        down.
+        """
         job, moved, batch, ts = doubtful
         if found is not None and found.born == moved.born:
             body, attempt, due_at = found.body, found.attempt, found.due_at
             ttl_ms = max(found.expires_at - found.born, 1) if found.expires_at else 0
             tries, priority, attributes = found.tries, found.priority, found.attributes
         elif job is not None:
-            # A mark outlives its jobs, and the request that repeats it brings them along.
+            # A mark outlives its jobs; the request that repeats the mark holds them again.
             body, attempt, due_at, ttl_ms = job.body, moved.attempt, moved.due_at, job.ttl_ms
             tries, priority, attributes = job.tries, job.priority, job.attributes
         else:
@@ -119,6 +121,6 @@ def _is_repeated(answer: Pushed, moved: Moved) -> bool:
 
 
 def _unsure(answers: Answers, error: DuetimeError) -> Answers:
-    """Nobody is told that a job is kept which may be in no journal."""
+    """The answers with an error in place of those that would promise a job that may be in no journal."""
     unsure = StoreUnavailable(f"the push is in the store, perhaps not in the journal: {error.message}", unknown=True)
     return [unsure if has_repeated([answer]) else answer for answer in answers]

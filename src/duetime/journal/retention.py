@@ -1,7 +1,7 @@
-"""How long sealed segments stay: until they are too old or too much, and never before they were shipped.
+"""Deletes sealed segments that are too old or too large together, but with `ship_to` only after they were shipped.
 
-A process keeps its own segments and those of dead nodes; two that do so at once do no harm. The folder of a node that
-ended goes some time after its last segment.
+A process deletes its own segments and those of nodes that ended; two processes that do so at once do no harm. The
+folder of a node that ended is deleted some time after its last segment.
 """
 
 import shutil
@@ -31,7 +31,7 @@ def shipped(node: Path) -> set[str]:
 
 
 def delete_old(options: JournalOptions, own: str) -> list[Path]:
-    """One round; answers what was deleted. `own` is the node of this process. Raises OSError."""
+    """Delete what may go now; answers the deleted segments. `own` is the node of this process. Raises OSError."""
     ours = [node for node in nodes(options.folder) if node.name == own or not is_alive(node)]
     gone: list[Path] = []
     for kept in _too_many(options, ours):
@@ -44,7 +44,7 @@ def delete_old(options: JournalOptions, own: str) -> list[Path]:
 
 
 def _is_left(node: Path) -> bool:
-    """Nothing is in it, and nobody has just made it."""
+    """Whether the folder has neither segments nor a lock, and has not changed for QUIET_S."""
     try:
         quiet = time.time() - node.stat().st_mtime > QUIET_S
     except FileNotFoundError:

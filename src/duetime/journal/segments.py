@@ -1,11 +1,11 @@
-"""Where the journal lies: a folder, in it one folder per node, in that its segments.
+"""The folders and files of a journal: one folder per node, which holds the node's segments and its lock.
 
     <journal>/<node>/000000000001-000000004711.journal    sealed: never changed again
     <journal>/<node>/000000004712.open                    being written
-    <journal>/<node>/lock                                 held while the process lives, gone after a clean end
+    <journal>/<node>/lock                                 held while the process lives, deleted at a clean end
 
-A node is one life of one process: its instance name and a ULID. Names say which entries a segment holds (first and last
-seq), so that a reader knows what is missing without opening anything.
+A node is one life of one process; its name is the instance's name and a ULID. A segment's name says which entries it
+holds (first and last seq), so that a reader knows what is missing without opening a file.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ _OPEN = re.compile(r"(\d{12})\.open", re.ASCII)
 
 
 class Segment(NamedTuple):
-    """`last` is 0 while the segment is written."""
+    """`first` and `last` are the seqs of its entries; `last` is 0 while the segment is written."""
 
     path: Path
     first: int
@@ -77,7 +77,7 @@ def sealed(node: Path) -> Iterator[Segment]:
 
 
 def find(node: Path, first: int) -> Segment | None:
-    """The segment that begins with this entry, whatever it is called by now."""
+    """The segment that begins with this entry, open or sealed; None if it is gone."""
     return next((segment for segment in segments(node) if segment.first == first), None)
 
 
@@ -90,7 +90,7 @@ class Lock:
 
     @classmethod
     def take(cls, node: Path, *, create: bool = False) -> "Lock | None":
-        """None if somebody holds it, or if there is none because the node ended cleanly."""
+        """None if another process holds the lock, or if there is no lock file because the node ended cleanly."""
         path = node / LOCK
         try:
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
@@ -104,7 +104,7 @@ class Lock:
         return cls(handle, path)
 
     def release(self, *, ended: bool) -> None:
-        """`ended`: nothing will ever be written there again."""
+        """`ended`: nothing will ever be written into the folder again, so the lock file is deleted."""
         if ended:
             self._path.unlink(missing_ok=True)
         os.close(self.handle)

@@ -1,4 +1,4 @@
-"""The settings of a journal, as a server has them and as a program with an embedded engine finds them."""
+"""The options of a journal, made from a server's settings or from the environment of a program with an engine."""
 
 import os
 import re
@@ -12,12 +12,14 @@ from duetime.settings import DEFAULT_STORE, Settings, load, variable
 
 OFF = "off"
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""A scheme has two letters or more."""
+"""A scheme has two characters or more, so that a drive letter such as `C:` is none."""
 FOLDER = "journal"
 
 
 def options_of(settings: Settings) -> JournalOptions | None:
-    """None if there is to be no journal: it is off, or the jobs end with the process anyway."""
+    """None if there is to be no journal: it is switched off, or the store is in memory and its jobs end with the
+    process.
+    """
     if settings.journal.lower() == OFF:
         return None
     folder = local_folder(settings.journal) if settings.journal else default_folder(settings.store)
@@ -38,7 +40,9 @@ def options_of(settings: Settings) -> JournalOptions | None:
 
 
 def local_folder(text: str) -> Path:
-    """A path, or a file: URI. Raises InvalidSettings for another URI, which would become a folder called `s3a:`."""
+    """The folder that a path or a file: URI names. Raises InvalidSettings for any other URI, because it would become a
+    folder called `s3a:`.
+    """
     if URI.match(text) and not text.startswith("file:"):
         raise InvalidSettings(
             f"{text}: a journal is written to a folder of this machine; journal_ship_to copies it to other places"
@@ -47,7 +51,9 @@ def local_folder(text: str) -> Path:
 
 
 def default_folder(store_url: str) -> Path | None:
-    """Beside the file, if the store is one; else beside where it would be. None for a store in memory."""
+    """The folder `journal` beside the SQLite file, or beside the default file if the store is another one. None for a
+    store in memory.
+    """
     scheme = store_url.partition(":")[0]
     if scheme == "memory":
         return None
@@ -62,9 +68,11 @@ def sqlite_folder(url: str) -> Path:
 def embedded_options(
     store_url: str, journal: str | None, environment: Mapping[str, str] = os.environ
 ) -> JournalOptions | None:
-    """For an engine in somebody's program: `journal` if given, else DUETIME_JOURNAL, else beside a SQLite file.
+    """The options for an engine in somebody's program: the folder is `journal` if given, else DUETIME_JOURNAL, else
+    beside a SQLite file. None if there is to be no journal.
 
-    The other variables of the journal count as well; the rest of the environment is not ours to judge.
+    The other variables of the journal count as well. All other variables are left unread, because a mistake in one of
+    them is for the server to report.
     """
     ours = {name: value for name, value in environment.items() if _is_ours(name)}
     settings = load(flags={"journal": journal, "store": store_url}, environment=ours, file={})

@@ -1,8 +1,8 @@
-"""Shipping: sealed segments are copied to another place, any that fsspec knows (a path, s3://, gs://, sftp:// ...).
+"""Copies sealed segments to another place, any that fsspec knows (a path, s3://, gs://, sftp:// ...).
 
-A segment counts as shipped when its copy was read back and is the same; its name is then kept in the node's `.shipped`.
-The copy has the same layout, so that readers need not care which of the two they read. The credentials are those that
-the file system's own library finds in its environment.
+A segment counts as shipped when its copy was read back and is the same; its name is then added to the node's file
+`.shipped`. The copies have the same layout as the journal, so that a reader can read either. The credentials are those
+that the file system's own library finds in its environment.
 """
 
 import importlib
@@ -21,10 +21,10 @@ CHUNK = 1_048_576
 
 
 class Shipper:
-    """One process's shipping: its own node, and nodes that ended. Blocks: for a thread.
+    """Ships the segments of this process's node and of nodes that ended. It blocks, so call it in a thread.
 
-    `lag_s` is the age of the oldest sealed segment that was not shipped when it was last looked, `waiting` how many
-    there were.
+    After the last round, `waiting` is how many sealed segments were not shipped, and `lag_s` the age of the oldest of
+    them.
     """
 
     def __init__(self, options: JournalOptions, own: str) -> None:
@@ -35,8 +35,8 @@ class Shipper:
         self._system, self._root = _connect(options.ship_to)
 
     def run_once(self) -> int:
-        """Ship what is sealed, oldest first; answers how many. Raises OSError or whatever the file system's library
-        raises.
+        """Ship all sealed segments, oldest first; answers how many. Raises OSError or an error of the file system's
+        library.
         """
         open_ends = self._unshipped()
         count = 0
@@ -67,7 +67,7 @@ class Shipper:
         size, check_sum = _measure_local(path)
         if not self._is_copy(target, size, check_sum):
             self._system.makedirs(f"{self._root}/{node.name}", exist_ok=True)
-            # Readers of the copies never see half of one: the name comes last.
+            # The copy gets its name when it is complete, so that a reader never sees half of it.
             part = f"{self._root}/{node.name}/.{path.name}.{os.getpid()}"
             self._system.put_file(str(path), part)
             self._system.mv(part, target)

@@ -1,10 +1,10 @@
 """Group commit for the journal: entries gather in memory, a thread writes them, one write and one sync per group.
 
-Callers number and encode their entries themselves, which costs about a microsecond each and keeps the thread, and with
-it the interpreter's lock, out of their way. Where the disk need not be waited for, they also write them: handing them
-to the operating system costs less than waking the thread, as long as the disk keeps up. A group that cannot be written
-is told so to those who wait for it, and is written again until it goes: seq has no gaps, and what happened in the store
-is in the journal in the end.
+The calling thread numbers and encodes its entries itself, which costs about a microsecond each; if the writer's thread
+did that, the two would compete for the interpreter's lock. Where nobody waits for the disk, the calling thread also
+writes the entries: handing them to the operating system costs less than waking the thread, as long as the disk keeps
+up. If a group cannot be written, those who wait for it are told so, and the writer tries again until it succeeds: seq
+has no gaps, and every change of the store is in the journal in the end.
 """
 
 import logging
@@ -27,35 +27,36 @@ LINGER_S = 0.05
 RETRY_S = 0.2
 LOOK_S = 1.0
 LOOK_BYTES = 8 * 1_048_576
-"""How often, and after how many bytes at the latest, the free space is looked at."""
+"""The free space is checked when it was last checked this long ago, or when this many bytes were written since."""
 MAX_BACKLOG = 64 * 1_048_576
 CLOSE_S = 10.0
-"""How long a close tries to write what is left."""
+"""How long `close` goes on trying to write the rest, and how long `flush` waits by default."""
 
 SLOW_S = 0.01
-"""A write that takes longer met a disk that does not keep up ..."""
+"""If a write by a calling thread takes longer than this, the disk does not keep up ..."""
 REST_S = 5.0
-"""... and for this long the thread does the writing."""
+"""... and for this long only the writer's thread writes."""
 
 SOON, NOW = 1, 2
 
 Waiter = Callable[[OSError | None], None]
-"""Called in the writer's thread when the group is written, or could not be."""
+"""Called with None when the group is written, or with the error if it could not be."""
 Numbered = Callable[[bytes, int], Sequence[bytes]]
-"""Makes lines out of what their texts begin with, up to the seq, and the seq of the first."""
+"""Makes numbered lines. It gets the text with which every line's JSON begins, up to the seq, and the first seq."""
 
 
 class Writer:
-    """One node's journal. `append` and `flush` are for any thread; nothing here blocks but `close` and `flush`.
+    """One node's journal. `append` and `flush` are for any thread. `open`, `flush` and `close` may wait for the disk.
 
-    `failure` is why the last group could not be written, `free` the bytes left on the disk, `entries`, `groups` and
-    `size` (bytes) what was written so far.
+    `failure` is why the last group could not be written, None if it was written. `free` is how many bytes are left on
+    the disk; `backlog` how many bytes could not be written yet; `entries`, `groups` and `size` (bytes) how much was
+    written so far.
     """
 
     def __init__(
         self, options: JournalOptions, *, tell: Callable[[Sequence[Waiter], OSError | None], None] | None = None
     ) -> None:
-        """`tell` brings a group's outcome to all who wait for it, from the writer's thread."""
+        """`tell` is called in the writer's thread with a group's waiters and outcome; by default it calls them."""
         self.options = options
         self.node = node_name(options)
         self.seq = 0
@@ -66,10 +67,10 @@ class Writer:
         self.groups = 0
         self.size = 0
         self._tell = tell or _tell_each
-        # As the texts of entries begin, up to the seq.
+        # The text with which the JSON of every entry begins, up to the seq; the time is filled in later.
         self._place = place_before_seq(0, self.node).replace(b":0,", b":%d,", 1)
         self._lock = threading.Lock()
-        # Held by who writes; taken before the other one.
+        # The thread that writes to the disk holds this lock; it is always taken before `_lock`.
         self._disk = threading.Lock()
         self._trust_at = 0.0
         self._lines: list[bytes] = []
@@ -79,7 +80,7 @@ class Writer:
         self._files: NodeFiles | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
-        # The rest belongs to who holds the disk.
+        # What could not be written yet, and when the disk was last checked and synced; written data sets `_dirty`.
         self._unwritten = b""
         self._looked_at = self._synced_at = 0.0
         self._unlooked = 0
@@ -102,7 +103,8 @@ class Writer:
     def append(self, drafts: Iterable[Draft], waiter: Waiter | None = None, *, hurry: bool = True) -> None:
         """Number the drafts and put them in line; `waiter` is told when they are written.
 
-        Without a waiter they are written soon; without `hurry` only with the next who has either.
+        Without a waiter they are written soon. Without `hurry` they are written with the next entries that have a
+        waiter or are in a hurry; a waiter is only told with `hurry`.
         """
 
         def numbered(place: bytes, seq: int) -> list[bytes]:
@@ -114,7 +116,7 @@ class Writer:
                 self._ring(waiter)
 
     def append_lines(self, numbered: Numbered) -> None:
-        """Put lines in line that are made on the spot; they are written with the next who has somebody to wait."""
+        """Put lines in line that the caller makes; they are written with the next entries that are in a hurry."""
         with self._lock:
             self._append(numbered)
 
@@ -124,9 +126,10 @@ class Writer:
         self.seq += len(lines)
 
     def write_through(self) -> bool:
-        """Hand everything in line to the operating system, here and now; False if the thread has to do it.
+        """Hand all entries in line to the operating system in this call; False if the thread has to do it.
 
-        It does where the disk is waited for, while it writes itself, and while the disk is slow or failing.
+        The thread has to do it if every group is synced, while the thread itself is writing, and while the disk is
+        slow or failing.
         """
         files = self._files
         if files is None or self.options.fsync is Fsync.ALWAYS or not self._disk.acquire(blocking=False):
@@ -135,7 +138,7 @@ class Writer:
             began = time.monotonic()
             if self._unwritten or began < self._trust_at:
                 return False
-            # The thread has to know what is due by the clock from now on.
+            # A new segment and the first unsynced write give the thread something to do at a later time: wake it.
             news = not files.is_open or not self._dirty
             with self._lock:
                 lines, self._lines = self._lines, []
@@ -167,7 +170,9 @@ class Writer:
             raise outcome[0]
 
     def close(self) -> None:
-        """Write what is left and the end, seal, let go of the node. What cannot be written stays for a successor."""
+        """Write the rest and a closed entry, seal the segment and release the lock. If that fails, the node stays as
+        it is for a successor to close.
+        """
         if self._thread is None:
             return
         with self._lock:
@@ -216,7 +221,7 @@ class Writer:
             return
 
     def _pause(self, files: NodeFiles) -> float | None:
-        """Until the next thing that is due by the clock."""
+        """Seconds until the next retry, seal, sync or check of the free space; None if there is none to wait for."""
         if self._unwritten:
             return RETRY_S
         times: list[float] = []
@@ -229,7 +234,7 @@ class Writer:
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _write(self, files: NodeFiles, lines: Sequence[bytes], last: int) -> OSError | None:
-        """What could not be written before, and these lines; answers why they could not."""
+        """Write these lines, after those that could not be written before. Answers the error if that failed."""
         data = b"".join([self._unwritten, *lines]) if self._unwritten else b"".join(lines)
         if not data:
             return None
@@ -283,7 +288,7 @@ class Writer:
             self._look()
 
     def _look(self) -> None:
-        """How much room is there?"""
+        """Check how many bytes are free on the disk."""
         self._looked_at, self._unlooked = time.monotonic(), 0
         try:
             found = os.statvfs(self.options.folder)
@@ -312,4 +317,4 @@ def _tell_each(waiters: Sequence[Waiter], error: OSError | None) -> None:
 
 
 def _nobody(error: OSError | None) -> None:
-    """Wakes the writer; waits for nothing."""
+    """A waiter for `close`: it makes the writer write at once, and needs no answer."""
