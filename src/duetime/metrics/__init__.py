@@ -1,1 +1,1 @@
-"""What is counted and shown on /metrics, for all processes of a server."""
+"""Metrics: counting in every process of a server, and the text of /metrics for all of them."""

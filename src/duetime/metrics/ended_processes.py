@@ -1,7 +1,7 @@
-"""The supervisor's memory of what its processes counted, so that no counter goes backwards when one of them ends.
+"""Keeps the counters of processes that ended, so that no counter of the server goes backwards.
 
-It hears every snapshot that passes through the supervisor. What a process counted after it was last heard of is lost
-with it, unless it tells its last snapshot before it ends.
+The supervisor hands it every snapshot that it receives. Counts that a process made after its last snapshot are lost
+when the process ends, unless it sends one more before.
 """
 
 from collections.abc import Collection
@@ -16,9 +16,9 @@ METRICS = "metrics"
 
 
 class EndedProcesses:
-    """One per server; it belongs to the supervisor, or to the one process that there is.
+    """One per server; it belongs to the supervisor, or to the only process.
 
-    A process has a name that no other one has had.
+    Every process needs a name that no other process of the server has had.
     """
 
     def __init__(self, max_queues: int = MAX_QUEUES) -> None:
@@ -27,22 +27,22 @@ class EndedProcesses:
         self._past = Snapshot()
 
     def heard(self, process: str, body: bytes) -> None:
-        """A snapshot of this process; one that cannot be read (another version's) is passed over."""
+        """Remember the latest snapshot of this process. One that cannot be read (another version's) is ignored."""
         try:
             self._present[process] = snapshots.decode(body)
         except msgspec.MsgspecError:
             return
 
     def keep(self, alive: Collection[str]) -> None:
-        """All other processes have ended: what they counted stays."""
+        """Move the counters of all processes that are not alive to the past."""
         gone = [self._present.pop(process) for process in set(self._present) - set(alive)]
         self._past = snapshots.merge([self._past, *map(snapshots.without_levels, gone)])
 
     def past(self) -> bytes:
-        """What those counted that have ended; empty while there is nothing of that."""
+        """The sum of what ended processes counted, encoded; empty if they counted nothing."""
         return snapshots.encode(self._past) if self._past.readings else b""
 
     def total(self) -> bytes:
-        """All that is and was, with no more queues by name than allowed."""
+        """The sum over all processes, living and ended, encoded, with no more queues by name than allowed."""
         merged = snapshots.merge([self._past, *self._present.values()])
         return snapshots.encode(snapshots.fold(merged, self._names))

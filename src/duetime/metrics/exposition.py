@@ -1,6 +1,7 @@
-"""A snapshot as text, in Prometheus's exposition format 0.0.4. A pure function.
+"""Writes a snapshot as text in Prometheus's exposition format 0.0.4. Pure functions.
 
-Names are written as they are described: a counter of ours ends in `_total` by its own name, lmstfy's do not.
+Metrics are written under the names in their descriptions, and no suffix is added: the names of our own counters end in
+`_total`, those of lmstfy's counters do not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,11 +23,11 @@ _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 Pairs = dict[tuple[tuple[str, ...], Labels], str]
-"""Labels as they are written; most metrics have the same ones, so each is written once."""
+"""Labels in their written form. Many metrics have series with the same labels, which are then formatted only once."""
 
 
 def render(snapshot: Snapshot) -> bytes:
-    """Everything, metrics and series in the order of their names."""
+    """The text of the whole snapshot: metrics in the order of their names, series in the order of their labels."""
     readings = sorted(snapshot.readings, key=lambda reading: reading.description.name)
     known: Pairs = {}
     return "".join(text for reading in readings for text in _texts(reading, known)).encode()

@@ -1,11 +1,11 @@
-"""What a process's journal shows among its metrics."""
+"""The metrics of a process's journal."""
 
 from duetime.journal.journal import Journal
 from duetime.metrics.meters import Meters
 
 
 def watch_journal(meters: Meters, journal: Journal) -> None:
-    """Read the journal's numbers before each snapshot."""
+    """From now on every snapshot has the journal's numbers."""
     entries = meters.counter("duetime_journal_entries_total", "Entries written to the journal.").of()
     groups = meters.counter("duetime_journal_groups_total", "Groups of entries written to the journal.").of()
     size = meters.counter("duetime_journal_bytes_total", "Bytes written to the journal.").of()

@@ -1,4 +1,4 @@
-"""What the HTTP listeners of a process know about themselves: answers by status, connections, memory."""
+"""The metrics of a process's HTTP listeners: answers by status, connections, memory."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -10,7 +10,7 @@ PER_LISTENER = ("listener",)
 
 
 class Counted(Protocol):
-    """A listener's shared state. `answers` are numbers of answers by status."""
+    """A listener as its metrics need it. `answers` counts its answers by status."""
 
     @property
     def answers(self) -> Mapping[int, int]: ...

@@ -1,9 +1,9 @@
-"""Counting on the hot path: plain numbers now, metrics when somebody asks.
+"""Meters for the hot path: plain numbers that are counted up, and become metrics when somebody asks.
 
-A meter belongs to one event loop and takes no lock. Those who count keep the meter itself (`pushed = family.of("q")`,
-then `pushed.value += 1`): finding it by its labels costs more than counting. `Meters.snapshot` is what one process
-knows, as data that travels; `metrics/snapshots.py` adds several of them up, `metrics/exposition.py` writes them
-as text.
+A meter belongs to one event loop and takes no lock. Code that counts often keeps the meter itself
+(`pushed = family.of("q")`, then `pushed.value += 1`), because finding it by its labels costs more than counting.
+`Meters.snapshot` answers all numbers of one process as data that can be sent to another one; `metrics/snapshots.py`
+adds several snapshots up, `metrics/exposition.py` writes one as text.
 """
 
 from bisect import bisect_left
@@ -17,14 +17,14 @@ Labels = tuple[str, ...]
 
 MAX_QUEUES = 1_000
 OTHER = "other"
-"""The namespace and queue under which those are counted that came after the first MAX_QUEUES."""
+"""The namespace and queue under which all queues after the first MAX_QUEUES are counted."""
 PER_QUEUE = ("pool", "namespace", "queue")
 """The first labels of every metric that has one series per queue."""
 
 
 class MeterKind(IntEnum):
-    """How the values of several processes become one: counters and spreads add up, a level either adds up or is the
-    same thing seen by each of them.
+    """How the values of several processes become one: counters and spreads are added up; so is a level, unless all
+    processes look at the same thing, in which case the largest value counts.
     """
 
     COUNTER = 0
@@ -34,7 +34,7 @@ class MeterKind(IntEnum):
 
 
 class Description(Struct, frozen=True, array_like=True):
-    """What a metric is. `edges` are the upper bounds of a spread's buckets, without the infinite one."""
+    """A metric's name, help text and kind. `edges` are the upper bounds of a spread's buckets except infinity."""
 
     name: str
     about: str
@@ -67,7 +67,7 @@ class CounterMeter:
 
 
 class Spread:
-    """How many values fell between each two edges."""
+    """A histogram: how many values fell between each two edges."""
 
     __slots__ = ("_edges", "counts", "total")
 
@@ -116,7 +116,7 @@ class Family(Generic[Meter]):
 
 
 class Names:
-    """Which queues and namespaces are shown by name: the first `limit` that anybody told of, for ever."""
+    """Decides which queues and namespaces are shown by name: the first `limit` of each that it meets, for ever."""
 
     def __init__(self, limit: int = MAX_QUEUES) -> None:
         self._limit = limit
@@ -124,7 +124,7 @@ class Names:
         self._namespaces: set[str] = set()
 
     def shown(self, pool: str, namespace: str, queue: str) -> tuple[str, str, str]:
-        """The values of PER_QUEUE for this queue: its own, or those of all others."""
+        """The values of PER_QUEUE for this queue: its own names, or OTHER for a queue that is not shown by name."""
         labels = (pool, namespace, queue)
         if labels not in self._known:
             if len(self._known) >= self._limit:
@@ -133,7 +133,7 @@ class Names:
         return labels
 
     def shown_namespace(self, namespace: str) -> str:
-        """For metrics that have no queue: the first `limit` namespaces by name, the others as one."""
+        """The namespace to show in metrics without a queue: its own name for the first `limit` of them, else OTHER."""
         if namespace and namespace not in self._namespaces:
             if len(self._namespaces) >= self._limit:
                 return OTHER
@@ -142,7 +142,7 @@ class Names:
 
 
 class Meters:
-    """All metrics of a process. A metric of a name exists once; asking for it again gives the same family."""
+    """All metrics of a process. A name belongs to one metric; asking for it again gives the same family."""
 
     def __init__(self, max_queues: int = MAX_QUEUES) -> None:
         self.names = Names(max_queues)
@@ -175,7 +175,7 @@ class Meters:
         return known  # pyright: ignore[reportReturnType]  # the name decides the kind
 
     def before_snapshot(self, look: Callable[[], None]) -> None:
-        """Call this before each snapshot, to set levels that nobody keeps up to date."""
+        """Have `look` called before each snapshot, to set meters that are not updated as things happen."""
         self._before.append(look)
 
     def snapshot(self) -> Snapshot:

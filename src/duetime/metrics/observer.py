@@ -1,7 +1,7 @@
-"""What the metrics learn of an engine: what moved, how many requests share a call, and how long the store takes.
+"""Feeds an engine's metrics: which jobs moved, how many requests share a call, and how long the store takes.
 
-`TimedStore` stands around the store and not in the engine, because doors read from the store, too. Neither decides or
-changes anything; a call costs one reading of the clock before and one after, and a few additions per job.
+`TimedStore` wraps the store and is no part of the engine, because doors read from the store, too. Neither it nor the
+observer changes anything; a call costs one reading of the clock before and one after, and a few additions per job.
 """
 
 import time
@@ -26,7 +26,7 @@ now_s = time.perf_counter
 
 
 class TimedStore(ForwardingStore):
-    """Takes the time of every verb, and counts the calls that failed."""
+    """Measures the time of every call, and counts the calls that failed."""
 
     def __init__(self, inner: Store, meters: PoolMeters) -> None:
         super().__init__(inner)
@@ -34,7 +34,7 @@ class TimedStore(ForwardingStore):
         self._calls = {verb: meters.calls(verb) for verb in VERBS}
 
     async def _call(self, verb: str, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        """A call that was refused (a lost lease) was served; one that the store could not serve is an error, too."""
+        """Every call is timed. A lost lease does not count as an error, because the store did serve that call."""
         began = now_s()
         try:
             return await call(*args, **options)

@@ -1,7 +1,8 @@
-"""What is counted of a pool and of each of its queues. All of our own metric names stand in this file.
+"""The metrics that a process counts for a pool and for each of its queues.
 
-Times are in seconds. Lateness is the time from due to delivered; wait the time from accepted to the first delivery,
-a delay included; run the time from a delivery to its end by ack, release or kill, where both came through this process.
+Times are in seconds. Lateness is the time from due to delivered. Wait is the time from accepted to the first delivery,
+a delay included. Run is the time from a delivery to its end by ack, release or kill; it is known only if both came
+through this process.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 BATCH_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 MAX_RUNNING = 10_000
-"""Deliveries of a pool whose time is taken at once; beyond that the oldest is given up."""
+"""How many deliveries of a pool are timed at once; beyond that the oldest is forgotten."""
 
 COUNTERS = {
     "pushed": "Jobs accepted by a push, replacements included.",
@@ -57,7 +58,7 @@ EVENTS = {
 
 
 class QueueMeters:
-    """What is counted of one queue, or of all queues that are not shown by name."""
+    """The meters of one queue, or of all queues that are not shown by name together."""
 
     __slots__ = ("by_event", "delivered", "expired", "lateness", "purged", "pushed", "run", "wait")
 
@@ -73,7 +74,7 @@ class QueueMeters:
         self.run = families.run.of(*labels)
 
     def moved(self, moved: Iterable[object]) -> None:
-        """Count what happened; what is no Moved (an error, None) did not happen."""
+        """Count events; an answer that is no Moved (an error, None) moved nothing."""
         by_event = self.by_event
         for one in moved:
             if isinstance(one, Moved) and (counter := by_event.get(one.event)) is not None:
@@ -88,7 +89,7 @@ class QueueMeters:
 
     def _push_others(self, jobs: Sequence[Moved]) -> None:
         self.moved(jobs)
-        # Accepted for a reason: it took the place of an expired job.
+        # A job that was accepted with a reason took the place of an expired job.
         self.expired.value += sum(one.event is Event.ACCEPTED for one in jobs)
 
     def deliver(self, deliveries: Sequence[Delivery], now: int) -> None:
@@ -120,7 +121,7 @@ class Families:
 
 
 class PoolMeters:
-    """What is counted of one pool. Survives its engines: a pool that was opened again counts on."""
+    """The meters of one pool. They outlive its engines: when the pool is opened again, the counters go on."""
 
     def __init__(self, meters: Meters, pool: str) -> None:
         self._pool = pool
@@ -161,7 +162,7 @@ class PoolMeters:
         return self._calls.of(self._pool, verb)
 
     def batches(self, verb: str) -> Spread:
-        """How many requests a group commit took, for each verb that has one."""
+        """The spread of how many requests shared one store call, for a verb with group commit."""
         return self._batches.of(self._pool, verb)
 
     def failed(self, verb: str, code: str) -> None:
@@ -183,5 +184,5 @@ class PoolMeters:
             self.queue(lease.queue).run.observe(at_s - found[1])
 
     def forget(self, lease: Lease) -> None:
-        """It was not run after all."""
+        """Stop timing a delivery that was given back, because it was not run."""
         self._started.pop(lease.id, None)

@@ -1,6 +1,6 @@
-"""What the operating system says about this process: CPU, memory, open files.
+"""The metrics of this process itself: CPU, memory, open files.
 
-Read from /proc; where there is none (macOS) only the CPU time is known.
+Memory and open files are read from /proc; where there is none (macOS) they are not shown.
 """
 
 import os
@@ -49,7 +49,7 @@ def resident_bytes() -> int | None:
 
 def open_files() -> int | None:
     try:
-        # Newer kernels tell the number without listing thousands of names.
+        # Newer kernels give the number as the folder's size, without listing thousands of names.
         return _FILES.stat().st_size or len(os.listdir(_FILES))
     except OSError:
         return None

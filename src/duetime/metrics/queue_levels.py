@@ -1,7 +1,7 @@
-"""How many jobs are where, asked of the stores when somebody wants to know, at most every five seconds.
+"""Metrics of how many jobs are in each state, read from the stores for a scrape, at most every five seconds.
 
-Only the process that is asked reads them: all processes look at the same stores. A pool that does not answer in time
-shows no numbers, which is better than old ones.
+Only the process that is scraped reads them, because all processes use the same stores. A pool that does not answer in
+time shows no numbers, which is better than old ones.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from duetime.stores.base import Store
 EVERY_S = 5.0
 WITHIN_S = 3.0
 MAX_READ = 10_000
-"""Queues of a pool that are asked for; a pool with more shows no more."""
+"""How many queues of a pool are read; the others of a larger pool are not shown."""
 STEP = 500
 
 Shown = tuple[str, str, str]
 
 
 class QueueLevels(NamedTuple):
-    """`shown` are the values of PER_QUEUE; several queues may be shown as one."""
+    """The numbers of one queue. `shown` are its values of PER_QUEUE, which several queues may have in common."""
 
     shown: Shown
     counts: Counts
@@ -34,7 +34,7 @@ class QueueLevels(NamedTuple):
 
 
 class LevelsFollower(Protocol):
-    """Shows the same readings under other names."""
+    """Gets each reading, too, and shows it under other names."""
 
     def clear(self) -> None: ...
 
@@ -63,7 +63,7 @@ class StoreLevels:
         self._followers.append(follower)
 
     def forget(self) -> None:
-        """Read anew for the next who asks."""
+        """Let the next `read` ask the stores again."""
         self._read_at = -EVERY_S
 
     async def read(self) -> Snapshot:

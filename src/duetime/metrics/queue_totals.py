@@ -1,10 +1,10 @@
-"""The counters of jobs as the stores keep them, read at each scrape in place of what processes counted.
+"""The counters of jobs as the stores keep them, read at each scrape to replace what the processes counted.
 
 A process counts what passes through it from its start to its end. The totals of a store are exact, outlive every
 process, and are the same whichever server reads them; so they are shown for every queue that is shown by name. Queues
 that are shown together as `other` come and go, and a sum of their totals would go backwards: for these the counts of
-the server's own processes are shown. A pool that does not answer in time shows no counters of its queues, because those
-of the processes would be smaller numbers under the same names.
+the server's own processes are shown. A pool that does not answer in time shows no counters of its queues, because the
+counts of the processes would be smaller numbers under the same names.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from duetime.names import Queue
 
 WITHIN_S = 3.0
 STEP = 100
-"""Queues in one call: the store serves others between two of these."""
+"""How many queues one call asks about; between two calls the store can serve other requests."""
 
 TOTALS_BY_COUNTER = {
     "duetime_jobs_pushed_total": "accepted",
@@ -40,8 +40,8 @@ class StoreTotals:
         self._pools = pools
 
     async def put_into(self, counted: Snapshot, queues: Iterable[Labels]) -> None:
-        """Replace the counters of `counted`, which is the sum of all processes. `queues` are the labels of queues that
-        have a name of their own, whether or not a process has counted anything of them.
+        """Replace the counters in `counted`, which is the sum of all processes. `queues` are the labels of further
+        queues to show, of which no process may have counted anything; those that are shown as `other` are left out.
         """
         readings = [one for one in counted.readings if one.description.name in TOTALS_BY_COUNTER]
         named = {labels for reading in readings for labels in reading.series if _is_named(labels)}

@@ -1,8 +1,8 @@
 """Answers /metrics for the whole server, whichever of its processes is asked.
 
-Each process tells what it counted. The process that was asked adds these up, reads sizes and totals from the stores,
-and writes the text. What ended processes had counted is remembered by the supervisor (`ended_processes.py`) and comes
-with the others.
+Each process sends a snapshot of its counters. The process that was asked adds the snapshots up, reads the numbers of
+jobs and the totals from the stores, and writes the text. The supervisor remembers the counters of processes that ended
+(`ended_processes.py`) and sends them with the others.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ log = logging.getLogger("duetime.metrics")
 
 
 class Scraper:
-    """One per process: it answers for the process, and for all of them."""
+    """One per process. It writes /metrics for the whole server, and sends its snapshot when another process asks."""
 
     def __init__(self, pools: Pools, siblings: Siblings, meters: Meters | None = None) -> None:
-        """`meters` are all that this process counts with."""
+        """`meters` holds all metrics of this process."""
         self.meters = meters or Meters()
         self.levels = StoreLevels(pools, self.meters.names)
         self._totals = StoreTotals(pools)
@@ -40,7 +40,7 @@ class Scraper:
         return snapshots.encode(self.meters.snapshot())
 
     async def text(self) -> bytes:
-        """Everything there is to know. A large server's takes a while to add up and to write, so a thread does that."""
+        """The text of /metrics. A thread adds up and writes, because that takes a while on a large server."""
         levels, replies, workers = await asyncio.gather(
             self.levels.read(), self._siblings.ask_all(METRICS), self._siblings.workers()
         )

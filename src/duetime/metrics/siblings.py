@@ -1,13 +1,13 @@
-"""The worker processes of one server, as one of them sees them all.
+"""The protocol by which the worker processes of one server ask each other for their metrics or health.
 
-A part of a worker that has something to say about its process (its metrics, its health) registers a handler; whichever
-worker is asked by a client then asks all of them:
+A part of a worker that can report about its process registers a handler. The worker that a client asks then asks all
+workers:
 
     runtime.siblings.handle("metrics", show_metrics)
     for reply in await runtime.siblings.ask_all("metrics"): ...
 
-A server of one process has no other siblings, and the same code serves it. `server/supervision/` holds what
-implements this protocol.
+In a server of one process, `ask_all` answers for that process alone. `server/supervision/siblings.py` implements this
+protocol.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,14 +22,14 @@ Handler = Callable[[bytes], Awaitable[bytes]]
 
 
 class WorkerReply(msgspec.Struct, array_like=True, frozen=True):
-    """`worker` is the worker's name, "1" to "N": the name of its place, which its replacement takes over."""
+    """`worker` is the worker's name, "1" to "N"; a process that replaces another one takes over its name."""
 
     worker: str
     body: bytes
 
 
 class WorkerInfo(msgspec.Struct, array_like=True, frozen=True):
-    """`restarts` counts unexpected ends in this place since the server's start; `started_at` is epoch milliseconds."""
+    """`restarts` counts unexpected ends since the server's start; `started_at` is epoch milliseconds."""
 
     name: str
     pid: int
@@ -42,7 +42,7 @@ class Siblings(Protocol):
     name: str
     """This worker's own name."""
     balance: ConnectionBalance | None
-    """With whom it shares its clients; None if it has them all."""
+    """The connection counts of all workers, by which they share new clients evenly; None if nothing is shared."""
 
     def handle(self, name: str, handler: Handler) -> None:
         """Answer requests of this name in this process."""

@@ -1,7 +1,7 @@
-"""What several processes counted, as one: pure functions over snapshots.
+"""Adds up the snapshots of several processes: pure functions.
 
-A counter never goes backwards, whatever happens to the processes behind it: what a process had counted when it was
-last heard of is kept when it ends (`without_levels`), and a queue that was once shown by name stays so (`fold`).
+A counter never goes backwards, whatever happens to the processes behind it: the counters in a process's last snapshot
+are kept when it ends (`without_levels`), and a queue that was once shown by name stays so (`fold`).
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,9 @@ LEVELS = frozenset({MeterKind.LEVEL_SUM, MeterKind.LEVEL_MAX})
 
 
 def merge(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """One snapshot of all. Readings of one name with other labels or edges (another version's) are left out."""
+    """The sum of all snapshots. If readings of one name differ in kind, labels or edges (another version's), only
+    those that match the first one are added.
+    """
     found: dict[str, Reading] = {}
     for snapshot in snapshots:
         for reading in snapshot.readings:
@@ -50,7 +52,7 @@ def _add(known: Reading, reading: Reading) -> None:
 
 
 def without_levels(snapshot: Snapshot) -> Snapshot:
-    """What stays of a process that has ended: all it counted, and nothing of what it was."""
+    """The part of a snapshot that stays true after the process has ended: its counters and spreads."""
     return Snapshot([reading for reading in snapshot.readings if reading.description.kind not in LEVELS])
 
 
