@@ -1,7 +1,7 @@
-"""A circuit breaker: after some failures in a row nobody calls for a while, then one call tries.
+"""A circuit breaker: after some failures in a row no calls are made for a while, then one call probes the receiver.
 
-Closed: calls pass. Open: none does until `opens_at`. Then half open: one probe passes; its success closes the circuit,
-its failure opens it for longer. Jobs that are not called for stay in their queue, so nothing is used up by waiting.
+Closed: calls pass. Open: no call passes until the pause is over. Then half open: one probe passes; its success closes
+the circuit, its failure opens it for longer. Meanwhile jobs stay in their queue, so the pause uses up no attempts.
 """
 
 from collections.abc import Callable
@@ -33,12 +33,12 @@ class Breaker:
         if not self.is_open:
             return 0.0
         if self._probing:
-            # The probe's end says when; whoever waits looks again soon.
+            # The end of the probe decides, and its time is not known, so callers look again soon.
             return max(self._until - self._now(), 0.05)
         return max(self._until - self._now(), 0.0)
 
     def allowance(self, wanted: int) -> int:
-        """How many calls may start now. Those that are granted while it is open count as the probe."""
+        """How many calls may start now, up to `wanted`; while the circuit is open, one at most, which is the probe."""
         if not self.is_open:
             return wanted
         if self._probing or self._until > self._now():
@@ -50,12 +50,12 @@ class Breaker:
             self._probing = True
 
     def hold(self, seconds: float) -> None:
-        """The receiver asked for patience: nothing passes for that long."""
+        """Let no call pass for this long, because the receiver asked for it or the topic is being halted."""
         self._opened = max(self._opened, 1)
         self._until = max(self._until, self._now() + seconds)
 
     def abandoned(self) -> None:
-        """A call ended without telling anything about its receiver."""
+        """A call ended without showing whether its receiver works."""
         self._probing = False
 
     def succeeded(self) -> None:

@@ -1,7 +1,7 @@
-"""Callbacks over HTTP: pooled connections, bounded answers, no redirects, no proxies, only to checked addresses.
+"""Calls callbacks over HTTP: pooled connections, bounded answers, no redirects, no proxies, only checked addresses.
 
-A call never raises for what a receiver does: whatever goes wrong is an Answer that says so. One attempt is up to three
-quick calls, 10 ms apart, until one answers with something.
+A call never raises because of its receiver: every failure is a CallbackAnswer that says what went wrong. One attempt
+is up to three quick calls, 10 ms apart, until one gets an answer that is not empty.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ CONNECT_S = 1.0
 QUICK_TRIES = 3
 QUICK_PAUSE_S = 0.01
 MAX_ANSWER = 65_536
-"""Bytes of an answer that are read; what follows is not waited for."""
+"""How many bytes of an answer are read; the rest is not waited for."""
 KEPT_HEADERS = ("retry-after", "content-type", "location", "server")
 DNS_CACHE_S = 10
 
@@ -61,7 +61,7 @@ class Caller:
     async def attempt(
         self, request: CallbackRequest, *, timeout_ms: int, verify: bool, headers: Mapping[str, str] | None = None
     ) -> CallbackAnswer:
-        """Up to three calls; the answer of the last, with the time of all."""
+        """Make up to three calls; answers the last one's answer, with the time of all."""
         answer = await self.call(request, timeout_ms=timeout_ms, verify=verify, headers=headers)
         spent = answer.ms
         for _ in range(QUICK_TRIES - 1):
@@ -110,7 +110,7 @@ class Caller:
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolves names and hands on what was checked; one forbidden address among them refuses the name."""
+    """Resolves names and checks their addresses; a name with one forbidden address is refused."""
 
     def __init__(self, targets: AllowedTargets) -> None:
         self._targets = targets
@@ -129,7 +129,7 @@ class GuardedResolver(AbstractResolver):
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """At most MAX_ANSWER bytes. Only an answer that was read to its end leaves its connection for the next call."""
+    """At most MAX_ANSWER bytes. The connection of a longer answer is closed and not used for another call."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_any():

@@ -1,9 +1,9 @@
-"""The courier of a server process: a lane for each topic, and what the lanes have in common.
+"""The courier of a server process: it runs a lane for each topic, which delivers the topic's jobs to its callback URL.
 
 It follows the process's copy of the registry, so a topic that any process adds, edits, halts or removes is known here
-within a second. Beside the lanes it renews the leases of calls under way. Leaving it starts no new calls and lets those
-that run come to their end; the jobs of calls that do not end in time are given back. Several couriers on one store are
-safe: a job is leased to one of them.
+within a second. It also renews the leases of calls under way. When it is left, no new calls start and running calls
+may finish; the jobs of calls that do not finish in time are given back. Several couriers on one store are safe,
+because a job is leased to one of them.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from duetime.topic import Status, Topic
 log = logging.getLogger("duetime.courier")
 
 FOLLOW_EVERY_S = 0.1
-"""The registry may change more often than it is worth looking through all topics."""
+"""The pause after looking through all topics: the registry may change more often than that is worth."""
 RENEWED_AT_ONCE = 50
-"""Leases: enough that thousands are renewed in time, and few enough that the store serves others meanwhile."""
+"""How many leases are renewed at once: enough to renew thousands in time, few enough to let the store serve others."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class CourierOptions:
 
 
 async def log_alert(kind: str, subject: str, text: str, addresses: Sequence[str]) -> None:
-    """Writes an alert to the log, for couriers that have nobody to send it."""
+    """Write an alert to the log, for couriers that have nowhere to send it."""
     log.warning("alert", extra={"kind": kind, "subject": subject, "addresses": ",".join(addresses)})
 
 
 class Courier:
-    """An async context manager. `draining` ends the taking of jobs before it is left."""
+    """An async context manager. Setting `draining` stops it from taking jobs before it is left."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Courier:
         await self._caller.__aexit__(None, None, None)
 
     async def _finish_work(self) -> None:
-        """Wait for the calls under way, and for the acks that follow them, until the grace is over."""
+        """Wait for the calls under way, and for the acks that follow them, at most `grace_s`."""
         deadline = self._clock.monotonic() + self._options.grace_s
         while self._work and (left := deadline - self._clock.monotonic()) > 0:
             await asyncio.wait(self._work, timeout=left)
@@ -212,7 +212,8 @@ class Courier:
         for address in list(self._lanes):
             if address in self._lanes:
                 await self._close(address)
-        # Lanes that somebody else is closing: what they give back at their end is work.
+        # Another task may be closing lanes, too. A lane that ends may start a give-back, which must begin before the
+        # work is waited for.
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     # --- leases
@@ -222,7 +223,9 @@ class Courier:
         return [*(lane for lane, _ in self._lanes.values()), *self._retired]
 
     async def _renew(self) -> None:
-        """Renew the leases of calls that have run for a third of a lease: a call may take longer than one."""
+        """Renew leases three times in the length of one, because a call may take longer than its lease lasts. Those
+        that are younger than a sixth of that wait for the next round.
+        """
         pause_s = self._options.lease_ms / 3000
         while True:
             await asyncio.sleep(pause_s)
@@ -235,7 +238,7 @@ class Courier:
             ]
             due.sort(key=itemgetter(0))
             for batch in (due[at : at + RENEWED_AT_ONCE] for at in range(0, len(due), RENEWED_AT_ONCE)):
-                # What ended while others were renewed is not asked about.
+                # Calls that ended while other leases were renewed are left out.
                 await asyncio.gather(*(self._extend(lane, lease) for _, lane, lease in batch if lease in lane.running))
 
     async def _extend(self, lane: TopicLane | RemovedTopicLane, lease: Any) -> None:

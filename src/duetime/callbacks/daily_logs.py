@@ -1,11 +1,11 @@
-"""php-delayqueue's four daily logs: a line per request and per notification, so that the two can be compared.
+"""Writes php-delayqueue's four daily logs: a line per request and per notification, so that the two can be compared.
 
     request_20261115.txt   [2026-11-15 09:00:00]p_name=duetime added topic=mail namespace=shop id=17 ...
     notify_20261115.txt    [2026-11-15 09:10:00]p_name=duetime notified topic=mail namespace=shop id=17 status=200 ...
     err_20261115.txt       warnings and errors of all parts
     notice_20261115.txt    everything else
 
-Without a folder there are no lines about single requests and notifications: the journal has them.
+Without a folder no lines are written about single requests and notifications; the journal has them.
 """
 
 import logging
@@ -19,7 +19,7 @@ REQUEST, NOTIFY, ALL = "duetime.request", "duetime.notify", "duetime"
 
 
 class DailyFile(logging.Handler):
-    """Appends lines to `<kind>_<day>.txt`; several processes may, because every line is one write."""
+    """Appends lines to `<kind>_<day>.txt`. Several processes may do so, because every line is one write."""
 
     def __init__(self, folder: Path, kind: str, zone: tzinfo | None) -> None:
         super().__init__(logging.INFO)
@@ -55,7 +55,7 @@ class DailyFile(logging.Handler):
 
 
 def line_of(record: logging.LogRecord, at: datetime) -> str:
-    """The line of the other logs, with this head in place of time, level and logger."""
+    """The same text as in the server's log, with php-delayqueue's head in place of time, level and logger."""
     _, _, _, text = ConsoleFormatter().format(record).split(" ", 3)
     return f"[{at:%Y-%m-%d %H:%M:%S}]p_name=duetime {text}\n"
 
@@ -65,7 +65,7 @@ def _other(record: logging.LogRecord) -> bool:
 
 
 class DailyLogs:
-    """An async context manager: inside it the lines go to the folder; empty: nowhere."""
+    """An async context manager: inside it the lines go to `folder`. If that is empty, no lines are written."""
 
     def __init__(self, folder: str, zone: tzinfo | None) -> None:
         self._folder = Path(folder) if folder else None

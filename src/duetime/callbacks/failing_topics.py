@@ -1,8 +1,8 @@
-"""Topics whose callbacks fail, as problems that last: told once, and once more when a call works again.
+"""Reports topics whose callbacks keep failing, for one alert at the start and one when a call works again.
 
-Each process knows only its own calls, so one that sees failures may say that there is a problem, but only one that saw
-a call work since then (or that nothing is left to call about) may say that it is over. Whoever still counts old
-failures then begins anew, so that the end of a problem in one process is not its beginning in another.
+Each process knows only its own calls. A process that sees failures may report a problem, but only a process that saw a
+call work since then, or that finds no jobs left to call about, may report its end. Then the other processes forget the
+failures that they have counted, so that they do not report the same problem again.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from duetime.errors import DuetimeError
 from duetime.topic import Topic
 
 PREFIX = "callback/"
-"""Of the keys of these problems; no pool's name has a slash, so they are nobody else's."""
+"""The start of the keys of these problems; no pool's name has a slash, so no other problem's key begins with it."""
 AFTER_S = 30.0
-"""A receiver that is restarted fails many calls at once; that is no news."""
+"""How long failures must last: a receiver that restarts fails many calls at once, and that is no problem."""
 COUNT_S = 2.0
 
 
@@ -46,7 +46,7 @@ class Streak:
         self.why = why
 
     def forget(self) -> None:
-        """Count anew."""
+        """Forget the failures so far."""
         self.failures = 0
 
     def is_long(self, failures: int, after_s: float) -> bool:
@@ -57,7 +57,7 @@ Streaks = Mapping[TopicAddress, tuple[Topic, Streak]]
 
 
 class FailingCallbacks:
-    """What the watchdog asks every round. `failures` in a row, over `after_s`, are a problem; 0: never."""
+    """A check for the watchdog. `failures` in a row, over at least `after_s`, are a problem; 0 means never."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class FailingCallbacks:
         return AlertReport(problems, ended)
 
     async def _is_drained(self, address: TopicAddress) -> bool:
-        """Nothing is left to call about. A store that does not answer may have everything."""
+        """Whether the topic's queue has no jobs left to call about; False if the store does not answer."""
         try:
             async with asyncio.timeout(COUNT_S):
                 [counts] = await self._pools.engine(address.pool).store.counts([address.queue])

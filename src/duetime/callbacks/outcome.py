@@ -1,8 +1,9 @@
-"""What an answer means: done, try again later, or give up. Pure rules, php-delayqueue's where it has one.
+"""Judges a callback's answer: the job is done, tried again later, or given up. Pure rules, most are php-delayqueue's.
 
-An answer counts if it is not empty ("" and "0" are). A JSON answer of which the topic's retry condition is true asks
-for a retry. A topic may also demand a 2xx status; otherwise the status says nothing about success. What failed is
-tried again after the schedule's wait, or after the receiver's Retry-After if that is longer, until the cap is passed.
+An answer counts only if it is not empty ("" and "0" are empty). A JSON answer for which the topic's retry condition is
+true asks for a retry. A topic may also demand a 2xx status; otherwise the status says nothing about success. A failed
+job is tried again after the schedule's wait, or after the receiver's Retry-After if that is longer, until the cap is
+passed.
 """
 
 import json
@@ -25,7 +26,7 @@ GONE = 410
 
 @dataclass(frozen=True)
 class CallbackAnswer:
-    """What came back. `error` says why nothing did; `unreachable` if there was not even a connection."""
+    """A receiver's answer. Without one, `error` says why; `unreachable` means that there was not even a connection."""
 
     status: int = 0
     body: bytes = b""
@@ -36,7 +37,7 @@ class CallbackAnswer:
 
     @property
     def is_empty(self) -> bool:
-        """PHP's notion."""
+        """Whether PHP calls the body empty."""
         return self.body in (b"", b"0")
 
 
@@ -58,7 +59,7 @@ def judge(topic: Topic, condition: Condition, answer: CallbackAnswer) -> Verdict
 
 
 def _asks_for_retry(condition: Condition, body: bytes) -> bool:
-    """Only a JSON object or list is looked at."""
+    """Whether the condition is true of the answer; any answer but a JSON object or list asks for no retry."""
     if body.lstrip()[:1] not in (b"{", b"["):
         return False
     try:
@@ -71,12 +72,12 @@ def _decode(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except msgspec.ValidationError:
-        # A number beyond 64 bits, or beyond what a float holds: PHP reads on, and so do we.
+        # The answer has a number that is too large for msgspec. PHP reads it as a float, and so do we.
         return json.loads(body, parse_int=float)
 
 
 def retry_delay_ms(topic: Topic, verdict: Verdict, number: int, answer: CallbackAnswer, *, now_ms: int) -> int | None:
-    """How long until the retry after retry `number` (0: after the first attempt) failed; None: that was the last."""
+    """The wait before the next retry, after retry `number` failed (0: the first attempt); None after the last one."""
     endless = topic.lift_cap and verdict is Verdict.CONDITION
     if number > topic.cap and not endless:
         return None
@@ -100,7 +101,7 @@ def retry_after_s(answer: CallbackAnswer, *, now_ms: int) -> int:
 
 
 def describe(verdict: Verdict, answer: CallbackAnswer) -> str:
-    """The last response in words, for the dead letter and the log."""
+    """The answer in words, for the job's error, the dead letter and alerts."""
     if answer.error:
         return answer.error
     text = answer.body[:MAX_SHOWN].decode(errors="replace")

@@ -1,9 +1,9 @@
-"""What is sent: one job of a topic as an HTTP request.
+"""Writes one job of a topic as an HTTP request.
 
-The fields of the body's top level go into the query (GET) or a form (POST), or the whole body goes as JSON; topic and
-id are not sent. php-delayqueue's own fields come along: `notify_time` (when it is due), `dq_set_time` (when it was
-added) and, from the first retry on, `exp_notify_nums` (the number of this retry). A body that is not a JSON object is
-one field called `body`, or `body_b64` if it is not text either.
+The fields of the body's top level go into the query (GET), a form (POST) or a JSON object (JSON); topic and id are not
+sent. php-delayqueue's own fields are added: `notify_time` (when the job is due), `dq_set_time` (when it was added)
+and, from the first retry on, `exp_notify_nums` (the number of this retry). A body that is not a JSON object becomes
+one field called `body`, or `body_b64` if it is not text either; with JSON, a text is the whole body of the request.
 """
 
 import re
@@ -31,7 +31,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class CallbackRequest(NamedTuple):
-    """A request, complete but for what differs from call to call."""
+    """A request without the headers that the caller adds: those of every call, and the signature."""
 
     method: str
     url: str
@@ -42,8 +42,8 @@ class CallbackRequest(NamedTuple):
 def retries_of(delivery: Delivery) -> int:
     """How many retries there were, this one included; 0 for the first attempt.
 
-    The number travels in the error that the last release left, because neither a crash nor a give-back may count as a
-    retry. Where somebody else released the job, the tries that were used stand in for it.
+    The number stands in the error that the last release left, because neither a crash nor a give-back may count as a
+    retry. If another consumer released the job, the number is taken from its used tries.
     """
     if not delivery.error:
         return 0
@@ -52,12 +52,12 @@ def retries_of(delivery: Delivery) -> int:
 
 
 def retry_error(number: int, reason: str) -> str:
-    """The error to leave for `retries_of`."""
+    """The error to release a job with, from which `retries_of` reads the number."""
     return f"retry {number}: {reason}"
 
 
 def clock_text(at_ms: int, zone: tzinfo | None) -> str:
-    """`2026-11-15 09:00:00`, without a zone; in the server's if none is set."""
+    """`2026-11-15 09:00:00`, without the name of a zone; in the server's zone if `zone` is None."""
     return _second_text(at_ms // 1000, zone)
 
 
@@ -67,7 +67,7 @@ def _second_text(second: int, zone: tzinfo | None) -> str:
 
 
 def fields_of(body: bytes) -> dict[str, Any] | None:
-    """The top level of a body that is a JSON object, else None."""
+    """The fields of a body that is a JSON object, else None."""
     if not body.lstrip().startswith(b"{"):
         return None
     try:
@@ -89,7 +89,7 @@ def write_request(topic: Topic, delivery: Delivery, zone: tzinfo | None) -> Call
 
 
 def compose(topic: Topic, fields: Mapping[str, Any]) -> CallbackRequest:
-    """The request for these fields."""
+    """The request that carries these fields."""
     match topic.method:
         case Method.GET:
             return CallbackRequest("GET", _with_query(topic.callback, _flat(fields)), {})
@@ -105,7 +105,7 @@ def _opaque(topic: Topic, body: bytes) -> CallbackRequest:
     except UnicodeDecodeError:
         return compose(topic, {"body_b64": b64encode(body).decode()})
     if topic.method is Method.JSON:
-        # Valid JSON goes as it is, so a receiver of JSON never gets anything else.
+        # Valid JSON is sent as it is and other text as a JSON string, so the receiver always gets JSON.
         return CallbackRequest(
             "POST", topic.callback, {"content-type": JSON}, text if _is_json(body) else _quoted(text)
         )
@@ -129,14 +129,12 @@ def _flat(fields: Mapping[str, Any]) -> str:
 
 
 def _quoted_plus(text: str) -> str:
-    """As PHP's urlencode. Most names and many values need no quoting, which is slow to find out character by
-    character.
-    """
+    """As PHP's urlencode. Most names and many values need no quoting, which the pattern finds out quickly."""
     return text if _PLAIN.fullmatch(text) else quote_plus(text)
 
 
 def _field(value: object) -> str:
-    """As PHP writes it into a form; what is nested goes as JSON instead of being lost."""
+    """A value as PHP writes it into a form; nested values are written as JSON, so that they are not lost."""
     match value:
         case str():
             return value

@@ -1,4 +1,4 @@
-"""One sample call of a topic, to see what its receiver would get and what it answers. Nothing is stored or counted."""
+"""Makes one sample call of a topic, to show what its receiver gets and answers. Nothing is stored or counted."""
 
 from datetime import tzinfo
 
@@ -20,7 +20,7 @@ SAMPLE_BODY = b'{"sample":"1"}'
 
 
 class Sample(Struct, frozen=True):
-    """The request, the answer, and what would come of it."""
+    """The request, the answer, and how the courier would judge it."""
 
     request: CallbackRequest
     headers: dict[str, str]
@@ -32,7 +32,7 @@ class Sample(Struct, frozen=True):
 async def call_sample(
     topic: Topic, address: TopicAddress, targets: AllowedTargets, *, body: bytes = b"", zone: tzinfo | None = None
 ) -> Sample:
-    """One call, without the quick repeats."""
+    """Make one call, without the quick repeats of a real attempt."""
     now_ms = SystemClock().now_ms()
     delivery = Delivery(
         Lease(address.queue, SAMPLE_ID, now_ms, 1), body or SAMPLE_BODY, now_ms, now_ms, topic.priority, 0, 1

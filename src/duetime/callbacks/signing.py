@@ -1,6 +1,7 @@
-"""Signatures of callbacks by Standard Webhooks: three headers, and not a byte of the body changed.
+"""Signs callbacks as Standard Webhooks says: with three headers; the body is not changed.
 
-A topic without a secret sends none of them. While a secret is being changed both sign, so a receiver accepts either.
+A topic without a secret sends none of them. While a secret is being changed, both the old and the new one sign, so
+that a receiver with either accepts the call.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,9 @@ from standardwebhooks import Webhook
 
 
 def signed_headers(secrets: Sequence[str], job_id: str, body: str, *, now_ms: int) -> Mapping[str, str]:
-    """Empty without a secret. The timestamp is of this call, so that a retry is not refused as too old."""
+    """The headers of one attempt, empty without a secret. The timestamp is the attempt's own, so that a receiver does
+    not refuse a retry as too old.
+    """
     if not secrets:
         return {}
     second = now_ms // 1000

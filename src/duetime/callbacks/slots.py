@@ -1,8 +1,8 @@
-"""Room for a bounded number of calls, shared by many topics in the shares of their priorities.
+"""Slots for a bounded number of calls, which many topics share by their priorities.
 
-Whoever wants slots gets what is free, at least one, or waits. Waiting topics are served by a wheel over priorities,
-5 : 3 : 2, and first come first served within one; a priority nobody waits for passes its turn on. A topic holds slots
-only while it calls, so one that is slow or quiet takes nothing from the others.
+A topic that wants slots gets those that are free, at least one, or waits. Waiting topics are served by a wheel over
+priorities, 5 : 3 : 2, and first come first served within one; a priority that nobody waits for passes its turn on. A
+topic holds slots only while it calls, so a topic without jobs holds none.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Slots:
         self._lines: dict[Priority, deque[tuple[int, asyncio.Future[int]]]] = {one: deque() for one in Priority}
 
     async def take(self, wanted: int, priority: Priority) -> int:
-        """1 to `wanted` slots. A cancelled wait takes none."""
+        """Wait for 1 to `wanted` slots; answers how many were taken. A cancelled wait takes none."""
         free = self.capacity - self.used
         if free > 0 and not any(self._lines.values()):
             return self._grant(min(free, wanted))
@@ -31,13 +31,13 @@ class Slots:
         try:
             return await granted
         except asyncio.CancelledError:
-            # The grant may have come in the same instant as the cancellation.
+            # The slots may have been granted at the same moment as the cancellation.
             if granted.done() and not granted.cancelled():
                 self.put_back(granted.result())
             raise
 
     def take_free(self, wanted: int) -> int:
-        """What is free now and nobody waits for, 0 to `wanted` slots."""
+        """Take 0 to `wanted` slots that are free now, none if others wait; answers how many."""
         if wanted <= 0 or any(self._lines.values()):
             return 0
         return self._grant(min(max(self.capacity - self.used, 0), wanted))
@@ -55,7 +55,7 @@ class Slots:
         while self.used < self.capacity and (line := self._next_line()) is not None:
             wanted, granted = line.popleft()
             if not granted.done():
-                # With others waiting too, everybody gets one; alone, as many as there are.
+                # While others wait, too, each gets one slot; the last one gets as many as are free.
                 alone = not any(self._lines.values())
                 granted.set_result(self._grant(min(wanted, self.capacity - self.used) if alone else 1))
 

@@ -1,8 +1,9 @@
-"""Where callbacks may go: no address of our own networks unless it is allowed by name.
+"""Checks where callbacks may go: only to public addresses, unless `callback_allow` names the network.
 
-A callback URL is written by whoever may edit topics, so it must not reach what only this machine can reach: loopback,
-private and link-local networks, metadata services. The check is made on the addresses that a name resolves to, and
-the connection goes to the very addresses that were checked, so a name that changes its mind in between gains nothing.
+Everybody who may edit topics chooses callback URLs, so a URL must not lead to hosts that only this machine can reach:
+loopback, private and link-local networks, metadata services. The check is made on the addresses that a name resolves
+to, and the connection goes to the very addresses that were checked, so a name that resolves to another address a
+moment later gains nothing.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 MAX_REMEMBERED = 10_000
-"""Hosts that need no second look."""
+"""How many hosts that passed the check are remembered."""
 
 _NAT64 = ip_network("64:ff9b::/96")
 
@@ -26,7 +27,7 @@ class ForbiddenTarget(OSError):
 
 
 def read_networks(text: str) -> tuple[Network, ...]:
-    """`127.0.0.0/8, ::1, 10.1.0.0/16`. Raises InvalidSettings."""
+    """The networks in a text such as `127.0.0.0/8, ::1, 10.1.0.0/16`. Raises InvalidSettings."""
     try:
         return tuple(ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
     except ValueError as error:
@@ -46,7 +47,7 @@ class AllowedTargets:
             return
         if not is_host(host):
             raise ForbiddenTarget(f"the callback leads to {host!r}, which is neither a name nor an address")
-        with suppress(ValueError):  # a name, which is checked when it is resolved
+        with suppress(ValueError):  # not an address but a name
             self.check_address(ip_address(host.strip("[]").partition("%")[0]))
         if len(self._fine) >= MAX_REMEMBERED:
             self._fine.clear()
@@ -66,7 +67,7 @@ class AllowedTargets:
 
 
 def _embedded(address: Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 one leads to."""
+    """The IPv4 address that an IPv6 address contains and leads to, None for any other address."""
     if not isinstance(address, IPv6Address):
         return None
     if address in _NAT64:

@@ -1,8 +1,9 @@
-"""What doors do with the jobs of topics: add, look at and remove them by topic and id.
+"""Adds, shows and removes the jobs of topics by topic and id, for the doors.
 
-These are php-delayqueue's three commands without their wire. A job that is added takes its delay, priority and tries
-from its topic; adding it again under the same id replaces it. Every request leaves a line in the log
-`duetime.request`, every callback one in `duetime.notify`, with the same fields, so that the two can be compared.
+These are php-delayqueue's three commands without its protocol. A job takes its delay and priority from its topic, and
+its tries are unlimited, because the topic's cap ends them; adding it again under the same id replaces it. Every
+request writes a line to the log `duetime.request`, every callback one to `duetime.notify`; both name topic, namespace
+and id, so that the two can be compared.
 """
 
 import logging
@@ -26,11 +27,11 @@ request_log = logging.getLogger("duetime.request")
 UNLIMITED = 0
 
 Body = Mapping[str, Any] | bytes
-"""Fields, or bytes that may be the JSON of some."""
+"""Fields, or bytes, which may be a JSON object with fields."""
 
 
 class TopicJobs:
-    """`zone` is that of times without one; None is the server's own."""
+    """`zone` is the time zone of times that name none; None stands for the server's own."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class TopicJobs:
         fix_time: str = "",
         due_at: int | None = None,
     ) -> Moved:
-        """Accepted, or replaced where the id was taken. Due at `fix_time` (`Y-m-d H:i:s`) or `due_at`, else after the
-        topic's delay.
+        """Add a job, or replace the one with this id. It is due at `fix_time` (`Y-m-d H:i:s`) or `due_at`, else after
+        the topic's delay.
 
         Raises TopicNotFound, TopicOffline, InvalidTime and what a push raises.
         """
@@ -84,7 +85,7 @@ class TopicJobs:
         return NewJob(job_id, kept, delay_ms=delay_ms, due_at=at, tries=UNLIMITED, priority=topic.priority)
 
     async def get(self, address: TopicAddress, job_id: str) -> bytes:
-        """The body as kept, also while the topic is offline. Raises JobNotFound."""
+        """The body as it is stored, also while the topic is offline. Raises JobNotFound."""
         try:
             [job] = await self._engine(address.pool).store.get(address.queue, [check_id(job_id)])
             if job is None:
@@ -96,7 +97,7 @@ class TopicJobs:
         return job.body
 
     async def delete(self, address: TopicAddress, job_id: str) -> Moved:
-        """Remove a job, wherever it is, also while the topic is offline. Raises JobNotFound."""
+        """Remove a job in any state, also while the topic is offline. Raises JobNotFound."""
         try:
             [moved] = await self._engine(address.pool).cancel(address.queue, [job_id])
             if moved is None:

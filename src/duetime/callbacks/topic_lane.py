@@ -1,8 +1,9 @@
-"""One topic's way to its receiver: waits for jobs, takes room for them, calls, and settles what came of it.
+"""Delivers the jobs of one topic: a lane waits for jobs, takes slots for them, calls the receiver, and settles them.
 
-A lane parks at its queue without holding any room. When a job arrives it takes slots (of its topic, its host, the
-process) for it and for whatever else is ready, and parks again when the queue is dry; so a topic that is slow or broken
-fills its own limits and nobody else's. Jobs are acked only after their callback succeeded, many at a time.
+A lane waits at its queue without holding slots. When a job arrives, the lane takes slots (of its topic, its host, the
+process) for it and for the other ready jobs, and waits again when no more are ready; so a topic that is slow or broken
+fills its own limits and leaves room for the others. Jobs are acked only after their callback succeeded, many at a
+time.
 """
 
 import asyncio
@@ -35,12 +36,12 @@ notify_log = logging.getLogger("duetime.notify")
 
 PARK_MS = 600_000
 AT_ONCE = 100
-"""Jobs in one reserve."""
+"""How many jobs one reserve takes at most."""
 ACK_TRIES = 6
 HALT_S = 5.0
 
 Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
-"""(kind, subject, text, addresses). The kind has the topic's address in it: others may have the same name."""
+"""(kind, subject, text, addresses). The kind holds the topic's address, because other topics may share its name."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,14 @@ class LaneTools:
 
 
 class TopicLane:
-    """Delivers the jobs of one topic. `set_topic` may replace the topic meanwhile; running calls end by the old one."""
+    """Delivers the jobs of one topic. `set_topic` may replace the topic; calls under way keep to the old one, but the
+    new retry condition judges their answers.
+    """
 
     def __init__(self, address: TopicAddress, topic: Topic, tools: LaneTools) -> None:
         self.address = address
         self.running: dict[Lease, float] = {}
-        """Leases in our hands, and when they were last renewed."""
+        """The leases that this lane holds, and when each was taken or last renewed."""
         self.streak = Streak()
         self._tools = tools
         self._in_flight = 0
@@ -85,7 +88,7 @@ class TopicLane:
         self.set_topic(topic)
 
     def set_topic(self, topic: Topic) -> None:
-        """An edit may have mended what calls failed for, so it ends the wait that followed them."""
+        """Use an edited topic. A pause after failed calls ends, because the edit may have mended their cause."""
         self.topic = topic
         self._breaker = Breaker(self._tools.clock.monotonic)
         self._edited.set()
@@ -112,8 +115,8 @@ class TopicLane:
             keeping.cancel()
 
     async def _keep_queue(self) -> None:
-        """The topic's counts are its queue's totals, so the queue must not be forgotten. Adding the topic has told the
-        store so, unless a part of the store was down, or the release that added it did not know of totals.
+        """Mark the topic's queue as kept, because its totals are the topic's counts. Adding the topic does this, too,
+        unless a part of the store was down, or an older release without totals added it.
         """
         outage = Outage()
         while True:
@@ -129,14 +132,14 @@ class TopicLane:
             await asyncio.sleep(outage.pause_s)
 
     async def _round(self) -> None:
-        """Wait for a job, then deliver for as long as there are any."""
+        """Wait for a job, then deliver until no more are ready."""
         await self._until_allowed()
         engine = self._tools.engine(self.address.pool)
         found = await engine.reserve([self.address.queue], limit=1, ttr_ms=self._tools.lease_ms, wait_ms=PARK_MS)
         if not found:
             return
         [first] = found
-        # Room may be scarce for longer than a lease lasts, so this one is renewed while it waits.
+        # The wait for a slot may be longer than a lease, so the lease is among those that are renewed.
         self.running[first.lease] = self._tools.clock.monotonic()
         try:
             await self._until_allowed()
@@ -148,13 +151,13 @@ class TopicLane:
         if first.lease in self.running:
             self._start(found, host)
         else:
-            # It was removed while it waited, or is somebody else's by now.
+            # The lease was lost during the wait: the job was removed, or another consumer has it.
             self._put_back(1, host)
         while await self._fill(engine):
             pass
 
     async def _fill(self, engine: Engine) -> bool:
-        """Deliver what is ready, as much as there is room for; False when the queue is dry."""
+        """Deliver as many ready jobs as there are slots for; False if fewer were ready."""
         wanted = await self._until_allowed()
         granted, host = await self._take(wanted)
         try:
@@ -189,8 +192,8 @@ class TopicLane:
         return max(self._next_start - self._tools.clock.monotonic(), 0.0) if self.topic.rate else 0.0
 
     async def _take(self, wanted: int) -> tuple[int, LaneHost]:
-        """Room in the process and at the host, 1 to `wanted` slots. Whoever waits for one holds at most one of the
-        other.
+        """Take 1 to `wanted` slots, of the process and of the host alike. A lane that waits for slots of the process
+        holds only one of its host meanwhile.
         """
         host = self._host
         await host.slots.take(1, self.topic.priority)
@@ -212,7 +215,7 @@ class TopicLane:
         self._freed.set()
 
     def _start(self, found: Sequence[Delivery], host: LaneHost) -> None:
-        """`host` is where their room was taken; the topic may have moved since."""
+        """Start the calls. `host` is where their slots were taken; the topic may have got another host since."""
         now = self._tools.clock.monotonic()
         if self.topic.rate:
             self._next_start = max(self._next_start, now) + len(found) / self.topic.rate
@@ -225,8 +228,8 @@ class TopicLane:
     # --- one delivery
 
     async def _deliver(self, delivery: Delivery, topic: Topic, host: LaneHost) -> None:
-        """Whatever happens, the lease does not stay with us, where it would be renewed for ever: it is acked, released,
-        or left to lapse. Only one that is cancelled stays; whoever cancels gives it back.
+        """Whatever happens, the lease does not stay in `running`, where it would be renewed for ever: it is acked,
+        released, or left to lapse. Only the lease of a cancelled delivery stays; the courier gives it back.
         """
         about = {"topic": self.address.key, "id": delivery.lease.id}
         try:
@@ -237,7 +240,7 @@ class TopicLane:
         except DuetimeError as error:
             log.warning("not_settled", extra={**about, "error": error.message})
         except Exception as error:
-            # A fault of ours is an attempt that failed, so that there is an end to it and somebody hears of it.
+            # A fault of our own counts as a failed attempt, so that the job ends at the cap and an alert is sent.
             log.exception("delivery_broke", extra=about)
             try:
                 await self._settle_fault(delivery, topic, f"the delivery broke: {type(error).__name__}: {error}")
@@ -246,7 +249,7 @@ class TopicLane:
         self.running.pop(delivery.lease, None)
 
     async def _attempt(self, delivery: Delivery, topic: Topic, host: LaneHost) -> bool:
-        """Call and settle what failed. True: it succeeded, and its lease is among those to be acked."""
+        """Call, and settle a failure. True: the call succeeded, and its lease is among those to be acked."""
         try:
             request = write_request(topic, delivery, self._tools.zone)
             answer = await self._call(request, delivery.lease, topic)
@@ -278,7 +281,7 @@ class TopicLane:
         )
 
     def _tell_breakers(self, answer: CallbackAnswer, host: LaneHost) -> None:
-        """An answer of whatever kind shows that the receiver lives; only silence counts against it."""
+        """Any answer shows that the receiver lives; only a call without an answer counts as a failure."""
         if not answer.error:
             host.breaker.succeeded()
             self._breaker.succeeded()
@@ -316,14 +319,14 @@ class TopicLane:
             self._tools.spawn(self._finish_all())
 
     async def _finish_all(self) -> None:
-        """Ack what succeeded; what succeeds meanwhile goes into the next round."""
+        """Ack the jobs that succeeded; those that succeed meanwhile go into the next round."""
         try:
             while self._done:
                 batch, self._done = self._done, []
                 try:
                     await self._ack(batch)
                 except Exception:
-                    # Their leases lapse; those that succeeded meanwhile must not wait for the next success.
+                    # These leases lapse. The jobs that succeeded meanwhile must be acked without waiting for another.
                     log.exception("not_acked", extra={"topic": self.address.key, "jobs": len(batch)})
                 finally:
                     for lease in batch:
@@ -360,7 +363,7 @@ class TopicLane:
     ) -> None:
         engine = self._tools.engine(self.address.pool)
         if answer.status == GONE:
-            # Every process hears of the halt within a second; this lane waits for it.
+            # The halt reaches every process within a second; until then this lane makes no calls.
             self._breaker.hold(HALT_S)
             await self._tools.halt(self.address, "the receiver answered 410 Gone")
             await engine.give_back(delivery.lease)
@@ -382,7 +385,7 @@ class TopicLane:
     async def _retry(
         self, delivery: Delivery, topic: Topic, why: str, delay_ms: int | None, request: CallbackRequest | None
     ) -> None:
-        """Release it for its next attempt, or kill it after the last (None)."""
+        """Release the job for its next attempt, or kill it if this was the last (`delay_ms` is None)."""
         engine = self._tools.engine(self.address.pool)
         number = retries_of(delivery)
         gave_up = f"gave up after {number + 1} attempts: {why}"
@@ -410,7 +413,7 @@ class TopicLane:
 
 
 class RemovedTopicLane:
-    """What is left of a removed topic: its jobs go to the dead letters as they fall due."""
+    """Sends the jobs of a removed topic to the dead letters as they fall due; after the last it deletes the record."""
 
     def __init__(self, address: TopicAddress, topic: Topic, tools: LaneTools, topics: TopicRegistry) -> None:
         self.address = address
@@ -438,14 +441,14 @@ class RemovedTopicLane:
             await engine.configure(self.address.queue, RulesChange(kept=False))
             await self._topics.forget(self.address)
             if await self._topics.exists(self.address):
-                # It was added again meanwhile, and its queue is kept again.
+                # The topic was added again meanwhile, so its queue must be kept again.
                 await engine.configure(self.address.queue, RulesChange(kept=True))
             return True
         found = await engine.reserve(
             [self.address.queue], limit=AT_ONCE, ttr_ms=self._tools.lease_ms, wait_ms=min(PARK_MS, 60_000)
         )
         if found and await self._topics.exists(self.address):
-            # It was added again a moment ago, which this process will hear of; its jobs are to be delivered.
+            # The topic was added again; as soon as this process learns that, a TopicLane delivers its jobs.
             await _give_back(engine, found)
             return True
         for delivery in found:
@@ -463,5 +466,5 @@ async def _give_back(engine: Engine, found: Sequence[Delivery]) -> None:
 
 
 def delivers(topic: Topic) -> bool:
-    """Offline only refuses new jobs; a halt stops deliveries."""
+    """Whether the topic's jobs are delivered. Being offline only refuses new jobs; a halt stops deliveries."""
     return not topic.halted

@@ -36,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TopicAddress(NamedTuple):
-    """The pool and the queue of a topic. `key` is its name in the registry; no part of that can hold a slash."""
+    """The pool and the queue of a topic. `key` is the record's key, pool/namespace/name; no part can hold a slash."""
 
     pool: str
     queue: Queue
@@ -65,12 +65,12 @@ class TopicRegistry:
     # --- for doors and the courier
 
     async def find(self, address: TopicAddress) -> Topic:
-        """From the copy of the registry if there is one. Raises TopicNotFound."""
+        """The topic, from the copy of the registry if there is one. Raises TopicNotFound."""
         if self._registry_copy is None:
             return await self.get(address)
         record = self._registry_copy.get(KIND, address.key)
         if record is None:
-            # It may have been made by another process a moment ago.
+            # Another process may have added the topic a moment ago.
             await self._registry_copy.refresh()
             record = self._registry_copy.get(KIND, address.key)
             if record is None:
@@ -85,7 +85,7 @@ class TopicRegistry:
         return {TopicAddress.of_key(record.key): self._read(record) for record in records}
 
     def _read(self, record: Record) -> Topic:
-        """Decoded once per version of a record."""
+        """The topic of a record, which is decoded once per version."""
         known = self._decoded.get(record.key)
         if known is None or known[0] != record.version:
             known = self._decoded[record.key] = record.version, _decode(record.value)
@@ -102,13 +102,13 @@ class TopicRegistry:
         return await self._registry().get(KIND, address.key) is not None
 
     async def list_topics(self, pool: str, namespace: str, kind: str = KIND) -> list[Topic]:
-        """Sorted by key. REMOVED_KIND lists those that were removed and have jobs left."""
+        """The topics of a namespace, sorted by key. REMOVED_KIND lists those that were removed and have jobs left."""
         prefix = f"{pool}/{namespace}/"
         records = await self._registry().list_records(kind)
         return [_decode(record.value) for record in records if record.key.startswith(prefix)]
 
     async def add(self, address: TopicAddress, topic: Topic) -> Topic:
-        """Make a topic; `secret` may be "new". Raises TopicExists, and what `check_topic` raises."""
+        """Add a topic; the secret "new" makes one. Raises TopicExists, and what `check_topic` raises."""
         topic = structs.replace(check_topic(topic), key=address.queue.name, secret=_secret(topic.secret))
         registry = self._registry()
         if await registry.get(KIND, address.key):
@@ -125,7 +125,7 @@ class TopicRegistry:
         return topic
 
     async def edit(self, address: TopicAddress, change: Mapping[str, Any]) -> Topic:
-        """`change` holds new values by the names of a topic's fields; the secret "" ends signing, "new" draws one.
+        """`change` holds new values by the names of a topic's fields; the secret "" ends signing, "new" makes one.
 
         Raises TopicNotFound, and what `check_topic` raises.
         """
@@ -140,7 +140,7 @@ class TopicRegistry:
         return await self._write(address, apply)
 
     async def _check_channels(self, addresses: Sequence[str]) -> None:
-        """A wrong name would be noticed when something else is wrong."""
+        """Refuse unknown names of channels; otherwise the mistake would show only when an alert is lost."""
         if names := [address for address in addresses if not is_mail(address)]:
             known = read_settings(await self._registry().get(SETTINGS, KEY)).channels
             for name in names:
@@ -157,7 +157,7 @@ class TopicRegistry:
         return structs.replace(topic, secret=secret, old_secret=topic.secret, old_secret_until=until)
 
     async def set_status(self, address: TopicAddress, status: Status, *, halted: str = "") -> Topic:
-        """Online also ends a halt. Raises TopicNotFound."""
+        """Set the status and the reason of a halt; without a reason, a halt ends. Raises TopicNotFound."""
         return await self._write(address, lambda topic: structs.replace(topic, status=status, halted=halted))
 
     async def _write(self, address: TopicAddress, apply: Callable[[Topic], Topic]) -> Topic:
@@ -180,7 +180,7 @@ class TopicRegistry:
         return topic
 
     async def forget(self, address: TopicAddress) -> None:
-        """Delete what is left of a removed topic, after its last job is gone."""
+        """Delete the record of a removed topic, after its last job is gone."""
         await self._registry().delete(REMOVED_KIND, address.key)
 
     async def _record(self, address: TopicAddress) -> Record:
@@ -195,7 +195,7 @@ class TopicRegistry:
 
 
 def secrets_of(topic: Topic, now_ms: int) -> Sequence[str]:
-    """The secrets that sign now, the present one first."""
+    """The secrets that sign now, the current one first."""
     if topic.old_secret and now_ms < topic.old_secret_until:
         return (topic.secret, topic.old_secret)
     return (topic.secret,) if topic.secret else ()

@@ -1,7 +1,7 @@
 """Topics as the API and the SDK show them: the one place where records, totals and samples become messages.
 
 The native door calls it for a pool of the server, the SDK for a store that it opened itself. The counts of a topic are
-the totals of its queue, which the store keeps in the steps that move jobs: they are exact whatever dies.
+the totals of its queue. The store keeps them in the same steps that move jobs, so they stay exact if a process dies.
 """
 
 import logging
@@ -39,7 +39,7 @@ SHOWN_AS_KEPT = (set(Topic.__struct_fields__) & set(TopicOut.__struct_fields__))
 
 
 class TopicService:
-    """`targets` is where sample calls may go; `zone` that of times without one."""
+    """`targets` says where sample calls may go; `zone` is the time zone of times that name none."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TopicService:
 
     @classmethod
     def of_engine(cls, engine: Engine) -> "TopicService":
-        """For a store that is used without a server: its one pool is called default."""
+        """For a store that is used without a server: it is the pool `default`, and its registry holds the topics."""
         return cls(lambda: engine.store.registry, lambda _: engine)
 
     async def list_topics(self, pool: str, namespace: str) -> list[TopicOut]:
@@ -67,8 +67,8 @@ class TopicService:
         return [topic_out(namespace, topic, one) for topic, one in zip(topics, totals, strict=True)]
 
     async def counters(self, pool: str, namespace: str) -> CountersOut:
-        """Of all topics of a namespace, by php-delayqueue's names, and their sums; removed ones are among them while
-        they have jobs. Raises StoreUnavailable.
+        """The counts of all topics of a namespace by php-delayqueue's names, and their sums. Removed topics are
+        included while they have jobs. Raises StoreUnavailable.
         """
         removed, present = [await self.topics.list_topics(pool, namespace, kind) for kind in (REMOVED_KIND, KIND)]
         topics = sorted({topic.key: topic for topic in (*removed, *present)}.values(), key=lambda topic: topic.id)
@@ -91,7 +91,7 @@ class TopicService:
         return await self._show(address, await self.topics.get(address))
 
     async def add(self, address: TopicAddress, topic: Topic) -> TopicOut:
-        """With its secret, if it has one."""
+        """Add a topic; the answer shows its secret, if it has one."""
         added = await self.topics.add(address, topic)
         try:
             await self._engine(address.pool).configure(address.queue, RulesChange(kept=True))
@@ -102,7 +102,7 @@ class TopicService:
         return await self._show(address, added, secret=added.secret)
 
     async def edit(self, address: TopicAddress, change: Mapping[str, Any]) -> TopicOut:
-        """With its secret, if that was changed."""
+        """Edit a topic; the answer shows its secret, if that was changed."""
         topic = await self.topics.edit(address, change)
         return await self._show(address, topic, secret=topic.secret if "secret" in change else "")
 
@@ -110,7 +110,7 @@ class TopicService:
         return await self._show(address, await self.topics.set_status(address, status))
 
     async def remove(self, address: TopicAddress) -> TopicOut:
-        """Removes the topic and shows it as it was."""
+        """Remove the topic; the answer shows it as it was."""
         return await self._show(address, await self.topics.remove(address))
 
     async def add_job(
@@ -119,8 +119,8 @@ class TopicService:
         return await self.jobs.add(address, job_id, body, fix_time=fix_time, due_at=due_at)
 
     async def sample(self, address: TopicAddress, body: bytes = b"") -> SampleOut:
-        """Call once, and tell what was sent and what came back."""
-        # Imported late: only the server's extra brings the HTTP client, and an SDK without it can do all the rest.
+        """Call the topic's callback once; answers the request and the answer."""
+        # Imported late: only the server's extra installs the HTTP client, and an SDK without it can do all the rest.
         from duetime.callbacks.sample import call_sample  # noqa: PLC0415
 
         topic = await self.topics.get(address)
@@ -140,7 +140,7 @@ class TopicService:
         return topic_out(address.queue.namespace, topic, totals, secret=secret)
 
     async def _known_totals(self, pool: str, queues: Sequence[Queue]) -> Sequence[QueueTotals | None]:
-        """None while the pool does not answer: a topic can be seen and changed all the same."""
+        """None for each queue while the pool does not answer, so that its topics can still be shown and changed."""
         try:
             return await self._totals(pool, queues)
         except DuetimeError as error:
@@ -174,7 +174,7 @@ def topic_out(namespace: str, topic: Topic, totals: QueueTotals | None, *, secre
 
 
 def _counts_out(totals: Totals) -> TopicCountsOut:
-    """A callback that is to be repeated is a release, the last one that fails makes a dead letter."""
+    """Failed callbacks are the releases (those that are repeated) and the dead letters (those that failed last)."""
     return TopicCountsOut(
         written=totals.accepted,
         notified=totals.acked,
@@ -195,7 +195,7 @@ def _sum_of(counts: Iterable[TopicCountsOut]) -> TopicCountsOut:
 
 
 def stat_keys(topic_id: int, running: TopicCountsOut, days: Mapping[str, TopicCountsOut]) -> dict[str, int]:
-    """php-delayqueue's own names for a topic's counters, as its scripts know them."""
+    """A topic's counters by the names that php-delayqueue's scripts know; `total_notfiy` is its own spelling."""
     keys = {
         f"{topic_id}:total_write": running.written,
         f"{topic_id}:total_notfiy": running.notified,
