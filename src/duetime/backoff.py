@@ -1,8 +1,8 @@
-"""How long to wait before the next try.
+"""Backoff policies: how long to wait before the next try.
 
-A policy is data with one function: `delay_ms(failures)` for the n-th failure (from 1). Policies are frozen, so they
-travel in settings and payloads. `parse` reads the text form that settings and the CLI use. `Outage` counts the failures
-of whatever is tried again and again, for every loop that outlives its store.
+A policy is data with one function: `delay_ms(failures)` is the wait after the n-th failure (from 1). Policies are
+frozen, so they can be shared and compared. `parse` reads the text form that topics and tasks use. `Outage` counts
+failures in a row, for loops that go on while their store is down.
 """
 
 import random
@@ -16,7 +16,7 @@ from duetime.errors import InvalidRequest
 MINUTE_MS = 60_000
 
 chance = random.SystemRandom().random
-"""A random number from 0 to 1. Not from `random` itself: its state belongs to the program that uses the library."""
+"""A random number from 0 to 1, without the shared generator of `random`, which belongs to the user's program."""
 
 
 class Backoff(Protocol):
@@ -56,7 +56,7 @@ class Exponential:
     chance: Callable[[], float] = chance
 
     def delay_ms(self, failures: int) -> int:
-        # 1023 doublings overflow a float; long before that the cap holds.
+        # A float overflows after 1023 doublings; the cap is reached long before that.
         wait = min(self.base_ms * self.factor ** min(failures - 1, 500), self.cap_ms)
         return round(wait * (1 - self.jitter * self.chance()))
 
@@ -70,18 +70,18 @@ class OddMinutes:
 
 
 OUTAGE = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
-"""The policy of loops and calls that a store outage interrupts: they go on at most two seconds after it ends."""
+"""For loops and calls that a store outage interrupts: they go on at most two seconds after it ends."""
 
 
 class Outage:
-    """Failures in a row of one thing that is tried again until it works."""
+    """Counts the failures in a row of one action that is tried again until it works."""
 
     def __init__(self, policy: Backoff = OUTAGE) -> None:
         self._policy = policy
         self.failures = 0
 
     def failed(self) -> bool:
-        """Count one more failure. True for the first in a row: the log has one line per outage."""
+        """Count one more failure. True for the first in a row, so that the log gets one line per outage."""
         self.failures += 1
         return self.failures == 1
 
@@ -97,7 +97,7 @@ class Outage:
 
 
 def parse(text: Duration) -> Backoff:
-    """`10s` · `1s,5s,1m` · `exponential:1s` · `exponential:1s:1h` · `odd-minutes`."""
+    """Reads `10s`, `1s,5s,1m`, `exponential:1s`, `exponential:1s:1h` or `odd-minutes`. Raises InvalidRequest."""
     if not isinstance(text, str):
         return Fixed(duration_ms(text))
     kind, *rest = text.strip().split(":")

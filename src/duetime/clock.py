@@ -1,7 +1,7 @@
-"""Time: clocks, durations and instants.
+"""Clocks, durations and instants.
 
-A clock tells two times. `now_ms` is the wall clock that stamps jobs; `monotonic` only ever moves forward and is
-what waiting is measured with. Tests turn a ManualClock by hand.
+A clock tells two times. `now_ms` is the wall clock that stamps jobs; `monotonic` only ever moves forward and measures
+waits. Tests move a ManualClock by hand.
 `duration_ms` and `instant_ms` read what people write (`90`, `"10s"`, `timedelta`; an aware datetime, RFC 3339, epoch
 milliseconds) and refuse what is ambiguous: a naive datetime, a boolean, a number that is not finite.
 """
@@ -17,7 +17,7 @@ from duetime.errors import InvalidTime
 MAX_INSTANT = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 MAX_DURATION = 4_294_967_295_000
-"""2³² - 1 seconds, about 136 years, which is what lmstfy's clients may ask for."""
+"""2³² - 1 seconds, about 136 years: the longest duration that lmstfy's clients may ask for."""
 
 _UNITS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+|\d+(?:\.\d+)?", re.ASCII)
@@ -62,7 +62,7 @@ class ManualClock:
         return self._now
 
     def set(self, now_ms: int) -> None:
-        """Jump, also backwards, as a wall clock may."""
+        """Jump to a time, also backwards, as a wall clock may."""
         self._now = now_ms
 
 
@@ -102,12 +102,12 @@ def _parse_duration(text: str) -> int:
 
 
 def _ceil(value: float) -> int:
-    # Out of bounds in every unit, and perhaps infinite after the multiplication by the unit.
+    # A value out of bounds may be infinite by now and could not be rounded; the caller refuses both of these.
     if value < 0:
         return -1
     if value > MAX_DURATION:
         return MAX_DURATION + 1
-    # 0.07 s is 70 ms and not 71: forget the noise of binary fractions before rounding up.
+    # 0.07 s is 70 ms and not 71: remove the error of binary fractions before rounding up.
     return math.ceil(round(value, 6))
 
 

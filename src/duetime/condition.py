@@ -1,12 +1,11 @@
-"""When an answer means "try again later": the retry condition of a topic.
+"""The retry condition of a topic: it says which answers of a callback mean "try again later".
 
     {res.code} != 200 && ({res.data.status} != 2 || {res.msg} == 'busy')
 
 A placeholder is the value at that path of the JSON answer, null where there is none. Operators are == != < > && || and
 parentheses over placeholders, numbers and quoted texts, compared as PHP 8 does (`php_compare.py`); nothing else is
-accepted.
-Precedence is PHP's: < and > bind closest, then == and !=, then &&, then ||. `parse` is called when a topic is
-saved, and its errors say where.
+accepted. Precedence is PHP's: < and > bind closest, then == and !=, then &&, then ||. `parse` checks a condition when
+its topic is saved; its errors say where the text is wrong.
 """
 
 import re
@@ -53,7 +52,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Chain:
-    """Parts joined by one operator, side by side: a long condition is not a deep one."""
+    """Parts joined by one operator, in one flat node, so that a long condition does not nest deeply."""
 
     operator: str
     parts: "tuple[Node, ...]"
@@ -63,7 +62,7 @@ Node = Constant | Path | Comparison | Chain
 
 
 class ConditionToken(NamedTuple):
-    """`at` counts characters from 0; the end is a token of its own kind."""
+    """`at` counts characters from 0; the end of the text is a token, too."""
 
     kind: str
     text: str
@@ -72,17 +71,17 @@ class ConditionToken(NamedTuple):
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition that was read; without a root it is empty, and never true."""
+    """A parsed condition; without a root it is empty, and never true."""
 
     root: Node | None
 
     def holds(self, answer: Value) -> bool:
-        """Is it true of this answer, a decoded JSON object or list? Never raises."""
+        """Whether the condition is true of this answer, a decoded JSON object or list. Never raises."""
         return self.root is not None and truth(_evaluate(self.root, answer))
 
 
 def parse(text: str) -> Condition:
-    """Raises InvalidCondition, with `position` (characters from 1) among its fields."""
+    """Reads a condition. Raises InvalidCondition, with `position` (characters from 1) among its fields."""
     if len(text) > MAX_LENGTH:
         _refuse(f"a retry condition has at most {MAX_LENGTH} characters", MAX_LENGTH)
     tokens = _tokens(text)
@@ -119,13 +118,13 @@ def _why_not(rest: str) -> str:
         case "'" | '"':
             return "the text has no closing quote"
         case _:
-            # Python calls more characters blank than this grammar does, so there may be no word.
+            # `split` takes more characters for blanks than this grammar does, so there may be no word.
             word = (rest.split(maxsplit=1) or [rest])[0][:20]
             return f"{word!r} is none of == != < > && || ( ), a number, a quoted text or {{res.key}}"
 
 
 class _Parser:
-    """One function per level of precedence, the loosest first."""
+    """A recursive parser with one method per level of precedence, from || down to a single value."""
 
     def __init__(self, tokens: list[ConditionToken]) -> None:
         self._tokens = tokens

@@ -26,17 +26,17 @@
     │   └── MarkMismatch        422
     ├── QueueFull               429
     ├── TooManyRequests         429
-    ├── StoreUnavailable        503  nothing was changed, or the outcome is the error's `unknown`
-    ├── Overloaded              503  nothing was changed; a call's job may be there already
+    ├── StoreUnavailable        503  nothing was changed, unless the error says `unknown`
+    ├── Overloaded              503  nothing was changed, but a call that waits for an answer may have pushed
     ├── NoAnswer                504  the job stays and may be answered later
     ├── StoreFull               507
     │   └── JournalFull
     ├── StoreDamaged            500
     └── InvalidSettings         500
 
-`code` is the stable word on the wire; `fields` are what a program may want to read. A store answers
-with these as values where a call carries several requests, and raises them where it carries one.
-`of` makes an error whose text more than one store or door uses.
+`code` is the stable word on the wire; `fields` hold values that a program may want to read. A store answers with these
+errors as values where a call carries several requests, and raises them where it carries one. `of` makes an error whose
+text more than one store or door uses.
 """
 
 from collections.abc import Iterator
@@ -352,4 +352,4 @@ def _tree(root: type[DuetimeError]) -> Iterator[type[DuetimeError]]:
 
 
 BY_CODE: dict[str, type[DuetimeError]] = {kind.code: kind for kind in _tree(DuetimeError)}
-"""Wire word to class, so that a client raises what the engine raised."""
+"""Each class by its code, so that a client raises the same error as the engine."""

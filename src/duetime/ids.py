@@ -1,8 +1,8 @@
-"""Job ids that we make: 26 characters, ordered by time, never twice.
+"""Makes job ids: 26 characters, ordered by time, never twice the same.
 
-The layout is a ULID's: 48 bits of milliseconds, then 80 bits of chance, in Crockford's base 32. Within one
-millisecond a maker counts up instead of drawing again, so ids of one process rise in the order they
-were made. lmstfy's ids share the text form and put the delay in the last four bytes.
+The layout is a ULID's: 48 bits of milliseconds, then 80 random bits, in Crockford's base 32. Within one millisecond a
+maker counts up instead of drawing new random bits, so its ids rise in the order in which they were made. lmstfy's ids
+have the same text form and hold the delay in the last four bytes.
 """
 
 import secrets
@@ -13,7 +13,7 @@ from duetime.clock import Clock, SystemClock
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
 TIME_LENGTH = 10
-"""The first characters of an id are its millisecond alone."""
+"""How many characters at the start of an id hold its millisecond."""
 
 _PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
@@ -42,7 +42,7 @@ class IdMaker:
         if now > self._last_ms:
             self._last_ms = now
             self._time = encode(now << 80)[:TIME_LENGTH]
-            # The top bit stays clear: room to count up within the millisecond without overflow.
+            # The top bit stays clear, so that counting up within the millisecond cannot overflow.
             self._chance = self._random_bits(79)
         else:
             self._chance += 1
@@ -51,7 +51,7 @@ class IdMaker:
     def make_with_delay(self, delay_s: int) -> str:
         """An id in lmstfy's layout: its last four bytes are the delay in seconds, little-endian."""
         chance = self._next() >> 32 << 32
-        # 48 random bits remain; counting up must happen in them, not in the bytes that the delay takes.
+        # The delay takes the lowest 32 bits, so the next id must differ in the random bits above them.
         self._chance += 1 << 32
         if delay_s:
             chance |= int.from_bytes(delay_s.to_bytes(4, "little"), "big")

@@ -1,10 +1,10 @@
-"""The nouns: what a job is, where it can be, and what can happen to it.
+"""The data types of a job: its fields, its states, and the events that can happen to it.
 
-Frozen data without behaviour; the verbs live on the store and the engine. `stores/base.py` says what can be done to a
-job, this file what there is to know about one; nothing else defines a job's fields.
+They are frozen data without behaviour; the verbs live on the store and the engine. `stores/base.py` says what can be
+done to a job; only this file defines a job's fields.
 
-Units are in the names: `*_at` is epoch milliseconds, `*_ms` a duration. Zero means "none" for `expires_at`, `ttl_ms`
-and `tries`, `lease_until` and `dead_at`.
+Units are in the names: `*_at` is epoch milliseconds, `*_ms` a duration. Zero means "none" for `expires_at`, `ttl_ms`,
+`lease_until` and `dead_at`, and "unlimited" for `tries`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ UNFENCED = "unfenced"
 
 
 class State(StrEnum):
-    """Where a job is. Acked jobs are gone; delayed and ready are one place, told apart by the clock."""
+    """Where a job is. Acked jobs are gone. Delayed and ready jobs are stored alike; the clock tells them apart."""
 
     DELAYED = "delayed"
     READY = "ready"
@@ -44,7 +44,7 @@ class State(StrEnum):
 
 
 class Priority(IntEnum):
-    """Who goes first among ready jobs: in shares of 5 : 3 : 2, or strictly if the queue says so."""
+    """Which ready jobs are delivered first: in shares of 5 : 3 : 2, or strictly if the queue says so."""
 
     HIGH = 1
     NORMAL = 2
@@ -52,7 +52,7 @@ class Priority(IntEnum):
 
 
 class Event(StrEnum):
-    """What happened to a job; the words of the journal. New ones go last: their places are numbers on some wires."""
+    """What happened to a job; the words of the journal. Add new ones last: Redis scripts name them by position."""
 
     ACCEPTED = "accepted"
     KEPT = "kept"
@@ -69,9 +69,9 @@ class Event(StrEnum):
     PURGED = "purged"
     DELETED = "deleted"
     RESPAWNED = "respawned"
-    ADOPTED = "adopted"  # found in the store although no journal has its push, and journalled from now on
-    NOTIFIED = "notified"  # its callback answered, or did not
-    HEARTBEAT = "heartbeat"  # of a node, not of a job; `closed` is its last event
+    ADOPTED = "adopted"  # found in the store although no journal has its push; the journal has it from now on
+    NOTIFIED = "notified"  # its callback was called, and answered or not
+    HEARTBEAT = "heartbeat"  # of a node, not of a job; so is `closed`, a node's last event
     CLOSED = "closed"
 
 
@@ -92,7 +92,7 @@ class Reason(StrEnum):
 
 
 class NewJob(Struct, frozen=True, gc=False):
-    """What a producer pushes. Due at `due_at` if given, else `delay_ms` from the store's now.
+    """A job as a producer pushes it. It is due at `due_at` if given, else `delay_ms` from the store's now.
 
     `born` and `attempt` are only for putting a known job back after a store was lost: the new incarnation carries
     the old `born` and starts counting after `attempt`.
@@ -111,7 +111,7 @@ class NewJob(Struct, frozen=True, gc=False):
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """The fence: a verb on a lease works only while all four match."""
+    """A consumer's hold on a job. It is the fence: a verb on a lease works only while all four fields match."""
 
     queue: Queue
     id: str
@@ -135,7 +135,7 @@ class Delivery(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """All there is to know about a job, for looking at it."""
+    """All there is to know about a job, for inspection."""
 
     queue: Queue
     id: str
@@ -158,10 +158,10 @@ class Job(Struct, frozen=True):
 class Moved(Struct, frozen=True, gc=False, omit_defaults=True):
     """One thing that happened to one job.
 
-    `due_at` is where the job waits now (0 if it does not). `reason`: why it is dead; for kept, where the kept job is
-    ("waiting", "leased", "dead"); for cancelled, "running" if a consumer held it; for acked, "unfenced" if its id alone
-    named it; for accepted, "expired" if it took the place of an expired job. `was` is the born of the incarnation that
-    this one took the place of.
+    `due_at` is when the waiting job is due now (0 if it does not wait). `reason`: why it is dead; for kept, where the
+    kept job is ("waiting", "leased", "dead"); for cancelled, "running" if a consumer held it; for acked, "unfenced" if
+    its id alone named it; for accepted, "expired" if it took the place of an expired job. `was` is the born of the
+    incarnation that this one took the place of.
     """
 
     event: Event
@@ -174,8 +174,8 @@ class Moved(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Counts(Struct, frozen=True):
-    """Exact at the instant `now`. `expired` is a running total; `damaged` is how many entries could not be read as jobs
-    and were set aside.
+    """How many jobs a queue has in each state, exact at the instant `now`. `expired` is a running total; `damaged` is
+    how many entries could not be read as jobs and were set aside.
     """
 
     delayed: int = 0
@@ -192,9 +192,9 @@ class Counts(Struct, frozen=True):
 
 
 class Totals(Struct, frozen=True):
-    """How often each thing happened to jobs of a queue; numbers that only grow.
+    """How often each kind of event happened to jobs of a queue; the numbers only grow.
 
-    Each is a number of events of the journal, so a job counts as often as the thing happens to it:
+    Each one counts events of the journal, so a job counts as often as the event happens to it:
 
     - `accepted`: jobs that a push brought in, also in the place of another one (replaced). A kept job, a refused
       push and one that a mark shows to be a repetition count nothing.
@@ -223,7 +223,9 @@ class Totals(Struct, frozen=True):
 
 
 class QueueTotals(Struct, frozen=True):
-    """Since counting began, and for each of the last TOTAL_DAYS days (UTC, by the store's clock) with any event."""
+    """A queue's totals since counting began, and for each of the last TOTAL_DAYS days (UTC, by the store's clock) that
+    had any event.
+    """
 
     running: Totals = Totals()
     days: Mapping[date, Totals] = field(default_factory=dict[date, Totals])
@@ -243,7 +245,7 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     "respawn": {"waiting": "not found", "leased": "not found", "dead": "waits", "absent": "not found"},
     "lease runs out": {"leased": "waits or dies"},
 }
-"""Verb x place -> what happens. "waiting" is delayed or ready; an expired job counts as absent."""
+"""For each verb and state of the job, what happens. "waiting" is delayed or ready; an expired job counts as absent."""
 
 
 def payload_bytes(job: NewJob | Delivery | Job) -> int:
@@ -254,12 +256,14 @@ def payload_bytes(job: NewJob | Delivery | Job) -> int:
 
 
 def utc_date(day: int) -> date:
-    """A day of totals, which stores number from the epoch on."""
+    """The date of a day of totals; stores number the days from the epoch on."""
     return date(1970, 1, 1) + timedelta(day)
 
 
 def broken_totals(running: Totals, *, jobs: int, leased: int, dead: int) -> Iterator[str]:
-    """A queue cannot hold more jobs than its totals brought there. It can hold fewer: not every way out is counted."""
+    """Describes each contradiction between a queue and its totals: it cannot hold more jobs than its totals brought
+    in. It can hold fewer, because not every way out is counted.
+    """
     brought = running.accepted - running.acked - running.cancelled - running.expired
     for what, held, at_most in (
         ("jobs", jobs, brought),

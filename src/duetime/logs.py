@@ -1,8 +1,8 @@
 """Log lines: one event per line, for people or as JSON, on standard error or in files.
 
-Every line that is written under a request carries its id. What comes from outside (a path, an error's text) can hold
-line breaks, terminal codes and secrets; neither form lets them through. Everything that serves or works sets this up
-once, at its start; libraries of ours only ever call `logging`.
+Every line that is written while a request is served carries the request's id. Text from outside (a path, an error's
+text) can hold line breaks, terminal codes and secrets; both formats escape or mask them. Servers and workers call
+`set_up_logging` once, at their start; all other code only calls `logging`.
 """
 
 import json
@@ -18,7 +18,7 @@ from duetime.errors import InvalidSettings
 from duetime.settings import MASK, Settings, mask
 
 REQUEST_ID: ContextVar[str] = ContextVar("duetime_request_id", default="")
-"""The id of the request that is being served, empty outside of one."""
+"""The id of the request that is being served; empty while there is none."""
 ACCESS = "duetime.access"
 """The logger of the access log, which may have a file of its own."""
 
@@ -59,7 +59,7 @@ def _attach(logger: logging.Logger, setting: str, path: str, formatter: logging.
 
 
 def reopen_logs() -> None:
-    """Begin new files where the old ones were moved away (log rotation)."""
+    """Open all log files again, after log rotation has moved them away."""
     for logger in (logging.getLogger(), logging.getLogger(ACCESS)):
         for handler in logger.handlers:
             if isinstance(handler, LineFile):
@@ -121,7 +121,7 @@ class ConsoleFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One document per line; a traceback is a field, `exception`."""
+    """One JSON object per line; a traceback is its field `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -134,7 +134,7 @@ class JsonFormatter(logging.Formatter):
             line.setdefault(name, value if isinstance(value, int) or value is None else _text(value))
         if record.exc_info:
             line["exception"] = hide_secrets(self.formatException(record.exc_info))
-        return json.dumps(line)  # ASCII: other ends of lines than \n stay escaped, too
+        return json.dumps(line)  # in ASCII, so that all line separators of Unicode are escaped
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _text(value: object) -> Any:
 
 
 def hide_secrets(text: str) -> str:
-    """Without passwords in URLs, and without tokens in queries and headers."""
+    """The text with passwords in URLs and tokens in queries and headers masked."""
     return _BEARER.sub(rf"\1{MASK}", _SECRET_HEADER.sub(rf"\1{MASK}", mask(text)))
 
 
@@ -164,6 +164,6 @@ def _event(text: str) -> str:
 
 
 def _word(text: object) -> str:
-    """As it is where that is one harmless word, else quoted and escaped: a value cannot pass for another field."""
+    """One harmless word stays as it is; other text is quoted and escaped, so that it cannot pass for another field."""
     shown = str(text)
     return shown if _PLAIN.fullmatch(shown) and shown.isprintable() else json.dumps(shown)

@@ -1,7 +1,7 @@
-"""Which names are valid: of namespaces, queues, job ids and attributes.
+"""Checks of names: namespaces, queues, job ids, attributes, alert channels, mail addresses and hosts.
 
-Pure checks, called once at the door; everything behind the door takes names as valid. Each `check_*`
-returns its argument or raises the error that says what is wrong with it.
+They are pure functions, called once at the door; the code behind the door relies on valid names. Each `check_*`
+returns a valid name or raises the error that says what is wrong with it.
 """
 
 import re
@@ -51,7 +51,7 @@ def check_queue(namespace: str, name: str) -> Queue:
 
 
 def check_channel(name: str) -> str:
-    """The name of an address for alerts; topics may use it in place of the address."""
+    """Check the name of a channel, which stands for an alert address; topics use the name in place of the address."""
     return _check_name(name, "channel")
 
 
@@ -60,13 +60,13 @@ def is_channel(name: str) -> bool:
 
 
 def is_mail(address: str) -> bool:
-    """A plain mail address, without anything that means something in a URL or a mail's header."""
+    """Whether this is a plain mail address, without characters that have a meaning in a URL or a mail's header."""
     return _MAIL.fullmatch(address) is not None
 
 
 def is_host(text: str) -> bool:
-    """An address in its usual form or a name. Resolvers take `127.1`, `0x7f.1` and `2130706433` for addresses, too,
-    and those who check addresses do not see what they lead to; no name ends in a number.
+    """Whether this is an IP address in its usual form or a host name. Resolvers also accept `127.1`, `0x7f.1` and
+    `2130706433` as addresses, which a check of addresses would not recognize; so a name must not end in a number.
     """
     try:
         ip_address(text.strip("[]").partition("%")[0])

@@ -1,8 +1,8 @@
 """PHP 8's loose comparison, for values that came out of JSON.
 
-One table says how two kinds of value compare; everything else here is how a kind is read as another. A JSON list is
-the array of its places, as PHP sees it. `order` answers -1, 0 or 1, or None where PHP calls two arrays uncomparable,
-for which only `!=` holds. Pure; the retry condition of a topic is its only caller.
+One table says how values of two kinds compare; the other functions convert a value of one kind to another. A JSON list
+is an array whose keys are its positions, as in PHP. `order` answers -1, 0 or 1, or None where PHP calls two arrays
+uncomparable; of these only `!=` is true. Pure functions; only the retry condition of a topic calls them.
 """
 
 import math
@@ -22,15 +22,16 @@ _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
 
 def truth(value: Value) -> bool:
-    """False: null, false, 0, "", "0" and what is empty."""
+    """PHP's truth: null, false, 0, "", "0" and an empty array are false."""
     return value != "0" and bool(value)
 
 
 def order(left: Value, right: Value) -> int | None:
     """-1, 0 or 1 for less, equal, greater; None if the two cannot be compared.
 
-    Of two arrays the longer one is greater; then they are compared key by key, and a key that the right one has not
-    makes them uncomparable. A loop and not a recursion, because an answer decides how deep arrays are.
+    Of two arrays the longer one is greater. Arrays of the same length are compared key by key, and a key that the
+    right one lacks makes them uncomparable. This is a loop and no recursion, because a receiver decides how deep
+    arrays nest.
     """
     waiting = [(left, right)]
     while waiting:
@@ -84,7 +85,7 @@ def _texts(left: str, right: str) -> int:
 
 
 def _strings(left: str, right: str) -> int:
-    """As numbers if both are numeric, else as texts."""
+    """Strings compare as numbers if both are numeric, else as texts."""
     a, b = number(left), number(right)
     if a is None or b is None:
         return _texts(left, right)
@@ -152,18 +153,18 @@ _TABLE: Mapping[tuple[str, str], Callable[[Any, Any], int]] = {
 
 
 def number(text: str) -> int | float | None:
-    """What a numeric string means, None if it is not one; blanks around it are allowed."""
+    """The number that a numeric string stands for, None if it is not numeric; blanks around it are allowed."""
     found = _NUMERIC.fullmatch(text)
     if found is None:
         return None
-    # Longer ones are beyond 64 bits, and Python refuses to read thousands of digits as an int.
+    # Longer integers are beyond 64 bits, and Python refuses to read thousands of digits as an int.
     if _INTEGER.fullmatch(found[1]) and len(found[1].lstrip("+-0")) <= MAX_DIGITS:
         return _machine(int(found[1]))
     return float(found[1])
 
 
 def _machine(value: float) -> int | float:
-    """A whole number beyond 64 bits is a float."""
+    """The number as PHP holds it: an integer beyond 64 bits becomes a float."""
     if isinstance(value, int) and not -MAX_INT - 1 <= value <= MAX_INT:
         return float(value) if abs(value).bit_length() <= 1023 else math.copysign(math.inf, value)
     return value
@@ -183,12 +184,12 @@ def text_of(value: float) -> str:
 
 
 def items(array: list[Value] | dict[str, Value]) -> dict[str, Value]:
-    """An array by its keys; a list's are its places."""
+    """The values of an array by its keys; the keys of a list are its positions."""
     return {str(place): value for place, value in enumerate(array)} if _is_list(array) else dict(array)
 
 
 def item(array: list[Value] | dict[str, Value], key: str) -> Value:
-    """What `items` has under a key, None where there is nothing; a list is not copied for it."""
+    """The value under a key, None if there is none; the same as `items(array).get(key)` without copying a list."""
     if isinstance(array, dict):
         return array.get(key)
     place = int(key) if _PLACE.fullmatch(key) else len(array)

@@ -1,9 +1,10 @@
-"""Settings: one table, four places a value can come from, one answer.
+"""The settings of a server: one table that describes them, and how each gets its value.
 
 Each field of `Settings` is a row: its type, default, help, and whether it is secret or has a flag. A new setting is a
 new field; the environment variable (`DUETIME_<NAME>`), the key in `duetime.toml` and `duetime config` follow from it.
-Flag > environment > file > default. A key or variable that is not in the table is an error that names the nearest one
-that is. Pure: the caller reads files and the environment, and hands in what it read.
+A flag wins over the environment, the environment over the file, the file over the default. An unknown key or variable
+is an error that names the nearest known one. Pure functions: the caller reads the file and the environment and passes
+them in.
 
     settings = load(flags={"port": 8080}, environment=os.environ, file=parse_file(text))
 """
@@ -28,7 +29,7 @@ from duetime.settings_file import read_accounts, read_pools, read_registry
 PREFIX = "DUETIME_"
 FILE = "duetime.toml"
 CONFIG_VARIABLE = "DUETIME_CONFIG"
-"""The file's path, where it is not `duetime.toml` in the current folder."""
+"""The variable with the path of the settings file, if that is not `duetime.toml` in the current folder."""
 OTHER_VARIABLES = (
     "DUETIME_CONFIG",
     "DUETIME_URL",
@@ -38,7 +39,7 @@ OTHER_VARIABLES = (
     "DUETIME_MAIL_PASSWORD",
     "DUETIME_SKIP_SERVICES",
 )
-"""Variables that Duetime reads elsewhere; they are no settings of the server. DUETIME_TEST_* are allowed, too."""
+"""Variables that other parts of Duetime read; they are no settings of the server. DUETIME_TEST_* are allowed, too."""
 
 DEFAULT_STORE = "sqlite:duetime-data/jobs.db"
 MASK = "***"
@@ -122,7 +123,7 @@ _HINTS = {
 
 
 class SettingRow:
-    """One line of the table; the field's name is the setting's."""
+    """One row of the table. The setting's name is the name of the field that holds the row."""
 
     def __init__(self, kind: SettingKind, about: str, *, choices: tuple[str, ...], secret: bool, flag: str) -> None:
         self.kind = kind
@@ -141,7 +142,7 @@ def _row(
     secret: bool = False,
     flag: str = "",
 ) -> Any:
-    """The default is given as people write it."""
+    """A field of `Settings`. The default is written as in the settings file."""
     return field(
         default=_READERS[kind](default),
         metadata={"row": SettingRow(kind, about, choices=choices, secret=secret, flag=flag)},
@@ -381,7 +382,7 @@ def nearest(name: str, known: list[str]) -> str:
     return get_close_matches(name, known, n=1, cutoff=0)[0]
 
 
-# --- what was written
+# --- reading a value
 
 
 def _read(name: str, given: object, source: str) -> Any:
@@ -396,7 +397,7 @@ def _read(name: str, given: object, source: str) -> Any:
     return value
 
 
-# --- who can reach it
+# --- which ports other machines can reach
 
 
 def _check_exposure(settings: Settings) -> None:
@@ -425,16 +426,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# --- what is shown
+# --- showing a value
 
 
 def mask(text: str) -> str:
-    """Without the passwords of the URLs in it."""
+    """The text with the passwords and secret options of its URLs masked."""
     return _SECRET_OPTION.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1:{MASK}@", text))
 
 
 def shown(settings: Settings, name: str) -> str:
-    """A value as people write it; secrets and passwords masked."""
+    """A value as people write it, with secrets and passwords masked."""
     value = getattr(settings, name)
     if row(name).secret:
         return MASK if value else ""

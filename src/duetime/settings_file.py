@@ -1,7 +1,7 @@
-"""The tables of the settings file: pools, the registry's store, accounts.
+"""Reads the tables of the settings file: pools, the registry's store, accounts.
 
-Everything else in the file is a row of `settings.py`. Each function takes the parsed file and its name for messages,
-and raises InvalidSettings that says which table is wrong and how it is written.
+All other keys of the file are settings in `settings.py`. Each function takes the parsed file and its name for
+messages, and raises InvalidSettings that says which table is wrong and how to write it.
 """
 
 import re
@@ -18,7 +18,7 @@ _POOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 def read_pools(
     store: str, source: str, file: Mapping[str, Any], file_name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """All pools with their URLs, and where those came from."""
+    """All pools with their URLs, and the source of each URL for `Settings.sources`."""
     pools, sources = {DEFAULT_POOL: store}, {f"pool.{DEFAULT_POOL}": source}
     for name, table in _table(file.get("pool", {}), f"[pool] in {file_name}").items():
         where = f"[pool.{name}] in {file_name}"
@@ -52,7 +52,7 @@ def read_accounts(file: Mapping[str, Any], file_name: str) -> dict[str, str]:
 
 
 def _pool_url(name: str, table: object, where: str) -> str:
-    """One store, or a group of them: `stores` by name, and `drain`, those that take nothing new."""
+    """The URL of one store, or of a group: `stores` by name; `drain` lists those that take no new jobs."""
     given = _table(table, where)
     if "stores" not in given:
         return _store_of(table, where)
@@ -70,7 +70,7 @@ def _pool_url(name: str, table: object, where: str) -> str:
 
 
 def group_url(name: str, members: Mapping[str, str], drain: Sequence[str] = ()) -> str:
-    """The URL of a group of stores. Slashes and colons stay readable, and passwords where `mask` finds them."""
+    """The URL of a group of stores. Slashes, colons and @ are not quoted, so that `mask` finds the passwords."""
     parts = [f"{member}={quote(url, safe=':/@')}" for member, url in members.items()]
     return f"group:{name}?{'&'.join([*parts, *(f'drain={member}' for member in drain)])}"
 

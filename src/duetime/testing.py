@@ -1,9 +1,9 @@
-"""Tests of programs that push jobs, without a server and without waiting.
+"""Tools to test programs that push jobs, without a server and without waiting.
 
     with in_memory(app) as box:             # pushes go to a store of the test's own
         sign_up("ann")
         box.assert_pushed(send_mail, to="ann")
-        box.travel("10m")                   # due now what was due in ten minutes
+        box.travel("10m")                   # what is due within ten minutes is due now
         box.run()                           # run what is due, by the rules of a worker
 
     with inline(app):                       # pushes run at once, here
@@ -43,11 +43,11 @@ T = TypeVar("T")
 
 TTR_MS = 3_600_000
 MOST_RUNS = 10_000
-"""A task that pushes itself again without a delay would never end."""
+"""After this many, `Box.run` fails: a task that pushes itself again without a delay would never end."""
 
 
 class PushedTask(Struct, frozen=True):
-    """One push: of which task, with which arguments, where to and due when (epoch milliseconds)."""
+    """One push: its task and arguments, the queue, and when the job is due (epoch milliseconds)."""
 
     task: str
     arguments: dict[str, Any]
@@ -55,7 +55,7 @@ class PushedTask(Struct, frozen=True):
     id: str
     due_at: int
     kept: bool
-    """There was one with this id already, and this push did nothing."""
+    """Whether a job with this id was there already, so that this push did nothing."""
 
 
 class Ran(Struct, frozen=True):
@@ -73,7 +73,7 @@ class Ran(Struct, frozen=True):
 
 
 class Box:
-    """What `in_memory` gives. It is the App's Pusher while it lasts."""
+    """The App's Pusher inside `in_memory`: it keeps pushes in a store in memory, and runs their jobs on demand."""
 
     def __init__(self, app: App, store: Store, clock: ManualClock) -> None:
         self._app = app
@@ -128,7 +128,9 @@ class Box:
     # --- running
 
     def run(self, *queues: str) -> list[Ran]:
-        """Run what is due in these queues, or in all, until nothing is; also what that pushes. Time stands still."""
+        """Run the due jobs of these queues, or of all queues of the App's tasks, until no job is due; jobs that they
+        push run, too. Time stands still meanwhile.
+        """
         runs: list[Ran] = []
         names = queues or tuple(dict.fromkeys(task.options.queue for task in self._app.tasks.values()))
         while True:
@@ -186,7 +188,7 @@ class Box:
         ]
 
     def assert_pushed(self, task: Task[..., Any], *, times: int | None = None, **arguments: Any) -> list[PushedTask]:
-        """At least once, or exactly `times`; answers them."""
+        """Fail unless there was at least one such push, or exactly `times`; answers the pushes."""
         found = self.pushed(task, **arguments)
         if not found if times is None else len(found) != times:
             wanted = "at least once" if times is None else f"{times} times"
@@ -208,7 +210,7 @@ class Box:
 
 
 class Inline:
-    """A Pusher that runs every job at once. What the task raises comes out of the push."""
+    """A Pusher that runs every job at once. The push raises what the task raises, except Cancel."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -240,7 +242,7 @@ class Inline:
         return [await self.push_async(outgoing) for outgoing in many]
 
     def _call(self, outgoing: Outgoing) -> tuple[Task[..., Any], list[Any], dict[str, Any]]:
-        """By way of JSON, as in a worker: what does not survive that must not pass a test."""
+        """The task and its arguments, read from JSON as in a worker: what JSON cannot carry must fail the test."""
         task = self._app.tasks[outgoing.name]
         args, kwargs = task.arguments.unpack(read(outgoing.job.body).data)
         return task, args, kwargs
@@ -248,7 +250,7 @@ class Inline:
 
 @contextmanager
 def in_memory(app: App, *, now: datetime | str | None = None) -> Generator[Box]:
-    """Pushes of the App go to a store in memory, whose time only the test moves; it starts at `now`."""
+    """Pushes of the App go to a store in memory. Its time starts at `now`, and only the test moves it."""
     clock = ManualClock(SystemClock().now_ms() if now is None else instant_ms(now))
     box = Box(app, _now(open_store("memory:", clock=clock)), clock)
     real = app.clock
@@ -262,7 +264,7 @@ def in_memory(app: App, *, now: datetime | str | None = None) -> Generator[Box]:
 
 @contextmanager
 def inline(app: App) -> Generator[None]:
-    """Pushes of the App run at once, whatever their delay, and raise what the task raises."""
+    """Pushes of the App run at once, whatever their delay, and raise what the task raises, except Cancel."""
     with _pushing(app, Inline(app)):
         yield
 
@@ -277,7 +279,7 @@ def _pushing(app: App, pusher: Pusher) -> Generator[None]:
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:
-    """The store in memory never waits, so neither a loop nor a thread is needed."""
+    """Run a call of the store in memory, which never waits, so neither a loop nor a thread is needed."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -1,8 +1,8 @@
 """A topic: a queue whose jobs are delivered to a callback URL.
 
-Frozen data and its checks, no I/O; php-delayqueue's fields with its defaults, and what it lacked. The queue of a topic
-has the topic's key for its name. `callbacks/topic_registry.py` keeps topics, and `callbacks/courier.py`
-delivers their jobs.
+This is frozen data and its checks, without I/O. A topic has php-delayqueue's fields with its defaults, and some more.
+Its key is the name of its queue. `callbacks/topic_registry.py` stores topics, and `callbacks/courier.py` delivers
+their jobs.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ DEFAULT_IN_FLIGHT = 100
 
 
 class Method(StrEnum):
-    """GET: the body's fields in the query. POST: as a form. JSON: a POST of the whole body, as it is."""
+    """How the body's fields are sent. GET: in the query. POST: as a form. JSON: in a POST, as a JSON object."""
 
     GET = "GET"
     POST = "POST"
@@ -42,26 +42,27 @@ class Method(StrEnum):
 
 
 class Status(StrEnum):
-    """Offline refuses new jobs; those that are there are still delivered."""
+    """An offline topic refuses new jobs; those that it has are still delivered."""
 
     ONLINE = "online"
     OFFLINE = "offline"
 
 
 class Success(StrEnum):
-    """BODY: any answer that is not empty. STATUS: that, and a 2xx status."""
+    """Which answers are a success. BODY: any that is not empty. STATUS: one that is not empty and has a 2xx status."""
 
     BODY = "body"
     STATUS = "2xx"
 
 
 class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`key` is the queue's name, `name` what people call it; `id` numbers topics and is never used twice.
+    """`key` is the queue's name, `name` the title for people; `id` numbers topics and is never used twice.
 
-    The n-th retry comes after the schedule's n-th wait; a failure with n > `cap` is the last, so a job is tried
-    1 + cap + 1 times. `lift_cap`: retries that the condition asked for have no end. `in_flight` and `rate` (calls a
-    second, 0 = no limit) hold for each server process. `halted` says why nothing is delivered, empty if all is well.
-    `secret` signs; `old_secret` signs too until `old_secret_until`, while receivers change over.
+    The n-th retry comes after the schedule's n-th wait. If a retry with n > `cap` fails, there is no other one, so a
+    job is tried 1 + cap + 1 times. `lift_cap`: retries that the condition asked for have no end. `in_flight` and
+    `rate` (calls a second, 0 = no limit) hold for each server process. `halted` says why nothing is delivered; it is
+    empty while jobs are delivered. `secret` signs; `old_secret` signs too until `old_secret_until`, while receivers
+    change over.
     """
 
     key: str
@@ -93,7 +94,7 @@ NEW_SECRET: Literal["new"] = "new"
 
 
 def check_topic(topic: Topic) -> Topic:
-    """Returns its argument. Raises InvalidRequest, InvalidCondition or InvalidTime."""
+    """Returns its argument. Raises InvalidRequest or InvalidCondition."""
     _check_url(topic.callback)
     parse(topic.retry_if)
     _check_schedule(topic.schedule)
@@ -110,7 +111,9 @@ def check_topic(topic: Topic) -> Topic:
 
 
 def _check_alert(addresses: Sequence[str]) -> None:
-    """URLs are for operators only: the server calls them, and not everybody may choose what it calls."""
+    """Allow mail addresses and names of channels. URLs are for operators only, because the server calls them, and not
+    everybody who may edit topics may choose what it calls.
+    """
     if len(addresses) > MAX_ALERTS or any(len(address) > MAX_TEXT for address in addresses):
         raise InvalidRequest(
             f"a topic has at most {MAX_ALERTS} alert addresses of at most {MAX_TEXT} characters", path="$.alert"
@@ -159,6 +162,6 @@ def _check_schedule(text: str) -> None:
 
 
 def host_of(url: str) -> str:
-    """Host and port of a URL: the limits per host count by these."""
+    """Host and port of a URL; callbacks with the same ones share the limits per host."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
