@@ -228,7 +228,7 @@ class Settings:
     )
     tcp_door: bool = _row(False, SettingKind.SWITCH, "php-delayqueue's TCP protocol: whether it is served")
     tcp_host: str = _row("127.0.0.1", SettingKind.TEXT, "TCP door: its address; loopback only without a token")
-    tcp_port: int = _row(6789, SettingKind.NUMBER, "TCP door: its port; 0 picks a free one")
+    tcp_port: int = _row(6789, SettingKind.PORT, "TCP door: its port; 0 picks a free one")
     tcp_pool: str = _row(DEFAULT_POOL, SettingKind.TEXT, "TCP door: the pool of its topics")
     tcp_namespace: str = _row(DEFAULT_NAMESPACE, SettingKind.TEXT, "TCP door: the namespace of its topics")
     tcp_token: str = _row("", SettingKind.TEXT, "TCP door: what requests must carry as `token`", secret=True)
@@ -238,7 +238,7 @@ class Settings:
     )
     ouqiang_door: bool = _row(False, SettingKind.SWITCH, "ouqiang/delay-queue's HTTP protocol: whether it is served")
     ouqiang_host: str = _row("127.0.0.1", SettingKind.TEXT, "ouqiang door: its address; loopback only without a token")
-    ouqiang_port: int = _row(9277, SettingKind.NUMBER, "ouqiang door: its port; 0 picks a free one")
+    ouqiang_port: int = _row(9277, SettingKind.PORT, "ouqiang door: its port; 0 picks a free one")
     ouqiang_pool: str = _row(DEFAULT_POOL, SettingKind.TEXT, "ouqiang door: the pool of its jobs")
     ouqiang_namespace: str = _row(
         "ouqiang", SettingKind.TEXT, "ouqiang door: the namespace of its jobs, a queue per topic"

@@ -105,6 +105,10 @@ def test_a_job_is_found_by_its_id_in_any_queue_and_shown_with_its_time_line(
     assert queue.get(job_id).state == "ready"
     boss.post("do/reschedule", **place, id=job_id, when="2h")
     assert queue.get(job_id).due_at > SystemClock().now_ms() + 3_600_000
+    boss.post("do/reschedule", **place, id=job_id, when="2099-01-01T00:00:00-05:00")
+    assert queue.get(job_id).due_at == 4_070_926_800_000
+    assert "give a delay" in boss.post("do/reschedule", **place, id=job_id, when=" ").text
+    assert queue.get(job_id).due_at == 4_070_926_800_000
     assert "is removed" in boss.post("do/cancel", **place, id=job_id).text
     gone = boss.get("job", **place, id=job_id)
     assert "gone" in gone.text

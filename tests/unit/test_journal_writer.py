@@ -148,6 +148,24 @@ def test_the_interval_comes_round(journal: Path, monkeypatch: pytest.MonkeyPatch
     one.close()
 
 
+def test_a_sync_that_failed_is_tried_again(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+    again = threading.Event()
+
+    def sync(handle: int) -> None:
+        tries.append(handle)
+        if len(tries) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        again.set()
+
+    monkeypatch.setattr(node_folder.os, "fdatasync", sync)
+    one = Writer(options(journal, fsync=Fsync.INTERVAL, interval_s=0.01))
+    one.open()
+    one.append([draft(1)])
+    assert again.wait(60)
+    one.close()
+
+
 # --- a disk that fails
 
 

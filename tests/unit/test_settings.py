@@ -80,6 +80,8 @@ def test_switches_in_the_environment(text: str, on: bool) -> None:
     [
         ("port = 'x'", "port in duetime.toml: 'x' is not a port (0 to 65535)"),
         ("port = 65536", "port in duetime.toml: 65536 is not a port (0 to 65535)"),
+        ("tcp_port = 70000", "tcp_port in duetime.toml: 70000 is not a port (0 to 65535)"),
+        ("ouqiang_port = 70000", "ouqiang_port in duetime.toml: 70000 is not a port (0 to 65535)"),
         ("port = true", "port in duetime.toml: True is not a port (0 to 65535)"),
         ("lmstfy_tries = -1", "lmstfy_tries in duetime.toml: -1 is not a number"),
         ("max_body = '1 MiX'", "max_body in duetime.toml: '1 MiX' is not a size (1048576, '64KiB', '1MiB')"),

@@ -141,7 +141,8 @@ def sample(name: str, kind: str) -> object:
 
 @pytest.fixture(scope="module")
 def planner(postgres_server: PostgresServer) -> Iterator["psycopg.Connection[tuple[object, ...]]"]:
-    link = PostgresLink(PostgresAddress.parse(f"{postgres_server.url}?{STORE}"), None)
+    # Its session has a name of its own: tests end those of the store.
+    link = PostgresLink(PostgresAddress.parse(f"{postgres_server.url}?{STORE}&application_name=planner"), None)
     link.prepare_tables()
     with link.connect() as connection:
         yield connection

@@ -274,8 +274,7 @@ class Writer:
         now = time.monotonic()
         try:
             if self._dirty and now >= self._synced_at + self.options.interval_s:
-                self._dirty = False
-                files.sync()
+                self._sync(files, now)
             if files.is_open and (
                 files.size >= self.options.segment_size or now >= files.opened_at + self.options.segment_age_s
             ):
@@ -286,6 +285,15 @@ class Writer:
             self._failed(error)
         if now >= self._looked_at + LOOK_S:
             self._look()
+
+    def _sync(self, files: NodeFiles, now: float) -> None:
+        """Sync what was written; a write meanwhile sets `_dirty` again. After a failure the next interval is tried."""
+        self._dirty = False
+        try:
+            files.sync()
+        except OSError:
+            self._dirty, self._synced_at = True, now
+            raise
 
     def _look(self) -> None:
         """Check how many bytes are free on the disk."""

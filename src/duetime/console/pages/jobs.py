@@ -1,6 +1,7 @@
 """The pages that find jobs, and the page of one job: what it is, what happened to it, and what can be done to it."""
 
 import base64
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from duetime.clock import MAX_INSTANT, duration_ms, instant_ms, rfc3339
 from duetime.console.formats import body_text, number
 from duetime.console.timeline import read_timeline
 from duetime.console.visit import Visit, chosen, job_link, queue_link
-from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
+from duetime.errors import DuetimeError, InvalidRequest, InvalidTime, JobNotFound
 from duetime.ids import IdMaker
 from duetime.job import STEP_JOBS, IfExists, Job, Lease, NewJob, Priority, State
 from duetime.names import check_attributes, check_id
@@ -78,12 +79,15 @@ def read_filter(visit: Visit) -> JobFilter:
     )
 
 
+ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$", re.IGNORECASE)
+
+
 def _when(text: str) -> int:
     """Epoch milliseconds, RFC 3339, or `2026-11-15 09:00`, which is UTC here."""
     text = text.strip()
     if not text:
         return 0
-    if not text.isdigit() and "Z" not in text and "+" not in text:
+    if not text.isdigit() and not ZONE.search(text):
         text = text.replace(" UTC", "").replace(" ", "T") + "Z"
     return instant_ms(text)
 
@@ -229,12 +233,7 @@ async def run_now(visit: Visit) -> Response:
 
 async def reschedule(visit: Visit) -> Response:
     """`when` is a delay (10m) or an instant."""
-    text = visit.field("when").strip()
-    try:
-        delay = duration_ms(text)
-    except DuetimeError:
-        return await _reschedule(visit, "reschedule", due_at=_when(text))
-    return await _reschedule(visit, "reschedule", delay_ms=delay)
+    return await _reschedule(visit, "reschedule", **_new_due(visit))
 
 
 async def _reschedule(visit: Visit, action: str, *, delay_ms: int = 0, due_at: int | None = None) -> Response:
@@ -338,6 +337,14 @@ def _attributes(text: str) -> dict[str, str]:
     return dict(check_attributes({line.partition("=")[0].strip(): line.partition("=")[2] for line in lines}))
 
 
+def _new_due(visit: Visit) -> dict[str, int]:
+    """The time of a form that moves jobs. An empty one is refused: it would make them due at once."""
+    text = visit.field("when").strip()
+    if not text:
+        raise InvalidTime("when: give a delay (10m) or an instant")
+    return _due(text)
+
+
 def _due(text: str) -> dict[str, int]:
     if not text:
         return {}
@@ -380,8 +387,7 @@ async def do_bulk(visit: Visit) -> Response:
         case "run-now":
             answers = list(await engine.reschedule(queue, ids, delay_ms=0))
         case _:
-            due = _due(visit.field("when").strip())
-            answers = list(await engine.reschedule(queue, ids, **due))
+            answers = list(await engine.reschedule(queue, ids, **_new_due(visit)))
     done = sum(one is not None and not isinstance(one, DuetimeError) for one in answers)
     await visit.log(f"bulk {verb}", queue, f"{wanted}: {done} of {len(ids)}")
     key = "job.bulk_more" if found.cursor is not None else "job.bulk_done"
