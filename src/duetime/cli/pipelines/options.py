@@ -29,8 +29,12 @@ DEFAULT_LAKE = "lake"
 MEMORY = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
 
-def local_file(text: str) -> Path:
-    """Parse the path of a file that a command writes itself, without Spark, and so on this machine."""
+def local_file(given: str | Path) -> Path:
+    """Parse the path of a file that a command writes itself, without Spark, and so on this machine.
+
+    Typer also passes an option's default through here, which is a Path already.
+    """
+    text = str(given)
     if URI.match(text) and not text.startswith("file:"):
         raise typer.BadParameter(f"{text}: this file is written on this machine; copy it from there")
     return Path("/" + text.removeprefix("file:").lstrip("/") if text.startswith("file:") else text)
