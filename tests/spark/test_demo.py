@@ -17,9 +17,12 @@ from duetime.spark.demo.processes import DemoFailed, DemoProcess, find_redis
 from tests.e2e.shell import Shell, program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
+from tests.plugins.scale import read_scale
 from tests.spark.sample_rows import START
 
 STORY_S = 900
+STORES = ["sqlite", "redis"] if read_scale() > 1 else ["sqlite"]
+"""A story takes minutes. A Redis that is lost and repaired is told in test_end_to_end.py as well."""
 
 
 def test_the_first_members_are_due_within_the_window(spark: SparkSession) -> None:
@@ -40,7 +43,7 @@ def test_a_member_is_a_row_with_an_address(spark: SparkSession) -> None:
 
 
 @pytest.mark.timeout(STORY_S)
-@pytest.mark.parametrize("store_kind", ["redis", "sqlite"])
+@pytest.mark.parametrize("store_kind", STORES)
 def test_the_story_ends_well(spark: SparkSession, tmp_path: Path, store_kind: str, scale: int) -> None:
     if store_kind == "redis" and find_redis() is None:
         missing_service("redis-server is not installed")
