@@ -115,7 +115,7 @@ def every_page(queue: str, job: str) -> list[str]:
 
 def fill(client: duetime.Client, name: str) -> str:
     queue = client.queue(name)
-    job = queue.later("1h", {"to": HOSTILE}, attributes={"shop": HOSTILE}).id
+    job = queue.later("5m", {"to": HOSTILE}, attributes={"shop": HOSTILE}).id  # a bar of the chart of the next hour
     queue.push("x")
     held = queue.pop()
     assert held is not None

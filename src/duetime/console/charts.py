@@ -23,7 +23,12 @@ class Bar(NamedTuple):
 
 
 def bars(found: Sequence[Bar], *, about: str, kind: str = "") -> Markup:
-    """A bar chart. Bars with a link are links, also without JavaScript."""
+    """A bar chart. Bars with a link are links, also without JavaScript.
+
+    A chart without links is one image to a screen reader. What is inside an image cannot be reached, so a chart with
+    links is a group.
+    """
+    linked = [bool(bar.link and bar.value) for bar in found]
     most = max((bar.value for bar in found), default=0) or 1
     step = WIDTH / max(len(found), 1)
     room = HEIGHT - FOOT - HEAD
@@ -32,20 +37,20 @@ def bars(found: Sequence[Bar], *, about: str, kind: str = "") -> Markup:
         Markup('<line class="grid faint" x1="0" x2="{}" y1="{}" y2="{}"/>').format(WIDTH, HEAD, HEAD),
         Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(WIDTH, HEAD - 3, compact(most)),
     ]
-    for place, bar in enumerate(found):
+    for place, (bar, leads) in enumerate(zip(found, linked, strict=True)):
         tall = 0.0 if not bar.value else max(bar.value / most * room, 2)
         left, wide = place * step, max(step - (2 if step > 6 else 0.5), 1)
         shape = Markup(
             '<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
             '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="1.5"/><title>{}</title>'
         ).format(left, HEAD, step, room, left, HEIGHT - FOOT - tall, wide, tall, bar.title)
-        if bar.link and bar.value:
+        if leads:
             shape = Markup('<a href="{}" aria-label="{}">{}</a>').format(bar.link, bar.title, shape)
         parts.append(Markup("<g>{}</g>").format(shape))
         if bar.label:
             parts.append(Markup('<text class="tick" x="{:.1f}" y="{}">{}</text>').format(left, HEIGHT - 4, bar.label))
-    return Markup('<svg class="bars {}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        kind, WIDTH, HEIGHT, about, Markup("").join(parts)
+    return Markup('<svg class="bars {}" viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>').format(
+        kind, WIDTH, HEIGHT, "group" if any(linked) else "img", about, Markup("").join(parts)
     )
 
 
