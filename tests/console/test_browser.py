@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 import duetime
 from tests.console.conftest import ACCOUNT
 from tests.plugins.ci import missing_service
+from tests.plugins.redis_server import RedisServer
 from tests.plugins.serving import Served, serving
 from tools.console_assets import FOR_TESTS, fetch
 
@@ -236,16 +237,43 @@ def test_the_language_is_picked_and_kept(watched: Callable[..., Watched]) -> Non
     expect(page.get_by_role("heading", name="概览")).to_be_visible()
 
 
-def test_an_open_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(
-    browser: Browser, tmp_path: Path, free_port: int
+def test_open_pages_say_that_server_or_store_is_away_and_go_on_when_they_are_back(
+    browser: Browser, tmp_path: Path, free_port: int, start_redis: Callable[..., RedisServer], name: str
 ) -> None:
+    # appendonly: the job must be there again when Redis is
+    store = start_redis(appendonly="yes", appendfsync="always")
+    with duetime.connect(store.url) as client:
+        job = client.queue(name).later("1h", "watch me").id
     context = browser.new_context(locale="en-US")
-    page = context.new_page()
-    with serving(tmp_path, "--dev", admin_port=free_port) as server:
-        page.goto(f"{server.admin}/console/")
-        expect(page.locator("#live-state")).to_have_text("Live", timeout=PATIENCE_MS)
-    expect(page.locator("#lost")).to_be_visible(timeout=PATIENCE_MS)
-    with serving(tmp_path, "--dev", admin_port=free_port):
-        expect(page.locator("#lost")).to_be_hidden(timeout=PATIENCE_MS)
-        expect(page.locator("#live-state")).to_have_text("Live")
+    addresses = ["/console/", address("job", name, id=job), address("jobs", name, state="delayed")]
+    pages = {one: context.new_page() for one in addresses}
+
+    def all_say(words: str) -> None:
+        for page in pages.values():
+            expect(page.locator("#lost")).to_contain_text(words, timeout=PATIENCE_MS)
+            expect(page.locator("#live-state")).to_have_text("Not live")
+
+    def all_live() -> None:
+        for page in pages.values():
+            expect(page.locator("#live-state")).to_have_text("Live", timeout=PATIENCE_MS)
+            expect(page.locator("#lost")).to_be_hidden()
+
+    with serving(tmp_path, "--dev", store=store.url, admin_port=free_port) as server:
+        for path, page in pages.items():
+            page.goto(server.admin + path)
+            page.evaluate("window.sameDocument = true")
+        all_live()
+        store.stop()
+        all_say("The store does not answer (default)")
+        store.start()
+        all_live()
+    all_say("No answer from the server")
+    with serving(tmp_path, "--dev", store=store.url, admin_port=free_port) as server:
+        all_live()
+        badge = pages[addresses[1]].locator("#live .badge").first
+        expect(badge).to_have_text("Delayed")
+        with duetime.connect(server.api) as client:
+            client.queue(name).reschedule(job, delay="0s")
+        expect(badge).to_have_text("Ready", timeout=PATIENCE_MS)
+        assert all(page.evaluate("window.sameDocument") for page in pages.values())
         context.close()

@@ -1,16 +1,19 @@
 import json
 import re
+import subprocess
 import uuid
 from html import unescape
+from pathlib import Path
 
 import httpx
 import pytest
 
 import duetime
+from duetime.client.client import QueueClient
 from duetime.clock import SystemClock
 from duetime.errors import LeaseLost
 from tests.console.conftest import ACCOUNT, Visitor
-from tests.plugins.serving import Served
+from tests.plugins.serving import COMMAND, Served
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -195,3 +198,37 @@ def test_a_job_that_is_no_longer_dead_is_not_deleted_with_the_dead(
 
     boss.post("do/delete-dead", **place, id=job_id)
     assert queue.get(job_id).state == "ready"
+
+
+def test_exported_jobs_are_pushed_again_as_they_were(
+    boss: Visitor, client: duetime.Client, place: dict[str, str], tmp_path: Path, console_server: Served
+) -> None:
+    queue, copy = client.queue(place["queue"]), client.queue(place["queue"] + "-copy")
+    attributes = {"shop": "a=b", "city": "Köln"}
+    queue.later("2h", b"\xff\x00", ttl="3h", tries=7, priority=duetime.Priority.HIGH, attributes=attributes)
+    queue.later("1h", '{"n": 1}', tries=0, priority=duetime.Priority.LOW)
+    queue.push("ready", ttl="1h", attributes=attributes)
+    queue.push("dead", tries=2, priority=duetime.Priority.HIGH, attributes=attributes)
+    held = queue.pop()  # high goes first
+    assert held is not None
+    client.kill(held, error="no")
+
+    exports = [boss.get("export", **place, state=state) for state in ("delayed", "ready")]
+    exports.append(boss.get("export-dead", **place))
+    file = tmp_path / "jobs.jsonl"
+    file.write_bytes(b"".join(one.content for one in exports))
+    store = f"sqlite://{console_server.log.parent}/jobs.db"
+    command = [*COMMAND[:-1], "push", copy.name.name, "--file", str(file), "--url", store]
+    subprocess.run(command, check=True, timeout=120)
+
+    def known(listed: QueueClient, *states: str) -> dict[str, tuple[object, ...]]:
+        jobs = [job for state in states for job in listed.list_jobs(state).jobs]
+        return {job.id: (job.body, job.tries, job.priority, dict(job.attributes)) for job in jobs}
+
+    assert known(copy, "delayed", "ready") == known(queue, "delayed", "ready", "dead")
+    for job in [*queue.list_jobs("delayed").jobs, *queue.list_jobs("ready").jobs]:
+        again = copy.get(job.id)
+        assert again.due_at == job.due_at
+        assert bool(again.expires_at) == bool(job.expires_at)
+        # What was left at the export; the time until the push comes on top.
+        assert again.expires_at >= job.expires_at - 1

@@ -75,6 +75,18 @@ class QueueLook(NamedTuple):
     at: float
     took_s: float
 
+    @property
+    def lasts_s(self) -> float:
+        """How long this answer is used. A pool that does not answer is asked again soon: waiting for it is no work."""
+        return LOOK_S if self.problems else max(LOOK_S, self.took_s * SHARE)
+
+
+class LiveChange(NamedTuple):
+    """`is_new`: pages have something new to show. `away` names the pools that do not answer."""
+
+    is_new: bool
+    away: Sequence[str]
+
 
 class MeterSample(NamedTuple):
     """What all processes had counted at `at` (epoch seconds): in all, by queue, and by bucket of lateness."""
@@ -185,8 +197,7 @@ class LiveFigures:
     async def look(self, *, fresh: bool = False) -> QueueLook:
         """The last answer of the stores, or a new one if that is too old; `fresh` asks them in any case."""
         async with self._looking:
-            patience = max(LOOK_S, self._look.took_s * SHARE)
-            if fresh or time.monotonic() - self._look.at >= patience:
+            if fresh or time.monotonic() - self._look.at >= self._look.lasts_s:
                 began = time.monotonic()
                 names = self._pools.names
                 answers = await asyncio.gather(*(self._look_at(name) for name in names))
@@ -236,8 +247,8 @@ class LiveFigures:
             return NoAnswer(f"the pool {pool!r} did not answer within {STORE_S:g} s")
         return lines
 
-    async def changes(self, draining: asyncio.Event) -> AsyncIterator[bool]:
-        """After each look, yields whether pages have something new to show. Ends when the server drains."""
+    async def changes(self, draining: asyncio.Event) -> AsyncIterator[LiveChange]:
+        """One after each look at the stores. Ends when the server drains."""
         self.watchers += 1
         seen: object = None
         try:
@@ -246,10 +257,10 @@ class LiveFigures:
                 state = (look.lines and [(one.queue, _shown(one)) for one in look.lines], list(look.problems))
                 busy = any(point.rates.values())
                 fingerprint = hash(repr(state))
-                yield fingerprint != seen or busy
+                yield LiveChange(fingerprint != seen or busy, sorted(look.problems))
                 seen = fingerprint
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(max(LOOK_S, look.took_s * SHARE) + self.watchers * PER_WATCHER_S):
+                    async with asyncio.timeout(look.lasts_s + self.watchers * PER_WATCHER_S):
                         await draining.wait()
         finally:
             self.watchers -= 1

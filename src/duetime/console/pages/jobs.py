@@ -406,9 +406,10 @@ def export_lines(visit: Visit, state: State, fits: Callable[[Job], bool]) -> Res
 
     async def lines() -> AsyncIterator[bytes]:
         cursor: str | None = None
+        [counts] = await store.counts([queue])
         while True:
             page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
-            yield b"".join(job_line(job) for job in page.jobs if fits(job))
+            yield b"".join(job_line(job, counts.now) for job in page.jobs if fits(job))
             cursor = page.cursor
             if cursor is None:
                 return
@@ -418,11 +419,16 @@ def export_lines(visit: Visit, state: State, fits: Callable[[Job], bool]) -> Res
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
 
 
-def job_line(job: Job) -> bytes:
+def job_line(job: Job, now: int) -> bytes:
+    """A line that pushes the job again as a new one: with its due time and what is left of its ttl at `now`.
+
+    A dead job has no due time and no ttl any more; it would be due at once.
+    """
     new = NewJob(
         id=job.id,
         body=job.body,
-        due_at=job.due_at if job.state is State.DELAYED else None,
+        due_at=None if job.state is State.DEAD else job.due_at,
+        ttl_ms=max(job.expires_at - now, 1) if job.expires_at else 0,
         tries=job.tries,
         priority=job.priority,
         attributes=job.attributes,

@@ -134,14 +134,20 @@ def _day_bar(day: date, value: int) -> Bar:
 
 
 async def stream(visit: Visit) -> Response:
-    """Server-sent events: `tick` whenever an open page should ask for itself again."""
+    """Server-sent events: `tick` whenever an open page should ask for itself again, `away` with the pools (JSON) that
+    do not answer whenever that has changed.
+    """
 
     async def events() -> AsyncIterator[bytes]:
         yield b"retry: 2000\nevent: hello\ndata: 1\n\n"
-        quiet = 0
-        async for changed in visit.parts.live.changes(visit.parts.draining):
-            quiet = 0 if changed else quiet + 1
-            if changed or quiet >= KEEP_ALIVE_EVERY:
+        quiet, told = 0, list[str]()
+        async for change in visit.parts.live.changes(visit.parts.draining):
+            away = [pool for pool in change.away if visit.session.pool in ("", pool)]
+            if away != told:
+                told = away
+                yield b"event: away\ndata: " + msgspec.json.encode(away) + b"\n\n"
+            quiet = 0 if change.is_new else quiet + 1
+            if change.is_new or quiet >= KEEP_ALIVE_EVERY:
                 quiet = 0
                 yield b"event: tick\ndata: 1\n\n"
         yield b"event: bye\ndata: 1\n\n"

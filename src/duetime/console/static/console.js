@@ -49,14 +49,33 @@ function drawAll() {
   document.querySelectorAll(".chart").forEach(draw);
 }
 
-function say(on) {
+// Why the page may be old: the server or a store does not answer. Nothing here means that it is live.
+const troubles = new Map();
+
+function say(who, text) {
+  if (text) troubles.set(who, text);
+  else troubles.delete(who);
   const state = document.getElementById("live-state");
   const lost = document.getElementById("lost");
+  const on = troubles.size === 0;
   if (state) {
     state.textContent = on ? state.dataset.on : state.dataset.off;
     state.classList.toggle("on", on);
   }
-  if (lost) lost.hidden = on;
+  if (lost) {
+    lost.hidden = on;
+    lost.textContent = [...troubles.values()][0] || "";
+  }
+}
+
+function noServer() {
+  const lost = document.getElementById("lost");
+  if (lost) say("server", lost.dataset.server);
+}
+
+function away(event) {
+  const pools = JSON.parse(event.data);
+  say("store", pools.length ? document.getElementById("lost").dataset.store.replace("{pools}", pools.join(", ")) : "");
 }
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -81,15 +100,15 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   drawAll();
 });
 
-document.addEventListener("htmx:sseOpen", () => say(true));
-document.addEventListener("htmx:sseError", () => say(false));
-document.addEventListener("htmx:sseClose", () => say(false));
-document.addEventListener("htmx:responseError", () => say(false));
-document.addEventListener("htmx:sendError", () => say(false));
-document.addEventListener("htmx:afterSwap", () => {
-  say(true);
-  drawAll();
+document.addEventListener("htmx:sseOpen", (event) => {
+  say("server", "");
+  say("store", "");
+  event.detail.source.addEventListener("away", away);
 });
+document.addEventListener("htmx:sseError", noServer);
+document.addEventListener("htmx:sseClose", noServer);
+document.addEventListener("htmx:sendError", noServer);
+document.addEventListener("htmx:afterSwap", drawAll);
 
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
