@@ -236,6 +236,12 @@ class Settings:
     tcp_update_fails: bool = _row(
         False, SettingKind.SWITCH, "TCP door: an add that updates a job answers code 0, as once"
     )
+    php_admin_token: str = _row(
+        "",
+        SettingKind.TEXT,
+        "php-delayqueue's /add.php and /check.php on the admin port: what requests must carry; not served if empty",
+        secret=True,
+    )
     ouqiang_door: bool = _row(False, SettingKind.SWITCH, "ouqiang/delay-queue's HTTP protocol: whether it is served")
     ouqiang_host: str = _row("127.0.0.1", SettingKind.TEXT, "ouqiang door: its address; loopback only without a token")
     ouqiang_port: int = _row(9277, SettingKind.PORT, "ouqiang door: its port; 0 picks a free one")

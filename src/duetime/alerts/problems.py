@@ -81,6 +81,21 @@ def read_settings(record: Record | None) -> AlertSettings:
     return msgspec.json.decode(record.value, type=AlertSettings) if record else AlertSettings()
 
 
+async def change_settings(registry: Registry, change: Callable[[AlertSettings], AlertSettings]) -> AlertSettings:
+    """Write the settings that `change` makes of those in the registry; it is called again if another writer was first.
+
+    Whatever `change` raises is raised, and nothing is written then.
+    """
+    while True:
+        record = await registry.get(SETTINGS, KEY)
+        changed = change(read_settings(record))
+        try:
+            await registry.put(SETTINGS, KEY, msgspec.json.encode(changed), if_version=record.version if record else 0)
+        except VersionConflict:
+            continue
+        return changed
+
+
 class Alerts:
     """An async context manager: leaving it waits for what is being sent, up to the sender's deadline."""
 

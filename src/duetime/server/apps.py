@@ -24,6 +24,7 @@ from duetime.doors.health import health_routes
 from duetime.doors.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyParts
 from duetime.doors.lmstfy.settings import make_parts
 from duetime.doors.local_guard import local_only
+from duetime.doors.php_admin import PhpAdminDoor
 from duetime.doors.v1 import NativeDoor
 from duetime.doors.v1.gate import TokenGate
 from duetime.engine.pools import Pools
@@ -109,7 +110,19 @@ def api_doors(runtime: Runtime) -> Sequence[Door]:
 
 def admin_doors(runtime: Runtime) -> Sequence[Door]:
     """The doors of the admin listener."""
-    return (Door("/console", make_console(_console_parts(runtime))), Door("", LmstfyAdmin(runtime.lmstfy)))
+    php = [Door(path, php_admin(runtime)) for path in ("/add.php", "/check.php") if runtime.settings.php_admin_token]
+    return (Door("/console", make_console(_console_parts(runtime))), *php, Door("", LmstfyAdmin(runtime.lmstfy)))
+
+
+def php_admin(runtime: Runtime) -> PhpAdminDoor:
+    settings = runtime.settings
+    return PhpAdminDoor(
+        runtime.callbacks.service,
+        lambda: runtime.pools.registry,
+        pool=settings.tcp_pool,
+        namespace=settings.tcp_namespace,
+        token=settings.php_admin_token,
+    )
 
 
 def _console_parts(runtime: Runtime) -> ConsoleParts:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 from starlette.responses import Response
 
-from duetime.alerts.problems import KEY, SETTINGS, AlertSettings, read_settings
+from duetime.alerts.problems import KEY, SETTINGS, AlertSettings, change_settings, read_settings
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.console.pages.overview import firing, pool_health
 from duetime.console.visit import Visit
-from duetime.errors import InvalidRequest, InvalidSettings, NotFound, VersionConflict
+from duetime.errors import InvalidRequest, InvalidSettings, NotFound
 from duetime.names import check_channel
 from duetime.settings import mask
 
@@ -34,17 +34,9 @@ async def show_pools(visit: Visit) -> Response:
     )
 
 
-async def _change(visit: Visit, change: Callable[[AlertSettings], AlertSettings]) -> AlertSettings:
-    registry = visit.parts.pools.registry
-    while True:
-        record = await registry.get(SETTINGS, KEY)
-        changed = change(read_settings(record))
-        try:
-            await registry.put(SETTINGS, KEY, msgspec.json.encode(changed), if_version=record.version if record else 0)
-        except VersionConflict:
-            continue
-        await visit.parts.registry_copy.refresh()
-        return changed
+async def _change(visit: Visit, change: Callable[[AlertSettings], AlertSettings]) -> None:
+    await change_settings(visit.parts.pools.registry, change)
+    await visit.parts.registry_copy.refresh()
 
 
 async def add_address(visit: Visit) -> Response:
