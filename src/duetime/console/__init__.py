@@ -6,5 +6,6 @@ Pages are drawn on the server (templates/); JavaScript only refreshes them. `app
 from duetime.console.app import make_console
 from duetime.console.live import LiveFigures
 from duetime.console.parts import ConsoleParts
+from duetime.console.rate_history import RateHistory
 
-__all__ = ["ConsoleParts", "LiveFigures", "make_console"]
+__all__ = ["ConsoleParts", "LiveFigures", "RateHistory", "make_console"]

@@ -2,7 +2,8 @@
 
 Rates and lateness come from the meters of all processes of the server, jobs by state from the stores. Stores are only
 asked while somebody looks at a page, every few seconds at most, and less often the longer their answer takes; all pages
-share one answer. The history begins when the process begins; the numbers by day come from the stores' totals.
+share one answer. The history is kept in the registry minute by minute (rate_history.py); the numbers by day come from
+the stores' totals.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from duetime.console.rate_history import MeterGain, RateHistory, RatePoint, quantile, rate_points
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError, NoAnswer
 from duetime.job import STEP_JOBS, Counts, Totals
@@ -29,9 +31,11 @@ from duetime.names import Queue
 log = logging.getLogger("duetime.console")
 
 SAMPLE_S = 10.0
-HOUR = 360
-DAY_STEP = 24
-"""The history of a day keeps every 24th sample, so that it is no longer than that of an hour."""
+POINTS = 360
+SPANS_S: Mapping[str, int] = {"hour": 3600, "day": 86_400}
+KEEP_S = 60.0
+WRITER = "1"
+"""Of the processes of a server, which all know the same, the one with this name writes the history."""
 LOOK_S = 2.0
 PER_WATCHER_S = 0.1
 """Each open page adds this to the time between two refreshes, so that many pages cost no more than a few."""
@@ -98,24 +102,25 @@ class MeterSample(NamedTuple):
     edges: Sequence[float]
 
 
-class RatePoint(NamedTuple):
-    """Jobs per second and seconds of lateness (None where nothing was delivered) between two samples; `at` ends it."""
-
-    at: float
-    rates: Mapping[str, float]
-    p50: float | None
-    p99: float | None
-
-
 class LiveFigures:
     """An async context manager: while it is entered, a task records the history."""
 
-    def __init__(self, pools: Pools, siblings: Siblings, *, sample_s: float = SAMPLE_S) -> None:
+    def __init__(
+        self,
+        pools: Pools,
+        siblings: Siblings,
+        history: RateHistory,
+        *,
+        sample_s: float = SAMPLE_S,
+        keep_s: float = KEEP_S,
+    ) -> None:
         self._pools = pools
         self._siblings = siblings
+        self._history = history
         self._sample_s = sample_s
-        self._samples: deque[MeterSample] = deque(maxlen=HOUR + 1)
-        self._day: deque[MeterSample] = deque(maxlen=HOUR + 1)
+        self._keep_s = keep_s
+        self._samples: deque[MeterSample] = deque(maxlen=POINTS + 1)
+        self._kept: MeterSample | None = None
         self._task: asyncio.Task[None] | None = None
         self._look = QueueLook((), {}, -STORE_S, 0.0)
         self._looking = asyncio.Lock()
@@ -142,19 +147,22 @@ class LiveFigures:
     # --- rates and lateness
 
     async def _keep_history(self) -> None:
-        count = 0
         while True:
             try:
-                sample = await self._sample()
+                await self._remember(await self._sample())
             except Exception:
                 # A missing figure must not stop the server.
                 log.exception("console_sample_failed")
-            else:
-                self._samples.append(sample)
-                if count % DAY_STEP == 0:
-                    self._day.append(sample)
-                count += 1
             await asyncio.sleep(self._sample_s)
+
+    async def _remember(self, sample: MeterSample) -> None:
+        self._samples.append(sample)
+        if self._siblings.name != WRITER:
+            return
+        before = self._kept = self._kept or sample
+        if sample.at - before.at >= self._keep_s:
+            self._kept = sample
+            await self._history.write(gain_between(before, sample))
 
     async def _sample(self) -> MeterSample:
         replies = await self._siblings.ask_all(METRICS)
@@ -181,12 +189,20 @@ class LiveFigures:
             name: {labels: (value - before.by_queue[name].get(labels, 0)) / seconds for labels, value in series.items()}
             for name, series in sample.by_queue.items()
         }
-        return _point(before, sample), by_queue
+        gain = gain_between(before, sample)
+        rates = {name: count / gain.seconds for name, count in gain.counts.items()}
+        return RatePoint(gain.at, rates, quantile(gain.lateness, 0.5), quantile(gain.lateness, 0.99)), by_queue
 
     def history(self, span: str) -> list[RatePoint]:
-        """Points of the last hour or day, as far as this process knows them."""
-        samples = list(self._day if span == "day" else self._samples)
-        return [_point(before, after) for before, after in pairwise(samples)]
+        """Points of the last hour or day: what this process knows, before that and of other servers what was kept."""
+        since = time.time() - SPANS_S[span]
+        gains, samples = self._history.read(since), list(self._samples)
+        own = [gain_between(before, after) for before, after in pairwise(samples)]
+        if own:
+            begin = samples[0].at
+            kept = [gain for gain in gains.get(self._history.server, []) if gain.at <= begin]
+            gains[self._history.server] = [*kept, *own]
+        return rate_points(gains, since=since, width_s=SPANS_S[span] / POINTS)
 
     # --- jobs by state
 
@@ -327,23 +343,13 @@ def _by_queue(readings: Mapping[str, Reading], metrics: Sequence[str]) -> dict[L
     return found
 
 
-def _point(before: MeterSample, after: MeterSample) -> RatePoint:
-    seconds = max(after.at - before.at, 1.0)
-    rates = {name: max(after.sums[name] - before.sums.get(name, 0), 0) / seconds for name in after.sums}
+def gain_between(before: MeterSample, after: MeterSample) -> MeterGain:
+    """What was counted between two samples. A counter that began anew has gained nothing that is known."""
+    counts = {name: max(value - before.sums.get(name, 0), 0) for name, value in after.sums.items()}
     gained = list(after.lateness)
     if len(before.lateness) == len(gained):
         gained = [max(new - old, 0) for new, old in zip(after.lateness, before.lateness, strict=True)]
-    return RatePoint(after.at, rates, quantile(gained, after.edges, 0.5), quantile(gained, after.edges, 0.99))
-
-
-def quantile(counts: Sequence[float], edges: Sequence[float], share: float) -> float | None:
-    """The upper edge of the bucket in which that share of the values is reached; None without values."""
-    total = sum(counts)
-    if not total or not edges:
-        return None
-    reached = 0.0
-    for count, edge in zip(counts, edges, strict=False):
-        reached += count
-        if reached >= total * share:
-            return edge
-    return edges[-1]
+    # The last bucket has no upper edge; its jobs are shown at the highest edge there is.
+    edges = [*after.edges, after.edges[-1]] if after.edges else []
+    lateness = [(edge, count) for edge, count in zip(edges, gained, strict=False) if count]
+    return MeterGain(after.at, max(after.at - before.at, 1.0), counts, lateness)

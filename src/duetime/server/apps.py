@@ -5,6 +5,7 @@ but a comparison: push, reserve and ack pass here. Everything else is ordinary S
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from duetime.alerts.problems import Alerts
 from duetime.alerts.watchdog import Watchdog, WatchTargets
 from duetime.callbacks.failing_topics import FailingCallbacks
-from duetime.console import ConsoleParts, LiveFigures, make_console
+from duetime.console import ConsoleParts, LiveFigures, RateHistory, make_console
 from duetime.doors.health import health_routes
 from duetime.doors.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyParts
 from duetime.doors.lmstfy.settings import make_parts
@@ -85,7 +86,10 @@ class Runtime:
     @cached_property
     def live_figures(self) -> LiveFigures:
         """What the console shows live."""
-        return LiveFigures(self.pools, self.siblings)
+        name = f"{self.settings.instance or socket.gethostname()}:{self.settings.admin_port}"
+        return LiveFigures(
+            self.pools, self.siblings, RateHistory(lambda: self.pools.registry, self.registry_copy, name)
+        )
 
     @cached_property
     def scraper(self) -> Scraper:

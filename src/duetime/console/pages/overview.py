@@ -13,7 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from duetime.alerts.problems import FIRING, Firing
 from duetime.console.charts import Bar
 from duetime.console.formats import number
-from duetime.console.live import LiveFigures, LiveQueue, RatePoint
+from duetime.console.live import LiveFigures, LiveQueue
+from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen
 from duetime.errors import DuetimeError, NoAnswer
 from duetime.job import TOTAL_DAYS, Counts, Totals
@@ -102,7 +103,7 @@ def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
             "labels": [visit.say(f"overview.{name}") for name in names],
             "data": [
                 [int(one.at) for one in points],
-                *[[round(one.rates[name], 3) for one in points] for name in names],
+                *[[round(one.rates.get(name, 0), 3) for one in points] for name in names],
             ],
         },
         "lateness": {

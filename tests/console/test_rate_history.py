@@ -1,0 +1,82 @@
+"""The charts of the last hour and day: what servers counted, kept in the registry."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from duetime.console.live import LiveFigures
+from duetime.console.rate_history import KIND, MeterGain, RateHistory, rate_points
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.job import NewJob
+from duetime.metrics.meters import Meters
+from duetime.metrics.scraper import Scraper
+from duetime.names import Queue
+from duetime.server.observers import PoolObservers
+from duetime.server.supervision.siblings import Alone
+from duetime.stores.open import open_store
+from tests.plugins.until import until
+
+MAIL = Queue("default", "mail")
+
+
+@asynccontextmanager
+async def figures(url: str, *, server: str) -> AsyncIterator[tuple[Pools, LiveFigures, RateHistory]]:
+    """What one server process has, with samples in quick succession."""
+    meters, siblings = Meters(), Alone()
+    pools = Pools({"default": url}, open_store=open_store, watch=PoolObservers(meters).watch)
+    Scraper(pools, siblings, meters)
+    async with pools, RegistryCopy(lambda: pools.registry) as copy:
+        history = RateHistory(lambda: pools.registry, copy, server)
+        async with LiveFigures(pools, siblings, history, sample_s=0.05, keep_s=0.2) as live:
+            yield pools, live, history
+
+
+def accepted(history: RateHistory, server: str) -> float:
+    return sum(gain.counts["accepted"] for gain in history.read(0).get(server, []))
+
+
+async def test_rates_outlive_the_server_that_counted_them(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    async with figures(url, server="a") as (pools, live, history):
+        await until(lambda: live.history("hour"))  # there is a sample to compare with
+        await pools.engine("default").push(MAIL, [NewJob(id=str(number), body=b"") for number in range(7)])
+        await until(lambda: accepted(history, "a") == 7, deadline_s=120)
+        assert max(point.rates["accepted"] for point in live.history("day")) > 0
+
+    async with figures(url, server="b") as (_, live, history):
+        assert accepted(history, "a") == 7
+        for span in ("hour", "day"):
+            assert max(point.rates["accepted"] for point in live.history(span)) > 0
+
+
+async def test_what_is_older_than_a_day_is_deleted(tmp_path: Path) -> None:
+    async with figures(f"sqlite://{tmp_path}/jobs.db", server="a") as (pools, _, history):
+        now = int(time.time())
+        old, young = [MeterGain(now - hours * 3600, 60, {"accepted": 1}, []) for hours in (30, 20)]
+        await history.write(old)
+        await history.write(young)
+
+        async def is_deleted() -> bool:
+            await history.write(MeterGain(now, 60, {"accepted": 0}, []))
+            return f"{old.at // 3600:07d}/a" not in await keys()
+
+        async def keys() -> list[str]:
+            return [record.key for record in await pools.registry.list_records(KIND)]
+
+        await until(is_deleted, deadline_s=120)
+        assert f"{young.at // 3600:07d}/a" in await keys()
+
+
+def test_points_add_up_servers_and_divide_what_covers_several() -> None:
+    minute = MeterGain(600, 60, {"accepted": 120}, [(0.1, 6), (1.0, 6)])
+    points = rate_points({"a": [minute], "b": [MeterGain(600, 10, {"accepted": 5}, [])]}, since=0, width_s=10)
+    assert [point.at for point in points] == [550, 560, 570, 580, 590, 600]
+    assert [point.rates["accepted"] for point in points] == pytest.approx([2, 2, 2, 2, 2, 2.5])
+    assert {(point.p50, point.p99) for point in points} == {(0.1, 1.0)}
+    [whole] = rate_points({"a": [minute]}, since=0, width_s=240)
+    assert (whole.at, whole.rates["accepted"], whole.p50) == (720, 2, 0.1)
+    assert rate_points({"a": [minute]}, since=600, width_s=10) == []
