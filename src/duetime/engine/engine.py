@@ -229,6 +229,9 @@ class Engine:
 
     async def ack(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
         """Finish jobs, also of several queues, in bounded steps; one answer per lease. None: it was gone already."""
+        if len(leases) == 1:
+            check_lease(leases[0])
+            return [*await self._acks.submit(leases[0].queue, leases)]
         by_queue: dict[Queue, list[int]] = {}
         for index, lease in enumerate(leases):
             check_lease(lease)

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from duetime.engine.answer_turns import AnswerTurns
 from duetime.errors import DuetimeError, StoreUnavailable
@@ -29,14 +29,14 @@ GroupedCall = Callable[[Queue, Sequence[Request]], Awaitable[Sequence[Answer | D
 Promise = Callable[[], asyncio.Future[Any] | None]
 
 
-class Submission(NamedTuple, Generic[Request, Answer]):
-    request: Request
-    weight: int
-    answer: asyncio.Future[Answer]
+Submission = tuple[Request, int, asyncio.Future[Answer]]
+"""A request, its weight, and the future that its caller awaits. A plain tuple, because every request makes one."""
 
 
 class Inbox(Generic[Request, Answer]):
     """The requests that wait for a queue's next call. `runners` make its calls, one at a time each."""
+
+    __slots__ = ("entries", "runners", "weight")
 
     def __init__(self) -> None:
         self.entries: deque[Submission[Request, Answer]] = deque()
@@ -78,22 +78,22 @@ class GroupCommit(Generic[Request, Answer]):
         """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
         if self._closed:
             raise StoreUnavailable.stopping()
-        inbox = self._inboxes.get(queue)
+        inbox: Inbox[Request, Answer] | None = self._inboxes.get(queue)
         if inbox is None:
-            inbox = Inbox[Request, Answer]()
+            inbox = Inbox()
             self._start(queue, inbox)
             self._inboxes[queue] = inbox
-        entry = Submission(request, weight, asyncio.get_running_loop().create_future())
-        inbox.entries.append(entry)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        inbox.entries.append((request, weight, answer))
         inbox.weight += weight
         if inbox.weight >= self._max_weight and inbox.runners < MAX_CALLS:
             self._start(queue, inbox)
         try:
-            return await entry.answer
+            return await answer
         except asyncio.CancelledError:
             # The answer may have come in the same instant as the cancellation.
-            if self._orphan and not entry.answer.cancelled() and entry.answer.exception() is None:
-                self._orphan(entry.answer.result())
+            if self._orphan and not answer.cancelled() and answer.exception() is None:
+                self._orphan(answer.result())
             raise
 
     def close(self) -> None:
@@ -126,18 +126,19 @@ class GroupCommit(Generic[Request, Answer]):
         if inbox.runners:
             return
         del self._inboxes[queue]
-        for entry in inbox.entries:
-            _fail(entry.answer, StoreUnavailable.stopping())
+        for _, _, answer in inbox.entries:
+            _fail(answer, StoreUnavailable.stopping())
 
     def _take(self, inbox: Inbox[Request, Answer]) -> list[Submission[Request, Answer]]:
         entries: list[Submission[Request, Answer]] = []
         weight = 0
-        while inbox.entries and (not entries or weight + inbox.entries[0].weight <= self._max_weight):
+        while inbox.entries and (not entries or weight + inbox.entries[0][1] <= self._max_weight):
             entry = inbox.entries.popleft()
-            inbox.weight -= entry.weight
-            if not entry.answer.done():
+            _, own_weight, answer = entry
+            inbox.weight -= own_weight
+            if not answer.done():
                 entries.append(entry)
-                weight += entry.weight
+                weight += own_weight
         return entries
 
     async def _serve(self, queue: Queue, entries: Sequence[Submission[Request, Answer]]) -> None:
@@ -146,15 +147,15 @@ class GroupCommit(Generic[Request, Answer]):
         if self._grouped:
             self._grouped(len(entries))
         try:
-            answers = await self._call(queue, [entry.request for entry in entries])
+            answers = await self._call(queue, [request for request, _, _ in entries])
             pairs = list(zip(entries, answers, strict=True))
         except asyncio.CancelledError:
-            for entry in entries:
-                _fail(entry.answer, StoreUnavailable("the engine stopped during the call", unknown=True))
+            for _, _, answer in entries:
+                _fail(answer, StoreUnavailable("the engine stopped during the call", unknown=True))
             raise
         except Exception as error:  # of any kind: the callers get it
-            for entry in entries:
-                _fail(entry.answer, own_copy(error))
+            for _, _, answer in entries:
+                _fail(answer, own_copy(error))
             return
         promised = self._promise() if self._promise else None
         if promised is None:
@@ -176,11 +177,11 @@ class GroupCommit(Generic[Request, Answer]):
         self._turns.give(queue, pairs, self._answer)
 
     def _answer(self, pairs: Iterable[tuple[Submission[Request, Answer], Answer | Exception]]) -> None:
-        for entry, answer in pairs:
+        for (_, _, awaited), answer in pairs:
             if isinstance(answer, Exception):
-                _fail(entry.answer, answer)
-            elif not entry.answer.done():
-                entry.answer.set_result(answer)
+                _fail(awaited, answer)
+            elif not awaited.done():
+                awaited.set_result(answer)
             elif self._orphan:
                 self._orphan(answer)
 

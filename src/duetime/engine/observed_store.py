@@ -37,45 +37,60 @@ class ObservedStore:
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         if self._observers.must_prepare:
             await self._observers.prepare()
-        with self._observers.call("push"):
+        call = self._observers.begin("push")
+        try:
             answers = await self._store.push(queue, requests)
             for one in self._pushed:
                 answers = await one.pushed(queue, requests, answers)
+        finally:
+            self._observers.end(call)
         return answers
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        with self._observers.call("reserve"):
+        call = self._observers.begin("reserve")
+        try:
             reserved = await self._store.reserve(queue, asks)
             for one in self._reserved:
                 one.reserved(queue, reserved)
+        finally:
+            self._observers.end(call)
         return reserved
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         if self._observers.must_prepare:
             await self._observers.prepare()
-        with self._observers.call("ack"):
+        call = self._observers.begin("ack")
+        try:
             answers = await self._store.ack(queue, leases)
             for one in self._acked:
                 one.acked(queue, leases, answers)
+        finally:
+            self._observers.end(call)
         return answers
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         if self._observers.must_prepare:
             await self._observers.prepare()
-        with self._observers.call("cancel"):
+        call = self._observers.begin("cancel")
+        try:
             answers = await self._store.cancel(queue, ids)
             for one in self._moved:
                 one.moved(queue, answers)
+        finally:
+            self._observers.end(call)
         return answers
 
     async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         """Cancel in the name of a consumer that has finished."""
         if self._observers.must_prepare:
             await self._observers.prepare()
-        with self._observers.call("cancel"):
+        call = self._observers.begin("cancel")
+        try:
             answers = await self._store.cancel(queue, ids, finished=True)
             for one in self._acked_by_id:
                 await one.acked_by_id(queue, ids, answers)
+        finally:
+            self._observers.end(call)
         return answers
 
     # --- alone
@@ -90,17 +105,12 @@ class ObservedStore:
         return await self._settle("kill", lease, partial(self._store.kill, lease, error))
 
     async def _settle(self, verb: str, lease: Lease, call: Callable[[], Awaitable[Moved]]) -> Moved:
-        async def step() -> Moved:
-            if self._observers.must_prepare:
-                await self._observers.prepare()
-            with self._observers.call(verb):
-                moved = await call()
-                for one in self._settled:
-                    one.settled(verb, lease, moved)
-            await self._observers.on_record([moved])
-            return moved
+        def tell(moved: Moved) -> Awaitable[None]:
+            for one in self._settled:
+                one.settled(verb, lease, moved)
+            return self._observers.on_record([moved])
 
-        return await self._observers.whole(step())
+        return await self._observers.whole(self._alone(verb, call, tell))
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int, due_at: int | None
@@ -115,34 +125,41 @@ class ObservedStore:
         return await self._move("respawn", queue, call)
 
     async def _move(self, verb: str, queue: Queue, call: Callable[[], Awaitable[Sequence[T]]]) -> Sequence[T]:
-        async def step() -> Sequence[T]:
-            if self._observers.must_prepare:
-                await self._observers.prepare()
-            with self._observers.call(verb):
-                answers = await call()
-                for one in self._moved:
-                    one.moved(queue, answers)
-            await self._observers.on_record(answers)
-            return answers
+        def tell(answers: Sequence[T]) -> Awaitable[None]:
+            for one in self._moved:
+                one.moved(queue, answers)
+            return self._observers.on_record(answers)
 
-        return await self._observers.whole(step())
+        return await self._observers.whole(self._alone(verb, call, tell))
 
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None) -> Purged:
-        async def step() -> Purged:
-            if self._observers.must_prepare:
-                await self._observers.prepare()
-            with self._observers.call("purge"):
-                purged = await self._store.purge(queue, states, limit=limit)
-                for one in self._purged:
-                    one.purged(queue, states, purged)
-            await self._observers.flush()
-            return purged
+        def tell(purged: Purged) -> Awaitable[None]:
+            for one in self._purged:
+                one.purged(queue, states, purged)
+            return self._observers.flush()
 
-        return await self._observers.whole(step())
+        call = partial(self._store.purge, queue, states, limit=limit)
+        return await self._observers.whole(self._alone("purge", call, tell))
+
+    async def _alone(self, verb: str, call: Callable[[], Awaitable[T]], tell: Callable[[T], Awaitable[None]]) -> T:
+        """`tell` informs the observers; what it returns is done when everything that must be on record is."""
+        if self._observers.must_prepare:
+            await self._observers.prepare()
+        number = self._observers.begin(verb)
+        try:
+            answer = await call()
+            recorded = tell(answer)
+        finally:
+            self._observers.end(number)
+        await recorded
+        return answer
 
     async def reap(self, limit: int) -> Reaped:
-        with self._observers.call("reap"):
+        call = self._observers.begin("reap")
+        try:
             reaped = await self._store.reap(limit)
             for one in self._reaped:
                 one.reaped(reaped)
+        finally:
+            self._observers.end(call)
         return reaped

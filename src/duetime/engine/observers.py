@@ -9,7 +9,6 @@ import asyncio
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from duetime.errors import DuetimeError
@@ -100,22 +99,6 @@ class Watched(NamedTuple):
     observers: Sequence[Observer] = ()
 
 
-class ObservedCall(NamedTuple):
-    """A store call under way: its number, and the observers that are told when it is over."""
-
-    number: int
-    observers: Sequence[Observer]
-
-    def __enter__(self) -> None:
-        """The call has begun already: an observer may have refused it."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for one in self.observers:
-            one.ended(self.number)
-
-
 class Observers:
     """All observers of an engine, in the order in which they are told. A hook that nobody overrides costs nothing."""
 
@@ -131,7 +114,7 @@ class Observers:
         self._notified = self.overriding(Observer.notified)
         self._grouped = self.overriding(Observer.grouped)
         self._promising = self.overriding(Observer.promise)
-        self.promise = self._promising[0].promise if len(self._promising) == 1 else self._promise_of_all
+        self.promise = self._combined_promise()
 
     async def prepare(self) -> None:
         """Once, before the first call that may change something; raises what an observer refuses it with."""
@@ -144,14 +127,20 @@ class Observers:
         """The observers that have this method of `Observer` for themselves."""
         return tuple(one for one in self.all if getattr(type(one), hook.__name__) is not hook)
 
-    def call(self, verb: str) -> "ObservedCall":
-        """`with` it around a store call and the telling of what it did. Raises what an observer refuses it with."""
+    def begin(self, verb: str) -> int:
+        """The number of a store call that is about to be made; `end` is told when it is over and what it did has been
+        told. Raises what an observer refuses the call with.
+        """
         for one in self._admit:
             one.admit(verb)
         self._calls += 1
         for one in self._began:
             one.began(self._calls)
-        return ObservedCall(self._calls, self._ended)
+        return self._calls
+
+    def end(self, call: int) -> None:
+        for one in self._ended:
+            one.ended(call)
 
     async def whole(self, step: Coroutine[Any, Any, T]) -> T:
         """Run the step; where an observer must hear all, it goes on to its end even if the caller is cancelled."""
@@ -181,6 +170,12 @@ class Observers:
         for one in self._grouped:
             one.grouped(verb, requests)
 
+    def _combined_promise(self) -> "Callable[[], Future[Any] | None] | None":
+        """`Observer.promise` for all observers at once; None if no observer ever promises anything."""
+        if len(self._promising) == 1:
+            return self._promising[0].promise
+        return self._promise_of_all if self._promising else None
+
     def _promise_of_all(self) -> Future[Any] | None:
         promised = [future for one in self._promising if (future := one.promise()) is not None]
         return asyncio.gather(*promised) if promised else None
@@ -191,13 +186,13 @@ class Observers:
             await self.flush()
 
     async def flush(self) -> None:
-        if promised := self.promise():
+        if self.promise and (promised := self.promise()):
             await promised
 
     async def close(self) -> None:
         """The engine has stopped: steps that have begun end, and what they promised is kept or known to be broken."""
         await asyncio.gather(*self._steps, return_exceptions=True)
-        if promised := self.promise():
+        if self.promise and (promised := self.promise()):
             # Callers that wait for the promise get its error; here it only has to be over.
             await asyncio.gather(promised, return_exceptions=True)
         for one in self.all:

@@ -36,8 +36,8 @@ class SharedCalls:
             jobs += len(request.jobs)
         answers = await self._heavy.make(jobs, self._store.push, queue, requests)
         _, parts = pushed_parts(requests, answers)
-        pushed = [part for part in parts if isinstance(part, Pushed) and not part.repeated]
-        self.moved(queue, [moved for part in pushed for moved in part.jobs])
+        pushed = [part.jobs for part in parts if isinstance(part, Pushed) and not part.repeated]
+        self.moved(queue, pushed[0] if len(pushed) == 1 else [moved for jobs in pushed for moved in jobs])
         return answers
 
     async def reserve(self, queue: Queue, wants: Wants) -> Sequence[list[Delivery]]:

@@ -97,8 +97,11 @@ class MemoryQueue:
     """By UTC day, counted from the epoch; day 0 holds the sum of the days that are no longer kept one by one."""
     known: bool = False
 
-    def count(self, what: str, now: int) -> None:
-        self.totals.setdefault(now // DAY_MS, Counter())[what] += 1
+    def count(self, what: str, now: int, by: int = 1) -> None:
+        day = now // DAY_MS
+        if day not in self.totals:
+            self.totals[day] = Counter()
+        self.totals[day][what] += by
 
     def is_idle(self, now: int) -> bool:
         """Whether the reaper may forget the queue."""
@@ -115,7 +118,7 @@ class MemoryQueue:
             self.used_at = max(self.used_at, self.held_at)
 
     def earliest(self) -> int | None:
-        return min((index[0][0] for index in self.waiting.values() if index), default=None)
+        return min([index[0][0] for index in self.waiting.values() if index], default=None)
 
     def index_of(self, job: StoredJob) -> Index:
         match job.place:
@@ -267,7 +270,10 @@ def push(line: MemoryQueue, request: Push, now: int) -> Pushed | DuetimeError:
     if refusal := _refusal(line, request, now):
         return refusal
     line.known = True
-    pushed = Pushed([_add(line, job, request.if_exists, now) for job in request.jobs], now)
+    moved = [_add(line, job, request.if_exists, now) for job in request.jobs]
+    pushed = Pushed(moved, now)
+    if added := sum([one.event is not Event.KEPT for one in moved]):
+        line.count("accepted", now, added)
     if mark:
         line.marks[mark.name] = (mark.digest, now + mark.life_ms, pushed)
     return pushed
@@ -323,7 +329,6 @@ def _add(line: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved
     )
     line.used_at = max(line.used_at, born)
     line.wait(job, _due(new, now))
-    line.count("accepted", now)
     event = Event.REPLACED if old and not expired else Event.ACCEPTED
     return Moved(event, job.id, born, job.attempt, job.due_at, reason="expired" if expired else "", was=was)
 

@@ -59,7 +59,9 @@ class MemoryStore:
         self.registry = MemoryRegistry(self._clock)
 
     def _line(self, queue: Queue) -> MemoryQueue:
-        line = self._lines.setdefault(queue, MemoryQueue())
+        line = self._lines.get(queue)
+        if line is None:
+            line = self._lines[queue] = MemoryQueue()
         line.note_use(self._clock.now_ms())
         return line
 
