@@ -21,6 +21,7 @@ from duetime.cli.output import (
     error_document,
     moment,
     moved_document,
+    queue_document,
     relative,
     safe,
     tries_text,
@@ -131,7 +132,7 @@ def _ack_all(client: Client, leases: Sequence[Lease]) -> list[tuple[Lease, calls
 def _tell_ack(answer: Answer, lease: Lease, result: calls.Result) -> None:
     if isinstance(result, DuetimeError):
         answer.tell(
-            {"namespace": lease.queue.namespace, "queue": lease.queue.name, "id": lease.id, **error_document(result)},
+            {**queue_document(lease.queue), "id": lease.id, **error_document(result)},
             f"{lease.id} {result.code}: {result.message}",
         )
     elif result is None:

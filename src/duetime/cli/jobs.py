@@ -17,6 +17,7 @@ from duetime.cli.output import (
     moved_document,
     note,
     preview,
+    queue_document,
     relative,
     safe,
     tries_text,
@@ -85,7 +86,7 @@ def _for_each(
 
 
 def _tell_failure(answer: Answer, queue: Queue, job_id: str, error: DuetimeError) -> None:
-    document = {"namespace": queue.namespace, "queue": queue.name, "id": job_id, **error_document(error)}
+    document = {**queue_document(queue), "id": job_id, **error_document(error)}
     answer.tell(document, f"{job_id} {error.code}: {error.message}")
 
 

@@ -21,10 +21,10 @@ from typing import Any, NoReturn, get_type_hints
 
 import msgspec
 import typer
-from rich.markup import escape
 
 from duetime import __version__
-from duetime.cli import commands, pipeline, work
+from duetime.cli import pipeline, work
+from duetime.cli.commands import Command, add_commands, register
 from duetime.cli.config import JsonOption, config
 from duetime.cli.options import Target, given_before
 from duetime.cli.output import error_document, safe
@@ -66,15 +66,15 @@ def version(context: typer.Context, as_json: JsonOption = False) -> None:
     typer.echo(msgspec.json.encode({"version": __version__}).decode() if as_json else __version__)
 
 
-def _examples(*lines: str) -> str:
-    return "\n".join(["Examples:", *(f"  {escape(line)}" for line in lines)])
-
+SERVER = (
+    Command("serve", serve, EXAMPLES),
+    Command("config", config, ("duetime config", "duetime config --config /etc/duetime.toml --json")),
+    Command("version", version, ("duetime version",)),
+)
 
 _take_global_options(root)
-app.command("serve", epilog=_examples(*EXAMPLES))(serve)
-app.command("config", epilog=_examples("duetime config", "duetime config --config /etc/duetime.toml --json"))(config)
-app.command("version", epilog=_examples("duetime version"))(version)
-commands.register(app)
+add_commands(app, SERVER)
+register(app)
 pipeline.register(app)
 work.register(app)
 

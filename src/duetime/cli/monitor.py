@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, span
+from duetime.cli.output import Answer, queue_document, span
 from duetime.client.calls import QueueStatus
 from duetime.clock import duration_ms
 from duetime.errors import DuetimeError
@@ -41,8 +41,7 @@ def monitor(
     alerts = [_alerts(one, thresholds, late_ms) for one in found]
     documents = [
         {
-            "namespace": one.queue.namespace,
-            "queue": one.queue.name,
+            **queue_document(one.queue),
             "size": _size(one),
             "pending": one.counts.ready,
             "delayed": one.counts.delayed,

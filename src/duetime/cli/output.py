@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -85,59 +86,25 @@ def note(text: str) -> None:
 # --- what a thing looks like in JSON
 
 
+def queue_document(queue: Queue) -> dict[str, Any]:
+    return {"namespace": queue.namespace, "queue": queue.name}
+
+
 def moved_document(queue: Queue, moved: Moved) -> dict[str, Any]:
-    return {
-        "namespace": queue.namespace,
-        "queue": queue.name,
-        "id": moved.id,
-        "event": moved.event,
-        "born": moved.born,
-        "attempt": moved.attempt,
-        "due_at": moved.due_at,
-        "reason": moved.reason,
-    }
+    shown = asdict(moved)
+    del shown["was"]
+    return {**queue_document(queue), **shown}
 
 
 def job_document(job: Job) -> dict[str, Any]:
-    return {
-        "namespace": job.queue.namespace,
-        "queue": job.queue.name,
-        "id": job.id,
-        "state": job.state,
-        "born": job.born,
-        "due_at": job.due_at,
-        "expires_at": job.expires_at,
-        "lease_until": job.lease_until,
-        "dead_at": job.dead_at,
-        "priority": job.priority.name.lower(),
-        "tries": job.tries,
-        "used": job.used,
-        "attempt": job.attempt,
-        "reason": job.reason,
-        "error": job.error,
-        "attributes": dict(job.attributes),
-        **body_document(job.body),
-    }
+    return {**asdict(convert.job_out(job)), **body_document(job.body)}
 
 
 def delivery_document(delivery: Delivery, lease: str) -> dict[str, Any]:
-    return {
-        "lease": lease,
-        "namespace": delivery.lease.queue.namespace,
-        "queue": delivery.lease.queue.name,
-        "id": delivery.lease.id,
-        "born": delivery.lease.born,
-        "attempt": delivery.lease.attempt,
-        "due_at": delivery.due_at,
-        "lease_until": delivery.lease_until,
-        "expires_at": delivery.expires_at,
-        "priority": delivery.priority.name.lower(),
-        "tries": delivery.tries,
-        "used": delivery.used,
-        "error": delivery.error,
-        "attributes": dict(delivery.attributes),
-        **body_document(delivery.body),
-    }
+    shown = asdict(convert.delivery_out(delivery))
+    fence = asdict(shown.pop("lease"))
+    place = queue_document(delivery.lease.queue)
+    return {"lease": lease, **place, **fence, **shown, **body_document(delivery.body)}
 
 
 def body_document(body: bytes) -> dict[str, str | None]:

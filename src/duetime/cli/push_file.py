@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from duetime.cli.options import Target
-from duetime.cli.output import Answer, error_document
+from duetime.cli.output import Answer, error_document, queue_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields
 from duetime.clock import duration_ms, instant_ms
@@ -229,8 +229,7 @@ def _progress_bar(path: Path, name: str, *, as_json: bool) -> ProgressBar | None
 
 def _report(counts: LoadCounts, queue: Queue, name: str, target: Target) -> None:
     document = {
-        "namespace": queue.namespace,
-        "queue": queue.name,
+        **queue_document(queue),
         "file": name,
         "accepted": counts.accepted,
         "kept": counts.kept,

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import msgspec
 import typer
+from msgspec.structs import asdict
 
 from duetime.cli.jobs import QueueArgument
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, note
+from duetime.cli.output import Answer, note, queue_document
 from duetime.client.calls import QueueStatus
 from duetime.errors import InvalidRequest
 from duetime.job import Counts, State
@@ -50,16 +50,7 @@ def describe_rules(rules: QueueRules) -> str:
 
 
 def status_document(status: QueueStatus) -> dict[str, Any]:
-    return {
-        "namespace": status.queue.namespace,
-        "queue": status.queue.name,
-        "counts": counts_document(status.counts),
-        "rules": msgspec.structs.asdict(status.rules),
-    }
-
-
-def counts_document(counts: Counts) -> dict[str, int]:
-    return msgspec.structs.asdict(counts)
+    return {**queue_document(status.queue), "counts": asdict(status.counts), "rules": asdict(status.rules)}
 
 
 @takes_options
@@ -76,9 +67,7 @@ def counts(
             found = [client.queue(name).status() for name in queues]
         else:
             found = sorted(client.queues(), key=lambda status: status.queue)
-    documents = [
-        {"namespace": one.queue.namespace, "queue": one.queue.name, **counts_document(one.counts)} for one in found
-    ]
+    documents = [{**queue_document(one.queue), **asdict(one.counts)} for one in found]
     columns = {"queue": [one.queue.name for one in found], **_count_columns([one.counts for one in found])}
     if not target.json and len(found) > 1:
         total = sum_counts([one.counts for one in found])
@@ -114,12 +103,8 @@ def _configure(queues: Sequence[str] | None, every: bool, target: Target, *, pau
         for name in queues or sorted(status.queue.name for status in client.queues()):
             line = client.queue(name)
             rules = line.pause() if paused else line.resume()
-            document = {
-                "namespace": line.name.namespace,
-                "queue": line.name.name,
-                "rules": msgspec.structs.asdict(rules),
-            }
-            answer.tell(document, f"{line.name} {'paused' if rules.paused else 'delivers'}")
+            text = f"{line.name} {'paused' if rules.paused else 'delivers'}"
+            answer.tell({**queue_document(line.name), "rules": asdict(rules)}, text)
 
 
 @dataclass(frozen=True)
@@ -152,5 +137,4 @@ def describe_counts(counts: Counts, states: Sequence[State]) -> str:
 
 
 def tell_removed(answer: Answer, queue: Queue, removed: int) -> None:
-    document = {"namespace": queue.namespace, "queue": queue.name, "removed": removed}
-    answer.tell(document, f"{queue}: {removed:,} removed")
+    answer.tell({**queue_document(queue), "removed": removed}, f"{queue}: {removed:,} removed")

@@ -13,9 +13,8 @@ from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
 from duetime.journal.pool_journal import known, refusal
 from duetime.journal.settings import embedded_options
+from duetime.names import DEFAULT_POOL
 from duetime.stores.open import open_store
-
-DEFAULT_POOL = "default"
 
 
 @asynccontextmanager

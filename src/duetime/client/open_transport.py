@@ -26,30 +26,24 @@ class ConnectOptions(NamedTuple):
 
 
 def open_sync(options: ConnectOptions) -> SyncTransport:
-    if not options.tracing:
-        return (
-            SyncHttp(options.url, options.token) if is_http(options.url) else SyncEmbedded(options.url, options.journal)
-        )
-    client = _traced()
+    tracing = _tracing() if options.tracing else None
     if is_http(options.url):
-        return client.SyncTraced(SyncHttp(options.url, options.token, more_headers=client.trace_headers))
-    return client.SyncTraced(SyncEmbedded(options.url, options.journal))
+        transport = SyncHttp(options.url, options.token, more_headers=tracing.trace_headers if tracing else dict)
+    else:
+        transport = SyncEmbedded(options.url, options.journal)
+    return tracing.SyncTraced(transport) if tracing else transport
 
 
 def open_async(options: ConnectOptions) -> AsyncTransport:
-    if not options.tracing:
-        return (
-            AsyncHttp(options.url, options.token)
-            if is_http(options.url)
-            else AsyncEmbedded(options.url, options.journal)
-        )
-    client = _traced()
+    tracing = _tracing() if options.tracing else None
     if is_http(options.url):
-        return client.AsyncTraced(AsyncHttp(options.url, options.token, more_headers=client.trace_headers))
-    return client.AsyncTraced(AsyncEmbedded(options.url, options.journal))
+        transport = AsyncHttp(options.url, options.token, more_headers=tracing.trace_headers if tracing else dict)
+    else:
+        transport = AsyncEmbedded(options.url, options.journal)
+    return tracing.AsyncTraced(transport) if tracing else transport
 
 
-def _traced() -> ModuleType:
+def _tracing() -> ModuleType:
     """Imports tracing by its name: it stands above the client, and its packages are optional."""
     try:
         return import_module("duetime.tracing.client")

@@ -59,8 +59,11 @@ def _headers(token: str | None) -> dict[bytes, bytes]:
     return headers | {b"authorization": b"Bearer " + token.encode()} if token else headers
 
 
-def _timeout(call: Call[Any]) -> httpx.Timeout:
-    return httpx.Timeout(REPLY_S + call.wait_ms / 1000, connect=CONNECT_S)
+def _built(
+    client: httpx.Client | httpx.AsyncClient, request: Request, call: Call[Any], headers: dict[str, str]
+) -> httpx.Request:
+    timeout = httpx.Timeout(REPLY_S + call.wait_ms / 1000, connect=CONNECT_S)
+    return client.build_request(request.method, request.path, content=request.body, headers=headers, timeout=timeout)
 
 
 class Attempts:
@@ -105,13 +108,7 @@ class AsyncHttp:
         request, attempts = call.request(), Attempts(call)
         while True:
             try:
-                reply = await self._client.request(
-                    request.method,
-                    request.path,
-                    content=request.body,
-                    headers=self._more_headers(),
-                    timeout=_timeout(call),
-                )
+                reply = await self._client.send(_built(self._client, request, call, self._more_headers()))
                 if reply.status_code < OK_BELOW:
                     return call.parse(reply.content)
                 pause = attempts.after_refusal(_refusal(reply))
@@ -132,22 +129,13 @@ class SyncHttp:
         request, attempts = call.request(), Attempts(call)
         while True:
             try:
-                reply = self._request(request, call)
+                reply = self._client.send(_built(self._client, request, call, self._more_headers()))
                 if reply.status_code < OK_BELOW:
                     return call.parse(reply.content)
                 pause = attempts.after_refusal(_refusal(reply))
             except httpx.TransportError as error:
                 pause = attempts.after_error(error)
             time.sleep(pause)
-
-    def _request(self, request: Request, call: Call[Any]) -> httpx.Response:
-        return self._client.request(
-            request.method,
-            request.path,
-            content=request.body,
-            headers=self._more_headers(),
-            timeout=_timeout(call),
-        )
 
     def close(self) -> None:
         self._client.close()

@@ -12,7 +12,7 @@ from duetime.clock import duration_ms, instant_ms
 from duetime.errors import BY_CODE, DuetimeError, InvalidRequest
 from duetime.job import Counts, Delivery, Job, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
-from duetime.stores.base import Mark, Page, Pushed, RulesChange
+from duetime.stores.base import Mark, Page, Pushed
 from duetime.wire.messages import (
     CountsOut,
     DeliveryOut,
@@ -24,7 +24,6 @@ from duetime.wire.messages import (
     PageOut,
     PushedOut,
     ResultOut,
-    RulesIn,
 )
 
 # --- to the wire
@@ -206,10 +205,6 @@ def mark(message: MarkIn) -> Mark:
     return Mark(message.name, digest, duration_ms(message.life))
 
 
-def rules_change(message: RulesIn) -> RulesChange:
-    return RulesChange(**msgspec.structs.asdict(message))
-
-
 def lease(queue: Queue, message: LeaseRef) -> Lease:
     return Lease(queue, message.id, message.born, message.attempt)
 
@@ -270,8 +265,3 @@ def counts(message: CountsOut) -> Counts:
 
 def page(message: PageOut) -> Page:
     return Page([job(one) for one in message.jobs], message.cursor)
-
-
-def parameters(**values: object) -> Mapping[str, str]:
-    """Query parameters without those that are None."""
-    return {name: str(value) for name, value in values.items() if value is not None}

@@ -57,9 +57,8 @@ async def info(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
 
 
 async def version(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
-    options = parts.options
-    built = {"build_commit": options.build_commit, "build_date": options.build_date, "version": __version__}
-    return LmstfyAnswer(200, to_pretty_json(built))
+    # lmstfy tells where its binary comes from; a Python package has only its version.
+    return LmstfyAnswer(200, to_pretty_json({"build_commit": "", "build_date": "", "version": __version__}))
 
 
 async def metrics(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:

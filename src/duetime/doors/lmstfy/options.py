@@ -32,8 +32,6 @@ class LmstfyOptions(Struct, frozen=True):
     protect_admin: bool = False
     admin_is_local: bool = True
     access_log: bool = False
-    build_commit: str = ""
-    build_date: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The queues themselves: dead letters, purging, rules, pause and resume; and the counters of workers."""
 
+import msgspec
+
 from duetime.clock import duration_ms
 from duetime.doors.tokens import Access
 from duetime.doors.v1.request import NativeRequest, Reply
@@ -62,7 +64,8 @@ async def get_rules(request: NativeRequest[None, None]) -> Reply:
 
 
 async def change_rules(request: NativeRequest[RulesIn, None]) -> Reply:
-    return Reply(200, await request.engine.configure(request.queue, convert.rules_change(request.message)))
+    change = RulesChange(**msgspec.structs.asdict(request.message))
+    return Reply(200, await request.engine.configure(request.queue, change))
 
 
 async def pause(request: NativeRequest[None, None]) -> Reply:
