@@ -14,7 +14,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from duetime.client import AsyncClient, Client
 from duetime.doors.v1 import NativeDoor
-from duetime.doors.v1.gate import OneEngine, OpenGate
 from duetime.errors import JobExists, LeaseLost
 from duetime.job import IfExists, Lease, NewJob
 from duetime.names import MAX_ATTRIBUTES, Queue
@@ -23,7 +22,7 @@ from duetime.tracing.client import AsyncTraced, processing
 from duetime.tracing.engine import TracedEngine
 from duetime.tracing.server import ServerTracing, traces_url
 from duetime.tracing.spans import Tracing
-from tests.doors.v1.server import listen
+from tests.doors.v1.server import OneEngine, OpenGate, listen
 
 QUEUE = Queue("default", "q")
 

@@ -22,17 +22,40 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from duetime.doors.rate_limits import Side, Slot
-from duetime.doors.tokens import Access
+from duetime.doors.tokens import Access, split
 from duetime.doors.v1 import NativeDoor
-from duetime.doors.v1.gate import Admitted, Gate, OneEngine, OpenGate
+from duetime.doors.v1.gate import Admitted
 from duetime.engine import Engine
-from duetime.errors import Unauthorized
+from duetime.errors import PoolNotFound, Unauthorized
 from duetime.http.listener import Listener
+from duetime.names import DEFAULT_POOL
 from duetime.stores.base import Reaped, Store
 from duetime.stores.open import open_store
 
 ServerKind = Literal["ours", "uvicorn"]
 GRACE_S = 2.0
+
+
+class OpenGate:
+    """Lets everybody in; the pool is the token's prefix."""
+
+    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        return Admitted(split(token)[0])
+
+    async def refund(self, slot: Slot) -> None:
+        """Does nothing, because this gate has no limits."""
+
+
+class OneEngine:
+    """Pools with a single one, called default."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def engine(self, name: str) -> Engine:
+        if name != DEFAULT_POOL:
+            raise PoolNotFound.of(name)
+        return self._engine
 
 
 @dataclass(frozen=True)
@@ -51,7 +74,7 @@ class Served(Listening):
 
 @asynccontextmanager
 async def serve(
-    store: Store, *, gate: Gate | None = None, kind: ServerKind = "ours", reaping: bool = True, **options: Any
+    store: Store, *, gate: "OpenGate | None" = None, kind: ServerKind = "ours", reaping: bool = True, **options: Any
 ) -> AsyncIterator[Served]:
     """`options` go to the door."""
     async with Engine(store if reaping else _Unreaped(store)) as engine:

@@ -20,12 +20,13 @@ from duetime.doors.access_log import POOL
 from duetime.doors.asgi import exchange_of, request_id, send_answer
 from duetime.doors.rate_limits import Slot
 from duetime.doors.v1 import problems
-from duetime.doors.v1.gate import Engines, Gate
+from duetime.doors.v1.gate import TokenGate
 from duetime.doors.v1.pages import PAGES, MakePage
 from duetime.doors.v1.queries import QueuesQuery
 from duetime.doors.v1.request import AnyRequest, Headers, NativeRequest, QueuePath, Reply, token_of
 from duetime.doors.v1.router import Router
 from duetime.doors.v1.routes import ROUTES, Route
+from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.http.exchange import ClientGone
 from duetime.ids import IdMaker
@@ -52,16 +53,16 @@ class NativeDoor:
 
     def __init__(
         self,
-        engines: Engines,
-        gate: Gate,
+        pools: Pools,
+        gate: TokenGate,
         *,
         topics: TopicService | None = None,
         make_id: Callable[[], str] | None = None,
         max_request: int = MAX_REQUEST,
     ) -> None:
-        self._engines = engines
+        self._pools = pools
         self._gate = gate
-        self._topics = topics or TopicService(lambda: engines.engine(DEFAULT_POOL).store.registry, engines.engine)
+        self._topics = topics or TopicService(lambda: pools.engine(DEFAULT_POOL).store.registry, pools.engine)
         self._make_id = make_id or IdMaker().make
         self._max_request = max_request
         self._encode = msgspec.json.Encoder().encode
@@ -134,7 +135,7 @@ class NativeDoor:
         return queue_path
 
     async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Reply:
-        request.engine = self._engines.engine(pool)
+        request.engine = self._pools.engine(pool)
         request.pool, request.topics = pool, self._topics
         request.query = _read_query(request.query_string, endpoint.route.query)
         request.message = None

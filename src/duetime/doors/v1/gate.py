@@ -1,22 +1,11 @@
-"""Admission at the native door: which pool a request goes to, and whether its token allows it.
-
-The server gives it pools and a TokenGate; a test gives it one engine and an open gate.
-"""
+"""Admission at the native door: which pool a request goes to, and whether its token allows it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from duetime.doors.rate_limits import RateLimits, Side, Slot
 from duetime.doors.tokens import EVERYTHING, Access, Tokens, split
-from duetime.engine import Engine
-from duetime.errors import Forbidden, PoolNotFound, Unauthorized
-from duetime.names import DEFAULT_POOL
-
-
-class Engines(Protocol):
-    def engine(self, name: str) -> Engine:
-        """The engine of a pool. Raises PoolNotFound, or StoreUnavailable while the pool is not open."""
-        ...
+from duetime.errors import Forbidden, Unauthorized
 
 
 class Admitted(NamedTuple):
@@ -29,20 +18,6 @@ class Admitted(NamedTuple):
     scopes: frozenset[Access] = EVERYTHING
 
 
-class Gate(Protocol):
-    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
-        """`token` is its text with the pool in front, empty if none was sent; it must allow all of `needs`.
-
-        Without a namespace the request is about all of them. Raises Unauthorized, Forbidden, PoolNotFound,
-        TooManyRequests.
-        """
-        ...
-
-    async def refund(self, slot: Slot) -> None:
-        """Gives the slot of a failed request back, so that it does not count."""
-        ...
-
-
 class TokenGate:
     """The server's own tokens and limits."""
 
@@ -51,6 +26,11 @@ class TokenGate:
         self._limits = limits
 
     async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        """`token` is its text with the pool in front, empty if none was sent; it must allow all of `needs`.
+
+        Without a namespace the request is about all of them. Raises Unauthorized, Forbidden, PoolNotFound,
+        TooManyRequests.
+        """
         pool, secret = split(token)
         if namespace is None:
             return Admitted(await self._admit_to_all(token, secret))
@@ -69,26 +49,5 @@ class TokenGate:
             raise
 
     async def refund(self, slot: Slot) -> None:
+        """Gives the slot of a failed request back, so that it does not count."""
         await self._limits.give_back(slot)
-
-
-class OpenGate:
-    """Lets everybody in; the pool is the token's prefix."""
-
-    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
-        return Admitted(split(token)[0])
-
-    async def refund(self, slot: Slot) -> None:
-        """Does nothing, because this gate has no limits."""
-
-
-class OneEngine:
-    """A single pool, called default."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def engine(self, name: str) -> Engine:
-        if name != DEFAULT_POOL:
-            raise PoolNotFound.of(name)
-        return self._engine
