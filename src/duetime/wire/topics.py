@@ -33,48 +33,45 @@ ConditionIn = Annotated[
 ]
 ScheduleIn = Annotated[
     str,
-    Meta(description="waits before retries: odd-minutes, 10s, 1s,5s,1m or exponential:1s:1h", max_length=1000),
+    Meta(
+        description="waits before retries: odd-minutes, 10s, 1s,5s,1m or exponential:1s:1h; "
+        f"{DEFAULT_SCHEDULE} for a new topic",
+        max_length=1000,
+    ),
 ]
-CapIn = Annotated[int, Meta(ge=0, le=MAX_CAP, description="the first failure after this many retries is the last")]
+CapIn = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=MAX_CAP,
+        description=f"the first failure after this many retries is the last; {DEFAULT_CAP} for a new topic",
+    ),
+]
+TimeoutIn = Annotated[
+    DurationIn, Meta(description=f"how long a call may take; {DEFAULT_TIMEOUT_MS // 1000}s for a new topic")
+]
 AlertIn = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]], Meta(max_length=MAX_ALERTS)]
-InFlightIn = Annotated[int, Meta(ge=1, le=MAX_IN_FLIGHT, description="calls at a time, for each server process")]
+InFlightIn = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=MAX_IN_FLIGHT,
+        description=f"calls at a time, for each server process; {DEFAULT_IN_FLIGHT} for a new topic",
+    ),
+]
 RateIn = Annotated[int, Meta(ge=0, le=MAX_RATE, description="calls a second, for each server process; 0 = no limit")]
 SecretIn = Annotated[
     str, Meta(description="signs callbacks: whsec_ and base64; 'new' draws one; empty ends signing", max_length=200)
 ]
 
 
-class TopicIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A topic to add. `topic` is its key and its queue's name, `name` what people call it."""
+class TopicFields(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What may be said about a topic when it is added and later."""
 
-    topic: NameIn
-    callback: UrlIn
-    name: Text = ""
-    delay: DurationIn = 0
-    method: Method = Method.GET
-    timeout: DurationIn = DEFAULT_TIMEOUT_MS // 1000
-    retry_if: ConditionIn = ""
-    schedule: ScheduleIn = DEFAULT_SCHEDULE
-    cap: CapIn = DEFAULT_CAP
-    lift_cap: bool = False
-    success: Success = Success.BODY
-    priority: PriorityIn = "normal"
-    alert: AlertIn = []
-    creator: Text = ""
-    verify_tls: bool = True
-    in_flight: InFlightIn = DEFAULT_IN_FLIGHT
-    rate: RateIn = 0
-    secret: SecretIn = ""
-
-
-class TopicChangeIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What to change; what is left out stays."""
-
-    callback: UrlIn | UnsetType = UNSET
     name: Text | UnsetType = UNSET
     delay: DurationIn | UnsetType = UNSET
     method: Method | UnsetType = UNSET
-    timeout: DurationIn | UnsetType = UNSET
+    timeout: TimeoutIn | UnsetType = UNSET
     retry_if: ConditionIn | UnsetType = UNSET
     schedule: ScheduleIn | UnsetType = UNSET
     cap: CapIn | UnsetType = UNSET
@@ -87,6 +84,19 @@ class TopicChangeIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
     in_flight: InFlightIn | UnsetType = UNSET
     rate: RateIn | UnsetType = UNSET
     secret: SecretIn | UnsetType = UNSET
+
+
+class TopicChangeIn(TopicFields, kw_only=True):
+    """What to change; what is left out stays."""
+
+    callback: UrlIn | UnsetType = UNSET
+
+
+class TopicIn(TopicFields, kw_only=True):
+    """A topic to add. `topic` is its key and its queue's name, `name` what people call it."""
+
+    topic: NameIn
+    callback: UrlIn
 
 
 class TopicCountsOut(Struct):
@@ -204,15 +214,11 @@ class SampleOut(Struct):
 
 def topic_of(message: TopicIn) -> Topic:
     """The topic of a message; only its times are checked. Raises InvalidTime."""
-    return Topic(key=message.topic, **_fields(message))
+    return Topic(key=message.topic, **change_of(message))
 
 
-def change_of(message: TopicChangeIn) -> dict[str, Any]:
+def change_of(message: TopicFields) -> dict[str, Any]:
     """The new values by the names of the topic's fields. Raises InvalidTime."""
-    return _fields(message)
-
-
-def _fields(message: TopicIn | TopicChangeIn) -> dict[str, Any]:
     given = {name: value for name, value in structs.asdict(message).items() if value is not UNSET and name != "topic"}
     for name in ("delay", "timeout"):
         if name in given:
