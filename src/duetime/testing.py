@@ -15,7 +15,7 @@ are missing. Inside the block the App pushes nowhere else.
 
 import asyncio
 from collections.abc import Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ from duetime.worker.app import App
 from duetime.worker.current_job import JobLink
 from duetime.worker.execution import ThreadLoop, execute
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
-from duetime.worker.pusher import Outgoing, Pusher, successor
+from duetime.worker.pusher import Outgoing, Pusher, successor, unstored_answer
 from duetime.worker.retry_rules import Policy, Verb, decide, refused
 from duetime.worker.runs import Ended, Failure, Outcome, Run
 from duetime.worker.task import Task
@@ -84,9 +84,15 @@ class Box:
 
     # --- the pusher
 
-    def push(self, outgoing: Outgoing) -> Moved:
+    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
+        return [self._push_one(outgoing) for outgoing in many]
+
+    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
+        return self.push(many)
+
+    def _push_one(self, outgoing: Outgoing) -> Moved:
         pushed = self._push(outgoing)
-        while following := successor(outgoing, pushed):
+        while following := successor(outgoing, pushed.jobs[0], pushed.now):
             outgoing = following
             pushed = self._push(outgoing)
         [moved] = pushed.jobs
@@ -95,15 +101,6 @@ class Box:
         arguments: dict[str, Any] = msgspec.json.decode(data)
         self.pushes.append(PushedTask(outgoing.name, arguments, outgoing.queue.name, moved.id, moved.due_at, kept))
         return moved
-
-    async def push_async(self, outgoing: Outgoing) -> Moved:
-        return self.push(outgoing)
-
-    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
-        return [self.push(outgoing) for outgoing in many]
-
-    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]:
-        return self.push_many(many)
 
     def _push(self, outgoing: Outgoing) -> Pushed:
         [answer] = _now(self._store.push(outgoing.queue, [Push([outgoing.job], IfExists.KEEP)]))
@@ -215,37 +212,27 @@ class Inline:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    def push(self, outgoing: Outgoing) -> Moved:
-        task, args, kwargs = self._call(outgoing)
-        try:
-            answer = task.function(*args, **kwargs)
-            if task.is_async:
-                asyncio.run(answer)
-        except Cancel:
-            pass
-        return _accepted(outgoing)
+    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
+        for outgoing in many:
+            with suppress(Cancel):
+                answer = self._call(outgoing)
+                if self._app.tasks[outgoing.name].is_async:
+                    asyncio.run(answer)
+        return [unstored_answer(outgoing) for outgoing in many]
 
-    async def push_async(self, outgoing: Outgoing) -> Moved:
-        task, args, kwargs = self._call(outgoing)
-        try:
-            answer = task.function(*args, **kwargs)
-            if task.is_async:
-                await answer
-        except Cancel:
-            pass
-        return _accepted(outgoing)
+    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
+        for outgoing in many:
+            with suppress(Cancel):
+                answer = self._call(outgoing)
+                if self._app.tasks[outgoing.name].is_async:
+                    await answer
+        return [unstored_answer(outgoing) for outgoing in many]
 
-    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
-        return [self.push(outgoing) for outgoing in many]
-
-    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]:
-        return [await self.push_async(outgoing) for outgoing in many]
-
-    def _call(self, outgoing: Outgoing) -> tuple[Task[..., Any], list[Any], dict[str, Any]]:
-        """The task and its arguments, read from JSON as in a worker: what JSON cannot carry must fail the test."""
+    def _call(self, outgoing: Outgoing) -> Any:
+        """Call the task with its arguments as a worker reads them: what JSON cannot carry must fail the test."""
         task = self._app.tasks[outgoing.name]
         args, kwargs = task.arguments.unpack(read(outgoing.job.body).data)
-        return task, args, kwargs
+        return task.function(*args, **kwargs)
 
 
 @contextmanager
@@ -285,10 +272,6 @@ def _now(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         return done.value
     raise AssertionError("the store in memory waited")
-
-
-def _accepted(outgoing: Outgoing) -> Moved:
-    return Moved(Event.ACCEPTED, outgoing.job.id, 0, due_at=outgoing.job.due_at or 0)
 
 
 def _hear_nothing(word: str, value: int) -> None:

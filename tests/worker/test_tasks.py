@@ -376,18 +376,12 @@ def test_a_pusher_can_be_put_in_the_place_of_the_usual_one(app: duetime.App) -> 
         def __init__(self) -> None:
             self.seen: list[Outgoing] = []
 
-        def push(self, outgoing: Outgoing) -> duetime.Moved:
-            self.seen.append(outgoing)
-            return duetime.Moved(Event.ACCEPTED, outgoing.job.id, 1)
+        def push(self, many: Sequence[Outgoing]) -> list[duetime.Moved]:
+            self.seen += many
+            return [duetime.Moved(Event.ACCEPTED, outgoing.job.id, 1) for outgoing in many]
 
-        async def push_async(self, outgoing: Outgoing) -> duetime.Moved:
-            return self.push(outgoing)
-
-        def push_many(self, many: Sequence[Outgoing]) -> list[duetime.Moved]:
-            return [self.push(outgoing) for outgoing in many]
-
-        async def push_many_async(self, many: Sequence[Outgoing]) -> list[duetime.Moved]:
-            return self.push_many(many)
+        async def push_async(self, many: Sequence[Outgoing]) -> list[duetime.Moved]:
+            return self.push(many)
 
     @app.task(name="send")
     def send(to: str) -> None: ...

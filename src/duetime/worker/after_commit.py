@@ -17,13 +17,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import Any
 
-from duetime.job import Event, Moved
-from duetime.worker.pusher import Outgoing, Pusher
+from duetime.job import Moved
+from duetime.worker.pusher import Outgoing, Pusher, unstored_answer
 
 log = logging.getLogger("duetime.after_commit")
 
-Hook = Callable[[Callable[[], None]], bool]
+Hook = Callable[[Callable[[], object]], bool]
 """Takes a function to call after the commit; False if no transaction is open, and the function is not kept."""
+
+KEPT = "duetime_kept_back"
+"""The key of a session's info: each push that is held back, with the transaction that it was made in."""
 
 
 class AfterCommit:
@@ -34,27 +37,16 @@ class AfterCommit:
         self._hook = hook
         self._late: set[asyncio.Task[object]] = set()
 
-    def push(self, outgoing: Outgoing) -> Moved:
-        if self._hook(lambda: _ignore(self._inner.push(outgoing))):
-            return _held_back(outgoing)
-        return self._inner.push(outgoing)
+    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
+        if self._hook(lambda: self._inner.push(many)):
+            return [unstored_answer(outgoing) for outgoing in many]
+        return self._inner.push(many)
 
-    async def push_async(self, outgoing: Outgoing) -> Moved:
+    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
         loop = asyncio.get_running_loop()
-        if self._hook(lambda: self._push_later(loop, self._inner.push_async(outgoing))):
-            return _held_back(outgoing)
-        return await self._inner.push_async(outgoing)
-
-    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
-        if self._hook(lambda: _ignore(self._inner.push_many(many))):
-            return [_held_back(outgoing) for outgoing in many]
-        return self._inner.push_many(many)
-
-    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]:
-        loop = asyncio.get_running_loop()
-        if self._hook(lambda: self._push_later(loop, self._inner.push_many_async(many))):
-            return [_held_back(outgoing) for outgoing in many]
-        return await self._inner.push_many_async(many)
+        if self._hook(lambda: self._push_later(loop, self._inner.push_async(many))):
+            return [unstored_answer(outgoing) for outgoing in many]
+        return await self._inner.push_async(many)
 
     def _push_later(self, loop: asyncio.AbstractEventLoop, pushing: Coroutine[Any, Any, object]) -> None:
         """A commit does not wait for coroutines; what goes wrong is in the log."""
@@ -68,19 +60,11 @@ class AfterCommit:
             log.error("push_after_commit_failed", exc_info=error)
 
 
-def _ignore(answer: object) -> None:
-    """The answer of a push after a commit is dropped: its caller has gone on."""
-
-
-def _held_back(outgoing: Outgoing) -> Moved:
-    return Moved(Event.ACCEPTED, outgoing.job.id, 0, due_at=outgoing.job.due_at or 0)
-
-
 def django(using: str | None = None) -> Hook:
     """Waits for `transaction.atomic()` on a database, the default one if not named."""
     atomic: Any = import_module("django.db.transaction")  # the caller uses this library, so it is installed
 
-    def hook(push: Callable[[], None]) -> bool:
+    def hook(push: Callable[[], object]) -> bool:
         if not atomic.get_connection(using).in_atomic_block:
             return False
         atomic.on_commit(push, using=using)
@@ -96,44 +80,32 @@ def sqlalchemy(session: Callable[[], Any]) -> Hook:
     """
     event: Any = import_module("sqlalchemy.event")  # the caller uses this library, so it is installed
 
-    def hook(push: Callable[[], None]) -> bool:
+    def hook(push: Callable[[], object]) -> bool:
         found: Any = session()
         found = getattr(found, "sync_session", found)
         if not found.in_transaction():
             return False
         if KEPT not in found.info:
-            found.info[KEPT] = HeldPush()
+            found.info[KEPT] = []
             event.listen(found, "after_commit", _committed)
             event.listen(found, "after_soft_rollback", _rolled_back)
-        found.info[KEPT].pushes.append((found.get_nested_transaction() or found.get_transaction(), push))
+        found.info[KEPT].append((found.get_nested_transaction() or found.get_transaction(), push))
         return True
 
     return hook
-
-
-KEPT = "duetime_kept_back"
-
-
-class HeldPush:
-    """What a session keeps back: each push with the transaction that it was made in."""
-
-    def __init__(self) -> None:
-        self.pushes: list[tuple[Any, Callable[[], None]]] = []
 
 
 def _committed(session: Any) -> None:
     """The end of a savepoint comes here, too."""
     if session.in_nested_transaction():
         return
-    kept: HeldPush = session.info[KEPT]
-    pushes, kept.pushes = kept.pushes, []
+    pushes, session.info[KEPT] = session.info[KEPT], []
     for _, push in pushes:
         push()
 
 
 def _rolled_back(session: Any, rolled_back: Any) -> None:
-    kept: HeldPush = session.info[KEPT]
-    kept.pushes = [(made_in, push) for made_in, push in kept.pushes if not _is_within(made_in, rolled_back)]
+    session.info[KEPT] = [one for one in session.info[KEPT] if not _is_within(one[0], rolled_back)]
 
 
 def _is_within(transaction: Any, outer: Any) -> bool:

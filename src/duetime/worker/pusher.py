@@ -35,21 +35,18 @@ class Outgoing:
     name: str
     unique_ms: int = 0
 
-    @property
-    def call(self) -> Call[Pushed]:
-        return push(self.queue, [self.job], IfExists.KEEP)
-
 
 class Pusher(Protocol):
-    def push(self, outgoing: Outgoing) -> Moved: ...
-
-    async def push_async(self, outgoing: Outgoing) -> Moved: ...
-
-    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
+    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
         """All to one queue. One answer each, in their order."""
         ...
 
-    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]: ...
+    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]: ...
+
+
+def unstored_answer(outgoing: Outgoing) -> Moved:
+    """The answer to a push that no store has seen yet."""
+    return Moved(Event.ACCEPTED, outgoing.job.id, 0, due_at=outgoing.job.due_at or 0)
 
 
 def unique_id(name: str, data: bytes) -> str:
@@ -58,21 +55,15 @@ def unique_id(name: str, data: bytes) -> str:
     return f"{name[-64:]}:{digest}"
 
 
-def successor(outgoing: Outgoing, pushed: Pushed) -> Outgoing | None:
+def successor(outgoing: Outgoing, moved: Moved, now: int) -> Outgoing | None:
     """What to push instead when the id was taken by a job that no longer stands in the way: a dead one, or one that
     was pushed `unique_ms` ago or more. Its name follows from that job's, so that all who come now agree on it.
     """
-    [moved] = pushed.jobs
-    if not _gives_way(outgoing, moved, pushed.now):
+    stands = moved.reason != "dead" and now - moved.born < outgoing.unique_ms
+    if not outgoing.unique_ms or moved.event is not Event.KEPT or stands:
         return None
     base = outgoing.job.id.partition("~")[0]
     return Outgoing(outgoing.queue, replace(outgoing.job, id=f"{base}~{moved.born}"), outgoing.name, outgoing.unique_ms)
-
-
-def _gives_way(outgoing: Outgoing, moved: Moved, now: int) -> bool:
-    """Whether the job that was kept is no longer one that a unique push yields to."""
-    stands = moved.reason != "dead" and now - moved.born < outgoing.unique_ms
-    return bool(outgoing.unique_ms) and moved.event is Event.KEPT and not stands
 
 
 def _calls(many: Sequence[Outgoing]) -> Iterator[tuple[Call[Pushed], Sequence[Outgoing]]]:
@@ -104,37 +95,22 @@ class ClientPusher:
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
         self._worker_client: WorkerClient | None = None
 
-    def push(self, outgoing: Outgoing) -> Moved:
-        pushed = self.send(outgoing.call)
-        while following := successor(outgoing, pushed):
-            outgoing = following
-            pushed = self.send(outgoing.call)
-        return pushed.jobs[0]
-
-    async def push_async(self, outgoing: Outgoing) -> Moved:
-        pushed = await self.send_async(outgoing.call)
-        while following := successor(outgoing, pushed):
-            outgoing = following
-            pushed = await self.send_async(outgoing.call)
-        return pushed.jobs[0]
-
-    def push_many(self, many: Sequence[Outgoing]) -> list[Moved]:
+    def push(self, many: Sequence[Outgoing]) -> list[Moved]:
         moved: list[Moved] = []
         for call, part in _calls(many):
             pushed = self.send(call)
-            moved += (
-                self.push(outgoing) if _gives_way(outgoing, one, pushed.now) else one
-                for outgoing, one in zip(part, pushed.jobs, strict=True)
-            )
+            for outgoing, one in zip(part, pushed.jobs, strict=True):
+                following = successor(outgoing, one, pushed.now)
+                moved += self.push([following]) if following else [one]
         return moved
 
-    async def push_many_async(self, many: Sequence[Outgoing]) -> list[Moved]:
+    async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
         moved: list[Moved] = []
         for call, part in _calls(many):
             pushed = await self.send_async(call)
             for outgoing, one in zip(part, pushed.jobs, strict=True):
-                again = _gives_way(outgoing, one, pushed.now)
-                moved.append(await self.push_async(outgoing) if again else one)
+                following = successor(outgoing, one, pushed.now)
+                moved += await self.push_async([following]) if following else [one]
         return moved
 
     def send(self, call: Call[Answer]) -> Answer:

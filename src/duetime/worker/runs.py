@@ -5,6 +5,7 @@ a pool says about it; what that means for the job is decided in `retry_rules.py`
 """
 
 import time
+from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
 
 from msgspec import Struct
@@ -64,41 +65,28 @@ class JobInfo(Struct, frozen=True, array_like=True):
     body: bytes
 
 
+@dataclass(slots=True, eq=False)
 class Run:
     """`number` names it between the processes of one worker. Times are those of `time.monotonic`, 0 if not yet."""
 
-    __slots__ = (
-        "deadline",
-        "delivery",
-        "ended_at",
-        "lease_until",
-        "lost",
-        "number",
-        "outcome",
-        "payload",
-        "progress",
-        "renewing",
-        "reserved_at",
-        "started_at",
-        "timeout_s",
-        "was_announced",
-    )
+    number: int
+    delivery: Delivery
+    payload: Payload
+    timeout_s: float
+    lease_s: InitVar[float]
+    reserved_at: float = field(default_factory=time.monotonic)
+    lease_until: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    deadline: float = 0.0
+    lost: bool = False
+    renewing: bool = False
+    was_announced: bool = False
+    progress: int = -1
+    outcome: Outcome = DONE
 
-    def __init__(self, number: int, delivery: Delivery, payload: Payload, *, timeout_s: float, lease_s: float) -> None:
-        self.number = number
-        self.delivery = delivery
-        self.payload = payload
-        self.timeout_s = timeout_s
-        self.reserved_at = time.monotonic()
+    def __post_init__(self, lease_s: float) -> None:
         self.lease_until = self.reserved_at + lease_s
-        self.started_at = 0.0
-        self.ended_at = 0.0
-        self.deadline = 0.0
-        self.lost = False
-        self.renewing = False
-        self.was_announced = False
-        self.progress = -1
-        self.outcome = DONE
 
     def begin(self) -> None:
         """The run begins now, and so does its timeout."""

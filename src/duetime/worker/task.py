@@ -102,7 +102,7 @@ class Task(Generic[P, R]):
         arguments or a mapping of keyword arguments. All are checked before the first is pushed.
         """
         many = self._prepare_many(calls, delay)
-        return [self._pushed(*one) for one in zip(many, self.app.pusher.push_many(many), strict=True)]
+        return [self._pushed(*one) for one in zip(many, self.app.pusher.push(many), strict=True)]
 
     async def delay_async(self, *args: P.args, **kwargs: P.kwargs) -> Moved:
         """`delay`, inside a running loop."""
@@ -119,7 +119,7 @@ class Task(Generic[P, R]):
     async def bulk_async(self, calls: Iterable[CallArguments], *, delay: Duration = 0) -> list[Moved]:
         """`bulk`, inside a running loop."""
         many = self._prepare_many(calls, delay)
-        return [self._pushed(*one) for one in zip(many, await self.app.pusher.push_many_async(many), strict=True)]
+        return [self._pushed(*one) for one in zip(many, await self.app.pusher.push_async(many), strict=True)]
 
     def failed(self, hook: FailedHook) -> FailedHook:
         """Decorator: what to call in the worker, in a thread, when a job of this task has failed for good."""
@@ -189,13 +189,13 @@ class Task(Generic[P, R]):
 
     def _push(self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Moved:
         outgoing = self.prepare(delay_ms, due_at, args, kwargs)
-        return self._pushed(outgoing, self.app.pusher.push(outgoing))
+        return self._pushed(outgoing, *self.app.pusher.push([outgoing]))
 
     async def _push_async(
         self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Moved:
         outgoing = self.prepare(delay_ms, due_at, args, kwargs)
-        return self._pushed(outgoing, await self.app.pusher.push_async(outgoing))
+        return self._pushed(outgoing, *await self.app.pusher.push_async([outgoing]))
 
     def _pushed(self, outgoing: Outgoing, moved: Moved) -> Moved:
         name = "unique_skipped" if moved.event is Event.KEPT and self.unique_ms else "queued"
