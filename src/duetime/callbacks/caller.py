@@ -10,7 +10,6 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
-from types import TracebackType
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -52,9 +51,7 @@ class Caller:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
 

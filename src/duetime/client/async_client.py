@@ -1,7 +1,6 @@
 """The SDK for asyncio: the twins of `client.py`, with `await`."""
 
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import TypeVar, Unpack
 
 from duetime.client import calls
@@ -42,9 +41,7 @@ class AsyncClient:
     async def __aenter__(self) -> "AsyncClient":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

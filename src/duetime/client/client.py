@@ -6,7 +6,6 @@ and a test compares their signatures.
 """
 
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import TypeVar, Unpack
 
 from duetime.client import calls
@@ -47,9 +46,7 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

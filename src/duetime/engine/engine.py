@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import replace
 from itertools import repeat
-from types import TracebackType
 from typing import Any, TypeVar
 
 from duetime.backoff import OUTAGE, chance
@@ -116,9 +115,7 @@ class Engine:
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._room.close()
         for batch in (self._pushes, self._acks, self._acks_by_id, self._cancels, self._reserves):
             batch.close()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
+from contextlib import suppress
 
 from duetime.backoff import Outage
 from duetime.engine.engine import Engine
@@ -108,9 +108,7 @@ class Pools:
                 look.cancel()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     async def _close(self) -> None:
@@ -198,11 +196,9 @@ class Pools:
             log.warning("pool_unavailable", extra={"pool": pool.name, "error": error.message})
 
     async def _pause(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
-        except TimeoutError:
-            return
 
 
 def _opened(pool: Pool) -> Engine:

@@ -6,6 +6,7 @@ that this process gave out are told to it, those of other processes it finds wit
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from duetime.backoff import chance
 from duetime.stores.base import Reaped
@@ -50,8 +51,6 @@ class Reaper:
         await asyncio.sleep(0)
         while (left := self._wake_at - loop.time()) > 0:
             self._news.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._news.wait()
-            except TimeoutError:
-                return

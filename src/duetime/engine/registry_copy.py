@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 import msgspec
 
@@ -50,9 +49,7 @@ class RegistryCopy:
         self._followers = [asyncio.create_task(self._follow()), asyncio.create_task(self._check())]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for follower in self._followers:
             follower.cancel()
         await asyncio.gather(*self._followers, return_exceptions=True)

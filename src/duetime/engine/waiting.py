@@ -339,11 +339,9 @@ class WaitingRoom:
                 self.notice(queue, head)
 
     async def rest(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._check_now.wait()
-        except TimeoutError:
-            return
 
 
 FirstLook = Callable[[], Awaitable[list[Delivery]]]

@@ -14,7 +14,6 @@ import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
 
 from duetime.errors import DuetimeError, InvalidSettings, JournalFull, StoreUnavailable
 from duetime.job import Event
@@ -63,9 +62,7 @@ class Journal:
         """
         self._renewals.pop(pool, None)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closed = True
         for loop in self._loops:
             loop.cancel()

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypedDict, Unpack, cast, overload
 
 from duetime.backoff import Backoff
@@ -85,9 +84,7 @@ class App:
     def __enter__(self) -> "App":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @overload

@@ -12,7 +12,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from duetime.backoff import Outage
@@ -134,11 +134,9 @@ class Worker:
             await self._either(self._hurry, self._jobs.empty, SETTLE_TICK_S)
         await self._pool.close(force=self._hurry.is_set())
         self._fetcher.clear()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 await self._jobs.empty.wait()
-        except TimeoutError:
-            return
 
     async def _either(self, one: asyncio.Event, other: asyncio.Event, timeout_s: float) -> None:
         waits = [asyncio.create_task(one.wait()), asyncio.create_task(other.wait())]
@@ -225,8 +223,6 @@ class Worker:
                 log.warning("restarts_not_followed", extra={"error": error.message})
 
     async def _pause(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
-        except TimeoutError:
-            return

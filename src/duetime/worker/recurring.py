@@ -10,7 +10,6 @@ between. It all takes nothing but the queue's own verbs, so it works on every st
 import asyncio
 import logging
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -80,9 +79,7 @@ class Scheduler:
         self._task = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
