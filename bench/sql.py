@@ -1,0 +1,291 @@
+"""The SQL stores beside procrastinate, pgqueuer and chancy: pushes, reserve + ack, lateness, dead rows.
+
+    make bench ARGS=sql          or in full: make bench ARGS="sql --jobs 2000 --behind 1000000 --through 1000000"
+
+One PostgreSQL with durable commits (fsync, synchronous_commit and autovacuum on) serves everybody, each in a database
+of its own; SQLite has synchronous=FULL. Bodies have 100 bytes. All rates are measured twice: on empty tables, and with
+`--behind` delayed jobs in them. Peers do what they can: procrastinate takes jobs one by one, none of them has a timer.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import pwd
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+
+from bench.report import median, number, peer_python, percentile, ratio, spread, table
+from duetime.engine import Engine
+from duetime.ids import IdMaker
+from duetime.job import NewJob
+from duetime.names import Queue
+from duetime.stores.open import open_store
+from tests.plugins.postgres_server import PostgresServer
+
+BODY = b"x" * 100
+QUEUE = Queue("bench", "jobs")
+DAY_MS = 86_400_000
+STEP, TAKE, CALLERS = 500, 100, 64
+PEERS = ("procrastinate", "pgqueuer", "chancy")
+PEER = Path(__file__).parent / "peers" / "sql_peer.py"
+DURABLE = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "autovacuum": "on",
+    "autovacuum_naptime": "5s",
+    "shared_buffers": "256MB",
+    "max_wal_size": "1GB",
+}
+Answer = TypeVar("Answer")
+Work = Callable[[Engine, int], Awaitable[Answer]]
+Contender = Callable[[str, int], Any]
+"""Does a task ("install", "rates", "lateness", "through") with so many jobs, and answers what it measured."""
+
+
+# --- our side
+
+
+def new_jobs(count: int, delay_ms: int, step_ms: int = 0) -> list[NewJob]:
+    make = IdMaker().make
+    return [NewJob(make(), BODY, delay_ms=delay_ms + step_ms * at) for at in range(count)]
+
+
+async def push_steps(engine: Engine, jobs: list[NewJob]) -> None:
+    for at in range(0, len(jobs), STEP):
+        await engine.push(QUEUE, jobs[at : at + STEP])
+
+
+async def fill(engine: Engine, jobs: int) -> None:
+    for at in range(0, jobs, STEP):
+        await engine.push(QUEUE, new_jobs(STEP, DAY_MS + at * 10, 10))
+
+
+async def rates(engine: Engine, jobs: int) -> dict[str, float]:
+    made = new_jobs(jobs, DAY_MS)
+    started = time.perf_counter()
+    for job in made:
+        await engine.push(QUEUE, [job])
+    alone = jobs / (time.perf_counter() - started)
+
+    left = iter(new_jobs(jobs * 2, DAY_MS))
+
+    async def producer() -> None:
+        for job in left:
+            await engine.push(QUEUE, [job])
+
+    started = time.perf_counter()
+    await asyncio.gather(*(producer() for _ in range(CALLERS)))
+    together = jobs * 2 / (time.perf_counter() - started)
+
+    made = new_jobs(max(1, jobs * 5 // STEP) * STEP, 0)
+    started = time.perf_counter()
+    await push_steps(engine, made)
+    batched = len(made) / (time.perf_counter() - started)
+
+    started = time.perf_counter()
+    taken = await consume(engine)
+    assert taken == len(made)
+    return {
+        "one by one": alone,
+        f"{CALLERS} tasks": together,
+        f"batches of {STEP}": batched,
+        "take + finish": taken / (time.perf_counter() - started),
+    }
+
+
+async def consume(engine: Engine) -> int:
+    taken = 0
+    while deliveries := await engine.reserve([QUEUE], limit=TAKE):
+        await engine.ack([delivery.lease for delivery in deliveries])
+        taken += len(deliveries)
+    return taken
+
+
+async def lateness(engine: Engine, jobs: int) -> list[float]:
+    start = time.time_ns() // 1_000_000 + 2000
+    make = IdMaker().make
+    await push_steps(engine, [NewJob(make(), b"", due_at=start + 3000 * at // jobs) for at in range(jobs)])
+    late: list[float] = []
+    while len(late) < jobs:
+        deliveries = await engine.reserve([QUEUE], limit=TAKE, wait_ms=10_000)
+        received = time.time() * 1000
+        late += [received - delivery.due_at for delivery in deliveries]
+        await engine.ack([delivery.lease for delivery in deliveries])
+    return late
+
+
+async def through(engine: Engine, jobs: int) -> None:
+    for _ in range(0, jobs, STEP):
+        await engine.push(QUEUE, new_jobs(STEP, 0))
+        await consume(engine)
+
+
+TASKS: dict[str, Work[Any]] = {"install": fill, "rates": rates, "lateness": lateness, "through": through}
+
+
+def ours(url: str, task: str, jobs: int) -> Any:
+    async def run() -> Any:
+        store = await open_store(url)
+        try:
+            async with Engine(store) as engine:
+                return await TASKS[task](engine, jobs)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+# --- everybody
+
+
+def peer(name: str, url: str, task: str, jobs: int) -> Any:
+    command = [str(peer_python()), str(PEER), name, task, url, str(jobs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def a_postgres() -> Iterator[PostgresServer]:
+    with tempfile.TemporaryDirectory(prefix="duetime-bench-", ignore_cleanup_errors=True) as folder:
+        if os.getuid() == 0:
+            owner = pwd.getpwnam("postgres")
+            os.chown(folder, owner.pw_uid, owner.pw_gid)
+        server = PostgresServer(Path(folder), **DURABLE)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def database(server: PostgresServer, name: str) -> str:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")  # type: ignore[arg-type]
+        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+    return server.url.replace("/postgres", f"/{name}")
+
+
+def contenders(server: PostgresServer, folder: str, only: list[str]) -> dict[str, Contender]:
+    """Each with empty tables of its own. A store of ours needs no more than its URL here."""
+    stores = {
+        "duetime, SQLite": lambda: f"sqlite://{tempfile.mkdtemp(dir=folder)}/jobs.db?synchronous=FULL",
+        "duetime, PostgreSQL": lambda: database(server, "duetime"),
+    }
+    chosen: dict[str, Contender] = {
+        name: partial(ours, make()) for name, make in stores.items() if not only or name in only
+    }
+    for name in PEERS:
+        if not only or name in only:
+            chosen[name] = partial(peer, name, database(server, name))
+    return chosen
+
+
+def measure(found: dict[str, Contender], jobs: int, behind: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Contender -> what was measured -> jobs/s of each round."""
+    for contender in found.values():
+        contender("install", behind)
+    results: dict[str, dict[str, list[float]]] = {name: {} for name in found}
+    names = list(found)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            for what, rate in found[name]("rates", jobs).items():
+                results[name].setdefault(what, []).append(rate)
+    return results
+
+
+def rate_table(results: dict[str, dict[str, list[float]]]) -> str:
+    rows: list[list[str]] = []
+    for what in next(iter(results.values())):
+        best = max((median(results[name][what]) for name in PEERS if name in results), default=0.0)
+        for name, measured in results.items():
+            values = measured[what]
+            rows.append([what, name, number(median(values)), spread(values), ratio(median(values), best)])
+    return table(["what", "contender", "jobs/s", "spread", "to the best peer"], rows)
+
+
+def late_table(found: dict[str, Contender], jobs: int) -> str:
+    rows = [
+        [name, *(f"{percentile(values, p):.1f}" for p in (0, 50, 99, 100))]
+        for name, values in ((name, contender("lateness", jobs)) for name, contender in found.items())
+    ]
+    return table(["lateness in ms", "min", "p50", "p99", "max"], rows)
+
+
+def dead_rows(url: str) -> list[str]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT sum(n_dead_tup), sum(n_live_tup), sum(pg_total_relation_size(relid)) FROM pg_stat_user_tables"
+        ).fetchone()
+    dead, live, size = row or (0, 0, 0)
+    return [number(float(dead)), number(float(live)), f"{int(size) / 2**20:.1f}"]
+
+
+def dead_table(server: PostgresServer, found: dict[str, Contender], jobs: int) -> str:
+    rows: list[list[str]] = []
+    for name, contender in found.items():
+        if name != "duetime, SQLite":
+            started = time.perf_counter()
+            contender("through", jobs)
+            elapsed = time.perf_counter() - started
+            time.sleep(1.5)  # sessions report their numbers once a second
+            own = "duetime" if name.startswith("duetime") else name
+            rows.append([name, *dead_rows(server.url.replace("/postgres", f"/{own}")), number(jobs / elapsed)])
+    return table([f"after {jobs:,} jobs through", "dead rows", "live rows", "MiB", "jobs/s"], rows)
+
+
+def versions(server: PostgresServer) -> str:
+    with psycopg.connect(server.url) as connection:
+        (version,) = connection.execute("SHOW server_version").fetchone() or ("",)
+    asked = f"import importlib.metadata as m; print(*(n + ' ' + m.version(n) for n in {PEERS}), sep=', ')"
+    found = subprocess.run([str(peer_python()), "-c", asked], capture_output=True, text=True, check=True)
+    settings = ", ".join(f"{name}={value}" for name, value in DURABLE.items())
+    return f"PostgreSQL {version}: {settings}\n{found.stdout.strip()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--jobs", type=int, default=500, help="jobs pushed one by one (tasks: 2, batches: 5 times that)"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--behind", type=int, default=20_000, help="delayed jobs in the tables of the second run")
+    parser.add_argument("--through", type=int, default=10_000, help="jobs before dead rows are counted")
+    parser.add_argument("--only", action="append", default=[], help="one contender; may be repeated")
+    options = parser.parse_args()
+    with a_postgres() as server, tempfile.TemporaryDirectory() as folder:
+        print(versions(server), end="\n\n", flush=True)
+        medians: dict[int, dict[str, dict[str, list[float]]]] = {}
+        for behind in (0, options.behind):
+            found = contenders(server, folder, options.only)
+            medians[behind] = measure(found, options.jobs, behind, options.rounds)
+            print(f"{behind:,} delayed jobs behind, medians of {options.rounds} rounds")
+            print(rate_table(medians[behind]), end="\n\n", flush=True)
+            print(late_table(found, max(100, options.jobs // 4)), end="\n\n", flush=True)
+        for name in medians[0]:
+            shares = [
+                f"{what} {ratio(median(medians[options.behind][name][what]), median(values))}"
+                for what, values in medians[0][name].items()
+            ]
+            print(f"{name}, with {options.behind:,} behind against empty: {', '.join(shares)}")
+        print()
+        found = contenders(server, folder, options.only)
+        for contender in found.values():
+            contender("install", 0)
+        print(dead_table(server, found, options.through))
+
+
+if __name__ == "__main__":
+    main()
