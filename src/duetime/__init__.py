@@ -11,6 +11,7 @@ everything else may change.
 
 from duetime.client import AsyncClient, Client, connect, connect_async
 from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
+from duetime.client.push_in import push_in, push_in_async
 from duetime.errors import DuetimeError
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
 from duetime.stores.base import QueueRules, RulesChange
@@ -52,4 +53,6 @@ __all__ = [
     "connect",
     "connect_async",
     "current_job",
+    "push_in",
+    "push_in_async",
 ]

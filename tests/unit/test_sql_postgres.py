@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from duetime.errors import InvalidSettings, LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.job import Lease, NewJob, State
@@ -120,12 +121,52 @@ async def test_tables_of_somebody_else_are_left_alone(postgres_server: PostgresS
 
 async def test_tables_that_a_newer_release_has_upgraded(store: PostgresStore, postgres_server: PostgresServer) -> None:
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
-        connection.execute("INSERT INTO duetime.migrations VALUES (9999, 'from the future', 0)")
+        connection.execute("INSERT INTO duetime.migrations VALUES (9998, '9998_adds_something', 0)")
         try:
+            old = await PostgresStore.open(f"{postgres_server.url}?{STORE}")
+            await old.close()
+            connection.execute("INSERT INTO duetime.migrations VALUES (9999, '9999_breaking', 0)")
             with pytest.raises(StoreUnavailable, match="a newer Duetime"):
                 await PostgresStore.open(f"{postgres_server.url}?{STORE}")
         finally:
-            connection.execute("DELETE FROM duetime.migrations WHERE number = 9999")
+            connection.execute("DELETE FROM duetime.migrations WHERE number >= 9998")
+
+
+# --- rows for people
+
+
+async def test_a_view_shows_jobs_as_people_and_laravel_would(
+    store: PostgresStore, postgres_server: PostgresServer
+) -> None:
+    await store.push(QUEUE, [Push([NewJob("delayed", "Grüße".encode(), delay_ms=3_600_000)])])
+    await store.push(QUEUE, [Push([NewJob("leased", b"\xff\x00"), NewJob("killed", b"{}"), NewJob("ready", b"x")])])
+    [[first, second]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
+    assert [first.lease.id, second.lease.id] == ["killed", "leased"]
+    await store.kill(first.lease, "broken")
+    with psycopg.connect(postgres_server.url, row_factory=dict_row) as connection:
+        rows = connection.execute("SELECT * FROM duetime.duetime_jobs").fetchall()
+        now = connection.execute("SELECT now() AS now").fetchone()
+    jobs = {row["id"]: row for row in rows}
+    assert {job_id: row["state"] for job_id, row in jobs.items()} == {
+        "delayed": "delayed",
+        "leased": "leased",
+        "killed": "dead",
+        "ready": "ready",
+    }
+    assert {job_id: row["payload"] for job_id, row in jobs.items()} == {
+        "delayed": "Grüße",
+        "leased": None,
+        "killed": "{}",
+        "ready": "x",
+    }
+    assert {(row["namespace"], row["queue"]) for row in rows} == {QUEUE}
+    assert [jobs[job_id]["attempts"] for job_id in ("leased", "ready")] == [1, 0]
+    assert jobs["ready"]["reserved_at"] is None
+    assert jobs["leased"]["reserved_at"] == int(jobs["leased"]["lease_until"].timestamp())
+    assert jobs["delayed"]["due_at"] > now["now"]
+    assert jobs["delayed"]["available_at"] == int(jobs["delayed"]["due_at"].timestamp())
+    assert jobs["delayed"]["created_at"] <= jobs["delayed"]["available_at"] - 3_599
+    assert (jobs["killed"]["reason"], jobs["killed"]["error"]) == ("killed", "broken")
 
 
 # --- the plans
@@ -136,6 +177,7 @@ def sample(name: str, kind: str) -> object:
     if kind:
         return [1] if kind == "bigint" else [b"x"] if kind == "bytea" else ["x"]
     texts = ["namespace", "name", "kind", "key", "after_id", "prefix", "beyond", "channel", "payload"]
+    texts += ["if_exists", "attributes"]
     return "x" if name in texts else 1
 
 
@@ -150,13 +192,16 @@ def planner(postgres_server: PostgresServer) -> Iterator["psycopg.Connection[tup
 
 def plan(planner: "psycopg.Connection[tuple[object, ...]]", name: str) -> list[str]:
     query = PostgresAddress.parse(f"postgresql:///?{STORE}").name_tables(QUERIES[name])
-    by_name = "dt.marks" in QUERIES[name] or "dt.totals" in QUERIES[name]
+    by_name = any(table in QUERIES[name] for table in ("dt.marks", "dt.totals", "dt.incoming"))
     values: dict[str, object] = {}
     for parameter, kind in re.findall(r"%\((\w+)\)[sb](?:::(\w+) \[\])?", query):
         values[parameter] = values.get(parameter) or sample(parameter, kind)
     if by_name and "queue" in values:
         values["queue"] = "x"
-    values |= {column: b"x" for column in ("digest", "answer", "value") if column in values and "put_counter" != name}
+    binary = ("digest", "answer", "value", "body")
+    values |= {column: b"x" for column in binary if column in values and "put_counter" != name}
+    if name == "insert_incoming":
+        values["id"] = "x"
     rows = planner.execute(f"EXPLAIN {query}", values).fetchall()  # type: ignore[arg-type]
     return [str(line) for (line,) in rows]
 
@@ -167,7 +212,7 @@ def test_a_query_never_reads_a_whole_table_or_sorts_one(
 ) -> None:
     steps = plan(planner, name)
     assert [step for step in steps if "Seq Scan" in step] == []
-    harmless = name in ("heads_of",)  # the queues that are asked for
+    harmless = name in ("heads_of", "incoming_queues")  # a few queues
     assert harmless or [step for step in steps if "Sort" in step] == []
 
 

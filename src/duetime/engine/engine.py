@@ -111,7 +111,7 @@ class Engine:
     async def __aenter__(self) -> "Engine":
         await self._tasks.__aenter__()
         duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._room)]
-        duties.append(listen(self.store, self._room, self._outage))
+        duties.append(listen(self.store, self._room, self._reaper, self._outage))
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 
@@ -327,6 +327,8 @@ class Engine:
         reaped = await self._steps.reap(limit)
         for queue, moved in reaped.moved.items():
             self._calls.moved(queue, moved)
+        for queue, pushed in reaped.pushed.items():
+            self._calls.moved(queue, [moved for _, answer in pushed for moved in answer.jobs])
         return reaped
 
     def _give_back_later(self, deliveries: Sequence[Delivery]) -> None:

@@ -155,11 +155,26 @@ class ObservedStore:
         return answer
 
     async def reap(self, limit: int) -> Reaped:
+        return await self._observers.whole(self._reap(limit))
+
+    async def _reap(self, limit: int) -> Reaped:
         call = self._observers.begin("reap")
         try:
             reaped = await self._store.reap(limit)
             for one in self._reaped:
                 one.reaped(reaped)
+            if reaped.pushed:
+                await self._tell_pushed(reaped)
         finally:
             self._observers.end(call)
         return reaped
+
+    async def _tell_pushed(self, reaped: Reaped) -> None:
+        """Put on record what other programs have pushed, before consumers of this process hear of it."""
+        if self._observers.must_prepare:
+            await self._observers.prepare()
+        for queue, pushed in reaped.pushed.items():
+            requests, answers = zip(*pushed, strict=True)
+            for one in self._pushed:
+                await one.pushed(queue, requests, answers)
+        await self._observers.flush()

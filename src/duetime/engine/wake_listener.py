@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from duetime.backoff import OUTAGE, Exponential, Outage
+from duetime.engine.reaper import Reaper
 from duetime.engine.waiting import WaitingRoom
 from duetime.errors import DuetimeError
 from duetime.stores.base import Store
@@ -11,8 +12,10 @@ from duetime.stores.base import Store
 log = logging.getLogger("duetime.engine")
 
 
-async def listen(store: Store, room: WaitingRoom, policy: Exponential = OUTAGE) -> None:
-    """Until cancelled, through outages of the store. A wake without a queue says that others may have been lost."""
+async def listen(store: Store, room: WaitingRoom, reaper: Reaper, policy: Exponential = OUTAGE) -> None:
+    """Until cancelled, through outages of the store. A wake without a queue says that others may have been lost, or
+    that another program has committed jobs (`push_in`), which the reaper takes in.
+    """
     outage = Outage(policy)
     loop = asyncio.get_running_loop()
     while True:
@@ -21,6 +24,7 @@ async def listen(store: Store, room: WaitingRoom, policy: Exponential = OUTAGE) 
             async for wake in store.wakeups():
                 if wake.queue is None:
                     room.check_now()
+                    reaper.expect(0)
                 else:
                     room.notice(wake.queue, wake.due_at)
         except DuetimeError as error:

@@ -110,12 +110,14 @@ class Reaped(Struct, frozen=True):
     """What a reap moved, by queue.
 
     `next_at` is a lower bound of the next lease end or expiry in the store. It is not after `now` if there is more to
-    do at once.
+    do at once. `pushed` are the jobs that other programs have written in transactions of their own (`push_in`), each as
+    a request with its answer: they wait in their queues now, and were on nobody's record before.
     """
 
     moved: Mapping[Queue, Sequence[Moved]]
     next_at: int | None
     now: int
+    pushed: Mapping[Queue, Sequence[tuple[Push, Pushed]]] = {}
 
 
 class Page(Struct, frozen=True):

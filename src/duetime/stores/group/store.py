@@ -131,11 +131,14 @@ class GroupStore:
         share = max(limit // len(self._members.names), 1)
         found = (await self._members.ask(lambda store: store.reap(share))).require_one().found
         moved: dict[Queue, list[Moved]] = {}
+        pushed: dict[Queue, list[tuple[Push, Pushed]]] = {}
         for reaped in found.values():
             for queue, happened in reaped.moved.items():
                 moved.setdefault(queue, []).extend(happened)
+            for queue, accepted in reaped.pushed.items():
+                pushed.setdefault(queue, []).extend(accepted)
         now = max(reaped.now for reaped in found.values())
-        return Reaped(moved, _earliest(reaped.next_at for reaped in found.values()), now)
+        return Reaped(moved, _earliest(reaped.next_at for reaped in found.values()), now, pushed)
 
     async def wakeups(self) -> AsyncIterator[Wake]:
         """Wakes of all members. A member that is lost is listened to again, and its first wake is "look everywhere"."""

@@ -17,7 +17,8 @@ from duetime.clock import Clock
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.postgres.step import PostgresStep
 from duetime.stores.sql.connection_threads import DatabaseLink
-from duetime.stores.sql.queries import load_migrations, load_queries, named_tables, statements
+from duetime.stores.sql.incoming import DEFAULT_SCHEMA, channel, table_names
+from duetime.stores.sql.queries import check_newer, load_migrations, load_queries, named_tables, statements
 from duetime.stores.sql.step import Step
 
 Connection = psycopg.Connection[Any]
@@ -67,19 +68,17 @@ class PostgresAddress(Struct, frozen=True):
 
     @property
     def channel(self) -> str:
-        return f"duetime {self.schema}.{self.prefix}"[:63]
+        return channel(self.schema, self.prefix)
 
     @classmethod
     def parse(cls, url: str) -> "PostgresAddress":
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        schema, prefix = options.pop("schema", "duetime"), options.pop("prefix", "")
+        schema, prefix = options.pop("schema", DEFAULT_SCHEMA), options.pop("prefix", "")
         connections = options.pop("connections", str(CONNECTIONS))
         if not connections.isdecimal() or int(connections) < 1:
             raise InvalidSettings(f"connections is a number of at least 1, not {connections!r}")
-        for name, word in (("schema", schema), ("prefix", prefix)):
-            if not word.replace("_", "").isalnum() and (name == "schema" or word):
-                raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
+        table_names(schema, prefix)
         options.setdefault("connect_timeout", str(LOCK_TIMEOUT_S))
         options.setdefault("application_name", "duetime")
         conninfo = f"postgresql://{parts.netloc}{parts.path}?{urlencode(options)}"
@@ -93,7 +92,7 @@ class PostgresAddress(Struct, frozen=True):
         return f'"{self.schema}"."{self.prefix}{name}"'
 
     def name_tables(self, script: str) -> str:
-        return named_tables(script, f'"{self.schema}"."{self.prefix}', '"', f'"{self.prefix}')
+        return named_tables(script, *table_names(self.schema, self.prefix))
 
 
 def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
@@ -175,10 +174,9 @@ def _missing(connection: Connection, address: PostgresAddress) -> list[int]:
     (found,) = connection.execute("SELECT to_regclass(%s)", (address.table("migrations"),)).fetchone() or (None,)
     if found is None:
         return list(ours)
-    rows = connection.execute(_own(f"SELECT number FROM {address.table('migrations')}"))
-    applied = {number for (number,) in rows}
-    if newer := applied - set(ours):
-        raise StoreUnavailable(f"a newer Duetime has upgraded these PostgreSQL tables (migration {max(newer)})")
+    rows = connection.execute(_own(f"SELECT number, name FROM {address.table('migrations')}"))
+    applied: dict[int, str] = dict(rows)
+    check_newer("PostgreSQL", {number: name for number, name in applied.items() if number not in ours})
     return [number for number in ours if number not in applied]
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+from duetime.errors import StoreUnavailable
+
 _HEADER = re.compile(r"^-- name: (\w+)\n-- description: .+\n", re.MULTILINE)
 _COMMENT = re.compile(r"--[^\n]*")
 
@@ -29,6 +31,16 @@ def load_migrations(dialect: str) -> Mapping[int, tuple[str, str]]:
     """Number to (name, script), in the order in which they apply."""
     found = sorted((file.name, file.read_text(encoding="utf-8")) for file in _folder(dialect, "migrations").iterdir())
     return {int(name[:4]): (name.removesuffix(".sql"), script) for name, script in found if name.endswith(".sql")}
+
+
+def check_newer(database: str, unknown: Mapping[int, str]) -> None:
+    """Raises StoreUnavailable if a newer release has upgraded the tables by a migration that this one must not meet.
+
+    Migrations only add, so that the old and the new release work side by side during an upgrade. The name of one that
+    has to break this rule says so: it contains "breaking".
+    """
+    if breaking := [number for number, name in unknown.items() if "breaking" in name]:
+        raise StoreUnavailable(f"a newer Duetime has upgraded these {database} tables (migration {max(breaking)})")
 
 
 def load_schema(dialect: str) -> str:

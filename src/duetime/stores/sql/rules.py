@@ -195,11 +195,11 @@ class PushPlan:
     """Decides the requests of one push call, one after the other; each sees what the ones before it did.
 
     `jobs` are the stored jobs with the ids of the call. The caller deletes `removed` from the store before it writes
-    `inserted`.
+    `inserted`. Without `capped` the queue's limits do not hold: the jobs were accepted before.
     """
 
-    def __init__(self, line: QueueRow, jobs: dict[str, JobRow], now: int) -> None:
-        self._line, self._jobs, self._now = line, jobs, now
+    def __init__(self, line: QueueRow, jobs: dict[str, JobRow], now: int, *, capped: bool = True) -> None:
+        self._line, self._jobs, self._now, self._capped = line, jobs, now, capped
         self._stored = frozenset(jobs)
         self._inserted: dict[str, tuple[object, ...]] = {}
         self.earliest: int | None = None
@@ -220,7 +220,8 @@ class PushPlan:
 
     def _refusal(self, request: Push) -> DuetimeError | None:
         """Why the whole request is refused, if it is; nothing has been changed then."""
-        max_body, max_jobs, now = self._line.max_body, self._line.max_jobs, self._now
+        max_body, max_jobs = (self._line.max_body, self._line.max_jobs) if self._capped else (0, 0)
+        now = self._now
         seen, held = set[str](), self._line.jobs
         for new in request.jobs:
             if max_body and len(new.body) > max_body:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from duetime.job import Moved
 from duetime.names import Queue
-from duetime.stores.base import Reaped
+from duetime.stores.base import Push, Pushed, Reaped
 from duetime.stores.sql import verbs
 from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
+from duetime.stores.sql.incoming import INCOMING_JOBS
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
@@ -52,6 +53,10 @@ class ServerStore(SqlStore):
     async def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> T:
         return await self._threads.run(operation, read_only=True)
 
+    async def _take_incoming(self) -> dict[Queue, Sequence[tuple[Push, Pushed]]]:
+        """Move jobs of other programs' transactions into their queues; a dialect without `push_in` has none."""
+        return {}
+
     async def reap(self, limit: int = 500) -> Reaped:
         moved: dict[Queue, Sequence[Moved]] = {}
         left = limit
@@ -64,7 +69,10 @@ class ServerStore(SqlStore):
                 break
         more = await self._sweep()
         next_at = await self._read(verbs.next_reap)
-        return Reaped(moved, now if more else next_at, now)
+        # Nothing that can fail comes after this: what was moved must reach the journal.
+        pushed = await self._take_incoming()
+        more = more or any(len(part) == INCOMING_JOBS for part in pushed.values())
+        return Reaped(moved, now if more else next_at, now, pushed)
 
     async def _sweep(self) -> bool:
         """Delete some of what is no longer needed; True if there is more to delete now."""

@@ -11,7 +11,16 @@ from typing import TypeVar
 import msgspec
 
 from duetime.errors import DuetimeError, LeaseLost, MarkMismatch
-from duetime.job import DAY_MS, STEP_JOBS, TOTAL_DAYS, Event, Lease, Moved, Reason, State
+from duetime.job import (
+    DAY_MS,
+    STEP_JOBS,
+    TOTAL_DAYS,
+    Event,
+    Lease,
+    Moved,
+    Reason,
+    State,
+)
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange
 from duetime.stores.sql import rules
@@ -45,11 +54,11 @@ _decode_answer = msgspec.msgpack.Decoder(Pushed).decode
 # --- push
 
 
-def push(step: Step, queue: Queue, requests: Sequence[Push]) -> list[Pushed | DuetimeError]:
+def push(step: Step, queue: Queue, requests: Sequence[Push], *, capped: bool = True) -> list[Pushed | DuetimeError]:
     with changing(step, queue, create=True) as line:
         head = earliest(step, line)
         found = find_jobs(step, line, [job.id for request in requests for job in request.jobs])
-        plan = rules.PushPlan(line, found, step.now)
+        plan = rules.PushPlan(line, found, step.now, capped=capped)
         answers = [_push_once(step, queue, plan, request) for request in requests]
         if plan.removed:
             step.execute("delete_jobs", queue=line.id, ids=list(plan.removed))

@@ -320,3 +320,67 @@ SELECT
     current_setting('server_version')
 FROM dt.meta
 WHERE one = 1;
+
+-- name: incoming_queues
+-- description: The queues of the oldest jobs that other programs have committed.
+SELECT DISTINCT
+    namespace,
+    queue
+FROM (SELECT namespace, queue FROM dt.incoming ORDER BY number LIMIT %(limit)s) AS oldest;
+
+-- name: take_incoming
+-- description: Remove the oldest of them that no other process takes just now, up to a number of jobs.
+DELETE FROM dt.incoming
+WHERE number IN (
+    SELECT number
+    FROM dt.incoming
+    WHERE namespace = %(namespace)s AND queue = %(name)s
+    ORDER BY number
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING
+    number,
+    id,
+    if_exists,
+    priority,
+    due_at,
+    ttl_ms,
+    tries,
+    attributes,
+    body;
+
+-- name: insert_incoming
+-- description: One job of another program, in its transaction.
+INSERT INTO dt.incoming (
+    namespace,
+    queue,
+    id,
+    if_exists,
+    priority,
+    due_at,
+    ttl_ms,
+    tries,
+    attributes,
+    body
+) VALUES (
+    %(namespace)s,
+    %(name)s,
+    %(id)s,
+    %(if_exists)s,
+    %(priority)s,
+    coalesce(%(due_at)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint + %(delay_ms)s),
+    %(ttl_ms)s,
+    %(tries)s,
+    %(attributes)s,
+    %(body)s
+);
+
+-- name: incoming_rules
+-- description: What the queue refuses, for the program that is about to push.
+SELECT
+    max_jobs,
+    max_body,
+    jobs
+FROM dt.queues
+WHERE namespace = %(namespace)s AND name = %(name)s;

@@ -1,0 +1,165 @@
+"""Push jobs in a transaction of your own database: they exist if and only if you commit.
+
+    with psycopg.connect(...) as connection:
+        connection.execute("UPDATE orders SET paid = true WHERE id = 7")
+        duetime.push_in(connection, "mail", [{"order": 7}], delay="10m")
+
+For the database in which Duetime keeps its jobs. The jobs are written to the table `incoming`, which the servers look
+at every second: one of them moves the jobs into their queue and records them in its journal, then consumers get them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
+
+from duetime.client.job_building import Body, JobFields, as_job
+from duetime.clock import SystemClock
+from duetime.engine.admission import check_jobs
+from duetime.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull
+from duetime.ids import IdMaker
+from duetime.job import MAX_BODY, IfExists, NewJob
+from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
+from duetime.stores.sql.incoming import IncomingStatements, incoming_statements
+from duetime.stores.sql.rows import as_json
+
+DIALECTS = {"psycopg": "postgres", "psycopg2": "postgres", "postgresql": "postgres"}
+"""From a driver's package, or from what SQLAlchemy and Django call a database, to the name of a store."""
+
+_make_id = IdMaker().make
+_clock = SystemClock()
+
+
+class PushInOptions(JobFields, total=False):
+    """The options of bare bodies, and where the store's tables are: as in its URL."""
+
+    namespace: str
+    schema: str
+    prefix: str
+    if_exists: IfExists
+    wake: bool
+
+
+class _Place(TypedDict, total=False):
+    schema: str
+    prefix: str
+
+
+class PushInRequest(NamedTuple):
+    """Jobs that have passed the checks which need no database."""
+
+    queue: Queue
+    jobs: Sequence[NewJob]
+    if_exists: IfExists
+    wake: bool
+    place: _Place
+
+
+def push_in(
+    connection: Any, queue: str, jobs: Iterable[Body | NewJob], /, **options: Unpack[PushInOptions]
+) -> list[str]:
+    """Push jobs in the connection's transaction, and answer their ids.
+
+    `connection` is psycopg's, SQLAlchemy's Connection or Session, or Django's. A NewJob brings its own options, a bare
+    body takes the common ones. A job whose id exists when a server sees it is kept, or replaced on request. `schema`
+    and `prefix` are those of the store's URL. With `wake` the commit notifies the servers, which takes a lock of the
+    whole database server; without it they find the jobs within a second. Raises what a push would raise.
+    """
+    return _push(connection, _request(queue, jobs, options))
+
+
+async def push_in_async(
+    connection: Any, queue: str, jobs: Iterable[Body | NewJob], /, **options: Unpack[PushInOptions]
+) -> list[str]:
+    """As `push_in`, for an asynchronous connection of psycopg, or an AsyncConnection or AsyncSession of SQLAlchemy."""
+    request = _request(queue, jobs, options)
+    if hasattr(connection, "run_sync"):
+        return await connection.run_sync(_push, request)
+    statements = _statements(connection, request)
+    async with connection.cursor() as cursor:
+        await cursor.execute(statements.rules, request.queue._asdict())
+        _check_rules(request, await cursor.fetchone())
+        await cursor.executemany(statements.insert, _rows(request))
+        if request.wake:
+            await cursor.execute(statements.notify)
+    return [job.id for job in request.jobs]
+
+
+def _request(queue: str, jobs: Iterable[Body | NewJob], options: PushInOptions) -> PushInRequest:
+    fields = cast(dict[str, Any], dict(options))
+    name = check_queue(fields.pop("namespace", DEFAULT_NAMESPACE), queue)
+    if_exists, wake = fields.pop("if_exists", IfExists.KEEP), fields.pop("wake", False)
+    place = cast(_Place, {word: fields.pop(word) for word in ("schema", "prefix") if word in fields})
+    if if_exists is IfExists.ERROR:
+        raise InvalidRequest("push_in keeps or replaces a job whose id exists; it cannot know that yet")
+    made = [as_job(job, cast(JobFields, fields), _make_id) for job in jobs]
+    check_jobs(made, max_body=MAX_BODY)
+    now = _clock.now_ms()
+    for job in made:
+        due_at = now + job.delay_ms if job.due_at is None else job.due_at
+        if job.ttl_ms and due_at > now + job.ttl_ms:
+            raise ExpiresBeforeDue.of(job.id)
+        if job.born or job.attempt:
+            raise InvalidRequest(f"{job.id!r} comes with a born or an attempt, which a store gives")
+    return PushInRequest(name, made, if_exists, wake, place)
+
+
+def _push(connection: Any, request: PushInRequest) -> list[str]:
+    statements = _statements(connection, request)
+    if hasattr(connection, "get_bind"):  # a Session of SQLAlchemy
+        connection = connection.connection()
+    if hasattr(connection, "exec_driver_sql"):
+        _check_rules(request, connection.exec_driver_sql(statements.rules, request.queue._asdict()).fetchone())
+        connection.exec_driver_sql(statements.insert, _rows(request))
+        if request.wake:
+            connection.exec_driver_sql(statements.notify)
+    else:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(statements.rules, request.queue._asdict())
+            _check_rules(request, cursor.fetchone())
+            cursor.executemany(statements.insert, _rows(request))
+            if request.wake:
+                cursor.execute(statements.notify)
+        finally:
+            cursor.close()
+    return [job.id for job in request.jobs]
+
+
+def _statements(connection: Any, request: PushInRequest) -> IncomingStatements:
+    """Find out which database this is: Django and SQLAlchemy say it, a driver is known by its name."""
+    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    word = getattr(bind, "vendor", None) or getattr(getattr(bind, "dialect", None), "name", None)
+    word = word or type(connection).__module__.partition(".")[0]
+    if word not in DIALECTS:
+        raise InvalidRequest(f"push_in does not know connections of {word}; it knows {', '.join(sorted(DIALECTS))}")
+    return incoming_statements(DIALECTS[word], **request.place)
+
+
+def _check_rules(request: PushInRequest, row: Any) -> None:
+    """Refuse what the queue refuses, as far as it is known now."""
+    if row is None:
+        return
+    max_jobs, max_body, held = tuple(cast(Mapping[str, int], row).values() if isinstance(row, Mapping) else row)
+    for job in request.jobs:
+        if max_body and len(job.body) > max_body:
+            raise BodyTooLarge.of(job.id, len(job.body), max_body)
+    if max_jobs and held + len(request.jobs) > max_jobs:
+        raise QueueFull.of(max_jobs)
+
+
+def _rows(request: PushInRequest) -> list[dict[str, object]]:
+    return [
+        {
+            "namespace": request.queue.namespace,
+            "name": request.queue.name,
+            "id": job.id,
+            "if_exists": request.if_exists.value,
+            "priority": int(job.priority),
+            "due_at": job.due_at,
+            "delay_ms": job.delay_ms,
+            "ttl_ms": job.ttl_ms,
+            "tries": job.tries,
+            "attributes": as_json(job.attributes) if job.attributes else None,
+            "body": job.body,
+        }
+        for job in request.jobs
+    ]

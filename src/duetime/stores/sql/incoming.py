@@ -1,0 +1,96 @@
+"""Jobs that another program wrote in its own transaction (`client/push_in.py`), until the reaper takes them in."""
+
+from functools import cache
+
+from msgspec import Struct
+
+from duetime.errors import InvalidSettings
+from duetime.job import IfExists, NewJob, Priority
+from duetime.names import Queue
+from duetime.stores.base import Push, Pushed
+from duetime.stores.sql import verbs
+from duetime.stores.sql.queries import load_queries, named_tables
+from duetime.stores.sql.rows import attributes
+from duetime.stores.sql.step import Step
+
+INCOMING_JOBS = 100
+"""How many of these jobs one step takes; their bodies may be large."""
+
+DEFAULT_SCHEMA = "duetime"
+
+NEWS_OF_INCOMING = '["push_in",0,null]'
+"""A notification that tells the servers to look everywhere; the announcement of `postgres/wake.py` as JSON."""
+
+
+class IncomingStatements(Struct, frozen=True):
+    """`rules` and `insert` take named values, `insert` one row at a time; `notify` takes none."""
+
+    rules: str
+    insert: str
+    notify: str
+
+
+@cache
+def incoming_statements(dialect: str, *, schema: str = DEFAULT_SCHEMA, prefix: str = "") -> IncomingStatements:
+    queries = load_queries(dialect)
+    named = {name: named_tables(text, *table_names(schema, prefix)) for name, text in queries.items()}
+    notify = f"SELECT pg_notify('{channel(schema, prefix)}', '{NEWS_OF_INCOMING}')"
+    return IncomingStatements(named["incoming_rules"], named["insert_incoming"], notify)
+
+
+def table_names(schema: str, prefix: str) -> tuple[str, str, str]:
+    """What `named_tables` puts around the names of tables and indexes. Raises InvalidSettings."""
+    for name, word in (("schema", schema), ("prefix", prefix)):
+        if not word.replace("_", "").isalnum() and (name == "schema" or word):
+            raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
+    return f'"{schema}"."{prefix}', '"', f'"{prefix}'
+
+
+def channel(schema: str, prefix: str) -> str:
+    """On which PostgreSQL's sessions notify each other."""
+    return f"duetime {schema}.{prefix}"[:63]
+
+
+# --- the reaper's part
+
+
+class IncomingRow(Struct, frozen=True):
+    """A row of `take_incoming`; its fields are in the order of the query."""
+
+    number: int
+    id: str
+    if_exists: str
+    priority: int
+    due_at: int
+    ttl_ms: int
+    tries: int
+    attributes: str | None
+    body: bytes
+
+    def request(self, now: int) -> Push:
+        job = NewJob(
+            self.id,
+            self.body,
+            due_at=self.due_at,
+            # A ttl that the wait for the commit made too short is no reason to lose the job.
+            ttl_ms=max(self.ttl_ms, self.due_at - now) if self.ttl_ms else 0,
+            tries=self.tries,
+            priority=Priority(self.priority),
+            attributes=attributes(self.attributes),
+        )
+        return Push([job], IfExists(self.if_exists))
+
+
+def incoming_queues(step: Step) -> list[Queue]:
+    """The queues of jobs that are committed and that nobody has taken yet."""
+    return [Queue(*row) for row in step.fetch("incoming_queues", limit=INCOMING_JOBS)]
+
+
+def take_incoming(step: Step, queue: Queue) -> list[tuple[Push, Pushed]]:
+    """Move some of these jobs into their queue. Whatever happened to the queue since, they are not refused."""
+    rows = step.fetch("take_incoming", namespace=queue.namespace, name=queue.name, limit=INCOMING_JOBS)
+    if not rows:
+        return []
+    requests = [IncomingRow(*row).request(step.now) for row in sorted(rows)]
+    answers = verbs.push(step, queue, requests, capped=False)
+    return [(request, answer) for request, answer in zip(requests, answers, strict=True) if isinstance(answer, Pushed)]
