@@ -35,7 +35,6 @@ OTHER_VARIABLES = (
     "DUETIME_URL",
     "DUETIME_NAMESPACE",
     "DUETIME_TOKEN",
-    "DUETIME_LAKE",
     "DUETIME_MAIL_PASSWORD",
     "DUETIME_SKIP_SERVICES",
 )
@@ -192,6 +191,9 @@ class Settings:
     journal_reserve: int = _row("64MiB", SettingKind.SIZE, "journal: pushes are refused while less is free on its disk")
     journal_ship_to: str = _row(
         "", SettingKind.TEXT, "journal: where sealed segments are copied to: a path, s3://... (fsspec)"
+    )
+    lake: str = _row(
+        "", SettingKind.TEXT, "folder of the pipelines' lake, whose batches, audits and reports the console shows"
     )
     dev: bool = _row(
         False, SettingKind.SWITCH, "for trying out: loopback only, any or no token is let in", flag="--dev"

@@ -102,7 +102,19 @@ def address(path: str, queue: str, **query: str) -> str:
 
 
 def every_page(queue: str, job: str) -> list[str]:
-    plain = ["", "queues", "jobs", "dead", "topics", "topic-new", "pools", "workers", "access", "?span=month"]
+    plain = [
+        "",
+        "queues",
+        "jobs",
+        "dead",
+        "topics",
+        "topic-new",
+        "pools",
+        "workers",
+        "pipeline",
+        "access",
+        "?span=month",
+    ]
     return [
         *(f"/console/{path}" for path in plain),
         address("queue", queue),

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from duetime.clock import SystemClock
+from duetime.console.pipeline_files import read_lake
 from duetime.job import Event
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.run import Beside, read_findings, run_audit
@@ -130,6 +131,10 @@ def test_exactly_the_planted_defects_are_named(spark: SparkSession, tmp_path: Pa
     assert not audited.is_sound
     assert audited.total("lost") == 2
     assert audited.total("accepted") == sum(audited.total(name) for name in (*audit.PLACES, *audit.ENDS, "lost"))
+    shown = read_lake(tmp_path / "lake").audit  # as the console reads it
+    assert shown is not None
+    assert (shown.is_sound, shown.found, len(shown.problems)) == (False, audited.found, 2)
+    assert {(one.kind, one.id) for one in shown.findings} == PLANTED
 
 
 def test_a_scan_is_weighed_on_full_keys(spark: SparkSession) -> None:

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from duetime.client import connect
+from duetime.console.pipeline_files import read_lake
 from duetime.errors import InvalidRequest
 from duetime.spark.forecast import run as forecast_run
 from duetime.spark.forecast.model import Capacity, Trouble, find_trouble, level, simulate, spread
@@ -208,6 +209,9 @@ def test_the_command_answers_in_json_and_writes_the_page(spark: SparkSession, tm
     assert sum(step["pending"] for step in queue["steps"]) == 1
     assert document["backtest"] is None
     assert "Plotly" in (tmp_path / "f.html").read_text()
+    shown = read_lake(tmp_path / "lake").forecast  # as the console reads it
+    assert shown is not None
+    assert (sum(shown.pending), [one.queue for one in shown.troubles]) == (1, ["default/recall"])
     said = shell.ok("pipeline", "forecast", "--ahead", "2h", "--out", "f.html").out
     assert "Nothing is known about the capacity of default/recall" in said
     assert json.loads(shell.run("pipeline", "forecast", "--capacity", "recall", "--json").err)["error"]["code"] == (

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duetime.console.action_log import ActionLog
 from duetime.console.languages import choose
 from duetime.console.login import COOKIE, log_in, log_out, set_language, show_login
-from duetime.console.pages import access, dead, jobs, overview, pools, queues, topics, workers
+from duetime.console.pages import access, dead, jobs, overview, pipeline, pools, queues, topics, workers
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
@@ -86,6 +86,8 @@ PAGES: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/topic-new", topics.show_new_topic, Role.OPERATOR),
     ConsoleRoute("/pools", everywhere(pools.show_pools)),
     ConsoleRoute("/workers", workers.show_workers),
+    ConsoleRoute("/pipeline", everywhere(pipeline.show_pipeline)),
+    ConsoleRoute("/report", everywhere(pipeline.show_report)),
     ConsoleRoute("/access", everywhere(access.show_access), Role.ADMIN),
 )
 ACTIONS: tuple[ConsoleRoute, ...] = (
@@ -157,7 +159,7 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
                 if not scope["path"].startswith(f"{ROOT}/static/"):
                     headers["cache-control"] = "no-store"
             await send(message)

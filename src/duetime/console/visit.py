@@ -35,6 +35,7 @@ TABS: Sequence[tuple[str, Role, bool]] = (
     ("topics", Role.VIEWER, False),
     ("pools", Role.VIEWER, True),
     ("workers", Role.VIEWER, False),
+    ("pipeline", Role.VIEWER, True),
     ("access", Role.ADMIN, True),
 )
 """The pages in the order of the menu: name, least role, and whether a session for one namespace does not see it."""

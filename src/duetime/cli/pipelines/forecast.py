@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from duetime.cli.options import Target, takes_options
@@ -14,6 +15,7 @@ from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
 from duetime.clock import SystemClock, duration_ms, rfc3339
 from duetime.errors import InvalidRequest
+from duetime.ids import IdMaker
 
 if TYPE_CHECKING:
     from duetime.spark.forecast.model import Error, QueueName, Trouble
@@ -47,7 +49,7 @@ def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> N
     """Say when which queue of the namespace will be how late, and draw it.
 
     Counts what waits in the store, adds what the past weeks say about jobs not pushed yet (table `jobs`), and compares
-    it with what the consumers have shown that they can do (table `stats`). Changes nothing.
+    it with what the consumers have shown that they can do (table `stats`). Changes nothing but the lake.
     """
     answer = Answer(as_json=target.json)
     now = SystemClock().now_ms()
@@ -55,7 +57,7 @@ def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> N
     with spark.session("forecast") as session:
         from duetime.spark.forecast import run
         from duetime.spark.forecast.model import find_trouble
-        from duetime.spark.forecast.page import ForecastPage, write_forecast
+        from duetime.spark.forecast.page import ForecastPage, forecast_summary, write_forecast
         from duetime.spark.forecast.store import pending_loads
         from duetime.spark.lake.lake import Lake
 
@@ -71,12 +73,16 @@ def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> N
             queues = run.forecast(jobs, pending, run.find_capacities(lake.stats.read(), given), window)
             error = run.backtest(jobs, now) if options.backtest else None
             season = run.find_season(jobs, now)
-    if not queues:
-        raise InvalidRequest(f"the namespace {target.space} has no queues in the store and none in {spark.lake_folder}")
-    late_ms = duration_ms(options.late_after)
-    troubles = [one for queue in queues for one in find_trouble(queue, late_ms)]
-    words = f"the last {season.count} {season.word}" if season else ""
-    page = ForecastPage(queues, troubles, late_ms, now, words, error)
+        if not queues:
+            raise InvalidRequest(
+                f"the namespace {target.space} has no queues in the store and none in {spark.lake_folder}"
+            )
+        late_ms = duration_ms(options.late_after)
+        troubles = [one for queue in queues for one in find_trouble(queue, late_ms)]
+        words = f"the last {season.count} {season.word}" if season else ""
+        page = ForecastPage(queues, troubles, late_ms, now, words, error)
+        summary = msgspec.json.format(msgspec.json.encode(forecast_summary(page)))
+        lake.files.create(f"{lake.folder}/forecast/{IdMaker().make()}/summary.json", summary)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     aside = options.out.with_name(f".{options.out.name}.{os.getpid()}")
     aside.write_text(write_forecast(page), encoding="utf-8")

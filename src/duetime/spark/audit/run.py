@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from duetime.clock import SystemClock
 from duetime.ids import IdMaker
 from duetime.job import Event
 from duetime.journal.registered_nodes import RegisteredNode
@@ -27,6 +29,9 @@ WAIT_S = 60.0
 """How long to wait for the nodes' next heartbeat. They come every 5 s, but a busy node on a busy machine is late, and
 calling it silent means that nothing is proved.
 """
+
+SUMMARY_FINDINGS = 50
+SUMMARY_FIELDS = ("kind", "namespace", "queue", "id", "batch", "detail")
 
 Told = Callable[[str], None]
 
@@ -173,7 +178,7 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
     law = lake.spark.read.parquet(f"{folder}/law").orderBy(*audit.LAW_KEY)
     counts = lake.spark.read.parquet(f"{folder}/findings").groupBy("kind").count()
     problems = now.problems(scanned.pool if scanned else None, scanned.ended_at if scanned else None)
-    return Audited(
+    audited = Audited(
         run=run,
         folder=folder,
         law=[row.asDict() for row in law.collect()],
@@ -181,9 +186,29 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
         problems=[one for one in problems if one.node not in assume_lost],
         assumed_lost=sorted(set(assume_lost)),
     )
+    _write_summary(lake, audited)
+    return audited
+
+
+def _write_summary(lake: Lake, audited: Audited) -> None:
+    """What readers without Spark, such as the console, show of the audit."""
+    first = _sorted_findings(lake, audited).select(*SUMMARY_FIELDS).limit(SUMMARY_FINDINGS)
+    summary = {
+        "run": audited.run,
+        "at": SystemClock().now_ms(),
+        "is_sound": audited.is_sound,
+        "accepted": audited.total("accepted"),
+        "found": audited.found,
+        "problems": [{"kind": one.kind, "node": one.node, "detail": one.detail} for one in audited.problems],
+        "findings": [row.asDict() for row in first.collect()] if audited.found else [],
+    }
+    lake.files.create(f"{audited.folder}/summary.json", msgspec.json.format(msgspec.json.encode(summary)))
 
 
 def read_findings(lake: Lake, audited: Audited) -> Iterator[dict[str, Any]]:
     """All findings, sorted, without holding all of them in memory."""
-    found = lake.spark.read.parquet(f"{audited.folder}/findings").orderBy("kind", *audit.KEY, "detail")
-    return (row.asDict() for row in found.toLocalIterator())
+    return (row.asDict() for row in _sorted_findings(lake, audited).toLocalIterator())
+
+
+def _sorted_findings(lake: Lake, audited: Audited) -> DataFrame:
+    return lake.spark.read.parquet(f"{audited.folder}/findings").orderBy("kind", *audit.KEY, "detail")

@@ -1,7 +1,8 @@
 """The forecast as an HTML page: what falls due, what the consumers can do, and where that is not enough."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -37,6 +38,23 @@ class ForecastPage:
     written_at: int
     season: str
     error: Error | None
+
+
+def forecast_summary(page: ForecastPage) -> dict[str, Any]:
+    """What readers without Spark, such as the console, show of the forecast: all queues together, and the troubles."""
+    steps = list(zip(*(one.steps for one in page.queues), strict=True))
+    return {
+        "written_at": page.written_at,
+        "start_at": steps[0][0].at,
+        "step_ms": steps[1][0].at - steps[0][0].at,
+        "target_ms": page.target_ms,
+        "pending": [sum(one.pending for one in step) for step in steps],
+        "expected": [round(sum(one.expected for one in step), 3) for step in steps],
+        "troubles": [
+            {**asdict(one), "queue": "/".join(one.name)}
+            for one in sorted(page.troubles, key=lambda one: -one.worst_ms)[:MOST_ROWS]
+        ],
+    }
 
 
 def write_forecast(page: ForecastPage) -> str:
