@@ -5,6 +5,7 @@ pytest_plugins = [
     "tests.plugins.bytecode",
     "tests.plugins.http_patience",
     "tests.plugins.ports",
+    "tests.plugins.mysql_server",
     "tests.plugins.postgres_server",
     "tests.plugins.redis_server",
     "tests.plugins.redis_topologies",

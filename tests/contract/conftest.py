@@ -20,12 +20,12 @@ from duetime.stores.open import open_store
 from tests.contract.not_in_groups import NOT_IN_GROUPS
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
 from tests.doors.v1.server import serve
-from tests.plugins.postgres_server import STORE, empty_tables
+from tests.plugins import mysql_server, postgres_server
 
-STORE_KINDS = ["memory", "sqlite", "redis", "postgres"]
+STORE_KINDS = ["memory", "sqlite", "redis", "postgres", "mysql"]
 DOOR_KINDS = ["http", "http-blocking"]
 GROUP = "group"
-SHARED_KINDS = ["sqlite", "redis", "postgres"]
+SHARED_KINDS = ["sqlite", "redis", "postgres", "mysql"]
 """Stores that several processes can open at once."""
 
 
@@ -68,15 +68,24 @@ def empty_store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: P
 
     def postgres_url() -> str:
         server = request.getfixturevalue("postgres_server")
-        empty_tables(server)
-        return f"{server.url}?{STORE}"
+        postgres_server.empty_tables(server)
+        return f"{server.url}?{postgres_server.STORE}"
+
+    def mysql_url() -> str:
+        server = request.getfixturevalue("mysql_server")
+        mysql_server.empty_tables(server)
+        return str(server.url)
 
     def group_url() -> str:
         return "group:test?a=memory:&b=memory:&c=memory:"
 
-    return {"sqlite": sqlite_url, "redis": redis_url, "postgres": postgres_url, GROUP: group_url}.get(
-        store_kind, lambda: "memory:"
-    )
+    return {
+        "sqlite": sqlite_url,
+        "redis": redis_url,
+        "postgres": postgres_url,
+        "mysql": mysql_url,
+        GROUP: group_url,
+    }.get(store_kind, lambda: "memory:")
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from duetime.stores.base import Ask, Mark, Push, Reaped, Reserved, RulesChange, 
 from duetime.stores.open import open_store
 from tests.contract.vocabulary import OTHER, QUEUE, as_lists, walk
 
-EXAMPLES = {"memory": 100, "sqlite": 100, "redis": 45, "postgres": 8}
+EXAMPLES = {"memory": 100, "sqlite": 100, "redis": 45, "postgres": 8, "mysql": 8}
 """Sequences at scale 1: about ten seconds on a store. Servers prove themselves sound over the wire, which is slower."""
 STEPS = 40
 

@@ -7,6 +7,7 @@ error for a missing one names the extra that installs it.
     sqlite:///var/lib/duetime/jobs.db                one file, several processes
     redis://[user:password@]host:6379/0              also rediss://, redis+sentinel://, redis+cluster://
     postgresql://[user:password@]host/database       ?schema=duetime&prefix=&connections=8 and libpq's own options
+    mysql://[user:password@]host/database            or mariadb://; ?prefix=duetime_&connections=8&ssl_ca=&unix_socket=
     group:NAME?a=URL&b=URL&drain=b                   several stores as one; their URLs are percent-encoded
 """
 
@@ -19,7 +20,19 @@ from duetime.settings import read_size
 from duetime.stores.base import Store
 from duetime.stores.bulk import Bulk, PlainBulk
 
-SCHEMES = ("memory", "sqlite", "redis", "rediss", "redis+sentinel", "redis+cluster", "postgresql", "postgres", "group")
+SCHEMES = (
+    "memory",
+    "sqlite",
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "redis+cluster",
+    "postgresql",
+    "postgres",
+    "mysql",
+    "mariadb",
+    "group",
+)
 
 
 async def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -51,6 +64,14 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
                     f"{scheme}:// needs the extra duetime[postgres] ({missing.name} is missing)"
                 ) from None
             return await PostgresStore.open(url, clock=clock)
+        case "mysql" | "mariadb":
+            try:
+                from duetime.stores.mysql.store import MysqlStore
+            except ModuleNotFoundError as missing:
+                raise InvalidSettings(
+                    f"{scheme}:// needs the extra duetime[mysql] ({missing.name} is missing)"
+                ) from None
+            return await MysqlStore.open(url, clock=clock)
         case "group":
             from duetime.stores.group.store import GroupStore
 

@@ -32,9 +32,6 @@ class PostgresStore(ServerStore):
         await asyncio.to_thread(link.prepare_tables)
         return cls(address, link)
 
-    async def _registry_version(self) -> int:
-        return (await self._read(lambda step: step.fetch_one("registry_version")))[0]
-
     async def _take_incoming(self) -> dict[Queue, Sequence[tuple[Push, Pushed]]]:
         pushed: dict[Queue, Sequence[tuple[Push, Pushed]]] = {}
         try:

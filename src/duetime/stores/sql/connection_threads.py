@@ -216,7 +216,8 @@ class ConnectionThreads(Generic[C]):
     def _transact(self, connection: C, calls: Sequence[QueuedStep]) -> bool:
         """Run steps in one transaction; False if it was rolled back because one of them failed.
 
-        Raises the driver's errors before the commit; nothing has changed then.
+        Raises the driver's errors before the commit, and of a commit that the database refused in favour of another
+        transaction; nothing has changed then.
         """
         self._link.begin(connection, read_only=calls[0].read_only)
         if not self._operate(connection, calls):
@@ -225,6 +226,8 @@ class ConnectionThreads(Generic[C]):
         try:
             self._link.commit(connection)
         except self._link.errors as error:
+            if self._link.is_transient(error):
+                raise
             self._fail(self._link.translate(error, committing=True), calls)
         else:
             self._settle(calls)

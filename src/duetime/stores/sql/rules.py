@@ -195,11 +195,16 @@ class PushPlan:
     """Decides the requests of one push call, one after the other; each sees what the ones before it did.
 
     `jobs` are the stored jobs with the ids of the call. The caller deletes `removed` from the store before it writes
-    `inserted`. Without `capped` the queue's limits do not hold: the jobs were accepted before.
+    `inserted`. Without `capped` the queue's limits do not hold: the jobs were accepted before. `largest` is the largest
+    body that the database takes, 0 for no limit.
     """
 
-    def __init__(self, line: QueueRow, jobs: dict[str, JobRow], now: int, *, capped: bool = True) -> None:
-        self._line, self._jobs, self._now, self._capped = line, jobs, now, capped
+    def __init__(
+        self, line: QueueRow, jobs: dict[str, JobRow], now: int, *, capped: bool = True, largest: int = 0
+    ) -> None:
+        self._line, self._jobs, self._now = line, jobs, now
+        self._max_body, self._max_jobs = (line.max_body, line.max_jobs) if capped else (0, 0)
+        self._max_body = min(filter(None, (self._max_body, largest)), default=0)
         self._stored = frozenset(jobs)
         self._inserted: dict[str, tuple[object, ...]] = {}
         self.earliest: int | None = None
@@ -220,8 +225,7 @@ class PushPlan:
 
     def _refusal(self, request: Push) -> DuetimeError | None:
         """Why the whole request is refused, if it is; nothing has been changed then."""
-        max_body, max_jobs = (self._line.max_body, self._line.max_jobs) if self._capped else (0, 0)
-        now = self._now
+        max_body, max_jobs, now = self._max_body, self._max_jobs, self._now
         seen, held = set[str](), self._line.jobs
         for new in request.jobs:
             if max_body and len(new.body) > max_body:

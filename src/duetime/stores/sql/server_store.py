@@ -3,7 +3,6 @@
 Steps run in `ConnectionThreads`. One round of the reaper is many transactions, so that it locks one queue at a time.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -12,12 +11,12 @@ from duetime.job import Moved
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Reaped
 from duetime.stores.sql import verbs
+from duetime.stores.sql.announcements import AnnouncingHub
 from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
 from duetime.stores.sql.incoming import INCOMING_JOBS
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
-from duetime.stores.sql.wake import WakeHub
 
 T = TypeVar("T")
 
@@ -25,22 +24,10 @@ _RECORDS = "records"
 """The line in which writers of the registry wait for each other."""
 
 
-class ServerWakeHub(WakeHub):
-    """A hub whose news go through the database server."""
-
-    @abstractmethod
-    def announce(self, steps: Sequence[Step]) -> None:
-        """Called in a thread of the store after a commit."""
-
-    @abstractmethod
-    async def finish(self) -> None:
-        """Called after `close`: close the connections that the hub has opened."""
-
-
 class ServerStore(SqlStore):
     """Keeps the contract of `stores.base.Store` on connections of a `DatabaseLink`."""
 
-    def __init__(self, name: str, link: DatabaseLink[Any], connections: int, hub: ServerWakeHub) -> None:
+    def __init__(self, name: str, link: DatabaseLink[Any], connections: int, hub: AnnouncingHub) -> None:
         self._hub = self._server_hub = hub
         self._threads = ConnectionThreads(f"duetime-{name}", link, size=connections, announce=hub.announce)
         self.registry = SqlRegistry(partial(self._threads.run, line=_RECORDS), self._read, hub)
@@ -81,6 +68,9 @@ class ServerStore(SqlStore):
         for queue in await self._read(verbs.queues_with_old_totals):
             await self._write(partial(verbs.fold_totals, queue=queue), queue=queue)
         return await self._write(verbs.sweep_discarded)
+
+    async def _registry_version(self) -> int:
+        return (await self._read(lambda step: step.fetch_one("registry_version")))[0]
 
     async def check(self) -> Sequence[str]:
         apart = await self._read(lambda step: step.fetch("check_bodies"))

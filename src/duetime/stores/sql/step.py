@@ -27,6 +27,9 @@ class Step(ABC):
     Parameters that are lists (of ids, of leases) are converted to what the dialect needs.
     """
 
+    max_body = 0
+    """The largest body that the database takes, 0 for no limit."""
+
     def __init__(self) -> None:
         self.wakes: list[Wake] = []
         self.registry_version = 0

@@ -58,7 +58,7 @@ def push(step: Step, queue: Queue, requests: Sequence[Push], *, capped: bool = T
     with changing(step, queue, create=True) as line:
         head = earliest(step, line)
         found = find_jobs(step, line, [job.id for request in requests for job in request.jobs])
-        plan = rules.PushPlan(line, found, step.now, capped=capped)
+        plan = rules.PushPlan(line, found, step.now, capped=capped, largest=step.max_body)
         answers = [_push_once(step, queue, plan, request) for request in requests]
         if plan.removed:
             step.execute("delete_jobs", queue=line.id, ids=list(plan.removed))

@@ -1,0 +1,90 @@
+"""How processes on one MariaDB or MySQL wake each other, which have no NOTIFY.
+
+Announcements are rows of a table. Each process that has listeners reads the new ones every 20 ms, with one seek on a
+connection of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from duetime.errors import DuetimeError
+from duetime.stores.base import Wake
+from duetime.stores.mysql.connection import Connection, MysqlAddress, MysqlLink
+from duetime.stores.sql.announcements import POLL_S, Announcement, AnnouncingHub, encode_announcement
+from duetime.stores.sql.step import Step
+
+log = logging.getLogger("duetime.mysql")
+
+LOOK_S = 0.02
+KEPT = 1_000
+"""How many announcements stay in the table."""
+SWEEP = 100
+"""After how many announcements old ones are deleted."""
+PATIENCE_S = 2.0
+"""How long a number that was passed over is looked for: its transaction may commit after that of a higher number."""
+
+
+class NewsLink(MysqlLink):
+    """Runs each statement by itself: a look is one statement, and a transaction around it would be three more."""
+
+    def begin(self, connection: Connection, *, read_only: bool) -> None: ...
+
+    def commit(self, connection: Connection) -> None: ...
+
+
+class MysqlWakeHub(AnnouncingHub):
+    """`look` reads the registry's version."""
+
+    def __init__(self, address: MysqlAddress, look: Callable[[], Awaitable[int]]) -> None:
+        super().__init__("mysql", NewsLink(address, None), look)
+        self._last: int | None = None
+        self._missing: dict[int, float] = {}
+        self._listening_now = asyncio.Event()
+
+    def _post(self, step: Step, message: Announcement) -> None:
+        (number,) = step.fetch_one("put_announcement", message=encode_announcement(message).decode())
+        if number % SWEEP == 0:
+            step.execute("delete_old_announcements", last=number - KEPT)
+
+    async def _join(self) -> None:
+        if not self._tasks:
+            self._last = None
+            self._listening_now.clear()
+        await super()._join()
+        await self._listening_now.wait()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._look_once()
+                self._listening_now.set()
+                await asyncio.sleep(LOOK_S)
+            except DuetimeError as error:
+                # Announcements may be missed until the server answers again: then everybody looks everywhere.
+                log.warning("mysql_listener_lost", extra={"error": str(error)})
+                self._last = None
+                self._listening_now.set()
+                await asyncio.sleep(POLL_S)
+
+    async def _look_once(self) -> None:
+        if self._last is None:
+            (self._last,) = await self._sender.run(lambda step: step.fetch_one("last_announcement"))
+            self._missing = {}
+            self._deliver(Wake())
+            return
+        asked = {"last": self._last, "missing": list(self._missing)}
+        news = await self._sender.run(lambda step: step.fetch("announcements_since", **asked))
+        for number, message in news:
+            self._miss(number)
+            self._hear(message)
+
+    def _miss(self, number: int) -> None:
+        """Note which numbers below this one have not been seen yet."""
+        now = self._loop.time()
+        self._missing.pop(number, None)
+        self._missing = {other: until for other, until in self._missing.items() if until > now}
+        if self._last is not None and number > self._last:
+            first = max(self._last + 1, number - KEPT)
+            self._missing.update(dict.fromkeys(range(first, number), now + PATIENCE_S))
+            self._last = number
