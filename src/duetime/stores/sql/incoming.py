@@ -19,7 +19,7 @@ INCOMING_JOBS = 100
 DEFAULT_SCHEMA = "duetime"
 
 NEWS_OF_INCOMING = '["push_in",0,null]'
-"""A notification that tells the servers to look everywhere; the announcement of `postgres/wake.py` as JSON."""
+"""A notification that tells the servers to look everywhere; an `Announcement` as JSON."""
 
 
 class IncomingStatements(Struct, frozen=True):
