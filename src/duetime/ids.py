@@ -5,7 +5,9 @@ maker counts up instead of drawing new random bits, so its ids rise in the order
 have the same text form and hold the delay in the last four bytes.
 """
 
+import os
 import secrets
+import threading
 from collections.abc import Callable
 
 from duetime.clock import Clock, SystemClock
@@ -20,14 +22,26 @@ _VALUES = {char: value for value, char in enumerate(ALPHABET)}
 _SHIFTS = tuple(range(120, -1, -10))
 _HALF = (1 << 40) - 1
 
+_forks = 0
+"""How many forks lie between this process and the one that imported this module."""
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
 
 class IdMaker:
-    """Makes ids for one process. Not for several threads at once."""
+    """Makes ids, also after a fork: parent and child never make the same one. Not for several threads at once."""
 
     def __init__(self, clock: Clock | None = None, random_bits: Callable[[int], int] = secrets.randbits) -> None:
         self._now_ms = (clock or SystemClock()).now_ms
         self._random_bits = random_bits
         self._last_ms = -1
+        self._forks = _forks
         self._time = ""
         self._chance = 0
 
@@ -39,8 +53,9 @@ class IdMaker:
     def _next(self) -> int:
         """The random part of the next id; `_time` is the text of its time."""
         now = self._now_ms()
-        if now > self._last_ms:
-            self._last_ms = now
+        if now > self._last_ms or self._forks != _forks:
+            self._last_ms = now = max(now, self._last_ms)
+            self._forks = _forks
             self._time = encode(now << 80)[:TIME_LENGTH]
             # The top bit stays clear, so that counting up within the millisecond cannot overflow.
             self._chance = self._random_bits(79)
@@ -56,6 +71,16 @@ class IdMaker:
         if delay_s:
             chance |= int.from_bytes(delay_s.to_bytes(4, "little"), "big")
         return self._time + _encode_chance(chance)
+
+
+class ThreadedIdMaker(threading.local):
+    """Makes ids for several threads; the ids of each thread rise."""
+
+    def __init__(self) -> None:
+        self._maker = IdMaker()
+
+    def make(self) -> str:
+        return self._maker.make()
 
 
 def encode(number: int) -> str:

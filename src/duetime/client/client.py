@@ -15,7 +15,7 @@ from duetime.client.lookup import Lookup
 from duetime.client.open_transport import ConnectOptions, open_sync
 from duetime.client.transport import SyncTransport
 from duetime.clock import Duration, Instant
-from duetime.ids import IdMaker
+from duetime.ids import ThreadedIdMaker
 from duetime.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, State
 from duetime.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
 from duetime.stores.base import Page, QueueRules, RulesChange
@@ -40,7 +40,7 @@ class Client:
         the pool journals. `tracing` sends OpenTelemetry spans to the program's own provider (extra [otel]).
         """
         self.namespace = check_namespace(namespace)
-        self.make_id = IdMaker().make
+        self.make_id = ThreadedIdMaker().make
         self._transport: SyncTransport = open_sync(ConnectOptions(url, token, journal, tracing))
 
     def __enter__(self) -> "Client":
