@@ -94,6 +94,12 @@ def duration_ms(value: Duration) -> int:
     return ms
 
 
+def delay_ms(value: Duration) -> int:
+    """As `duration_ms`, but a negative delay is none: what should have been is due at once."""
+    negative = value < timedelta(0) if isinstance(value, timedelta) else isinstance(value, int | float) and value < 0
+    return 0 if negative else duration_ms(value)
+
+
 def _parse_duration(text: str) -> int:
     stripped = text.strip().lower()
     if not _DURATION.fullmatch(stripped):

@@ -32,7 +32,8 @@
     ├── StoreFull               507
     │   └── JournalFull
     ├── StoreDamaged            500
-    └── InvalidSettings         500
+    ├── InvalidSettings         500
+    └── ClientClosed            500  a client was used after its end
 
 `code` is the stable word on the wire; `fields` hold values that a program may want to read. A store answers with these
 errors as values where a call carries several requests, and raises them where it carries one. `of` makes an error whose
@@ -343,6 +344,12 @@ class InvalidSettings(DuetimeError):
     """The settings are not valid."""
 
     code = "invalid_settings"
+
+
+class ClientClosed(DuetimeError):
+    """The client is closed."""
+
+    code = "client_closed"
 
 
 def _tree(root: type[DuetimeError]) -> Iterator[type[DuetimeError]]:

@@ -1,14 +1,14 @@
 """The SDK for asyncio: the twins of `client.py`, with `await`."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TypeVar, Unpack
 
-from duetime.client import calls
-from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
-from duetime.client.job_building import Body, JobFields, as_job, delayed, new_job
+from duetime.client import calls, checks
+from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result, StateWord
+from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_job, delayed, new_push
 from duetime.client.lookup import Lookup
-from duetime.client.open_transport import ConnectOptions, open_async
-from duetime.client.transport import AsyncTransport
+from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_async
 from duetime.clock import Duration, Instant
 from duetime.ids import ThreadedIdMaker
 from duetime.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, State
@@ -20,7 +20,10 @@ TTR_S = DEFAULT_TTR_MS // 1000
 
 
 class AsyncClient:
-    """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine."""
+    """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine.
+
+    It may be used after a fork, in a new event loop.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class AsyncClient:
         """
         self.namespace = check_namespace(namespace)
         self.make_id = ThreadedIdMaker().make
-        self._transport: AsyncTransport = open_async(ConnectOptions(url, token, journal, tracing))
+        self._transport = ProcessTransport(ConnectOptions(url, token, journal, tracing), open_async)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -45,21 +48,24 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        await self._transport.close()
+        if transport := self._transport.end():
+            await transport.close()
 
     async def send(self, call: Call[Answer]) -> Answer:
         """Do any Call of `duetime.client.calls`."""
-        return await self._transport.send(call)
+        return await self._transport.get().send(call)
 
     def queue(self, name: str) -> "AsyncQueueClient":
         """A queue of this namespace; it comes into being with the first push."""
         return AsyncQueueClient(self, check_queue(self.namespace, name))
 
-    async def push_on(self, queue: str, body: Body, **options: Unpack[JobFields]) -> Moved:
+    async def push_on(self, queue: str, body: Body, **options: Unpack[PushFields]) -> Moved:
         return await self.queue(queue).push(body, **options)
 
-    async def later_on(self, queue: str, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
-        return await self.queue(queue).later(delay, body, **options)
+    async def later_on(
+        self, queue: str, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]
+    ) -> Moved:
+        return await self.queue(queue).push(body, **delayed(options, delay))
 
     async def reserve(
         self, queues: Sequence[str], *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0
@@ -102,32 +108,38 @@ class AsyncQueueClient:
         self._client = client
         self._send = client.send
 
-    async def push(self, body: Body, **options: Unpack[JobFields]) -> Moved:
-        """Add a job; if its id exists, that one is kept."""
-        return await self._send(calls.push_one(self.name, new_job(body, options, self._client.make_id)))
+    async def push(self, body: Body, **options: Unpack[PushFields]) -> Moved:
+        """Add a job; if its id is taken, that job is kept, replaced, or JobExists is raised, as `if_exists` says."""
+        job, if_exists = new_push(body, options, self._client.make_id)
+        return await self._send(calls.push_one(self.name, job, if_exists))
 
-    async def push_raw(self, body: bytes, **options: Unpack[JobFields]) -> Moved:
+    async def push_raw(self, body: bytes, **options: Unpack[PushFields]) -> Moved:
         """Add a job whose body is taken byte for byte."""
         return await self.push(body, **options)
 
-    async def later(self, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
-        """Add a job that is due after a delay."""
+    async def later(self, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]) -> Moved:
+        """Add a job that is due after a delay, at once if that is negative, or at an aware datetime."""
         return await self.push(body, **delayed(options, delay))
 
     async def bulk(
-        self, jobs: Iterable[Body | NewJob], *, if_exists: IfExists = IfExists.KEEP, **options: Unpack[JobFields]
+        self,
+        jobs: Iterable[Body | NewJob],
+        *,
+        if_exists: IfExists | IfExistsWord = IfExists.KEEP,
+        **options: Unpack[JobFields],
     ) -> list[Moved]:
         """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
+        taken = checks.if_exists(if_exists)
         made = (as_job(job, options, self._client.make_id) for job in jobs)
-        return [moved for call in calls.bulk(self.name, made, if_exists) for moved in (await self._send(call)).jobs]
+        return [moved for call in calls.bulk(self.name, made, taken) for moved in (await self._send(call)).jobs]
 
-    async def call(self, body: Body, /, wait: Duration, **options: Unpack[JobFields]) -> Answered:
+    async def call(self, body: Body, /, wait: Duration, **options: Unpack[PushFields]) -> Answered:
         """Push a job and wait for the answer that a worker pushes to the queue named after its id.
 
         Raises NoAnswer; the job stays then, and calling again with its id waits on.
         """
-        job = new_job(body, options, self._client.make_id)
-        return await self._send(calls.call(self.name, job, wait))
+        job, if_exists = new_push(body, options, self._client.make_id)
+        return await self._send(calls.call(self.name, job, wait, if_exists))
 
     async def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> Delivery | None:
         """Lease the next job, or None if there is none in time."""
@@ -160,7 +172,7 @@ class AsyncQueueClient:
             lookup.take(await self._send(call))
         return lookup.jobs()
 
-    async def list_jobs(self, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+    async def list_jobs(self, state: State | StateWord, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Page through the jobs in a state."""
         return await self._send(calls.list_jobs(self.name, state, cursor, limit))
 
@@ -208,7 +220,7 @@ class AsyncQueueClient:
         """Remove everything that waits or runs; answers how many. Dead letters stay."""
         return await self._send(calls.purge(self.name, calls.LIVE_STATES, None))
 
-    async def purge(self, states: Sequence[State] = tuple(State), *, limit: int | None = None) -> int:
+    async def purge(self, states: Sequence[State | StateWord] = tuple(State), *, limit: int | None = None) -> int:
         """Remove jobs by state; answers how many."""
         return await self._send(calls.purge(self.name, states, limit))
 

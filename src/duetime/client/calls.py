@@ -6,14 +6,15 @@ Both clients, sync and async, only hand Calls to a transport, so all four combin
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from duetime.client import checks
 from duetime.client.call_subjects import Pushing, Reserving, Settling, Subject
 from duetime.client.repeated_push import mark_for_repeats
-from duetime.clock import Duration, Instant, duration_ms, instant_ms
+from duetime.clock import Duration, Instant, delay_ms, duration_ms
 from duetime.engine import Engine, request_reply
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import (
@@ -37,6 +38,7 @@ Answer = TypeVar("Answer")
 Other = TypeVar("Other")
 Leased = Lease | Delivery
 Result = Moved | DuetimeError | None
+StateWord = Literal["delayed", "ready", "leased", "dead"]
 LIVE_STATES = (State.DELAYED, State.READY, State.LEASED)
 
 
@@ -160,8 +162,9 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
         return Answered(job.id, delivery.body, delivery.attributes)
 
     def request() -> Request:
-        body = msgspec.json.encode({**msgspec.to_builtins(convert.job_in(job)), "if_exists": if_exists})
-        return Request("POST", f"{_path(queue, 'call')}?wait={wait_ms}ms", body)
+        return Request(
+            "POST", f"{_path(queue, 'call')}?wait={wait_ms}ms", msgspec.json.encode(convert.push_in(job, if_exists))
+        )
 
     def parse(reply: bytes) -> Answered:
         message = _decode(reply, messages.AnswerOut)
@@ -175,21 +178,23 @@ def cancel(queue: Queue, ids: Sequence[str]) -> Call[list[Result]]:
     async def run(engine: Engine) -> list[Result]:
         return list(await engine.cancel(queue, ids))
 
-    return Call(lambda: _post(queue, "cancel", messages.IdsIn(list(ids))), _results, run, repeatable=True)
+    ids = [checks.job_id(one) for one in ids]
+    return Call(lambda: _post(queue, "cancel", messages.IdsIn(ids)), _results, run, repeatable=True)
 
 
 def reschedule(queue: Queue, ids: Sequence[str], delay: Duration | None, due_at: Instant | None) -> Call[list[Result]]:
     if (delay is None) == (due_at is None):
         raise InvalidRequest("give delay or due_at")
-    delay_ms = 0 if delay is None else duration_ms(delay)
-    at = None if due_at is None else instant_ms(due_at)
+    ids = [checks.job_id(one) for one in ids]
+    wait_ms = 0 if delay is None else delay_ms(delay)
+    at = None if due_at is None else checks.due_at(due_at)
 
     async def run(engine: Engine) -> list[Result]:
-        return list(await engine.reschedule(queue, ids, delay_ms=delay_ms, due_at=at))
+        return list(await engine.reschedule(queue, ids, delay_ms=wait_ms, due_at=at))
 
     def request() -> Request:
-        when = {"delay": f"{delay_ms}ms"} if at is None else {"due_at": at}
-        return _post(queue, "reschedule", messages.RescheduleIn(list(ids), **when))
+        when = {"delay": f"{wait_ms}ms"} if at is None else {"due_at": at}
+        return _post(queue, "reschedule", messages.RescheduleIn(ids, **when))
 
     return Call(request, _results, run, repeatable=at is not None)
 
@@ -199,6 +204,7 @@ def reschedule(queue: Queue, ids: Sequence[str], delay: Duration | None, due_at:
 
 def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, wait: Duration) -> Call[list[Delivery]]:
     ttr_ms, wait_ms = duration_ms(ttr), duration_ms(wait)
+    limit = checks.whole("limit", limit, 1, messages.MAX_RESERVE)
 
     def request() -> Request:
         message = messages.ReserveManyIn(
@@ -284,6 +290,7 @@ def lease_of(leased: Leased) -> Lease:
 
 def get(queue: Queue, ids: Sequence[str]) -> Call[list[Job | None]]:
     """Jobs by distinct ids, from the first id on: an answer ends at a bound, and `Lookup` asks for the rest."""
+    ids = [checks.job_id(one) for one in ids]
 
     async def run(engine: Engine) -> list[Job | None]:
         return list(await engine.store.get(queue, ids))
@@ -291,7 +298,7 @@ def get(queue: Queue, ids: Sequence[str]) -> Call[list[Job | None]]:
     def parse(reply: bytes) -> list[Job | None]:
         return [one and convert.job(one) for one in _decode(reply, messages.JobsOut).jobs]
 
-    return Call(lambda: _post(queue, "get", messages.IdsIn(list(ids))), parse, run, repeatable=True)
+    return Call(lambda: _post(queue, "get", messages.IdsIn(ids)), parse, run, repeatable=True)
 
 
 def get_one(queue: Queue, job_id: str) -> Call[Job]:
@@ -305,7 +312,10 @@ def get_one(queue: Queue, job_id: str) -> Call[Job]:
     return then(get(queue, [job_id]), only)
 
 
-def list_jobs(queue: Queue, state: State, cursor: str | None, limit: int) -> Call[Page]:
+def list_jobs(queue: Queue, state: State | StateWord, cursor: str | None, limit: int) -> Call[Page]:
+    state = checks.state(state)
+    limit = checks.whole("limit", limit, 1, messages.MAX_LIST)
+
     async def run(engine: Engine) -> Page:
         return await engine.store.list_jobs(queue, state, cursor=cursor, limit=limit)
 
@@ -398,23 +408,26 @@ def oldest(status: QueueStatus) -> int | None:
 
 def respawn(queue: Queue, ids: Sequence[str] | None, limit: int, ttl: Duration, tries: int | None) -> Call[list[Moved]]:
     ttl_ms = duration_ms(ttl)
+    limit = checks.whole("limit", limit, 1, messages.MAX_RESPAWN)
+    ids = None if ids is None else [checks.job_id(one) for one in ids]
 
     async def run(engine: Engine) -> list[Moved]:
         return await engine.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries)
 
     def request() -> Request:
-        chosen = None if ids is None else list(ids)
-        return _post(queue, "respawn", messages.RespawnIn(chosen, limit, f"{ttl_ms}ms", tries))
+        return _post(queue, "respawn", messages.RespawnIn(ids, limit, f"{ttl_ms}ms", tries))
 
     return Call(request, lambda reply: [one for one in _results(reply) if isinstance(one, Moved)], run)
 
 
-def purge(queue: Queue, states: Sequence[State], limit: int | None) -> Call[int]:
+def purge(queue: Queue, states: Sequence[State | StateWord], limit: int | None) -> Call[int]:
+    states = [checks.state(one) for one in states]
+
     async def run(engine: Engine) -> int:
         return await engine.purge(queue, states, limit=limit)
 
     return Call(
-        lambda: _post(queue, "purge", messages.PurgeIn(list(states), limit)),
+        lambda: _post(queue, "purge", messages.PurgeIn(states, limit)),
         lambda reply: _decode(reply, messages.PurgedOut).removed,
         run,
         repeatable=limit is None,

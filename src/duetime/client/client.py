@@ -6,14 +6,14 @@ and a test compares their signatures.
 """
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TypeVar, Unpack
 
-from duetime.client import calls
-from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result
-from duetime.client.job_building import Body, JobFields, as_job, delayed, new_job
+from duetime.client import calls, checks
+from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result, StateWord
+from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_job, delayed, new_push
 from duetime.client.lookup import Lookup
-from duetime.client.open_transport import ConnectOptions, open_sync
-from duetime.client.transport import SyncTransport
+from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_sync
 from duetime.clock import Duration, Instant
 from duetime.ids import ThreadedIdMaker
 from duetime.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, State
@@ -25,7 +25,10 @@ TTR_S = DEFAULT_TTR_MS // 1000
 
 
 class Client:
-    """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine."""
+    """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine.
+
+    It may be used by several threads, and after a fork.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Client:
         """
         self.namespace = check_namespace(namespace)
         self.make_id = ThreadedIdMaker().make
-        self._transport: SyncTransport = open_sync(ConnectOptions(url, token, journal, tracing))
+        self._transport = ProcessTransport(ConnectOptions(url, token, journal, tracing), open_sync)
 
     def __enter__(self) -> "Client":
         return self
@@ -50,21 +53,22 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._transport.close()
+        if transport := self._transport.end():
+            transport.close()
 
     def send(self, call: Call[Answer]) -> Answer:
         """Do any Call of `duetime.client.calls`."""
-        return self._transport.send(call)
+        return self._transport.get().send(call)
 
     def queue(self, name: str) -> "QueueClient":
         """A queue of this namespace; it comes into being with the first push."""
         return QueueClient(self, check_queue(self.namespace, name))
 
-    def push_on(self, queue: str, body: Body, **options: Unpack[JobFields]) -> Moved:
+    def push_on(self, queue: str, body: Body, **options: Unpack[PushFields]) -> Moved:
         return self.queue(queue).push(body, **options)
 
-    def later_on(self, queue: str, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
-        return self.queue(queue).later(delay, body, **options)
+    def later_on(self, queue: str, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]) -> Moved:
+        return self.queue(queue).push(body, **delayed(options, delay))
 
     def reserve(
         self, queues: Sequence[str], *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0
@@ -107,32 +111,38 @@ class QueueClient:
         self._client = client
         self._send = client.send
 
-    def push(self, body: Body, **options: Unpack[JobFields]) -> Moved:
-        """Add a job; if its id exists, that one is kept."""
-        return self._send(calls.push_one(self.name, new_job(body, options, self._client.make_id)))
+    def push(self, body: Body, **options: Unpack[PushFields]) -> Moved:
+        """Add a job; if its id is taken, that job is kept, replaced, or JobExists is raised, as `if_exists` says."""
+        job, if_exists = new_push(body, options, self._client.make_id)
+        return self._send(calls.push_one(self.name, job, if_exists))
 
-    def push_raw(self, body: bytes, **options: Unpack[JobFields]) -> Moved:
+    def push_raw(self, body: bytes, **options: Unpack[PushFields]) -> Moved:
         """Add a job whose body is taken byte for byte."""
         return self.push(body, **options)
 
-    def later(self, delay: Duration, body: Body, /, **options: Unpack[JobFields]) -> Moved:
-        """Add a job that is due after a delay."""
+    def later(self, delay: Duration | datetime, body: Body, /, **options: Unpack[PushFields]) -> Moved:
+        """Add a job that is due after a delay, at once if that is negative, or at an aware datetime."""
         return self.push(body, **delayed(options, delay))
 
     def bulk(
-        self, jobs: Iterable[Body | NewJob], *, if_exists: IfExists = IfExists.KEEP, **options: Unpack[JobFields]
+        self,
+        jobs: Iterable[Body | NewJob],
+        *,
+        if_exists: IfExists | IfExistsWord = IfExists.KEEP,
+        **options: Unpack[JobFields],
     ) -> list[Moved]:
         """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
+        taken = checks.if_exists(if_exists)
         made = (as_job(job, options, self._client.make_id) for job in jobs)
-        return [moved for call in calls.bulk(self.name, made, if_exists) for moved in self._send(call).jobs]
+        return [moved for call in calls.bulk(self.name, made, taken) for moved in self._send(call).jobs]
 
-    def call(self, body: Body, /, wait: Duration, **options: Unpack[JobFields]) -> Answered:
+    def call(self, body: Body, /, wait: Duration, **options: Unpack[PushFields]) -> Answered:
         """Push a job and wait for the answer that a worker pushes to the queue named after its id.
 
         Raises NoAnswer; the job stays then, and calling again with its id waits on.
         """
-        job = new_job(body, options, self._client.make_id)
-        return self._send(calls.call(self.name, job, wait))
+        job, if_exists = new_push(body, options, self._client.make_id)
+        return self._send(calls.call(self.name, job, wait, if_exists))
 
     def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> Delivery | None:
         """Lease the next job, or None if there is none in time."""
@@ -165,7 +175,7 @@ class QueueClient:
             lookup.take(self._send(call))
         return lookup.jobs()
 
-    def list_jobs(self, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+    def list_jobs(self, state: State | StateWord, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Page through the jobs in a state."""
         return self._send(calls.list_jobs(self.name, state, cursor, limit))
 
@@ -213,7 +223,7 @@ class QueueClient:
         """Remove everything that waits or runs; answers how many. Dead letters stay."""
         return self._send(calls.purge(self.name, calls.LIVE_STATES, None))
 
-    def purge(self, states: Sequence[State] = tuple(State), *, limit: int | None = None) -> int:
+    def purge(self, states: Sequence[State | StateWord] = tuple(State), *, limit: int | None = None) -> int:
         """Remove jobs by state; answers how many."""
         return self._send(calls.purge(self.name, states, limit))
 

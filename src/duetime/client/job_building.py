@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict
 
-from duetime.clock import Duration, Instant, duration_ms, instant_ms
+from duetime.client import checks
+from duetime.clock import Duration, Instant, delay_ms, duration_ms
 from duetime.errors import InvalidRequest
-from duetime.job import DEFAULT_TRIES, NewJob, Priority
+from duetime.job import DEFAULT_TRIES, MAX_TRIES, IfExists, NewJob, Priority
 
 Body = bytes | str | int | float | bool | None | Mapping[str, Any] | Sequence[Any]
 """Bytes as they are, text as UTF-8, anything else as JSON."""
@@ -20,43 +22,71 @@ def encode_body(body: Body) -> bytes:
             return body.encode()
         case _:
             try:
-                return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+                return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
             except (TypeError, ValueError) as error:
                 raise InvalidRequest(f"the body cannot be written as JSON: {error}") from None
+
+
+PriorityWord = Literal["high", "normal", "low"]
+IfExistsWord = Literal["keep", "replace", "error"]
 
 
 class JobFields(TypedDict, total=False):
     """How a job is to be treated. Due after `delay` or at `due_at`, at once if neither is given; ttl 0 = for ever."""
 
     id: str
-    delay: Duration
-    due_at: Instant
+    delay: Duration | None
+    due_at: Instant | None
     ttl: Duration
     tries: int
-    priority: Priority
+    priority: Priority | PriorityWord
     attributes: Mapping[str, str]
 
 
+class PushFields(JobFields, total=False):
+    """A job's fields, and what happens if its id is taken: that job is kept, unless this says otherwise."""
+
+    if_exists: IfExists | IfExistsWord
+
+
+_JOB_FIELDS = JobFields.__annotations__.keys()
+_PUSH_FIELDS = PushFields.__annotations__.keys()
+
+
 def new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJob:
+    """Raises TypeError for an unknown option, InvalidRequest for a value that does not fit."""
+    if not options:
+        return NewJob(make_id(), encode_body(body))
+    checks.check_options(options, _JOB_FIELDS)
     delay, due_at = options.get("delay"), options.get("due_at")
     if delay is not None and due_at is not None:
         raise InvalidRequest.not_both("delay", "due_at")
     return NewJob(
-        options.get("id") or make_id(),
+        checks.job_id(options["id"]) if "id" in options else make_id(),
         encode_body(body),
-        delay_ms=0 if delay is None else duration_ms(delay),
-        due_at=None if due_at is None else instant_ms(due_at),
+        delay_ms=0 if delay is None else delay_ms(delay),
+        due_at=None if due_at is None else checks.due_at(due_at),
         ttl_ms=duration_ms(options.get("ttl", 0)),
-        tries=options.get("tries", DEFAULT_TRIES),
-        priority=options.get("priority", Priority.NORMAL),
-        attributes=options.get("attributes", {}),
+        tries=checks.whole("tries", options.get("tries", DEFAULT_TRIES), 0, MAX_TRIES),
+        priority=checks.priority(options.get("priority", Priority.NORMAL)),
+        attributes=checks.attributes(options.get("attributes", {})),
     )
 
 
-def delayed(options: JobFields, delay: Duration) -> JobFields:
+def new_push(body: Body, options: PushFields, make_id: Callable[[], str]) -> tuple[NewJob, IfExists]:
+    """`new_job`, and what happens if its id is taken."""
+    checks.check_options(options, _PUSH_FIELDS)
+    if_exists = checks.if_exists(options.pop("if_exists", IfExists.KEEP))
+    return new_job(body, options, make_id), if_exists
+
+
+def delayed(options: PushFields, delay: Duration | datetime) -> PushFields:
+    """The options of a job that is due after a delay, or at an instant. Raises InvalidTime for None."""
     if "delay" in options or "due_at" in options:
         raise InvalidRequest("the delay is given twice")
-    return {**options, "delay": delay}
+    if isinstance(delay, datetime):
+        return {**options, "due_at": delay}
+    return {**options, "delay": timedelta(milliseconds=delay_ms(delay))}
 
 
 def as_job(job: Body | NewJob, options: JobFields, make_id: Callable[[], str]) -> NewJob:

@@ -1,8 +1,10 @@
 """Which transport a client gets: HTTP or an embedded engine, traced or not."""
 
+import os
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from duetime.client.transport import (
     AsyncEmbedded,
@@ -13,7 +15,9 @@ from duetime.client.transport import (
     SyncTransport,
     is_http,
 )
-from duetime.errors import InvalidSettings
+from duetime.errors import ClientClosed, InvalidSettings
+
+Transport = TypeVar("Transport", SyncTransport, AsyncTransport)
 
 
 class ConnectOptions(NamedTuple):
@@ -23,6 +27,40 @@ class ConnectOptions(NamedTuple):
     token: str | None
     journal: str | None
     tracing: bool
+
+
+class ProcessTransport(Generic[Transport]):
+    """A client's transport in this process. After a fork it is opened anew: connections, threads and the event loop
+    stay with the parent.
+    """
+
+    def __init__(self, options: ConnectOptions, opener: Callable[[ConnectOptions], Transport]) -> None:
+        self._options, self._opener = options, opener
+        self._transport, self._pid = opener(options), os.getpid()
+        self._is_closed = False
+        self._parents: list[Transport] = []
+
+    def get(self) -> Transport:
+        """Raises ClientClosed."""
+        if self._is_closed:
+            raise ClientClosed
+        if self._pid != os.getpid():
+            self._reopen()
+        return self._transport
+
+    def _reopen(self) -> None:
+        if self._options.url.startswith("memory:"):
+            raise InvalidSettings("a memory: store is in the process that opened it, and this is a fork of it")
+        # What is the parent's is kept, because to collect it would close it, for the parent too.
+        self._parents.append(self._transport)
+        self._transport, self._pid = self._opener(self._options), os.getpid()
+
+    def end(self) -> Transport | None:
+        """What is left to close: nothing if that was done before, or by the parent's client only."""
+        if self._is_closed:
+            return None
+        self._is_closed = True
+        return self._transport if self._pid == os.getpid() else None
 
 
 def open_sync(options: ConnectOptions) -> SyncTransport:

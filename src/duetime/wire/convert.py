@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from duetime.clock import duration_ms, instant_ms
 from duetime.errors import BY_CODE, DuetimeError, InvalidRequest
-from duetime.job import Counts, Delivery, Job, Lease, Moved, NewJob, Priority
+from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import Mark, Page, Pushed
 from duetime.wire.messages import (
@@ -23,6 +23,7 @@ from duetime.wire.messages import (
     MarkIn,
     PageOut,
     PushedOut,
+    PushIn,
     ResultOut,
 )
 
@@ -35,6 +36,11 @@ def body_out(body: bytes) -> tuple[str | UnsetType, str | UnsetType]:
         return body.decode(), UNSET
     except UnicodeDecodeError:
         return UNSET, base64.b64encode(body).decode()
+
+
+def push_in(job: NewJob, if_exists: IfExists) -> PushIn:
+    fields = job_in(job)
+    return PushIn(**{name: getattr(fields, name) for name in fields.__struct_fields__}, if_exists=if_exists)
 
 
 def job_in(job: NewJob) -> JobIn:

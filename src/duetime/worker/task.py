@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 from msgspec import Raw
 
 from duetime.backoff import Backoff, Fixed, Listed, parse
-from duetime.clock import Duration, Instant, duration_ms, instant_ms
+from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.engine.admission import check_tries
 from duetime.errors import InvalidRequest
 from duetime.ids import LENGTH, decode
@@ -91,7 +91,7 @@ class Task(Generic[P, R]):
 
     def later(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
         """Push a job that is due after a delay; a negative one is due at once."""
-        return self._push(_not_negative(delay), None, args, kwargs)
+        return self._push(delay_ms(delay), None, args, kwargs)
 
     def at(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
         """Push a job that is due at an instant; one in the past is due at once."""
@@ -110,7 +110,7 @@ class Task(Generic[P, R]):
 
     async def later_async(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
         """`later`, inside a running loop."""
-        return await self._push_async(_not_negative(delay), None, args, kwargs)
+        return await self._push_async(delay_ms(delay), None, args, kwargs)
 
     async def at_async(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
         """`at`, inside a running loop."""
@@ -161,8 +161,8 @@ class Task(Generic[P, R]):
         return Outgoing(check_queue(app.namespace, options.queue), job, self.name, self.unique_ms)
 
     def _prepare_many(self, calls: Iterable[CallArguments], delay: Duration) -> list[Outgoing]:
-        delay_ms = _not_negative(delay)
-        return [self.prepare(delay_ms, None, *_split(call)) for call in calls]
+        wait_ms = delay_ms(delay)
+        return [self.prepare(wait_ms, None, *_split(call)) for call in calls]
 
     def _until(self, due: int) -> int | None:
         """`retry_until` in whole seconds as in Laravel, rounded up so that no job is given up early."""
@@ -217,11 +217,6 @@ def _split(call: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
             return (), dict(cast("Mapping[str, Any]", call))
         case _:
             raise InvalidRequest(f"a call is a tuple of arguments or a mapping of them by name, not {call!r}")
-
-
-def _not_negative(delay: Duration) -> int:
-    negative = delay < timedelta(0) if isinstance(delay, timedelta) else isinstance(delay, int | float) and delay < 0
-    return 0 if negative else duration_ms(delay)
 
 
 def _policy(backoff: Duration | Backoff | None) -> Backoff | None:

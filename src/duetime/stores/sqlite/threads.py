@@ -26,6 +26,7 @@ from duetime.names import Queue
 from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite.connection import QUERIES, Turnstile, checkpoint, retry_while_busy, translate
 from duetime.stores.sqlite.disk import DiskReserve
+from duetime.stores.sqlite.forks import ForkGuard
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.wake import News, news_of
 
@@ -144,8 +145,9 @@ class DatabaseThread:
     # --- in the thread
 
     def _main(self) -> None:
+        guard = ForkGuard()
         try:
-            connection = self._connect()
+            connection = guard.open(self._connect)
         except BaseException as error:
             self._closing = True
             self._post(_settle, self._opened, _public(error))
@@ -154,7 +156,8 @@ class DatabaseThread:
         self._post(_settle, self._opened, None)
         try:
             while (call := self._next()) is not None:
-                self._serve(connection, call)
+                with guard.in_use:
+                    self._serve(connection, call)
         except BaseException as error:
             # This is a bug of ours: better a store that is closed than callers that wait for ever.
             self._fail(StoreUnavailable(f"the store's thread has ended: {error!r}", unknown=True), self._running)
@@ -162,7 +165,7 @@ class DatabaseThread:
         finally:
             self._closing = True
             self._fail_waiting(StoreUnavailable("the store is closed"))
-            connection.close()
+            guard.close()
             self._post(_settle, self._closed, None)
 
     def _serve(self, connection: sqlite3.Connection, first: PendingStep) -> None:

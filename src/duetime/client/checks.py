@@ -1,0 +1,77 @@
+"""What callers give is checked here, before a call is made of it: on a store and through a server the same mistake has
+the same answer.
+"""
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+from duetime.clock import instant_ms
+from duetime.errors import InvalidId, InvalidRequest, InvalidTime
+from duetime.job import IfExists, Priority, State
+from duetime.names import check_id
+
+Word = TypeVar("Word", bound=Enum)
+
+SECONDS = range(100_000_000, 100_000_000_000)
+"""As epoch milliseconds these numbers lie in the first years after 1970; as seconds, from 1973 to 5138."""
+
+_PRIORITIES = {priority.name.lower(): priority for priority in Priority}
+
+
+def check_options(given: Iterable[str], known: Collection[str]) -> None:
+    """Raises TypeError with the nearest name, as Python does for a function without such a parameter."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(known))}"
+            raise TypeError(f"there is no option {name!r}{hint}")
+
+
+def job_id(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidId(f"a job id is text: {value!r}")
+    return check_id(value)
+
+
+def whole(name: str, value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidRequest(f"{name} is a whole number from {least} to {most}: {value!r}")
+    return value
+
+
+def priority(value: Any) -> Priority:
+    if isinstance(value, str) and value in _PRIORITIES:
+        return _PRIORITIES[value]
+    return _word(Priority, value, "a priority is high, normal or low")
+
+
+def state(value: Any) -> State:
+    return _word(State, value, "a state is delayed, ready, leased or dead")
+
+
+def if_exists(value: Any) -> IfExists:
+    return _word(IfExists, value, "if_exists is keep, replace or error")
+
+
+def _word(kind: type[Word], value: Any, rule: str) -> Word:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidRequest(f"{rule}: {value!r}") from None
+
+
+def attributes(value: Any) -> Mapping[str, str]:
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"attributes are a mapping of texts: {value!r}")
+    for key, text in value.items():  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise InvalidRequest(f"an attribute's name and value are texts: {key!r}: {text!r}")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def due_at(value: Any) -> int:
+    if isinstance(value, int) and value in SECONDS:
+        raise InvalidTime(f"due_at is epoch milliseconds, and {value} looks like seconds: give {value * 1000}")
+    return instant_ms(value)

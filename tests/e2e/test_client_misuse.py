@@ -1,0 +1,108 @@
+"""What the SDK says to a mistake: the same, by the same class of error, on a store and through a server."""
+
+import math
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import duetime
+from duetime.errors import InvalidId, InvalidRequest, InvalidTime
+from duetime.job import Event, IfExists, State
+from tests.plugins.serving import serving
+
+Misuse = Callable[[Any], object]
+
+
+@pytest.fixture(scope="module")
+def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("misuse"), "--dev") as served:
+        yield served.api
+
+
+@pytest.fixture(params=["embedded", "remote"])
+def client(request: pytest.FixtureRequest) -> Iterator[duetime.Client]:
+    url = "memory:" if request.param == "embedded" else request.getfixturevalue("server_url")
+    with duetime.connect(url) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize(
+    ("misuse", "kind", "says"),
+    [
+        (lambda queue: queue.push("x", dealy=3), TypeError, "dealy.*delay"),
+        (lambda queue: queue.push("x", colour="red"), TypeError, "colour"),
+        (lambda queue: queue.later("1h", "x", trys=3), TypeError, "trys.*tries"),
+        (lambda queue: queue.bulk(["x"], priorty=1), TypeError, "priorty.*priority"),
+        (lambda queue: queue.call("x", wait=0, tll=3), TypeError, "tll.*ttl"),
+        (lambda queue: queue.push("x", id=5), InvalidId, "5"),
+        (lambda queue: queue.push("x", id=""), InvalidId, "1 to"),
+        (lambda queue: queue.push("x", tries=1.5), InvalidRequest, "tries"),
+        (lambda queue: queue.push("x", tries="3"), InvalidRequest, "tries"),
+        (lambda queue: queue.push("x", tries=True), InvalidRequest, "tries"),
+        (lambda queue: queue.push("x", tries=70_000), InvalidRequest, "tries"),
+        (lambda queue: queue.push("x", priority="urgent"), InvalidRequest, "high, normal or low"),
+        (lambda queue: queue.push("x", priority=7), InvalidRequest, "priority"),
+        (lambda queue: queue.push("x", if_exists="kepe"), InvalidRequest, "keep, replace or error"),
+        (lambda queue: queue.push("x", attributes={"a": 1}), InvalidRequest, "attribute"),
+        (lambda queue: queue.push("x", attributes=["a"]), InvalidRequest, "attributes"),
+        (lambda queue: queue.later(None, "x"), InvalidTime, "duration"),
+        (lambda queue: queue.push("x", due_at=1_800_000_000), InvalidTime, "milliseconds"),
+        (lambda queue: queue.push("x", due_at=1_800_000_000.5), InvalidTime, "instant"),
+        (lambda queue: queue.reschedule("a", due_at=1_800_000_000), InvalidTime, "milliseconds"),
+        (lambda queue: queue.push({"a": math.nan}), InvalidRequest, "JSON"),
+        (lambda queue: queue.push({"a": math.inf}), InvalidRequest, "JSON"),
+        (lambda queue: queue.push({"a": object()}), InvalidRequest, "JSON"),
+        (lambda queue: queue.list_jobs("redy"), InvalidRequest, "delayed, ready, leased or dead"),
+        (lambda queue: queue.list_jobs(State.READY, limit=0), InvalidRequest, "limit"),
+        (lambda queue: queue.list_jobs(State.READY, limit=1_001), InvalidRequest, "limit"),
+        (lambda queue: queue.list_jobs(State.READY, limit="5"), InvalidRequest, "limit"),
+        (lambda queue: queue.dead.list_jobs(limit=-1), InvalidRequest, "limit"),
+        (lambda queue: queue.reserve(limit=0), InvalidRequest, "limit"),
+        (lambda queue: queue.reserve(limit=1_001), InvalidRequest, "limit"),
+        (lambda queue: queue.reserve(limit=1.0), InvalidRequest, "limit"),
+        (lambda queue: queue.purge(["redy"]), InvalidRequest, "delayed, ready, leased or dead"),
+        (lambda queue: queue.cancel(5), InvalidId, "5"),
+        (lambda queue: queue.get(""), InvalidId, "1 to"),
+    ],
+)
+def test_a_mistake_is_refused_and_nothing_is_pushed(
+    client: duetime.Client, misuse: Misuse, kind: type[Exception], says: str
+) -> None:
+    queue = client.queue("misuse")
+    with pytest.raises(kind, match=says) as caught:
+        misuse(queue)
+    assert type(caught.value) is kind
+    assert queue.counts().total == 0
+
+
+def test_words_for_priorities_states_and_taken_ids(client: duetime.Client) -> None:
+    queue = client.queue("words")
+    first = queue.push("a", id="a", priority="high")
+    assert queue.push("b", id="a", if_exists="keep").event is Event.KEPT
+    assert queue.push("c", id="a", if_exists=IfExists.REPLACE).event is Event.REPLACED
+    with pytest.raises(duetime.JobExists):
+        queue.later("1h", "d", id="a", if_exists="error")
+    assert [job.body for job in queue.list_jobs("ready").jobs] == [b"c"]
+    assert first.event is Event.ACCEPTED
+    queue.purge(["ready"])
+
+
+def test_a_delay_that_is_over_is_none(client: duetime.Client) -> None:
+    queue = client.queue("over")
+    queue.later(-1, "a")
+    queue.later(timedelta(seconds=-1), "b")
+    queue.later(datetime(2020, 1, 1, tzinfo=UTC), "c")
+    queue.push("d", delay=None, due_at=None)
+    assert queue.counts().ready == 4
+    queue.purge()
+
+
+def test_a_closed_client_says_so_in_one_way(client: duetime.Client) -> None:
+    queue = client.queue("closed")
+    client.close()
+    client.close()
+    for use in (lambda: queue.push("x"), queue.counts, queue.pop, client.queues):
+        with pytest.raises(duetime.ClientClosed):
+            use()
