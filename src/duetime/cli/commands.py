@@ -18,6 +18,7 @@ from duetime.cli import (
     history,
     jobs,
     journal,
+    migrate,
     monitor,
     push,
     queues,
@@ -105,6 +106,14 @@ WATCH = (
         "doctor",
         doctor.doctor,
         ("duetime doctor", "duetime doctor --deep --url sqlite:///var/lib/duetime/jobs.db", "duetime doctor --json"),
+    ),
+    Command(
+        "migrate",
+        migrate.migrate,
+        (
+            "duetime migrate --url postgresql://db/app",
+            "duetime migrate --sql --url postgresql://db/app | psql --single-transaction app",
+        ),
     ),
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from duetime.cli.doctor_findings import Finding, fail, ok, warn
+from duetime.cli.doctor_postgres import examine_postgres, has_postgres_tables
 from duetime.cli.doctor_redis import examine_redis
 from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
 from duetime.cli.options import Target
@@ -50,6 +51,10 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
     try:
         if scheme.startswith("redis"):
             yield from examine_redis(url)
+        if scheme.startswith("postgres"):
+            yield from examine_postgres(url)
+            if not has_postgres_tables(url):
+                return
         yield from asyncio.run(_ask_store(url, deep=deep))
     except InvalidSettings as error:
         yield fail("store.url", error.message, why="no server can start with it", fix="correct the store's URL")

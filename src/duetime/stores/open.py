@@ -11,6 +11,8 @@ error for a missing one names the extra that installs it.
     group:NAME?a=URL&b=URL&drain=b                   several stores as one; their URLs are percent-encoded
 """
 
+import asyncio
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
@@ -19,6 +21,7 @@ from duetime.errors import InvalidSettings
 from duetime.settings import read_size
 from duetime.stores.base import Store
 from duetime.stores.bulk import Bulk, PlainBulk
+from duetime.stores.sql.queries import Migration
 
 SCHEMES = (
     "memory",
@@ -95,6 +98,31 @@ async def open_bulk(url: str) -> Bulk:
         if isinstance(store, RedisStore):
             return RedisBulk(store)
     return PlainBulk(store)
+
+
+def pending_migrations(url: str) -> Sequence[Migration]:
+    """What opening the store would do to its tables; nothing for a store that has none. Blocks."""
+    match url.partition(":")[0]:
+        case "postgresql" | "postgres":
+            from duetime.stores.postgres.connection import PostgresAddress, pending
+
+            return pending(PostgresAddress.parse(url))
+        case "sqlite":
+            from duetime.stores.sqlite.connection import pending
+
+            path, _, _ = _sqlite_parts(url)
+            return pending(path)
+        case _:
+            return []
+
+
+def migrate_store(url: str) -> None:
+    """Make or upgrade the tables, as opening the store does. Blocks."""
+
+    async def migrate() -> None:
+        await (await open_store(url)).close()
+
+    asyncio.run(migrate())
 
 
 def cursor_at(url: str, due_at: int) -> str | None:

@@ -18,7 +18,7 @@ from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFul
 from duetime.stores.postgres.step import PostgresStep
 from duetime.stores.sql.connection_threads import DatabaseLink
 from duetime.stores.sql.incoming import DEFAULT_SCHEMA, channel, table_names
-from duetime.stores.sql.queries import check_newer, load_migrations, load_queries, named_tables, statements
+from duetime.stores.sql.queries import Migration, check_newer, load_migrations, load_queries, named_tables, statements
 from duetime.stores.sql.step import Step
 
 Connection = psycopg.Connection[Any]
@@ -37,12 +37,15 @@ _SESSION = {
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+    # A user's other default would make steps fail that wait for each other.
+    "default_transaction_isolation": "read committed",
     "lock_timeout": f"{LOCK_TIMEOUT_S}s",
     "statement_timeout": "60s",
     # A process that was stopped in the middle of a step holds a queue's lock no longer than this.
     "idle_in_transaction_session_timeout": "30s",
 }
 
+_NOW = "(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint"
 _TRANSIENT = ("40001", "40P01")
 _FULL = ("53100", "53400")
 _UNAVAILABLE = (
@@ -180,6 +183,25 @@ def _missing(connection: Connection, address: PostgresAddress) -> list[int]:
     return [number for number in ours if number not in applied]
 
 
+def pending(address: PostgresAddress) -> list[Migration]:
+    """What `prepare_tables` would do, as scripts for psql."""
+    try:
+        with psycopg.connect(address.conninfo) as connection:
+            missing = _missing(connection, address)
+    except psycopg.Error as error:
+        raise translate(error) from error
+    found: list[Migration] = []
+    for number in missing:
+        name, script = load_migrations("postgres")[number]
+        noted = (
+            f"INSERT INTO {address.table('migrations')} (number, name, applied_at) VALUES ({number}, '{name}', {_NOW})"
+        )
+        create = f'CREATE SCHEMA IF NOT EXISTS "{address.schema}"'
+        parts = [create, *map(address.name_tables, statements(script)), noted]
+        found.append(Migration(name, "".join(f"{part};\n" for part in parts)))
+    return found
+
+
 def _migrate(connection: Connection, address: PostgresAddress) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"duetime {address.table('')}",))
     (schema,) = connection.execute("SELECT to_regnamespace(%s)", (f'"{address.schema}"',)).fetchone() or (None,)
@@ -190,10 +212,7 @@ def _migrate(connection: Connection, address: PostgresAddress) -> None:
         for statement in statements(script):
             connection.execute(_own(address.name_tables(statement)))
         connection.execute(
-            _own(
-                f"INSERT INTO {address.table('migrations')} (number, name, applied_at) "
-                "VALUES (%s, %s, (extract(EPOCH FROM clock_timestamp()) * 1000)::bigint)"
-            ),
+            _own(f"INSERT INTO {address.table('migrations')} (number, name, applied_at) VALUES (%s, %s, {_NOW})"),
             (number, name),
         )
 

@@ -8,8 +8,17 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import NamedTuple
 
 from duetime.errors import StoreUnavailable
+
+
+class Migration(NamedTuple):
+    """A migration that is to be applied: its statements, and the one that notes it down."""
+
+    name: str
+    script: str
+
 
 _HEADER = re.compile(r"^-- name: (\w+)\n-- description: .+\n", re.MULTILINE)
 _COMMENT = re.compile(r"--[^\n]*")

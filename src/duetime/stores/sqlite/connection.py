@@ -8,12 +8,13 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
 from duetime.backoff import chance
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.stores.sql.queries import load_migrations, load_queries, statements
+from duetime.stores.sql.queries import Migration, load_migrations, load_queries, statements
 from duetime.stores.sqlite.disk import CHECKPOINT_PAGES
 
 QUERIES = load_queries("sqlite")
@@ -187,3 +188,21 @@ def _missing_migrations(connection: sqlite3.Connection) -> list[int]:
     if newer := applied - set(ours):
         raise StoreUnavailable(f"a newer Duetime has upgraded this SQLite file (migration {max(newer)})")
     return [number for number in ours if number not in applied]
+
+
+def pending(path: str) -> list[Migration]:
+    """What `prepare_file` would do, as scripts. A file that is not there lacks everything, and is not made."""
+    if Path(path).exists():
+        with closing(sqlite3.connect(path)) as connection:
+            try:
+                missing = _missing_migrations(connection)
+            except sqlite3.Error as error:
+                raise translate(error) from error
+    else:
+        missing = list(load_migrations("sqlite"))
+    found: list[Migration] = []
+    for number in missing:
+        name, script = load_migrations("sqlite")[number]
+        noted = f"INSERT INTO migrations VALUES ({number}, '{name}', unixepoch() * 1000)"
+        found.append(Migration(name, "".join(f"{part};\n" for part in [*statements(script), noted])))
+    return found
