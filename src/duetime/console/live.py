@@ -2,11 +2,12 @@
 
 Rates and lateness come from the meters of all processes of the server, jobs by state from the stores. Stores are only
 asked while somebody looks at a page, every few seconds at most, and less often the longer their answer takes; all pages
-share one answer. The history is kept in the registry minute by minute (rate_history.py); the numbers by day come from
-the stores' totals.
+share one answer. Where there are many queues no page waits for it: it shows the last answer, or says that it counts.
+The history is kept in the registry minute by minute (rate_history.py); numbers by day come from the stores' totals.
 """
 
 import asyncio
+import heapq
 import logging
 import time
 from collections import deque
@@ -41,11 +42,17 @@ PER_WATCHER_S = 0.1
 """Each open page adds this to the time between two refreshes, so that many pages cost no more than a few."""
 SHARE = 20
 """An answer of the stores is used for at least this many times as long as it took."""
-CHEAP_S = 0.1
-"""If the stores answered within this time, each page that is opened asks them anew."""
+MANY_QUEUES = 2_000
+"""With at most so many queues, a page that is opened asks the stores anew and waits for their answer."""
+MANY_WAIT_S = 0.1
+"""How long a page waits for an answer about more queues than that."""
+SHARED_S = 0.5
+"""How long all pages share one sample of the meters."""
 STORE_S = 5.0
 TOTALS_S = 30.0
 MOST_QUEUES = 20_000
+NEVER = -1e9
+BUSIEST = 8
 LATENESS = "duetime_job_lateness_seconds"
 RATES: Mapping[str, Sequence[str]] = {
     "accepted": ("duetime_jobs_pushed_total",),
@@ -71,18 +78,34 @@ class LiveQueue(NamedTuple):
 class QueueLook(NamedTuple):
     """What the stores said about all queues of all pools. `problems` has the pools that did not answer.
 
-    `at` is when it ended, in monotonic seconds; `took_s` is how long the stores took.
+    `at` is when it ended, in monotonic seconds; `took_s` is how long the stores took. Looks with the same `fingerprint`
+    show the same.
     """
 
     lines: Sequence[LiveQueue]
     problems: Mapping[str, DuetimeError]
     at: float
     took_s: float
+    fingerprint: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """False until the stores have answered for the first time."""
+        return self.at > NEVER
 
     @property
     def lasts_s(self) -> float:
         """How long this answer is used. A pool that does not answer is asked again soon: waiting for it is no work."""
         return LOOK_S if self.problems else max(LOOK_S, self.took_s * SHARE)
+
+
+class LookSums(NamedTuple):
+    """All queues of a look together; `busiest` has those with the most ready, leased and dead jobs."""
+
+    counts: Counts
+    queues: int
+    latest: LiveQueue | None
+    busiest: Sequence[LiveQueue]
 
 
 class LiveChange(NamedTuple):
@@ -122,8 +145,13 @@ class LiveFigures:
         self._samples: deque[MeterSample] = deque(maxlen=POINTS + 1)
         self._kept: MeterSample | None = None
         self._task: asyncio.Task[None] | None = None
-        self._look = QueueLook((), {}, -STORE_S, 0.0)
-        self._looking = asyncio.Lock()
+        self._look = QueueLook((), {}, NEVER, 0.0)
+        self._looking: asyncio.Task[None] | None = None
+        self._listing = asyncio.Lock()
+        self._has_many = False
+        self._sums: dict[tuple[str, str], tuple[float, LookSums]] = {}
+        self._sampled: tuple[float, MeterSample] | None = None
+        self._sampling = asyncio.Lock()
         self._totals: dict[tuple[str, str], dict[date, Totals]] = {}
         self._running: dict[str, Totals] = {}
         self._totals_at = -TOTALS_S
@@ -135,7 +163,7 @@ class LiveFigures:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = [task for task in (self._task, self._adding_up) if task is not None]
+        tasks = [task for task in (self._task, self._adding_up, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -180,7 +208,7 @@ class LiveFigures:
 
     async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
         """The rates since the latest sample of the history that is old enough to compare with, in all and by queue."""
-        sample = await self._sample()
+        sample = await self._shared_sample()
         known = list(self._samples)
         before = next((one for one in reversed(known) if sample.at - one.at >= self._sample_s / 2), None)
         before = before or (known[0] if known else sample)
@@ -192,6 +220,13 @@ class LiveFigures:
         gain = gain_between(before, sample)
         rates = {name: count / gain.seconds for name, count in gain.counts.items()}
         return RatePoint(gain.at, rates, quantile(gain.lateness, 0.5), quantile(gain.lateness, 0.99)), by_queue
+
+    async def _shared_sample(self) -> MeterSample:
+        async with self._sampling:
+            if self._sampled is None or time.monotonic() - self._sampled[0] >= SHARED_S:
+                sample = await self._sample()
+                self._sampled = time.monotonic(), sample
+            return self._sampled[1]
 
     def history(self, span: str) -> list[RatePoint]:
         """Points of the last hour or day: what this process knows, before that and of other servers what was kept."""
@@ -207,21 +242,85 @@ class LiveFigures:
     # --- jobs by state
 
     async def look_for_page(self, *, is_partial: bool) -> QueueLook:
-        """A page that is being opened asks the stores anew if that is cheap; a refresh takes the last answer."""
-        return await self.look(fresh=not is_partial and self._look.took_s <= CHEAP_S)
+        """A page that is opened asks the stores anew unless there are many queues; a refresh takes what there is."""
+        return await self.look(fresh=not is_partial)
 
     async def look(self, *, fresh: bool = False) -> QueueLook:
-        """The last answer of the stores, or a new one if that is too old; `fresh` asks them in any case."""
-        async with self._looking:
-            if fresh or time.monotonic() - self._look.at >= self._look.lasts_s:
+        """The last answer of the stores, or a new one if that is too old.
+
+        `fresh` asks them in any case, unless there are many queues. With many queues the last answer is returned if
+        the new one is not there soon.
+        """
+        async with self._listing:
+            if not self._has_many and self._looking is not None:
+                await asyncio.wait({self._looking})
+            is_old = time.monotonic() - self._look.at >= self._look.lasts_s
+            if (self._looking is None or self._looking.done()) and (is_old or (fresh and not self._has_many)):
                 began = time.monotonic()
-                names = self._pools.names
-                answers = await asyncio.gather(*(self._look_at(name) for name in names))
-                lines = [line for answer in answers if isinstance(answer, list) for line in answer]
-                down = {name: one for name, one in zip(names, answers, strict=True) if isinstance(one, DuetimeError)}
-                ended = time.monotonic()
-                self._look = QueueLook(lines, down, ended, ended - began)
-            return self._look
+                queues = await self._list_all()
+                self._has_many = sum(len(found) for found in queues.values() if isinstance(found, list)) > MANY_QUEUES
+                self._looking = asyncio.create_task(self._count(queues, began))
+        if self._looking is not None:
+            await asyncio.wait({self._looking}, timeout=MANY_WAIT_S if self._has_many else None)
+        return self._look
+
+    async def _list_all(self) -> dict[str, list[Queue] | DuetimeError]:
+        names = self._pools.names
+        return dict(zip(names, await asyncio.gather(*(self._list_pool(name) for name in names)), strict=True))
+
+    async def _list_pool(self, pool: str) -> list[Queue] | DuetimeError:
+        try:
+            async with asyncio.timeout(STORE_S):
+                return list(await self._pools.engine(pool).store.queues())[:MOST_QUEUES]
+        except DuetimeError as error:
+            return error
+        except TimeoutError:
+            return _no_answer(pool)
+
+    async def _count(self, queues: Mapping[str, list[Queue] | DuetimeError], began: float) -> None:
+        listed = {pool: found for pool, found in queues.items() if isinstance(found, list)}
+        answers: dict[str, list[LiveQueue] | DuetimeError] = dict(
+            zip(listed, await asyncio.gather(*(self._count_pool(*one) for one in listed.items())), strict=True)
+        )
+        answers |= {pool: found for pool, found in queues.items() if isinstance(found, DuetimeError)}
+        lines = [line for answer in answers.values() if isinstance(answer, list) for line in answer]
+        problems = {pool: one for pool, one in answers.items() if isinstance(one, DuetimeError)}
+        fingerprint = hash((tuple((one.pool, one.queue, *_shown(one)) for one in lines), tuple(sorted(problems))))
+        ended = time.monotonic()
+        self._look = QueueLook(lines, problems, ended, ended - began, fingerprint)
+
+    async def _count_pool(self, pool: str, queues: Sequence[Queue]) -> list[LiveQueue] | DuetimeError:
+        lines: list[LiveQueue] = []
+        # Many queues take many steps, and each of them may take as long as all of a few.
+        patience_s = STORE_S * max(1, len(queues) / MANY_QUEUES)
+        try:
+            async with asyncio.timeout(patience_s):
+                store = self._pools.engine(pool).store
+                for at in range(0, len(queues), STEP_JOBS):
+                    chunk = queues[at : at + STEP_JOBS]
+                    counted, heads = await store.counts(chunk), await store.heads(chunk)
+                    lines += [LiveQueue(pool, *line) for line in zip(chunk, counted, heads, strict=True)]
+        except DuetimeError as error:
+            return error
+        except TimeoutError:
+            return _no_answer(pool)
+        return lines
+
+    def sums(self, look: QueueLook, pool: str, namespace: str, sees: Callable[[str, str], bool]) -> LookSums:
+        """What a look shows in all, for sessions that see this pool and namespace; added up once per look."""
+        known = self._sums.get((pool, namespace))
+        if known is None or known[0] != look.at:
+            lines = [line for line in look.lines if sees(line.pool, line.queue.namespace)]
+            states = ("delayed", "ready", "leased", "dead")
+            sums = LookSums(
+                Counts(**{name: sum(getattr(line.counts, name) for line in lines) for name in states}),
+                len(lines),
+                max(lines, key=lambda line: line.late_ms, default=None),
+                heapq.nlargest(BUSIEST, lines, lambda one: one.counts.ready + one.counts.leased + one.counts.dead),
+            )
+            self._sums = {key: one for key, one in self._sums.items() if one[0] == look.at}
+            known = self._sums[pool, namespace] = look.at, sums
+        return known[1]
 
     async def names(self) -> tuple[list[tuple[str, Queue]], Mapping[str, DuetimeError]]:
         """All queues by pool, without their counts; and the pools that did not answer."""
@@ -247,34 +346,15 @@ class LiveFigures:
                 lines[pool, line[0]] = LiveQueue(pool, *line)
         return [lines[place] for place in places]
 
-    async def _look_at(self, pool: str) -> list[LiveQueue] | DuetimeError:
-        lines: list[LiveQueue] = []
-        try:
-            async with asyncio.timeout(STORE_S):
-                store = self._pools.engine(pool).store
-                queues = (await store.queues())[:MOST_QUEUES]
-                for at in range(0, len(queues), STEP_JOBS):
-                    chunk = queues[at : at + STEP_JOBS]
-                    counted, heads = await store.counts(chunk), await store.heads(chunk)
-                    lines += [LiveQueue(pool, *line) for line in zip(chunk, counted, heads, strict=True)]
-        except DuetimeError as error:
-            return error
-        except TimeoutError:
-            return NoAnswer(f"the pool {pool!r} did not answer within {STORE_S:g} s")
-        return lines
-
     async def changes(self, draining: asyncio.Event) -> AsyncIterator[LiveChange]:
         """One after each look at the stores. Ends when the server drains."""
         self.watchers += 1
-        seen: object = None
+        seen: int | None = None
         try:
             while not draining.is_set():
                 look, (point, _) = await self.look(), await self.now()
-                state = (look.lines and [(one.queue, _shown(one)) for one in look.lines], list(look.problems))
-                busy = any(point.rates.values())
-                fingerprint = hash(repr(state))
-                yield LiveChange(fingerprint != seen or busy, sorted(look.problems))
-                seen = fingerprint
+                yield LiveChange(look.fingerprint != seen or any(point.rates.values()), sorted(look.problems))
+                seen = look.fingerprint
                 with suppress(TimeoutError):
                     async with asyncio.timeout(look.lasts_s + self.watchers * PER_WATCHER_S):
                         await draining.wait()
@@ -323,6 +403,10 @@ class LiveFigures:
                 log.info("console_totals_failed", extra={"pool": pool, "error": error.message})
                 return
         self._totals, self._running, self._totals_at = sums, running, time.monotonic()
+
+
+def _no_answer(pool: str) -> NoAnswer:
+    return NoAnswer(f"the pool {pool!r} did not answer in time")
 
 
 def add_totals(one: Totals, other: Totals) -> Totals:

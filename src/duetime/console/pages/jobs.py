@@ -158,25 +158,24 @@ def preview(job: Job) -> str:
 async def _search(visit: Visit) -> Response:
     """Look for an id in every queue that the visitor sees, for no longer than a person would wait."""
     job_id = visit.query.get("id", "").strip()
-    look = await visit.parts.live.look(fresh=bool(job_id))
-    lines = [one for one in look.lines if visit.session.sees(one.pool, one.queue.namespace)]
+    listed, _ = await visit.parts.live.names()
+    places = sorted(place for place in listed if visit.session.sees(place[0], place[1].namespace))
     found: list[tuple[str, Job]] = []
     looked_at, deadline = 0, time.monotonic() + SEARCH_S
     if job_id:
         check_id(job_id)
-        for line in lines[:QUEUES]:
+        for pool, queue in places[:QUEUES]:
             if time.monotonic() > deadline:
                 break
             looked_at += 1
-            [job] = await visit.parts.pools.engine(line.pool).store.get(line.queue, [job_id])
+            [job] = await visit.parts.pools.engine(pool).store.get(queue, [job_id])
             if job is not None:
-                found.append((line.pool, job))
+                found.append((pool, job))
     if len(found) == 1:
         pool, job = found[0]
         return visit.go(job_link(pool, job.queue, job.id))
-    return visit.page(
-        "search.html", id=job_id, found=found, looked_at=looked_at, queues=len(lines), lines=lines[:PER_PAGE]
-    )
+    lines = await visit.parts.live.lines_of(places[:PER_PAGE])
+    return visit.page("search.html", id=job_id, found=found, looked_at=looked_at, queues=len(places), lines=lines)
 
 
 # --- one job

@@ -13,16 +13,15 @@ from starlette.responses import Response, StreamingResponse
 from duetime.alerts.problems import FIRING, Firing
 from duetime.console.charts import Bar
 from duetime.console.formats import number
-from duetime.console.live import LiveFigures, LiveQueue
+from duetime.console.live import LiveFigures
 from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen
 from duetime.errors import DuetimeError, NoAnswer
-from duetime.job import TOTAL_DAYS, Counts, Totals
+from duetime.job import TOTAL_DAYS, Totals
 from duetime.stores.base import StoreInfo
 
 SPANS = ("hour", "day", "month")
 PING_S = 2.0
-BUSIEST = 8
 KEEP_ALIVE_EVERY = 5
 
 
@@ -44,16 +43,17 @@ class PoolHealth:
 async def show_overview(visit: Visit) -> Response:
     live, span = visit.parts.live, chosen(SPANS, visit.query.get("span", ""))
     look, (point, _) = await live.look_for_page(is_partial=visit.is_partial), await live.now()
-    lines = [line for line in look.lines if visit.session.sees(line.pool, line.queue.namespace)]
+    sums = live.sums(look, visit.session.pool, visit.session.namespace, visit.session.sees)
     everything = not visit.session.namespace
     return visit.page(
         "overview.html",
-        counts=sum_counts(lines),
-        queues=len(lines),
+        counts=sums.counts,
+        queues=sums.queues,
+        counting=not look.is_known,
         point=point,
         lateness_target_ms=visit.parts.settings.alert_lateness.total_seconds() * 1000,
-        latest=max((line for line in lines), key=lambda line: line.late_ms, default=None),
-        busiest=sorted(lines, key=lambda line: -line.counts.ready - line.counts.leased - line.counts.dead)[:BUSIEST],
+        latest=sums.latest,
+        busiest=sums.busiest,
         pools=await pool_health(visit),
         problems=firing(visit) if everything else [],
         span=span,
@@ -63,11 +63,6 @@ async def show_overview(visit: Visit) -> Response:
         everything=everything,
         api=f"http://127.0.0.1:{visit.parts.settings.port or 7777}",
     )
-
-
-def sum_counts(lines: Sequence[LiveQueue]) -> Counts:
-    names = ("delayed", "ready", "leased", "dead")
-    return Counts(**{name: sum(getattr(line.counts, name) for line in lines) for name in names})
 
 
 async def pool_health(visit: Visit) -> list[PoolHealth]:

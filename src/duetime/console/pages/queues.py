@@ -42,7 +42,7 @@ SORTS: Mapping[str, Callable[[LiveQueue], Any]] = {
 async def list_queues(visit: Visit) -> Response:
     """Sorted by name, only the queues of this page are counted; any other order needs the counts of all queues."""
     live, sort = visit.parts.live, chosen(list(SORTS), visit.query.get("sort", ""))
-    wanted = visit.query.get("find", "").strip()
+    wanted, counting = visit.query.get("find", "").strip(), False
     if sort == "queue":
         found, problems = await live.names()
         places = sorted(place for place in found if _is_wanted(visit, wanted, *place))
@@ -51,6 +51,7 @@ async def list_queues(visit: Visit) -> Response:
         lines = [line for line in look.lines if _is_wanted(visit, wanted, line.pool, line.queue)]
         lines.sort(key=lambda line: (SORTS[sort](line), line.queue))
         places, problems = [(line.pool, line.queue) for line in lines], look.problems
+        counting = not look.is_known
     pages = max(1, -(-len(places) // PER_PAGE))
     page = min(read_number(visit.query.get("page", ""), 1), pages)
     shown = await live.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
@@ -66,6 +67,7 @@ async def list_queues(visit: Visit) -> Response:
         pages=pages,
         total=len(places),
         problems=problems,
+        counting=counting,
         many_pools=len(visit.parts.pools.names) > 1,
     )
 

@@ -39,6 +39,7 @@ async def show_workers(visit: Visit) -> Response:
         "workers.html",
         processes=await visit.parts.siblings.workers() if everything else [],
         parked=sum(visit.parts.pools.parked().values()) if everything else None,
+        counting=not look.is_known,
         leased=sum(one.counts.leased for one in lines),
         running=running,
         recurring=await _recurring(visit, [(one.pool, one.queue) for one in lines if one.queue.name == TICKS]),
