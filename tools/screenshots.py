@@ -4,6 +4,8 @@ Starts a server of its own in a temporary folder, fills it with a small shop's j
 a phone and in Chinese (which needs a font with Chinese characters, such as Debian's fonts-wqy-microhei).
 """
 
+import json
+import math
 import os
 import shutil
 import signal
@@ -22,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "img"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--hide-scrollbars"]
 WIDE = {"width": 1280, "height": 860}
+WHOLE = ("overview", "pipeline", "job", "topic")
+"""Pages that are shown whole; of the others the first screen says enough."""
 NARROW = {"width": 390, "height": 800}
 
 
@@ -49,6 +53,47 @@ def fill(client: duetime.Client) -> str:
     return story
 
 
+def trade(client: duetime.Client, seconds: int) -> None:
+    """The shop's day: jobs come in waves and are done, so that the charts have something to show."""
+    for second in range(seconds):
+        mail = client.queue("mail")
+        mail.bulk([{"to": f"customer{number}@example.com"} for number in range(4 + (second * 7) % 11)])
+        for job in mail.reserve(limit=4 + (second * 5) % 9):
+            if second % 9 == 4:
+                client.release(job, error="smtp: 421 try again later", delay="20m")
+            else:
+                client.ack(job)
+        time.sleep(1)
+
+
+def fill_lake(lake: Path) -> None:
+    """What the pipelines would have left behind."""
+    now = int(time.time() * 1000)
+
+    def write(path: str, content: object) -> None:
+        file = lake / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content) if not isinstance(content, str) else content)
+
+    spring = {"namespace": "default", "rows": 1_200_000, "accepted": 1_199_412, "kept": 573, "bad": 15, "seconds": 11.3}
+    write("batches/spring-campaign/_manifest", {**spring, "finished_at": now - 7_200_000})
+    write("batches/recall-2026-11/_accepted", {"rows": 48_000, "bad": 0, "at": now - 60_000})
+    write("batches/recall-2026-11/_pushing", {"at": now - 45_000})
+    audit = {"run": "1", "at": now - 600_000, "is_sound": True, "accepted": 1_247_982, "found": {"unanswered": 3}}
+    write("audit/1/summary.json", audit)
+    reconcile = {"run": "1", "dry_run": False, "lost": 212, "scanned_at": now - 86_400_000}
+    write("reconcile/1/summary.json", {**reconcile, "counts": {"pushed": 209, "present": 3}})
+    hours = [round(900 + 700 * math.sin(at / 15)) for at in range(96)]
+    forecast = {"written_at": now - 600_000, "start_at": now, "step_ms": 900_000, "target_ms": 60_000}
+    write("forecast/1/summary.json", {**forecast, "pending": hours, "expected": [value / 3 for value in hours]})
+    steps = {
+        name: {"seconds": took} for name, took in {"ingest": 8.1, "lifecycle": 11.4, "stats": 3.2, "audit": 19}.items()
+    }
+    last = {"number": 96, "started_at": now - 650_000, "ended_at": now - 600_000, "ok": True}
+    write("health.json", {**last, "next_at": now + 250_000, "steps": steps})
+    write("reports/week-46.html", "<title>Week 46</title>" + " " * 400_000)
+
+
 def pages(story: str) -> dict[str, str]:
     queue = "pool=default&namespace=default&queue="
     return {
@@ -62,6 +107,7 @@ def pages(story: str) -> dict[str, str]:
         "topic": f"/console/topic?{queue}order.paid",
         "pools": "/console/pools",
         "workers": "/console/workers",
+        "pipeline": "/console/pipeline",
         "access": "/console/access",
     }
 
@@ -70,7 +116,7 @@ def shoot(page: Page, base: str, addresses: dict[str, str], suffix: str) -> None
     for name, address in addresses.items():
         page.goto(base + address)
         page.wait_for_timeout(400)  # the script draws its charts
-        page.screenshot(path=TARGET / f"{name}{suffix}.png")
+        page.screenshot(path=TARGET / f"{name}{suffix}.png", full_page=name in WHOLE)
 
 
 def main() -> int:
@@ -82,6 +128,8 @@ def main() -> int:
     command = [str(Path(sys.executable).with_name("duetime")), "serve", "--dev", "--port", "0", "--admin-port", "0"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     with tempfile.TemporaryDirectory() as folder:
+        environment["DUETIME_LAKE"] = f"{folder}/lake"
+        fill_lake(Path(folder, "lake"))
         server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment)
         try:
             assert server.stdout is not None
@@ -93,7 +141,7 @@ def main() -> int:
                     break
             with duetime.connect(facts["API"]) as client:
                 story = fill(client)
-            time.sleep(35)  # the charts need a few points
+                trade(client, 75)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
                 for suffix, options in {
