@@ -9,7 +9,7 @@ import pytest
 
 from duetime.stores import sqlite
 from duetime.stores.sql import queries
-from duetime.stores.sql.queries import for_rows, load_migrations, load_queries, load_schema, statements
+from duetime.stores.sql.queries import for_one_id, for_rows, load_migrations, load_queries, load_schema, statements
 
 QUERIES = load_queries("sqlite")
 PLANNED = {name: query for name, query in QUERIES.items() if not query.startswith("PRAGMA")}
@@ -74,6 +74,14 @@ def test_a_script_falls_into_statements_without_comments() -> None:
 
 def test_an_insert_for_several_rows() -> None:
     assert for_rows("INSERT INTO t (a, b) VALUES (?, 0)", 3) == "INSERT INTO t (a, b) VALUES (?, 0), (?, 0), (?, 0)"
+
+
+@pytest.mark.parametrize("name", sorted(name for name, query in QUERIES.items() if "json_each(:ids)" in query))
+def test_a_statement_for_one_id_finds_it_by_its_key(database: sqlite3.Connection, name: str) -> None:
+    one = for_one_id(QUERIES[name])
+    assert "json_each" not in one
+    assert "wanted" not in one
+    assert [step for step in plan(database, one) if not step.startswith("SEARCH")] == []
 
 
 def test_every_query_is_used() -> None:

@@ -250,6 +250,16 @@ async def test_the_ballast_is_as_large_as_the_log_and_comes_again(path: Path) ->
     await store.close()
 
 
+async def test_pushes_that_do_not_look_at_a_large_disk_are_few(path: Path) -> None:
+    store = await SqliteStore.open(path, reserve=64 * 1_048_576)
+    assert isinstance(await push(store, "a"), Pushed)
+    ballast(path).unlink()
+    for number in range(101):
+        assert isinstance(await push(store, str(number)), Pushed)
+    assert ballast(path).exists()
+    await store.close()
+
+
 async def test_a_reserve_is_a_size(path: Path) -> None:
     with pytest.raises(InvalidSettings, match="reserve is a size"):
         await open_store(f"sqlite://{path}?reserve=much")

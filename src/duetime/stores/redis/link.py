@@ -144,7 +144,9 @@ class Link:
             node = None
             try:
                 node = await self._topology.node(key)
-                answer = (await node.run(packed))[0]
+                [answer] = await node.run(packed)
+                if not isinstance(answer, ResponseError):
+                    return answer
                 if isinstance(answer, AskError):
                     answer = await self._ask(answer, packed)
                 if not _is_misdirected(answer):

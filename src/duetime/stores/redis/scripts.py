@@ -70,11 +70,14 @@ class Scripts:
         """Run a script once, on the keys of one prefix. `again` is that of `Link.call`."""
         rest = (2, prefix, companion(prefix), *arguments)
         sent, fate = self._sent[name], Fate()
+        packed = pack(("EVALSHA", self._hashes[name], *rest))
+        answer = await self._link.call_packed(prefix, packed, again=again, fate=fate)
+        if not isinstance(answer, ResponseError):
+            return answer
 
         async def send(verb: str, script: str) -> Any:
             return await self._link.call(prefix, (verb, script, *rest), again=again, fate=fate)
 
-        answer = await send("EVALSHA", self._hashes[name])
         while isinstance(answer, NoScriptError):
             sent, answer = await self._run_forgotten(name, send, sent)
         if isinstance(answer, ResponseError):

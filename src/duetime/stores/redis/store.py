@@ -75,6 +75,8 @@ class RedisStore(RedisReads):
         return store
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        if len(requests) == 1:
+            return await self._push(queue, requests)
         return await self._push_batches(queue, list(_batches(requests)))
 
     async def _push_batches(self, queue: Queue, batches: Sequence[Sequence[Push]]) -> list[Pushed | DuetimeError]:

@@ -68,6 +68,13 @@ def for_rows(insert: str, count: int) -> str:
     return f"{head}VALUES{','.join([values] * count)}"
 
 
+def for_one_id(query: str) -> str:
+    """The same statement for one id in the place of a JSON list of ids."""
+    query = query.replace("IN (SELECT value FROM json_each(:ids))", "= :ids")
+    query = query.replace("json_each(:ids) AS wanted\nCROSS JOIN jobs ON", "jobs\nWHERE")
+    return query.replace("wanted.value", ":ids")
+
+
 def statements(script: str) -> list[str]:
     """A script's statements, for drivers that run one at a time."""
     bare = _COMMENT.sub("", script)

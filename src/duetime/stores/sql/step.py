@@ -6,8 +6,8 @@ locked. The functions below the class read and write rows the same way for every
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 from duetime.job import DAY_MS, Lease, Priority, Totals
@@ -103,39 +103,54 @@ class Step(ABC):
     @abstractmethod
     def update_queue(self, line: QueueRow) -> None: ...
 
+    def add_to_totals(self, queue: Queue, day: int, happened: Mapping[str, int]) -> None:
+        numbers = {what: happened.get(what, 0) for what in TOTALS}
+        self.execute("add_to_totals", namespace=queue.namespace, queue=queue.name, day=day, **numbers)
+
     def heads(self, queues: Sequence[Queue]) -> list[int | None]:
         """The contract's `heads`."""
         lines = (self.load_queue(queue) for queue in queues)
         return [None if line.paused else earliest(self, line) for line in lines]
 
 
-@contextmanager
-def changing(step: Step, queue: Queue, *, create: bool = False) -> Generator[QueueRow, None, None]:
-    """Lock a queue's row for a step, and write it back if the step changed it."""
-    line, is_new = step.lock_queue(queue, create=create)
-    held = line.jobs
-    before = None if is_new else line.columns()
-    yield line
-    if held and not line.jobs:
-        line.last_born = max(line.last_born, step.now)
-    if not line.jobs and (idle_from := line.idle_from()):
-        line.reap_by(idle_from)
-    if line.id and line.columns() != before:
-        step.update_queue(line)
-    if line.happened:
-        add_to_totals(step, queue, step.now // DAY_MS, line.happened)
+class changing:
+    """A context manager that locks a queue's row for a step, and writes it back if the step changed it.
 
+    It is a class, because every verb uses it, and a generator would cost twice as much.
+    """
 
-def add_to_totals(step: Step, queue: Queue, day: int, happened: Mapping[str, int]) -> None:
-    numbers = {what: happened.get(what, 0) for what in TOTALS}
-    step.execute("add_to_totals", namespace=queue.namespace, queue=queue.name, day=day, **numbers)
+    __slots__ = ("_before", "_create", "_held", "_line", "_queue", "_step")
+
+    def __init__(self, step: Step, queue: Queue, *, create: bool = False) -> None:
+        self._step, self._queue, self._create = step, queue, create
+
+    def __enter__(self) -> QueueRow:
+        self._line, is_new = self._step.lock_queue(self._queue, create=self._create)
+        self._held = self._line.jobs
+        self._before = None if is_new else self._line.columns()
+        return self._line
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            return
+        step, line = self._step, self._line
+        if self._held and not line.jobs:
+            line.last_born = max(line.last_born, step.now)
+        if not line.jobs and (idle_from := line.idle_from()):
+            line.reap_by(idle_from)
+        if line.id and line.columns() != self._before:
+            step.update_queue(line)
+        if line.happened:
+            step.add_to_totals(self._queue, step.now // DAY_MS, line.happened)
 
 
 def find_jobs(step: Step, line: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:
     """The stored jobs by id, in the order of the ids."""
     wanted = list(ids)
     found = job_rows(step.fetch("find_jobs", queue=line.id, ids=wanted) if line.jobs else [])
-    return {job_id: found[job_id] for job_id in wanted if job_id in found}
+    return {job_id: found[job_id] for job_id in wanted if job_id in found} if found else found
 
 
 def job_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, JobRow]:

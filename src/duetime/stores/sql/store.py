@@ -50,11 +50,11 @@ class SqlStore(ABC):
     # --- the hot path
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
-        jobs = sum(len(request.jobs) for request in requests)
+        jobs = sum([len(request.jobs) for request in requests])
         return await self._write(lambda step: verbs.push(step, queue, requests), queue=queue, jobs=jobs, adds=True)
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        jobs = sum(ask.limit for ask in asks)
+        jobs = sum([ask.limit for ask in asks])
         return await self._write(lambda step: verbs.reserve(step, queue, asks), queue=queue, jobs=jobs)
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:

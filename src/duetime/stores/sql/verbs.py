@@ -28,7 +28,6 @@ from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, Payload, QueueR
 from duetime.stores.sql.step import (
     TOTALS,
     Step,
-    add_to_totals,
     announce,
     changing,
     earliest,
@@ -365,7 +364,7 @@ def fold_totals(step: Step, queue: Queue) -> None:
     step.lock_name(queue)
     names = {"namespace": queue.namespace, "queue": queue.name}
     for numbers in step.fetch("take_old_totals", **names, before=step.now // DAY_MS - TOTAL_DAYS):
-        add_to_totals(step, queue, 0, dict(zip(TOTALS, numbers, strict=True)))
+        step.add_to_totals(queue, 0, dict(zip(TOTALS, numbers, strict=True)))
     step.execute("delete_forgotten_totals", **names)
 
 

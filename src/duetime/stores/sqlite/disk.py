@@ -3,11 +3,12 @@
 A step that removes jobs needs room too: it is written to SQLite's log first, and when the log is moved into the file,
 the file may have to grow. On a disk that is full to the last byte neither is possible. So pushes are refused while
 there is still some room. In case other programs take the rest, there is ballast: a file beside the jobs that is deleted
-when SQLite finds no room. The next push writes it anew. Everything here is called in the writer's thread, except at
-the opening and the closing of the store.
+when SQLite finds no room. One of the next pushes writes it anew. Everything here is called in the writer's thread,
+except at the opening and the closing of the store.
 """
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,11 @@ LEAST_BALLAST = 128 * 1024
 PAGE_BYTES = 4096
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file at about 16 MiB: large enough to gather many writes of the same pages."""
+PUSH_BYTES = 64 * 1_048_576
+"""More than one push can take of the disk, the log and the indexes included."""
+UNSEEN_PUSHES = 100
+UNSEEN_S = 0.05
+"""Where the reserve is large and there is room for more pushes, so many go without a look at the disk, for so long."""
 
 
 class DiskReserve:
@@ -34,6 +40,7 @@ class DiskReserve:
             disk = os.statvfs(self._folder)
             reserve = min(MOST_RESERVE, disk.f_blocks * disk.f_frsize // 8)
         self._reserve, self._largest_log = reserve, 0
+        self._unseen_pushes, self._look_at = 0, 0.0
         pages = reserve // 4 // PAGE_BYTES
         self.checkpoint_pages = min(CHECKPOINT_PAGES, max(pages, 16)) if reserve else CHECKPOINT_PAGES
 
@@ -41,10 +48,17 @@ class DiskReserve:
         """The error for a push if nothing may be added now. Takes microseconds, unless the ballast must be written."""
         if not self._reserve:
             return None
+        if self._unseen_pushes and time.monotonic() < self._look_at:
+            self._unseen_pushes -= 1
+            return None
         disk = os.statvfs(self._folder)
         free, missing = disk.f_bavail * disk.f_frsize, self._missing()
-        if free >= self._reserve + missing and (not missing or self._keep(missing)):
+        spare = free - self._reserve - missing
+        if spare >= 0 and (not missing or self._keep(missing)):
+            self._unseen_pushes = min(spare // PUSH_BYTES, UNSEEN_PUSHES) if self._reserve >= PUSH_BYTES else 0
+            self._look_at = time.monotonic() + UNSEEN_S
             return None
+        self._unseen_pushes = 0
         return StoreFull(
             f"{free} bytes are free on the disk of the SQLite file; pushes end at {self._reserve}",
             free=free,
@@ -53,6 +67,7 @@ class DiskReserve:
 
     def release(self) -> bool:
         """Delete the ballast to make room; False if there is none."""
+        self._unseen_pushes = 0
         with suppress(FileNotFoundError):
             os.unlink(self._ballast)
             return True

@@ -124,7 +124,7 @@ class SqliteStore(SqlStore):
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         try:
-            jobs = sum(len(request.jobs) for request in requests)
+            jobs = sum([len(request.jobs) for request in requests])
             return await self._write(lambda step: self._push(step, queue, requests), queue=queue, jobs=jobs, adds=True)
         except StoreFull as full:
             if len(requests) == 1:

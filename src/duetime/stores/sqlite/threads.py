@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -81,7 +80,11 @@ class WaitingLines:
         return bool(self._lines)
 
     def add(self, call: PendingStep) -> None:
-        self._lines.setdefault(call.queue, deque()).append(call)
+        line = self._lines.get(call.queue)
+        if line is None:
+            self._lines[call.queue] = deque((call,))
+        else:
+            line.append(call)
 
     def take(self, *, small: bool = False) -> PendingStep | None:
         """The next operation. With `small`, a line whose first operation is big is passed over."""
@@ -251,7 +254,10 @@ class DatabaseThread:
     def _next(self) -> PendingStep | None:
         """Wait for an operation; None after the last one."""
         while not (call := self._next_waiting()) and not self._is_last:
-            self._take_in(self._inbox.get())
+            call = self._inbox.get()
+            if call is not None and self._inbox.empty():
+                return call  # it is alone, so there is no line to stand in
+            self._take_in(call)
         return call
 
     def _next_waiting(self, *, small: bool = False) -> PendingStep | None:
@@ -281,8 +287,10 @@ class DatabaseThread:
 
     def _post(self, callback: Callable[..., object], *arguments: object) -> None:
         # A closed loop raises RuntimeError; then no caller is left to hear the result.
-        with suppress(RuntimeError):
+        try:
             self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            return
 
 
 class WriterThread(DatabaseThread):
@@ -330,7 +338,7 @@ class WriterThread(DatabaseThread):
 
     def _before_commit(self, connection: sqlite3.Connection, steps: Sequence[SqliteStep]) -> None:
         wakes = [wake for step in steps for wake in step.wakes]
-        registry_version = max((step.registry_version for step in steps), default=0)
+        registry_version = max([step.registry_version for step in steps], default=0)
         if wakes or registry_version:
             (number,) = connection.execute(QUERIES["count_wake"]).fetchone()
             self._news = news_of(number, registry_version, wakes)

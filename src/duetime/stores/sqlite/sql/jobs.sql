@@ -98,6 +98,11 @@ FROM json_each(:leases) AS lease
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = lease.value ->> 0
 WHERE jobs.place = 1 AND jobs.born = lease.value ->> 1 AND jobs.attempt = lease.value ->> 2;
 
+-- name: is_held
+-- description: Whether a lease (queue, id, born, attempt) is held, as 1 or 0.
+SELECT count(*) FROM jobs
+WHERE queue = ? AND id = ? AND place = 1 AND born = ? AND attempt = ?;
+
 -- name: move_job
 -- description: Every other way from place to place. An error of null keeps the one that is there.
 UPDATE jobs

@@ -190,20 +190,7 @@ INSERT INTO totals (
     cancelled,
     expired,
     respawned
-) VALUES (
-    :namespace,
-    :queue,
-    :day,
-    :accepted,
-    :delivered,
-    :acked,
-    :released,
-    :lapsed,
-    :dead,
-    :cancelled,
-    :expired,
-    :respawned
-)
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (namespace, queue, day) DO UPDATE SET
     accepted = accepted + excluded.accepted,
     delivered = delivered + excluded.delivered,
