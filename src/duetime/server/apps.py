@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duetime.alerts.problems import Alerts
 from duetime.alerts.watchdog import Watchdog, WatchTargets
+from duetime.callbacks.courier import Courier
 from duetime.callbacks.failing_topics import FailingCallbacks
 from duetime.console import ConsoleParts, LiveFigures, RateHistory, make_console
 from duetime.doors.health import health_routes
@@ -150,8 +151,12 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     settings = runtime.settings
     targets = WatchTargets(settings.alert_memory, settings.alert_dead, settings.alert_lateness.total_seconds())
     callbacks = runtime.callbacks
-    courier = callbacks.courier(
-        runtime.pools, runtime.registry_copy, alert=runtime.alerts.event, draining=runtime.draining
+    courier = Courier(
+        runtime.pools,
+        runtime.registry_copy,
+        options=callbacks.options,
+        alert=runtime.alerts.event,
+        draining=runtime.draining,
     )
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)

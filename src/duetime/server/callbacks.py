@@ -3,15 +3,13 @@
 A door that takes jobs for topics (TCP, ouqiang's HTTP) calls `service.jobs`; an administrator's page calls `service`.
 """
 
-import asyncio
 from dataclasses import dataclass
 from datetime import tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from duetime.callbacks.courier import Courier, CourierOptions
+from duetime.callbacks.courier import CourierOptions
 from duetime.callbacks.daily_logs import DailyLogs
 from duetime.callbacks.targets import AllowedTargets, read_networks
-from duetime.callbacks.topic_lane import Alert
 from duetime.callbacks.topic_registry import TopicRegistry
 from duetime.callbacks.topic_service import TopicService
 from duetime.engine.pools import Pools
@@ -27,9 +25,6 @@ class Callbacks:
     service: TopicService
     logs: DailyLogs
     options: CourierOptions
-
-    def courier(self, pools: Pools, registry_copy: RegistryCopy, *, alert: Alert, draining: asyncio.Event) -> Courier:
-        return Courier(pools, registry_copy, options=self.options, alert=alert, draining=draining)
 
 
 def make_callbacks(settings: Settings, pools: Pools, registry_copy: RegistryCopy) -> Callbacks:

@@ -41,23 +41,22 @@ class Listening(Protocol):
 Make = Callable[[Runtime, Sequence[socket.socket]], Listening]
 
 
-def always(settings: Settings) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Entrance:
     """`name` is what the start-up message calls it. `last`: it answers until all others are drained. Without a
-    `port_setting` the `host_setting` is the path of a Unix socket.
+    `port_setting` the `host_setting` is the path of a Unix socket. With a `switch` it is on if that setting is.
     """
 
     name: str
     host_setting: str
     port_setting: str
     make: Make
-    is_on: Callable[[Settings], bool] = always
+    switch: str = ""
     scheme: str = "http"
     last: bool = False
+
+    def is_on(self, settings: Settings) -> bool:
+        return not self.switch or bool(getattr(settings, self.switch))
 
 
 def bind_all(entrances: Iterable[Entrance], settings: Settings) -> dict[str, socket.socket]:

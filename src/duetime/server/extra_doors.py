@@ -12,15 +12,6 @@ from duetime.doors.tcp import TcpDoor, TcpOptions
 from duetime.doors.tcp.commands import CommandRules, Commands
 from duetime.errors import InvalidSettings
 from duetime.server.apps import Runtime
-from duetime.settings import Settings
-
-
-def has_tcp(settings: Settings) -> bool:
-    return settings.tcp_door
-
-
-def has_ouqiang(settings: Settings) -> bool:
-    return settings.ouqiang_door
 
 
 def tcp_door(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpDoor:

@@ -4,10 +4,10 @@ from duetime.engine.observers import Watched
 from duetime.engine.pools import Pools
 from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
-from duetime.metrics.journal_meters import watch_journal
 from duetime.metrics.meters import Meters
 from duetime.metrics.observer import MetricsObserver, TimedStore
 from duetime.metrics.pool_meters import PoolMeters
+from duetime.metrics.process_meters import watch_journal
 from duetime.stores.base import Store
 
 

@@ -24,12 +24,12 @@ from duetime.http.listener import Listener
 from duetime.http.service import limits_of
 from duetime.journal.journal import Journal
 from duetime.journal.settings import options_of
-from duetime.metrics.listener_meters import watch_budget, watch_listener
 from duetime.metrics.meters import Meters
+from duetime.metrics.process_meters import watch_budget, watch_listener
 from duetime.metrics.siblings import Siblings
 from duetime.server.apps import Runtime, admin_app, api_app, companions
 from duetime.server.entrances import Entrance, Listening, Make, Sockets, close_all
-from duetime.server.extra_doors import has_ouqiang, has_tcp, ouqiang_app, tcp_door
+from duetime.server.extra_doors import ouqiang_app, tcp_door
 from duetime.server.observers import PoolObservers
 from duetime.server.supervision.signals import Orders
 from duetime.settings import Settings
@@ -65,23 +65,13 @@ def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool
     return make
 
 
-def has_socket(settings: Settings) -> bool:
-    return bool(settings.unix_socket)
-
-
-def has_admin_socket(settings: Settings) -> bool:
-    return bool(settings.admin_unix_socket)
-
-
 ENTRANCES: Sequence[Entrance] = (
     Entrance("API", "host", "port", http("api", api_app, is_balanced=True)),
-    Entrance("socket", "unix_socket", "", http("api_socket", api_app), is_on=has_socket),
-    Entrance("TCP", "tcp_host", "tcp_port", tcp_door, is_on=has_tcp, scheme="tcp"),
-    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), is_on=has_ouqiang),
+    Entrance("socket", "unix_socket", "", http("api_socket", api_app), "unix_socket"),
+    Entrance("TCP", "tcp_host", "tcp_port", tcp_door, "tcp_door", scheme="tcp"),
+    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), "ouqiang_door"),
     Entrance("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),
-    Entrance(
-        "admin-socket", "admin_unix_socket", "", http("admin_socket", admin_app), is_on=has_admin_socket, last=True
-    ),
+    Entrance("admin-socket", "admin_unix_socket", "", http("admin_socket", admin_app), "admin_unix_socket", last=True),
 )
 """Everything that a server can listen on. A further door is a further row, with its settings."""
 

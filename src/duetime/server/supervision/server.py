@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from duetime.errors import InvalidSettings
 from duetime.server.process import run
-from duetime.server.supervision.pid_file import pid_file
 from duetime.server.supervision.program import Program, count_workers
 from duetime.server.supervision.single_process import SingleProcess
 from duetime.server.supervision.supervisor import Supervisor
@@ -18,14 +21,32 @@ def run_server(settings: Settings, program: Program) -> None:
     workers = count_workers(settings)
     with pid_file(settings.pid_file):
         if workers == 1:
-            run(_single(settings, program, notifier))
+            run(_started(lambda: SingleProcess(settings, program, notifier)))
         else:
-            asyncio.run(_supervised(settings, workers, program, notifier))
+            asyncio.run(_started(lambda: Supervisor(settings, workers, program, notifier)))
 
 
-async def _single(settings: Settings, program: Program, notifier: Notifier) -> None:
-    await SingleProcess(settings, program, notifier).run()
+async def _started(make: Callable[[], SingleProcess | Supervisor]) -> None:
+    """Both listen to signals from the moment they are made, so they are made in the event loop."""
+    await make().run()
 
 
-async def _supervised(settings: Settings, workers: int, program: Program, notifier: Notifier) -> None:
-    await Supervisor(settings, workers, program, notifier).run()
+@contextmanager
+def pid_file(path: str) -> Generator[None]:
+    """Keeps the file while the block runs; replaces one that a dead process left behind. Raises InvalidSettings."""
+    if not path:
+        yield
+        return
+    pid_file, mine = Path(path), f"{os.getpid()}\n"
+    fresh = pid_file.with_name(f".{pid_file.name}.{os.getpid()}")
+    try:
+        fresh.write_text(mine)
+        fresh.replace(pid_file)
+    except OSError as error:
+        raise InvalidSettings(f"cannot write the pid file {path}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if pid_file.read_text() == mine:
+                pid_file.unlink()
