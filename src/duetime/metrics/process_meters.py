@@ -1,4 +1,4 @@
-"""The metrics of this process itself: CPU, memory, open files.
+"""The metrics of a process: its CPU, memory and open files, its HTTP listeners, its journal.
 
 Memory and open files are read from /proc; where there is none (macOS) they are not shown.
 """
@@ -9,9 +9,13 @@ import time
 from pathlib import Path
 
 from duetime import __version__
+from duetime.http.memory_budget import Budget
+from duetime.http.service import Service
+from duetime.journal.journal import Journal
 from duetime.metrics.meters import Meters
 
 PER_WORKER = ("worker",)
+PER_LISTENER = ("listener",)
 
 _STATUS = Path("/proc/self/statm")
 _FILES = Path("/proc/self/fd")
@@ -53,3 +57,52 @@ def open_files() -> int | None:
         return _FILES.stat().st_size or len(os.listdir(_FILES))
     except OSError:
         return None
+
+
+def watch_listener(meters: Meters, name: str, listener: Service) -> None:
+    """From now on every snapshot has this listener's numbers."""
+    answers = meters.counter(
+        "duetime_http_responses_total", "Answers to HTTP requests by status.", (*PER_LISTENER, "code")
+    )
+    connections = meters.level("duetime_http_connections", "Open HTTP connections.", PER_LISTENER)
+
+    def look() -> None:
+        for status, count in listener.answers.items():
+            answers.of(name, str(status)).value = count
+        connections.of(name).value = len(listener.connections)
+
+    meters.before_snapshot(look)
+
+
+def watch_budget(meters: Meters, budget: Budget) -> None:
+    held = meters.level("duetime_http_buffered_bytes", "Bytes of requests and unread answers that are held.")
+    refused = meters.counter("duetime_http_overload_refusals_total", "Requests refused because too much was held.")
+
+    def look() -> None:
+        held.of().value = budget.held
+        refused.of().value = budget.refused
+
+    meters.before_snapshot(look)
+
+
+def watch_journal(meters: Meters, journal: Journal) -> None:
+    """From now on every snapshot has the journal's numbers."""
+    entries = meters.counter("duetime_journal_entries_total", "Entries written to the journal.").of()
+    groups = meters.counter("duetime_journal_groups_total", "Groups of entries written to the journal.").of()
+    size = meters.counter("duetime_journal_bytes_total", "Bytes written to the journal.").of()
+    backlog = meters.level("duetime_journal_backlog_bytes", "Bytes that could not be written to the journal yet.").of()
+    failing = meters.level("duetime_journal_failing", "Processes whose journal cannot be written.").of()
+    free = meters.level(
+        "duetime_journal_free_bytes", "Room on the journal's disk; pushes end at journal_reserve.", shared=True
+    ).of()
+    lag = meters.level(
+        "duetime_journal_ship_lag_seconds", "Age of the oldest sealed segment without a verified copy.", shared=True
+    ).of()
+
+    def look() -> None:
+        writer = journal.writer
+        entries.value, groups.value, size.value = writer.entries, writer.groups, writer.size
+        backlog.value, failing.value = writer.backlog, float(writer.failure is not None)
+        free.value, lag.value = writer.free, journal.ship_lag_s
+
+    meters.before_snapshot(look)
