@@ -40,7 +40,7 @@ def order(left: Value, right: Value) -> int | None:
             return None
         kinds = _kind(left), _kind(right)
         if kinds != ("array", "array"):
-            found = _TABLE[kinds](left, right)
+            found = _TABLE.get(kinds, _by_truth)(left, right)
         else:
             a, b = items(left), items(right)
             found = (len(a) > len(b)) - (len(a) < len(b))
@@ -48,10 +48,6 @@ def order(left: Value, right: Value) -> int | None:
         if found:
             return found
     return 0
-
-
-def equal(left: Value, right: Value) -> bool:
-    return order(left, right) == 0
 
 
 def _kind(value: Value) -> str:
@@ -104,52 +100,19 @@ def _number_and_string(left: float, right: str) -> int:
     return _texts(text_of(left), right) if value is None else _numbers(left, value)
 
 
-def _string_and_number(left: str, right: float) -> int:
-    return -_number_and_string(right, left)
-
-
-def _null_and_string(_: None, right: str) -> int:
-    return _strings("", right)
-
-
-def _string_and_null(left: str, _: None) -> int:
-    return _strings(left, "")
-
-
-def _array_is_greater(_: Value, __: Value) -> int:
-    return 1
-
-
-def _array_is_greater_right(_: Value, __: Value) -> int:
-    return -1
-
-
 _TABLE: Mapping[tuple[str, str], Callable[[Any, Any], int]] = {
-    ("null", "null"): _by_truth,
-    ("null", "bool"): _by_truth,
-    ("null", "number"): _by_truth,
-    ("null", "string"): _null_and_string,
-    ("null", "array"): _by_truth,
-    ("bool", "null"): _by_truth,
-    ("bool", "bool"): _by_truth,
-    ("bool", "number"): _by_truth,
-    ("bool", "string"): _by_truth,
-    ("bool", "array"): _by_truth,
-    ("number", "null"): _by_truth,
-    ("number", "bool"): _by_truth,
+    ("null", "string"): lambda _, right: _strings("", right),
+    ("string", "null"): lambda left, _: _strings(left, ""),
     ("number", "number"): _numbers,
     ("number", "string"): _number_and_string,
-    ("number", "array"): _array_is_greater_right,
-    ("string", "null"): _string_and_null,
-    ("string", "bool"): _by_truth,
-    ("string", "number"): _string_and_number,
+    ("string", "number"): lambda left, right: -_number_and_string(right, left),
     ("string", "string"): _strings,
-    ("string", "array"): _array_is_greater_right,
-    ("array", "null"): _by_truth,
-    ("array", "bool"): _by_truth,
-    ("array", "number"): _array_is_greater,
-    ("array", "string"): _array_is_greater,
+    ("array", "number"): lambda _, __: 1,
+    ("array", "string"): lambda _, __: 1,
+    ("number", "array"): lambda _, __: -1,
+    ("string", "array"): lambda _, __: -1,
 }
+"""How values of two types compare; those of other types compare by truth, and two arrays by their items."""
 
 
 def number(text: str) -> int | float | None:

@@ -10,7 +10,6 @@ from duetime.journal.lines import place_of, read_line, write_draft
 from duetime.journal.reader import (
     SCANNED,
     Damage,
-    Follower,
     Gap,
     Item,
     Tail,
@@ -178,15 +177,6 @@ def test_a_segment_that_is_deleted_between_looking_and_reading_is_a_gap(
 
     monkeypatch.setattr(Path, "open", delete_and_open)
     assert list(read_node(node)) == [Gap(NODE, 1, 2), entry(3)]
-
-
-def test_a_follower_sees_nodes_that_come_later(tmp_path: Path) -> None:
-    follower = Follower(tmp_path)
-    assert list(follower.read()) == []
-    for name in ("b-2", "a-1"):
-        (tmp_path / name).mkdir()
-        given_segment(tmp_path / name, 1, 1)
-        assert [one.node for one in entries(list(follower.read()))] == [name]
 
 
 def test_the_entries_of_one_job_and_every_purge(node: Path) -> None:

@@ -6,7 +6,7 @@ the circuit, its failure opens it for longer. Meanwhile jobs stay in their queue
 
 from collections.abc import Callable
 
-from duetime.backoff import Backoff, Exponential
+from duetime.backoff import Exponential
 
 THRESHOLD = 10
 PAUSE = Exponential(base_ms=1_000, cap_ms=60_000, jitter=0.2)
@@ -15,10 +15,9 @@ PAUSE = Exponential(base_ms=1_000, cap_ms=60_000, jitter=0.2)
 class Breaker:
     """`now` is a monotonic clock in seconds."""
 
-    def __init__(self, now: Callable[[], float], *, threshold: int = THRESHOLD, pause: Backoff = PAUSE) -> None:
+    def __init__(self, now: Callable[[], float], *, threshold: int = THRESHOLD) -> None:
         self._now = now
         self._threshold = threshold
-        self._pause = pause
         self._failures = 0
         self._opened = 0
         self._until = 0.0
@@ -67,4 +66,4 @@ class Breaker:
         probed, self._probing = self._probing, False
         if probed or (self._failures >= self._threshold and not self.is_open):
             self._opened += 1
-            self._until = self._now() + self._pause.delay_ms(self._opened) / 1000
+            self._until = self._now() + PAUSE.delay_ms(self._opened) / 1000

@@ -92,7 +92,8 @@ def compose(topic: Topic, fields: Mapping[str, Any]) -> CallbackRequest:
     """The request that carries these fields."""
     match topic.method:
         case Method.GET:
-            return CallbackRequest("GET", _with_query(topic.callback, _flat(fields)), {})
+            url = topic.callback
+            return CallbackRequest("GET", f"{url}{'&' if '?' in url else '?'}{_flat(fields)}", {})
         case Method.POST:
             return CallbackRequest("POST", topic.callback, {"content-type": FORM}, _flat(fields))
         case Method.JSON:
@@ -106,9 +107,8 @@ def _opaque(topic: Topic, body: bytes) -> CallbackRequest:
         return compose(topic, {"body_b64": b64encode(body).decode()})
     if topic.method is Method.JSON:
         # Valid JSON is sent as it is and other text as a JSON string, so the receiver always gets JSON.
-        return CallbackRequest(
-            "POST", topic.callback, {"content-type": JSON}, text if _is_json(body) else _quoted(text)
-        )
+        content = text if _is_json(body) else msgspec.json.encode(text).decode()
+        return CallbackRequest("POST", topic.callback, {"content-type": JSON}, content)
     return compose(topic, {"body": text})
 
 
@@ -118,10 +118,6 @@ def _is_json(body: bytes) -> bool:
     except (msgspec.MsgspecError, RecursionError):
         return False
     return True
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()
 
 
 def _flat(fields: Mapping[str, Any]) -> str:
@@ -144,10 +140,6 @@ def _field(value: object) -> str:
             return "1" if value else "0"
         case _:
             return msgspec.json.encode(value).decode()
-
-
-def _with_query(url: str, query: str) -> str:
-    return f"{url}{'&' if '?' in url else '?'}{query}"
 
 
 def curl_command(request: CallbackRequest) -> str:

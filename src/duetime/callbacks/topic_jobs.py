@@ -15,7 +15,7 @@ import msgspec
 
 from duetime.callbacks.request import clock_text, fields_of
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
-from duetime.clock import Clock, SystemClock
+from duetime.clock import SystemClock
 from duetime.engine.engine import Engine
 from duetime.errors import DuetimeError, InvalidTime, JobNotFound, TopicOffline
 from duetime.job import IfExists, Moved, NewJob
@@ -33,18 +33,11 @@ Body = Mapping[str, Any] | bytes
 class TopicJobs:
     """`zone` is the time zone of times that name none; None stands for the server's own."""
 
-    def __init__(
-        self,
-        engine: Callable[[str], Engine],
-        topics: TopicRegistry,
-        *,
-        zone: tzinfo | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, engine: Callable[[str], Engine], topics: TopicRegistry, *, zone: tzinfo | None = None) -> None:
         self._engine = engine
         self._topics = topics
         self._zone = zone
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
 
     async def add(
         self,
@@ -89,7 +82,7 @@ class TopicJobs:
         try:
             [job] = await self._engine(address.pool).store.get(address.queue, [check_id(job_id)])
             if job is None:
-                raise _no_job(address, job_id)
+                raise JobNotFound.of(job_id, address.queue)
         except DuetimeError as error:
             _log("get_refused", address, job_id, why=error.code)
             raise
@@ -101,7 +94,7 @@ class TopicJobs:
         try:
             [moved] = await self._engine(address.pool).cancel(address.queue, [job_id])
             if moved is None:
-                raise _no_job(address, job_id)
+                raise JobNotFound.of(job_id, address.queue)
         except DuetimeError as error:
             _log("delete_refused", address, job_id, why=error.code)
             raise
@@ -116,10 +109,6 @@ def read_clock_text(text: str, zone: tzinfo | None) -> int:
         return int(at.replace(tzinfo=zone).timestamp()) * 1000
     except (ValueError, OverflowError):
         raise InvalidTime(f"fix_time is written 2026-11-15 09:00:00, not {text[:40]!r}") from None
-
-
-def _no_job(address: TopicAddress, job_id: str) -> JobNotFound:
-    return JobNotFound.of(job_id, address.queue)
 
 
 def _log(event: str, address: TopicAddress, job_id: str, **fields: Any) -> None:

@@ -157,16 +157,9 @@ def prune(
         line = client.queue(queue)
         before = line.counts().now - age_ms
         if not yes:
-            answer.confirm(f"Remove {_count_old(line, before)} dead letters of {line.name} for good?", yes=False)
-        while old := _first_old(line, before):
-            removed += line.dead.clear(limit=old)
+            old = itertools.takewhile(lambda job: job.dead_at < before, walk(line, State.DEAD))
+            answer.confirm(f"Remove {sum(1 for _ in old)} dead letters of {line.name} for good?", yes=False)
+        # The first page is in order of death, so its old ones are the first.
+        while count := sum(job.dead_at < before for job in line.dead.list_jobs(limit=STEP_JOBS).jobs):
+            removed += line.dead.clear(limit=count)
     tell_removed(answer, line.name, removed)
-
-
-def _count_old(queue: QueueClient, before: int) -> int:
-    return sum(1 for _ in itertools.takewhile(lambda job: job.dead_at < before, walk(queue, State.DEAD)))
-
-
-def _first_old(queue: QueueClient, before: int) -> int:
-    """How many of the first page are old enough; the page is in order of death."""
-    return sum(job.dead_at < before for job in queue.dead.list_jobs(limit=STEP_JOBS).jobs)

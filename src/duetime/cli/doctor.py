@@ -1,6 +1,5 @@
 """`duetime doctor`: is everything safe, and if not, what to do about it."""
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -37,17 +36,14 @@ def doctor(
     """
     answer = Answer(as_json=target.json)
     seen = dict.fromkeys(Grade, 0)
-    for finding in examine(target, deep=deep):
+    findings = examine_address(target, deep=deep) if target.is_chosen else examine_host(deep=deep)
+    for finding in findings:
         seen[finding.grade] += 1
         tell(answer, finding)
     if seen[Grade.FAIL]:
         raise NotWell(f"{seen[Grade.FAIL]} failed, {seen[Grade.WARN]} to look at, {seen[Grade.OK]} fine")
     if not target.json:
         answer.console.print(f"\n{seen[Grade.OK]} fine, {seen[Grade.WARN]} to look at")
-
-
-def examine(target: Target, *, deep: bool) -> Iterator[Finding]:
-    yield from examine_address(target, deep=deep) if target.is_chosen else examine_host(deep=deep)
 
 
 def tell(answer: Answer, finding: Finding) -> None:

@@ -61,7 +61,13 @@ def _section(command: Any, path: str, context: Any) -> Iterator[str]:
     yield f"### {path}\n"
     yield f"    {path} {usage}\n"
     yield f"{textwrap.fill(_plain(command.help or ''), LINE, break_on_hyphens=False)}\n"
-    rows = [param for param in command.params if not param.hidden and not _is_global(param)]
+    rows = [
+        param
+        for param in command.params
+        if not param.hidden
+        and getattr(param, "rich_help_panel", None) != GLOBAL_PANEL
+        and param.name not in ("help", "context")
+    ]
     rows.sort(key=lambda param: param.param_type_name != "argument")
     if rows:
         yield "| argument or option | meaning |\n|---|---|"
@@ -69,11 +75,7 @@ def _section(command: Any, path: str, context: Any) -> Iterator[str]:
         yield ""
     if command.epilog:
         _, *examples = str(command.epilog).splitlines()
-        yield from ("```sh", *(_unescape(line.strip()) for line in examples), "```\n")
-
-
-def _is_global(param: Any) -> bool:
-    return getattr(param, "rich_help_panel", None) == GLOBAL_PANEL or param.name in ("help", "context")
+        yield from ("```sh", *(line.strip().replace("\\[", "[") for line in examples), "```\n")
 
 
 def _row(param: Any, context: Any) -> str:
@@ -85,10 +87,6 @@ def _row(param: Any, context: Any) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def _unescape(line: str) -> str:
-    return line.replace("\\[", "[")
 
 
 if __name__ == "__main__":

@@ -124,13 +124,9 @@ def _write_http(scope: Scope, status: int, elapsed_s: float) -> None:
     client: tuple[str, int] | None = scope.get("client")
     ip, request_id = client[0] if client else "", scope.get("state", {}).get("request_id", "")
     is_unknown = FOREIGN in scope or (status == UNKNOWN and POOL not in scope)
-    path = _mask_unknown(scope["path"]) if is_unknown else _mask_known(scope["path"])
+    path = _mask_unknown(scope["path"]) if is_unknown else _TOKEN_IN_PATH.sub(rf"\1{MASK}", scope["path"])
     line = AccessLine(elapsed_s, ip, scope["method"], status, request_id)
     _write(scope.get(POOL, ""), path, mask_query(scope["query_string"]), line)
-
-
-def _mask_known(path: str) -> str:
-    return _TOKEN_IN_PATH.sub(rf"\1{MASK}", path)
 
 
 def _mask_unknown(path: str) -> str:

@@ -24,14 +24,13 @@ def turns(shares: Sequence[int]) -> tuple[int, ...]:
 
 
 class Wheel:
-    def __init__(self, shares: tuple[int, int, int] = SHARES) -> None:
-        self._shares = shares
-        self._turns = turns(shares)
+    def __init__(self) -> None:
+        self._turns = turns(SHARES)
         self._at = 0
 
     def take(self, turns: int) -> tuple[int, int, int]:
         rounds, rest = divmod(turns, len(self._turns))
-        counts = [share * rounds for share in self._shares]
+        counts = [share * rounds for share in SHARES]
         for step in range(rest):
             counts[self._turns[(self._at + step) % len(self._turns)]] += 1
         self._move(turns)

@@ -121,7 +121,7 @@ def last_entry(path: Path) -> Entry | None:
 
 def read_journal(journal: Path, *, only: Collection[str] | None = None) -> Iterator[Item]:
     """All entries of all nodes, or of the nodes named in `only`, node by node. Each node is read up to its end at the
-    time; `Follower` reads what comes later.
+    time; a `Tail` reads what comes later.
     """
     for node in nodes(journal):
         if only is None or node.name in only:
@@ -186,20 +186,6 @@ class Tail:
                     yield Gap(self.node.name, self._seq + 1, item.seq - 1)
                 self._seq = item.seq
                 yield item
-
-
-class Follower:
-    """Follows all nodes of a journal, new ones included: each `read` answers the items since the last one."""
-
-    def __init__(self, journal: Path, *, only: Collection[str] | None = None) -> None:
-        self._journal = journal
-        self._only = only
-        self._tails: dict[str, Tail] = {}
-
-    def read(self) -> Iterator[Item]:
-        for node in nodes(self._journal):
-            if self._only is None or node.name in self._only:
-                yield from self._tails.setdefault(node.name, Tail(node)).read()
 
 
 def read_job(journal: Path, job_id: str, *, since_ms: int = 0) -> Iterator[Entry | Damage]:

@@ -6,7 +6,7 @@ nodes remember these records, and write them again into a store that was wiped.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
@@ -99,7 +99,9 @@ class NodeRegistration:
         if await self._store.registry.get(KIND, self._node) is not None:
             await self._learn()
             return
-        await _put_missing(self._store, self._known)
+        for node, value in self._known.items():
+            with suppress(VersionConflict):  # somebody else was quicker
+                await self._store.registry.put(KIND, node, value, if_version=0)
         self._version = 0
 
     async def end(self, last: int) -> None:
@@ -116,9 +118,3 @@ class NodeRegistration:
                 self._known.pop(node, None)
         self._known |= {record.key: record.value for record in changes.records if record.kind == KIND}
         self._version = changes.version
-
-
-async def _put_missing(store: Store, records: Mapping[str, bytes]) -> None:
-    for node, value in records.items():
-        with suppress(VersionConflict):  # somebody else was quicker
-            await store.registry.put(KIND, node, value, if_version=0)

@@ -63,7 +63,8 @@ class RepeatedPushes:
             if not isinstance(answer, Pushed):
                 continue
             for job, moved in zip(request.jobs, answer.jobs, strict=True):
-                if _is_repeated(answer, moved) and (queue, moved.id, moved.born) not in self._known:
+                repeated = answer.repeated or moved.event is Event.KEPT
+                if repeated and (queue, moved.id, moved.born) not in self._known:
                     batch = request.mark.name.partition("/")[0] if request.mark and answer.repeated else ""
                     is_same = moved.event is not Event.KEPT and (request.made_ids or job.id == moved.id)
                     yield Doubtful(job if is_same else None, moved, batch, answer.now)
@@ -114,10 +115,6 @@ def has_repeated(answers: Answers) -> bool:
                 if moved.event is Event.KEPT:
                     return True
     return False
-
-
-def _is_repeated(answer: Pushed, moved: Moved) -> bool:
-    return answer.repeated or moved.event is Event.KEPT
 
 
 def _unsure(answers: Answers, error: DuetimeError) -> Answers:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from duetime.clock import MAX_DURATION, MAX_INSTANT
 from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, IfExists, Moved, State
 from duetime.names import MAX_ID
-from duetime.stores.base import QueueRules
+from duetime.stores.base import QueueRules, RulesChange
 
 MAX_PUSH = 1000
 MAX_RESERVE = 500
@@ -318,15 +318,11 @@ class PurgedOut(Struct):
     removed: int
 
 
-class RulesIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class RulesIn(RulesChange, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The rules to change; what is left out stays. Zero means no cap."""
 
-    paused: bool | UnsetType = UNSET
-    strict: bool | UnsetType = UNSET
-    expired_to_dead: bool | UnsetType = UNSET
     max_jobs: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
     max_body: Annotated[int, Meta(ge=0, le=MAX_CAP)] | UnsetType = UNSET
-    kept: bool | UnsetType = UNSET
 
 
 class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):

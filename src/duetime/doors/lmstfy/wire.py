@@ -46,15 +46,11 @@ class Refused(Exception):
 
 def to_json(value: Any) -> bytes:
     # JSON gives these bytes no meaning outside of strings, so every one of them stands in a string.
-    return _ESCAPED.sub(_escape, msgspec.json.encode(value, order="sorted"))
+    return _ESCAPED.sub(lambda found: _ESCAPES[found.group()], msgspec.json.encode(value, order="sorted"))
 
 
 def to_pretty_json(value: Any) -> bytes:
     return msgspec.json.format(to_json(value), indent=4)
-
-
-def _escape(found: re.Match[bytes]) -> bytes:
-    return _ESCAPES[found.group()]
 
 
 def error(status: int, text: str) -> LmstfyAnswer:

@@ -1,7 +1,5 @@
 """The queues themselves: dead letters, purging, rules, pause and resume; and the counters of workers."""
 
-import msgspec
-
 from duetime.clock import duration_ms
 from duetime.doors.tokens import Access
 from duetime.doors.v1.request import NativeRequest, Reply
@@ -64,8 +62,7 @@ async def get_rules(request: NativeRequest[None, None]) -> Reply:
 
 
 async def change_rules(request: NativeRequest[RulesIn, None]) -> Reply:
-    change = RulesChange(**msgspec.structs.asdict(request.message))
-    return Reply(200, await request.engine.configure(request.queue, change))
+    return Reply(200, await request.engine.configure(request.queue, request.message))
 
 
 async def pause(request: NativeRequest[None, None]) -> Reply:

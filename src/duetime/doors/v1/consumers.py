@@ -5,8 +5,9 @@ import logging
 from collections.abc import Sequence
 
 from duetime.clock import duration_ms
+from duetime.doors.v1.queries import CallQuery
 from duetime.doors.v1.request import NativeRequest, Reply
-from duetime.engine import Engine
+from duetime.engine import Engine, request_reply
 from duetime.errors import DuetimeError, InvalidTime, LeaseLost
 from duetime.job import Delivery
 from duetime.names import Queue, check_queue
@@ -14,12 +15,14 @@ from duetime.wire import convert
 from duetime.wire.messages import (
     MAX_WAIT_MS,
     AckIn,
+    AnswerOut,
     DeliveriesOut,
     DurationIn,
     ExtendedOut,
     ExtendIn,
     GiveBackIn,
     KillIn,
+    PushIn,
     ReleaseIn,
     ReserveIn,
     ReserveManyIn,
@@ -96,3 +99,21 @@ async def extend(request: NativeRequest[ExtendIn, None]) -> Reply:
     message = request.message
     until = await request.engine.extend(convert.lease(request.queue, message.lease), duration_ms(message.ttr))
     return Reply(200, ExtendedOut(until))
+
+
+async def call(request: NativeRequest[PushIn, CallQuery]) -> Reply:
+    """Push a job and wait for its answer. The job stays when nobody answers in time; calling again with its id and
+    if_exists=keep waits on.
+    """
+    engine, wait_ms = request.engine, wait_of(request.query.wait)
+    job = convert.new_job(request.message, request.make_id)
+    answers = await request_reply.ask(engine, request.queue, job, request.message.if_exists)
+    found = await request.park(engine.reserve([answers], wait_ms=wait_ms), list[Delivery]())
+    delivery = request_reply.answer_of(answers, found)
+    body, body_b64 = convert.body_out(delivery.body)
+    answer = AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes))
+
+    async def settle(is_received: bool) -> None:
+        await request_reply.settle(engine, delivery, is_received=is_received)
+
+    return Reply(200, answer, settle=settle)

@@ -11,7 +11,7 @@ import msgspec
 
 from duetime.doors.rate_limits import Side
 from duetime.doors.tokens import Access
-from duetime.doors.v1 import administration, consumers, producers, request_reply, topics, views
+from duetime.doors.v1 import administration, consumers, producers, topics, views
 from duetime.doors.v1.queries import CallQuery, DueQuery, ListQuery, QueuesQuery
 from duetime.doors.v1.request import Handler
 from duetime.errors import (
@@ -99,7 +99,7 @@ ROUTES: tuple[Route, ...] = (
           refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True, spends=Side.WRITE),
     Route("POST", QUEUE + "/batch", "push_batch", "Push up to 1,000 jobs", W, producers.push_batch, {201: m.PushedOut},
           m.BatchIn, refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True, spends=Side.WRITE),
-    Route("POST", QUEUE + "/call", "call", "Push a job and wait for its answer", (*W, *R), request_reply.call,
+    Route("POST", QUEUE + "/call", "call", "Push a job and wait for its answer", (*W, *R), consumers.call,
           {200: m.AnswerOut}, m.PushIn, CallQuery, (*PUSH_ERRORS, NoAnswer), spends=Side.WRITE),
     Route("POST", QUEUE + "/cancel", "cancel", "Remove jobs by id", W, producers.cancel, RESULTS, m.IdsIn,
           refuses=(InvalidId,)),
