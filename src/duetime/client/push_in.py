@@ -15,7 +15,7 @@ from duetime.client.job_building import Body, JobFields, as_job
 from duetime.clock import SystemClock
 from duetime.engine.admission import check_jobs
 from duetime.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull
-from duetime.ids import IdMaker
+from duetime.ids import ThreadedIdMaker
 from duetime.job import MAX_BODY, IfExists, NewJob
 from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
 from duetime.stores.sql.incoming import IncomingStatements, incoming_statements
@@ -24,7 +24,7 @@ from duetime.stores.sql.rows import as_json
 DIALECTS = {"psycopg": "postgres", "psycopg2": "postgres", "postgresql": "postgres"}
 """From a driver's package, or from what SQLAlchemy and Django call a database, to the name of a store."""
 
-_make_id = IdMaker().make
+_make_id = ThreadedIdMaker().make
 _clock = SystemClock()
 
 
