@@ -9,49 +9,53 @@ What is listed here is the public surface, with `duetime.testing` and the hooks 
 everything else may change.
 """
 
-from duetime.client import AsyncClient, Client, connect, connect_async
-from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
-from duetime.client.push_in import push_in, push_in_async
-from duetime.errors import (
-    BodyTooLarge,
-    ClientClosed,
-    Conflict,
-    DuetimeError,
-    ExpiresBeforeDue,
-    Forbidden,
-    InvalidId,
-    InvalidName,
-    InvalidRequest,
-    InvalidSettings,
-    InvalidTime,
-    JobDead,
-    JobExists,
-    JobNotFound,
-    JobRunning,
-    LeaseLost,
-    MarkMismatch,
-    NoAnswer,
-    NotFound,
-    Overloaded,
-    PoolNotFound,
-    QueueFull,
-    StoreDamaged,
-    StoreFull,
-    StoreUnavailable,
-    TooManyRequests,
-    TopicExists,
-    TopicNotFound,
-    TopicOffline,
-    Unauthorized,
-    VersionConflict,
-)
-from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
-from duetime.stores.base import QueueRules, RulesChange
-from duetime.worker.app import App
-from duetime.worker.current_job import current_job
-from duetime.worker.events import TaskEvent
-from duetime.worker.runs import Failure, JobInfo
-from duetime.worker.task_exceptions import Cancel, Fail, Retry, TimedOut
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from duetime.client import AsyncClient, Client, connect, connect_async
+    from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
+    from duetime.client.push_in import push_in, push_in_async
+    from duetime.errors import (
+        BodyTooLarge,
+        ClientClosed,
+        Conflict,
+        DuetimeError,
+        ExpiresBeforeDue,
+        Forbidden,
+        InvalidId,
+        InvalidName,
+        InvalidRequest,
+        InvalidSettings,
+        InvalidTime,
+        JobDead,
+        JobExists,
+        JobNotFound,
+        JobRunning,
+        LeaseLost,
+        MarkMismatch,
+        NoAnswer,
+        NotFound,
+        Overloaded,
+        PoolNotFound,
+        QueueFull,
+        StoreDamaged,
+        StoreFull,
+        StoreUnavailable,
+        TooManyRequests,
+        TopicExists,
+        TopicNotFound,
+        TopicOffline,
+        Unauthorized,
+        VersionConflict,
+    )
+    from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
+    from duetime.stores.base import QueueRules, RulesChange
+    from duetime.worker.app import App
+    from duetime.worker.current_job import current_job
+    from duetime.worker.events import TaskEvent
+    from duetime.worker.runs import Failure, JobInfo
+    from duetime.worker.task_exceptions import Cancel, Fail, Retry, TimedOut
 
 __version__ = "0.1.0"
 
@@ -118,3 +122,32 @@ __all__ = [
     "push_in",
     "push_in_async",
 ]
+
+_MODULES = (
+    "duetime.errors",
+    "duetime.job",
+    "duetime.stores.base",
+    "duetime.client",
+    "duetime.client.collections",
+    "duetime.client.push_in",
+    "duetime.worker.app",
+    "duetime.worker.current_job",
+    "duetime.worker.events",
+    "duetime.worker.runs",
+    "duetime.worker.task_exceptions",
+)
+"""Where the names are, the quickest to import first."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used, so that nobody waits for what they do not use."""
+    if name in __all__:
+        for module in map(import_module, _MODULES):
+            if hasattr(module, name):
+                globals()[name] = found = getattr(module, name)
+                return found
+    raise AttributeError(f"module 'duetime' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

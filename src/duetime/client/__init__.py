@@ -7,17 +7,29 @@ from duetime.names import DEFAULT_NAMESPACE
 __all__ = ["AsyncClient", "Client", "connect", "connect_async"]
 
 
-def connect(url: str, *, namespace: str = DEFAULT_NAMESPACE, token: str | None = None, tracing: bool = False) -> Client:
+def connect(
+    url: str,
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    token: str | None = None,
+    journal: str | None = None,
+    tracing: bool = False,
+) -> Client:
     """A client for blocking code. `http(s)://` talks to a server; a store URL runs the engine in a thread of this
-    process. `tracing` needs the extra [otel].
+    process. `journal` is for a store URL: the folder of its journal. `tracing` needs the extra [otel].
     """
-    return Client(url, namespace=namespace, token=token, tracing=tracing)
+    return Client(url, namespace=namespace, token=token, journal=journal, tracing=tracing)
 
 
 def connect_async(
-    url: str, *, namespace: str = DEFAULT_NAMESPACE, token: str | None = None, tracing: bool = False
+    url: str,
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    token: str | None = None,
+    journal: str | None = None,
+    tracing: bool = False,
 ) -> AsyncClient:
-    """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop.
-    `tracing` needs the extra [otel].
+    """A client for asyncio. `http(s)://` talks to a server; a store URL runs the engine in this event loop. `journal`
+    is for a store URL: the folder of its journal. `tracing` needs the extra [otel].
     """
-    return AsyncClient(url, namespace=namespace, token=token, tracing=tracing)
+    return AsyncClient(url, namespace=namespace, token=token, journal=journal, tracing=tracing)

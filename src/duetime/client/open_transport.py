@@ -4,17 +4,9 @@ import os
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from duetime.client.transport import (
-    AsyncEmbedded,
-    AsyncHttp,
-    AsyncTransport,
-    SyncEmbedded,
-    SyncHttp,
-    SyncTransport,
-    is_http,
-)
+from duetime.client.transport import AsyncTransport, SyncTransport, is_http
 from duetime.errors import ClientClosed, InvalidSettings
 
 Transport = TypeVar("Transport", SyncTransport, AsyncTransport)
@@ -64,21 +56,23 @@ class ProcessTransport(Generic[Transport]):
 
 
 def open_sync(options: ConnectOptions) -> SyncTransport:
-    tracing = _tracing() if options.tracing else None
-    if is_http(options.url):
-        transport = SyncHttp(options.url, options.token, more_headers=tracing.trace_headers if tracing else dict)
-    else:
-        transport = SyncEmbedded(options.url, options.journal)
-    return tracing.SyncTraced(transport) if tracing else transport
+    return _open(options, "Sync")
 
 
 def open_async(options: ConnectOptions) -> AsyncTransport:
+    return _open(options, "Async")
+
+
+def _open(options: ConnectOptions, colour: str) -> Any:
+    """Imports what the URL needs and no more: to import an HTTP client takes longer than all else."""
     tracing = _tracing() if options.tracing else None
     if is_http(options.url):
-        transport = AsyncHttp(options.url, options.token, more_headers=tracing.trace_headers if tracing else dict)
+        http = getattr(import_module("duetime.client.http_transport"), f"{colour}Http")
+        transport = http(options.url, options.token, more_headers=tracing.trace_headers if tracing else dict)
     else:
-        transport = AsyncEmbedded(options.url, options.journal)
-    return tracing.AsyncTraced(transport) if tracing else transport
+        embedded = getattr(import_module("duetime.client.embedded_transport"), f"{colour}Embedded")
+        transport = embedded(options.url, options.journal)
+    return getattr(tracing, f"{colour}Traced")(transport) if tracing else transport
 
 
 def _tracing() -> ModuleType:

@@ -1,0 +1,94 @@
+"""Calls into an engine of this process."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from duetime.client.calls import Call
+from duetime.client.embedded_engine import embedded_engine
+from duetime.engine import Engine
+
+Answer = TypeVar("Answer")
+
+
+class AsyncEmbedded:
+    """An engine in this event loop, opened at the first call. It lives in a task of its own, so that it may be closed
+    from another task than the one that opened it.
+    """
+
+    def __init__(self, url: str, journal: str | None = None) -> None:
+        self._url = url
+        self._journal = journal
+        self._engine: Engine | None = None
+        self._host: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._opening = asyncio.Lock()
+
+    async def send(self, call: Call[Answer]) -> Answer:
+        engine = self._engine
+        if engine is None:
+            engine = await self._open()
+        return await call.run(engine)
+
+    async def _open(self) -> Engine:
+        async with self._opening:
+            if self._engine is None:
+                ready: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
+                self._host = asyncio.create_task(self._serve(ready), name="duetime engine")
+                try:
+                    self._engine = await ready
+                except BaseException:
+                    self._host.cancel()
+                    raise
+            return self._engine
+
+    async def _serve(self, ready: asyncio.Future[Engine]) -> None:
+        try:
+            async with embedded_engine(self._url, self._journal) as engine:
+                if not ready.done():  # the caller may have been cancelled
+                    ready.set_result(engine)
+                    await self._stop.wait()
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+        finally:
+            self._engine = None
+
+    async def close(self) -> None:
+        self._stop.set()
+        if self._host:
+            await self._host
+
+
+class SyncEmbedded:
+    """An engine in a thread of its own."""
+
+    def __init__(self, url: str, journal: str | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="duetime engine", daemon=True)
+        self._thread.start()
+        self._inner = self._run(self._make(url, journal))
+
+    async def _make(self, url: str, journal: str | None) -> AsyncEmbedded:
+        return AsyncEmbedded(url, journal)
+
+    def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # A caller that is interrupted while it waits takes no job with it.
+            future.cancel()
+            raise
+
+    def send(self, call: Call[Answer]) -> Answer:
+        return self._run(self._inner.send(call))
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._run(self._inner.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
