@@ -18,7 +18,7 @@ from duetime.clock import Clock
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.mysql.step import MysqlStep
 from duetime.stores.sql.connection_threads import DatabaseLink
-from duetime.stores.sql.queries import load_migrations, load_queries, load_schema, named_tables, statements
+from duetime.stores.sql.queries import check_newer, load_migrations, load_queries, load_schema, named_tables, statements
 from duetime.stores.sql.step import Step
 
 CONNECT_S = 5
@@ -272,7 +272,7 @@ class Migrator:
     def missing(self) -> list[int]:
         """The migrations that the tables lack."""
         try:
-            rows = self._query(f"SELECT number, applied_at FROM {self._address.table('migrations')}")
+            rows = self._query(f"SELECT number, name, applied_at FROM {self._address.table('migrations')}")
         except pymysql.MySQLError as error:
             match _code(error):
                 case ER.NO_SUCH_TABLE:
@@ -281,9 +281,8 @@ class Migrator:
                     raise self._foreign("migrations") from error
                 case _:
                     raise
-        if newer := {number for number, _ in rows} - set(self._migrations):
-            raise StoreUnavailable(f"a newer Duetime has upgraded these MySQL tables (migration {max(newer)})")
-        applied = {number for number, applied_at in rows if applied_at}
+        check_newer("MySQL", {number: name for number, name, _ in rows if number not in self._migrations})
+        applied = {number for number, _, applied_at in rows if applied_at}
         return [number for number in self._migrations if number not in applied]
 
     def run(self) -> None:

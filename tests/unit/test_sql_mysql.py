@@ -1,0 +1,615 @@
+"""The store on MariaDB beyond the contract: its address, its tables, its plans, its errors, and sessions that end."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pymysql
+import pytest
+from pymysql.connections import Connection
+
+from duetime.errors import (
+    BodyTooLarge,
+    DuetimeError,
+    InvalidSettings,
+    LeaseLost,
+    StoreDamaged,
+    StoreFull,
+    StoreUnavailable,
+)
+from duetime.job import IfExists, Lease, NewJob, State
+from duetime.names import Queue
+from duetime.stores import mysql
+from duetime.stores.base import Ask, Mark, Push, Pushed, Wake
+from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, translate
+from duetime.stores.mysql.store import MysqlStore
+from duetime.stores.open import open_store
+from duetime.stores.sql import connection_threads, queries
+from duetime.stores.sql.queries import load_queries, load_schema, statements
+from tests.plugins.mysql_server import PREFIX, MysqlServer
+from tests.plugins.until import until
+
+pytestmark = pytest.mark.store_kind("mysql")
+
+QUEUE, OTHER = Queue("shop", "mail"), Queue("shop", "other")
+QUERIES = load_queries("mysql")
+WALKS = {name for name in QUERIES if name.startswith("check_")}
+"""Full walks by intention."""
+ROWS = 1_500
+
+
+@pytest.fixture
+async def store(mysql_url: str) -> AsyncIterator[MysqlStore]:
+    opened = await MysqlStore.open(mysql_url)
+    yield opened
+    await opened.close()
+
+
+async def push(store: MysqlStore, *ids: str, queue: Queue = QUEUE, delay_ms: int = 0) -> None:
+    [answer] = await store.push(queue, [Push([NewJob(job_id, b"body", delay_ms=delay_ms) for job_id in ids])])
+    assert isinstance(answer, Pushed), answer
+
+
+# --- the address
+
+
+def test_a_url_says_who_where_and_which_tables() -> None:
+    address = MysqlAddress.parse("mysql://me:p%40ss%C3%A9@db:3307/app?prefix=b_&connections=3")
+    options = address.options
+    assert (options["host"], options["port"], options["user"]) == ("db", 3307, "me")
+    assert options["password"].decode() == "p@ssé"
+    assert (address.database, address.prefix, address.connections) == ("app", "b_", 3)
+
+
+@pytest.mark.parametrize(
+    ("query", "mode", "checks_name"),
+    [
+        ("ssl_mode=required", ssl.CERT_NONE, False),
+        ("ssl-mode=REQUIRED", ssl.CERT_NONE, False),
+        ("ssl_mode=verify_ca", ssl.CERT_REQUIRED, False),
+        ("ssl_mode=verify_identity", ssl.CERT_REQUIRED, True),
+    ],
+)
+def test_tls_modes(query: str, mode: ssl.VerifyMode, checks_name: bool) -> None:
+    context = MysqlAddress.parse(f"mysql://db/app?{query}").options["ssl"]
+    assert (context.verify_mode, context.check_hostname) == (mode, checks_name)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://db/app?prefix=a-b",
+        "mysql://db/app?prefix=x%60",
+        "mysql://db/app?connections=none",
+        "mysql://db/app?no_such_option=1",
+        "mysql://db/app?ssl_mode=perhaps",
+        "mysql://db/app?ssl_ca=/no/such/file",
+        "mysql://db:port/app",
+        "mysql://db",
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSettings):
+        MysqlAddress.parse(url)
+
+
+async def test_a_socket_leads_to_the_same_store(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    await push(store, "a")
+    url = f"mariadb://duetime:secret@/duetime?ssl_mode=disabled&unix_socket={mysql_server.socket}"
+    same = await open_store(url)
+    assert [count.ready for count in await same.counts([QUEUE])] == [1]
+    await same.close()
+
+
+async def test_a_server_that_is_not_there(free_port: int) -> None:
+    with pytest.raises(StoreUnavailable, match="MySQL cannot be used"):
+        await MysqlStore.open(f"mysql://127.0.0.1:{free_port}/app")
+
+
+@pytest.mark.parametrize(("part", "other"), [("secret", "wrong"), ("/duetime?", "/no_such?")])
+async def test_a_password_or_a_database_that_is_wrong(mysql_server: MysqlServer, part: str, other: str) -> None:
+    with pytest.raises(StoreUnavailable, match="denied"):
+        await MysqlStore.open(mysql_server.url.replace(part, other))
+
+
+# --- the tables
+
+
+@contextmanager
+def database(server: MysqlServer, name: str) -> Iterator[str]:
+    """Another database, and its URL."""
+    server.administer(f"CREATE DATABASE {name}", f"GRANT ALL ON {name}.* TO duetime@'%'")
+    yield server.url.replace("/duetime?", f"/{name}?")
+    server.administer(f"DROP DATABASE {name}")
+
+
+def described(server: MysqlServer, name: str) -> list[str]:
+    """How each table of a database would be made."""
+    tables = server.administer(f"SHOW TABLES FROM {name}")
+    return [str(server.administer(f"SHOW CREATE TABLE {name}.`{table}`")[0][1]) for (table,) in tables]
+
+
+def test_the_schema_is_what_the_migrations_make(mysql_server: MysqlServer) -> None:
+    with database(mysql_server, "by_migrations") as url, database(mysql_server, "by_schema") as other:
+        MysqlLink(MysqlAddress.parse(url), None).prepare_tables()
+        link = MysqlLink(address := MysqlAddress.parse(other), None)
+        with closing(link.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements(load_schema("mysql")):
+                cursor.execute(address.name_tables(statement))
+        made = described(mysql_server, "by_migrations")
+        assert made == described(mysql_server, "by_schema")
+        assert len(made) > 10
+
+
+async def test_stores_with_other_prefixes_share_a_database(mysql_server: MysqlServer) -> None:
+    with database(mysql_server, "shared") as url:
+        one, other = [await MysqlStore.open(f"{url}&prefix={prefix}") for prefix in ("one_", "")]
+        await push(one, "a")
+        assert [len((await each.list_jobs(QUEUE, State.READY)).jobs) for each in (one, other)] == [1, 0]
+        await one.close()
+        await other.close()
+
+
+async def test_processes_that_open_an_empty_database_at_once(mysql_server: MysqlServer) -> None:
+    with database(mysql_server, "rush") as url:
+        stores = await asyncio.gather(*(MysqlStore.open(url) for _ in range(4)))
+        assert len({(await store.ping()).epoch for store in stores}) == 1
+        for store in stores:
+            await store.close()
+
+
+@pytest.mark.parametrize("table", ["jobs (payload text)", "migrations (id int, migration text, batch int)"])
+async def test_tables_of_somebody_else_are_left_alone(mysql_server: MysqlServer, table: str) -> None:
+    with database(mysql_server, "theirs") as url:
+        mysql_server.administer(f"CREATE TABLE theirs.{table}")
+        for _ in range(2):
+            with pytest.raises(StoreDamaged, match="another prefix="):
+                await MysqlStore.open(f"{url}&prefix=")
+        assert len(mysql_server.administer("SHOW TABLES FROM theirs")) == 1
+
+
+async def test_a_migration_that_was_cut_off_is_finished(mysql_server: MysqlServer) -> None:
+    with database(mysql_server, "cut_off") as url:
+        whole = await MysqlStore.open(url)
+        await whole.close()
+        mysql_server.administer(
+            f"UPDATE cut_off.{PREFIX}migrations SET applied_at = 0",
+            f"DROP TABLE cut_off.{PREFIX}counters, cut_off.{PREFIX}marks",
+            f"DELETE FROM cut_off.{PREFIX}meta",
+        )
+        store = await MysqlStore.open(url)
+        assert (await store.registry.increment("n")).value == 1
+        assert (await store.ping()).epoch
+        await store.close()
+
+
+@pytest.mark.parametrize(("name", "opens"), [("9999_breaking_change", False), ("9999_more", True)])
+async def test_tables_that_a_newer_release_has_upgraded(
+    store: MysqlStore, mysql_server: MysqlServer, name: str, opens: bool
+) -> None:
+    mysql_server.administer(f"INSERT INTO duetime.{PREFIX}migrations VALUES (9999, '{name}', 1)")
+    try:
+        if opens:
+            await (await MysqlStore.open(mysql_server.url)).close()
+        else:
+            with pytest.raises(StoreUnavailable, match="a newer Duetime"):
+                await MysqlStore.open(mysql_server.url)
+    finally:
+        mysql_server.administer(f"DELETE FROM duetime.{PREFIX}migrations WHERE number = 9999")
+
+
+async def test_names_differ_by_case_and_accent_in_a_database_that_ignores_both(
+    store: MysqlStore, mysql_server: MysqlServer
+) -> None:
+    [(collation,)] = mysql_server.administer("SELECT @@collation_database")
+    assert str(collation).endswith("_ci")
+    await push(store, "e", "E", "é", "e ", queue=Queue("shop", "mail"))
+    await push(store, "e", queue=Queue("shop", "Mail"))
+    names = [Queue("shop", "Mail"), Queue("shop", "mail")]
+    assert await store.queues() == names
+    assert [count.ready for count in await store.counts(names)] == [1, 4]
+
+
+# --- the plans
+
+
+@pytest.fixture
+async def planner(store: MysqlStore, mysql_server: MysqlServer) -> AsyncIterator[Connection]:
+    """A session of the store's kind, on tables with jobs in every state, many of them with the same times."""
+    jobs = [NewJob(f"{number:05}", b"", due_at=1_000, tries=1, ttl_ms=0) for number in range(ROWS)]
+    for first in range(0, ROWS, 500):
+        [answer] = await store.push(QUEUE, [Push(jobs[first : first + 500], mark=Mark(str(first), b"", 1))])
+        assert isinstance(answer, Pushed)
+    for number in range(20):
+        await push(store, "a", queue=Queue("plans", str(number)))
+        await store.registry.put("plan", str(number), b"")
+        await store.registry.increment(str(number), life_ms=1)
+    await store.registry.delete("plan", "1")
+    table = f"duetime.{PREFIX}jobs"
+    mysql_server.administer(
+        f"UPDATE {table} SET place = 1, lease_until = 5000 WHERE id >= '00500' AND id < '01000'",
+        f"UPDATE {table} SET place = 2, dead_at = 5000, reason = 'tries' WHERE id >= '01000'",
+    )
+    link = MysqlLink(MysqlAddress.parse(mysql_server.url), None)
+    with closing(link.connect()) as connection:
+        yield connection
+
+
+def values_of(statement: str, queue: int) -> dict[str, object]:
+    """Values that fit the parameters of a statement."""
+    by_name = f"`{PREFIX}marks`" in statement or f"`{PREFIX}totals`" in statement
+    values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", statement), 1)
+    values |= {name: 100_000 for name in ("now", "last", "before") if name in values}
+    texts = ("namespace", "name", "kind", "key", "after_id", "prefix", "beyond", "message")
+    values |= {name: "plan" for name in texts if name in values}
+    values |= {name: b"x" for name in ("digest", "answer") if name in values}
+    lists = {"ids": ["00001", "00700"], "leases": [("00700", 1, 1)], "missing": [2], "jobs": '[{"id": "00001"}]'}
+    lists["queues"] = '[["plans", "1"]]'
+    if f"`{PREFIX}queues`" in statement:
+        lists["ids"] = [1, 2]  # type: ignore[list-item]
+        lists |= {} if "json_table" in statement else {"jobs": 1}  # type: ignore[dict-item]
+    values |= {name: value for name, value in lists.items() if name in values}
+    if "queue" in values:
+        values["queue"] = "plan" if by_name else queue
+    return values
+
+
+def own(name: str) -> list[str]:
+    return statements(MysqlAddress.parse("mysql:///app").name_tables(QUERIES[name]) + ";\n")
+
+
+async def test_no_query_reads_a_whole_table_or_sorts_one(planner: Connection) -> None:
+    in_order = {"list_queues", "some_discarded", "last_announcement"}
+    """These walk an index in its order, on purpose."""
+    given = {"moved", "asked"}
+    problems: list[object] = []
+    with planner.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM {PREFIX}queues WHERE name = 'mail'")
+        [(queue,)] = cursor.fetchall()
+        for name in sorted(set(QUERIES) - WALKS):
+            for statement in own(name):
+                if statement.startswith("INSERT"):
+                    continue
+                cursor.execute(f"EXPLAIN {statement}", values_of(statement, queue))
+                for _, _, table, access, *_, extra in cursor.fetchall():
+                    whole = access == "ALL" and table not in given and not str(table).startswith("<")
+                    whole = whole or (access == "index" and name not in in_order)
+                    if whole or "filesort" in str(extra):
+                        problems.append((name, table, access, extra))
+    assert problems == []
+
+
+async def test_a_query_reads_the_rows_it_answers_and_few_more(planner: Connection) -> None:
+    after: list[tuple[str, dict[str, object]]] = [
+        ("ready_jobs", {"priority": 2, "after_at": 1_000, "after_id": "00250", "now": 2_000}),
+        ("ready_jobs", {"priority": 2, "after_at": -1, "after_id": "", "now": 2_000}),
+        ("list_waiting", {"priority": 2, "after_at": 1_000, "after_id": "00250", "last": 2_000, "alive_at": 0}),
+        ("list_leased", {"after_at": 5_000, "after_id": "00750"}),
+        ("list_dead", {"after_at": 5_000, "after_id": "01250"}),
+        ("lapsed_jobs", {"now": 6_000}),
+        ("longest_dead", {}),
+        ("heads", {}),
+        ("next_lapse", {}),
+        ("find_jobs", {"ids": [f"{number:05}" for number in range(10)]}),
+        ("heads_of", {"queues": '[["shop", "mail"]]'}),
+        ("count_held", {"ids": ["00700"], "leases": [("00700", 1, 1)]}),
+    ]
+    read: dict[str, int] = {}
+    with planner.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM {PREFIX}queues WHERE name = 'mail'")
+        [(queue,)] = cursor.fetchall()
+        for name, values in after:
+            [statement] = own(name)
+            before = rows_read(planner)
+            cursor.execute(statement, {"queue": queue, "limit": 10, **values})
+            assert cursor.fetchall()
+            read[f"{name} {values}"] = rows_read(planner) - before
+    assert {name: count for name, count in read.items() if count > 30} == {}
+
+
+def rows_read(connection: Connection) -> int:
+    """By a seek or in the order of an index, in this session."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        return sum(int(count) for name, count in cursor.fetchall() if "rnd" not in name)
+
+
+def test_every_query_is_used() -> None:
+    folders = [Path(module.__file__).parent for module in (mysql, queries) if module.__file__]
+    source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    assert [name for name in QUERIES if f'"{name}"' not in source] == []
+
+
+def test_both_dialects_have_the_same_queries() -> None:
+    assert {name for name in load_queries("postgres") if name not in QUERIES and "incoming" not in name} == {"notify"}
+
+
+# --- locks
+
+
+async def waiting_transaction(server: MysqlServer, *, other_than: object = None) -> object:
+    """The number of the transaction that waits for a lock."""
+    rows: tuple[tuple[object, ...], ...] = ()
+
+    def waits() -> bool:
+        nonlocal rows
+        rows = server.administer("SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
+        return bool(rows) and rows[0][0] != other_than
+
+    # The server renews this table only for those who have not looked for a tenth of a second.
+    await until(waits, every_s=0.15)
+    return rows[0][0]
+
+
+async def test_a_deadlock_reaches_no_caller(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    await store.registry.put("kind", "key", b"1")
+    with closing(mysql_server.root()) as other, other.cursor() as cursor:
+        cursor.execute("BEGIN")
+        # The server ends the transaction that has changed less.
+        numbers = ", ".join(f"('{number}', 0, 0)" for number in range(100))
+        cursor.execute(f"INSERT INTO duetime.{PREFIX}counters VALUES {numbers}")
+        cursor.execute(f"SELECT 1 FROM duetime.{PREFIX}registry WHERE kind = 'kind' FOR UPDATE")
+        putting = asyncio.create_task(store.registry.put("kind", "key", b"2"))
+        await waiting_transaction(mysql_server)
+        await asyncio.to_thread(cursor.execute, f"SELECT 1 FROM duetime.{PREFIX}meta FOR UPDATE")
+        cursor.execute("ROLLBACK")
+    assert (await asyncio.wait_for(putting, 60)).value == b"2"
+    [(deadlocks,)] = mysql_server.administer(
+        "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Innodb_deadlocks'"
+    )
+    assert int(str(deadlocks)) > 0
+
+
+async def test_a_lock_that_is_free_only_after_a_timeout(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    await push(store, "a")
+    with closing(mysql_server.root()) as holder, holder.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM duetime.{PREFIX}queues WHERE namespace = 'shop' AND name = 'mail' FOR UPDATE")
+        pushing = asyncio.create_task(push(store, "b"))
+        first = await waiting_transaction(mysql_server)
+        await waiting_transaction(mysql_server, other_than=first)
+        cursor.execute("ROLLBACK")
+    await asyncio.wait_for(pushing, 60)
+    assert [count.ready for count in await store.counts([QUEUE])] == [2]
+
+
+async def test_a_queue_that_somebody_holds_fails_alone(
+    store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_threads, "MAX_TRIES", 1)
+    await push(store, "a")
+    with closing(mysql_server.root()) as holder, holder.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM duetime.{PREFIX}queues WHERE namespace = 'shop' AND name = 'mail' FOR UPDATE")
+        held = asyncio.create_task(store.reserve(QUEUE, [Ask(1, 1_000)]))
+        await push(store, "b", queue=OTHER)
+        with pytest.raises(StoreUnavailable, match="Lock wait timeout"):
+            await held
+        cursor.execute("ROLLBACK")
+    assert len((await store.reserve(QUEUE, [Ask(1, 1_000)])).deliveries[0]) == 1
+
+
+async def test_a_step_that_fails_beside_others_fails_alone(store: MysqlStore) -> None:
+    await push(store, "a")
+    lost = Lease(QUEUE, "a", 1, 1)
+    answers = await asyncio.gather(
+        *(store.release(lost, 0) for _ in range(3)),
+        push(store, "b"),
+        push(store, "c"),
+        return_exceptions=True,
+    )
+    assert [type(answer) for answer in answers] == [LeaseLost] * 3 + [type(None)] * 2
+    assert [count.ready for count in await store.counts([QUEUE])] == [3]
+
+
+# --- what the server refuses
+
+
+@contextmanager
+def setting(server: MysqlServer, name: str, value: int) -> Iterator[None]:
+    [(before,)] = server.administer(f"SELECT @@GLOBAL.{name}")
+    server.administer(f"SET GLOBAL {name} = {value}")
+    yield
+    server.administer(f"SET GLOBAL {name} = {before}")
+
+
+async def test_a_body_beyond_max_allowed_packet_is_refused_alone(mysql_url: str, mysql_server: MysqlServer) -> None:
+    with setting(mysql_server, "max_allowed_packet", 1_048_576):
+        store = await MysqlStore.open(mysql_url)
+        # Every byte of these is escaped, so that they double on their way.
+        sizes = {"fits": 450_000, "too large": 460_000, "fits too": 450_000, "small": 1}
+        answers = await store.push(QUEUE, [Push([NewJob(name, b"'" * size)]) for name, size in sizes.items()])
+        [deliveries] = (await store.reserve(QUEUE, [Ask(5, 60_000)])).deliveries
+        await store.close()
+    assert [type(answer) for answer in answers] == [Pushed, BodyTooLarge, Pushed, Pushed]
+    assert {delivery.lease.id: len(delivery.body) for delivery in deliveries} == {
+        name: size for name, size in sizes.items() if name != "too large"
+    }
+
+
+async def test_a_server_that_only_reads(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    await push(store, "a")
+    with setting(mysql_server, "read_only", 1):
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await store.push(QUEUE, [Push([NewJob("b", b"")])])
+        assert [count.ready for count in await store.counts([QUEUE])] == [1]
+    await push(store, "c")
+
+
+async def test_a_server_without_a_connection_to_spare(mysql_url: str, mysql_server: MysqlServer) -> None:
+    store = await MysqlStore.open(mysql_url)
+    with setting(mysql_server, "max_connections", 10):
+        guests: list[Connection] = []
+        options = MysqlAddress.parse(mysql_url).options
+        with suppress(pymysql.OperationalError):
+            while True:
+                guests.append(pymysql.connect(**options))
+        with pytest.raises(StoreUnavailable, match="Too many connections"):
+            await store.counts([QUEUE])
+        for guest in guests:
+            guest.close()
+
+        async def until_served() -> None:
+            while True:
+                try:
+                    return await push(store, "a")
+                except StoreUnavailable:
+                    await asyncio.sleep(0.02)
+
+        await asyncio.wait_for(until_served(), 60)
+        await store.close()
+
+
+async def test_a_server_without_room(start_mysql: Callable[..., MysqlServer]) -> None:
+    server = start_mysql(innodb_file_per_table=0, innodb_data_file_path="ibdata1:12M:autoextend:max:24M")
+    store = await MysqlStore.open(server.url)
+    await push(store, "first")
+
+    async def fill() -> None:
+        for number in range(64):
+            await store.push(QUEUE, [Push([NewJob(str(number), bytes(500_000), delay_ms=60_000)])])
+
+    with pytest.raises(StoreFull, match="no room"):
+        await fill()
+    assert list(await store.check()) == []
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind"),
+    [
+        (1114, "The table 'jobs' is full", StoreFull),
+        (1030, 'Got error 28 "No space left on device" from storage engine', StoreFull),
+        (1030, "Got error 122 from storage engine", StoreDamaged),
+        (1213, "Deadlock found", StoreUnavailable),
+        (2006, "MySQL server has gone away", StoreUnavailable),
+        (1153, "Got a packet bigger than 'max_allowed_packet' bytes", StoreUnavailable),
+        (1146, "Table 'duetime.jobs' doesn't exist", StoreDamaged),
+        (0, "", StoreUnavailable),
+    ],
+)
+def test_errors_by_their_code(code: int, text: str, kind: type[DuetimeError]) -> None:
+    assert type(translate(pymysql.OperationalError(code, text))) is kind
+
+
+# --- sessions that end
+
+
+def end_sessions(server: MysqlServer) -> None:
+    rows = server.administer("SELECT id FROM information_schema.processlist WHERE user = 'duetime'")
+    with closing(server.root()) as connection, connection.cursor() as cursor:
+        for (session,) in rows:
+            with suppress(pymysql.OperationalError):  # it has ended by itself
+                cursor.execute(f"KILL CONNECTION {session}")
+
+
+async def test_a_session_that_was_ended_costs_no_call(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    await push(store, "a")
+    for job_id in "bcd":
+        end_sessions(mysql_server)
+        await push(store, job_id)
+    assert [count.ready for count in await store.counts([QUEUE])] == [4]
+    assert list(await store.check()) == []
+
+
+async def test_a_session_that_is_ended_in_its_transaction(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    await push(store, "a")
+    with closing(mysql_server.root()) as holder, holder.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM duetime.{PREFIX}queues WHERE namespace = 'shop' AND name = 'mail' FOR UPDATE")
+        pushing = asyncio.create_task(push(store, "b"))
+        await waiting_transaction(mysql_server)
+        end_sessions(mysql_server)
+        cursor.execute("ROLLBACK")
+    await asyncio.wait_for(pushing, 60)
+    assert [count.ready for count in await store.counts([QUEUE])] == [2]
+
+
+async def test_who_listens_hears_again_after_the_session_was_ended(
+    store: MysqlStore, mysql_server: MysqlServer
+) -> None:
+    other = await MysqlStore.open(mysql_server.url)
+    wakes = aiter(store.wakeups())
+    assert await anext(wakes) == Wake()
+    await push(other, "first", delay_ms=5_000)
+    while (await asyncio.wait_for(anext(wakes), 60)).queue != QUEUE:
+        pass
+
+    end_sessions(mysql_server)
+
+    await push(other, "earlier", queue=OTHER)
+    while (await asyncio.wait_for(anext(wakes), 60)).queue != OTHER:
+        pass
+    await wakes.aclose()  # type: ignore[attr-defined]
+    await other.close()
+
+
+async def test_an_announcement_that_is_committed_late_is_heard(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    other = await MysqlStore.open(mysql_server.url)
+    wakes = aiter(store.wakeups())
+    assert await anext(wakes) == Wake()
+    with closing(mysql_server.root()) as slow, slow.cursor() as cursor:
+        cursor.execute("BEGIN")
+        message = '["slow",0,[["shop","late",7]]]'
+        cursor.execute(f"INSERT INTO duetime.{PREFIX}announcements (message) VALUES (%s)", (message,))
+        await push(other, "a")
+        while (await asyncio.wait_for(anext(wakes), 60)).queue != QUEUE:
+            pass
+        cursor.execute("COMMIT")
+    while await asyncio.wait_for(anext(wakes), 60) != Wake(Queue("shop", "late"), 7):
+        pass
+    await wakes.aclose()  # type: ignore[attr-defined]
+    await other.close()
+
+
+async def test_old_announcements_are_deleted(
+    store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duetime.stores.mysql.wake.KEPT", 5)
+    monkeypatch.setattr("duetime.stores.mysql.wake.SWEEP", 1)
+    last = 0
+    for number in range(8):
+        await push(store, "a", queue=Queue("shop", str(number)))
+        await until(lambda before=last: announcements(mysql_server)[0] > before)
+        last, _ = announcements(mysql_server)
+    await until(lambda: announcements(mysql_server)[1] == 5)
+
+
+def announcements(server: MysqlServer) -> tuple[int, int]:
+    """The last number, and how many there are."""
+    [row] = server.administer(f"SELECT coalesce(max(number), 0), count(*) FROM duetime.{PREFIX}announcements")
+    return int(str(row[0])), int(str(row[1]))
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_a_server_that_stops_and_comes_again(mysql_url: str, mysql_server: MysqlServer, how: str) -> None:
+    store = await MysqlStore.open(mysql_url)
+    with setting(mysql_server, "innodb_flush_log_at_trx_commit", 1):
+        await push(store, "a")
+
+        getattr(mysql_server, how)()
+        try:
+            with pytest.raises(StoreUnavailable):
+                await store.push(QUEUE, [Push([NewJob("b", b"")])])
+            with pytest.raises(StoreUnavailable):
+                await store.counts([QUEUE])
+        finally:
+            mysql_server.start()
+
+        await push(store, "c")
+        [deliveries] = (await store.reserve(QUEUE, [Ask(5, 60_000)])).deliveries
+        assert [delivery.lease.id for delivery in deliveries] == ["a", "c"]
+        assert list(await store.check()) == []
+        await store.close()
+
+
+async def test_a_job_is_replaced_with_its_body(store: MysqlStore) -> None:
+    for body in (b"one", bytes(range(256)) * 10):
+        await store.push(QUEUE, [Push([NewJob("a", body)], IfExists.REPLACE)])
+        [job] = await store.get(QUEUE, ["a"])
+        assert job is not None
+        assert job.body == body
+    assert list(await store.check()) == []
