@@ -7,7 +7,7 @@ messages, and raises InvalidSettings that says which table is wrong and how to w
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from duetime.errors import InvalidSettings
 from duetime.names import DEFAULT_POOL
@@ -73,6 +73,15 @@ def group_url(name: str, members: Mapping[str, str], drain: Sequence[str] = ()) 
     """The URL of a group of stores. Slashes, colons and @ are not quoted, so that `mask` finds the passwords."""
     parts = [f"{member}={quote(url, safe=':/@')}" for member, url in members.items()]
     return f"group:{name}?{'&'.join([*parts, *(f'drain={member}' for member in drain)])}"
+
+
+def group_members(url: str) -> list[tuple[str, str, bool]]:
+    """The stores of a group's URL: name, URL, and whether the store drains. Empty for any other URL."""
+    if not url.startswith("group:"):
+        return []
+    given = parse_qsl(url.partition("?")[2])
+    leaving = {value for name, value in given if name == "drain"}
+    return [(name, value, name in leaving) for name, value in given if name != "drain"]
 
 
 def _store_of(table: object, where: str) -> str:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import redis
 
-from duetime.alerts.problems import FIRING, KEY, QUIET_S, SETTINGS, Alerts, AlertSettings, Problem
+from duetime.alerts.problems import FIRING, KEY, PAST, QUIET_S, SETTINGS, Alerts, AlertSettings, Problem, read_past
 from duetime.alerts.senders import AlertSender
 from duetime.alerts.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Watchdog, WatchTargets
 from duetime.clock import ManualClock
@@ -129,6 +129,8 @@ async def test_who_looks_at_another_moment_neither_ends_nor_repeats_a_problem(re
         await together(one, other, seconds=45)
 
         assert [subject.partition("shop/mail")[0] for subject in postbox.subjects] == ["Duetime: ", "Duetime: over: "]
+        [past] = read_past(await one.pools.registry.get(PAST, KEY))
+        assert f"Duetime: {past.title}" == postbox.subjects[0]
 
 
 async def test_one_store_of_a_pool_that_is_down_is_told_once_and_over_when_it_is_back(

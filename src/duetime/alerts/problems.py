@@ -37,6 +37,8 @@ log = logging.getLogger("duetime.alerts")
 SETTINGS = "alerts"
 KEY = "settings"
 FIRING = "alert"
+PAST = "alert-past"
+KEPT_PAST = 50
 EVENT_PAUSE_MS = 300_000
 RENEW_S = 5.0
 """Age at which the record of a problem is written again by whoever still sees the problem."""
@@ -75,6 +77,20 @@ class Firing(Struct, frozen=True):
     problem: Problem
     since: float
     told_at: float
+
+
+class PastAlert(Struct, frozen=True):
+    """A problem that is over. Times are epoch seconds."""
+
+    title: str
+    text: str
+    since: float
+    ended_at: float
+
+
+def read_past(record: Record | None) -> list[PastAlert]:
+    """Newest first."""
+    return msgspec.json.decode(record.value, type=list[PastAlert]) if record else []
 
 
 def read_settings(record: Record | None) -> AlertSettings:
@@ -212,8 +228,23 @@ class Alerts:
             removed = False
         ours = self._speaker.speaks() if self._local.pop(key, None) else removed
         if ours:
+            await self._remember(firing)
             log.info("alert_ended", extra={"problem": key, "title": firing.problem.title})
             self._tell(firing.problem.addresses, f"over: {firing.problem.title}", _lasting(firing))
+
+    async def _remember(self, firing: Firing) -> None:
+        """Add a problem that is over to the record of past ones, for people who look later."""
+        past = PastAlert(firing.problem.title, firing.problem.text, firing.since, time.time())
+        while True:
+            try:
+                record = await self._registry().get(PAST, KEY)
+                value = msgspec.json.encode([past, *read_past(record)][:KEPT_PAST])
+                await self._registry().put(PAST, KEY, value, if_version=record.version if record else 0)
+            except VersionConflict:
+                continue
+            except DuetimeError as error:
+                log.info("past_alert_not_kept", extra={"title": past.title, "error": error.message})
+            return
 
     # --- events
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from duetime.callbacks.breaker import Breaker
 from duetime.callbacks.caller import Caller
-from duetime.callbacks.failing_topics import Streaks
+from duetime.callbacks.failing_topics import Streaks, TopicTrouble
 from duetime.callbacks.slots import Slots
 from duetime.callbacks.targets import AllowedTargets, Network
 from duetime.callbacks.topic_lane import Alert, LaneHost, LaneTools, RemovedTopicLane, TopicLane, delivers
@@ -119,6 +119,15 @@ class Courier:
         """The failures in a row of each topic's calls, by the topic's address."""
         lanes = [lane for lane, _ in self._lanes.values()]
         return {lane.address: (lane.topic, lane.streak) for lane in lanes if isinstance(lane, TopicLane)}
+
+    def troubles(self) -> list[TopicTrouble]:
+        """The topics whose last calls failed, or that are not called for a while."""
+        lanes = [lane for lane, _ in self._lanes.values() if isinstance(lane, TopicLane)]
+        return [
+            TopicTrouble(lane.address.key, lane.streak.failures, lane.streak.since, lane.streak.why, lane.pause_s)
+            for lane in lanes
+            if lane.streak.failures or lane.pause_s
+        ]
 
     @property
     def in_flight(self) -> int:

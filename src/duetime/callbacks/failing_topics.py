@@ -53,6 +53,19 @@ class Streak:
         return self.failures >= failures and self._now() - self.since >= after_s
 
 
+class TopicTrouble(msgspec.Struct, frozen=True):
+    """What a courier knows of a topic whose calls fail. `topic` is the key of its address, `since` is epoch seconds.
+
+    `pause_s` is how long no call is made, because the circuit breaker of the topic or of its host is open.
+    """
+
+    topic: str
+    failures: int
+    since: float
+    why: str
+    pause_s: float
+
+
 Streaks = Mapping[TopicAddress, tuple[Topic, Streak]]
 
 

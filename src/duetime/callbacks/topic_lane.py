@@ -96,6 +96,11 @@ class TopicLane:
         self._host = self._tools.host(host_of(topic.callback))
         self._freed.set()
 
+    @property
+    def pause_s(self) -> float:
+        """How long no call may be made, because a circuit breaker is open."""
+        return max(self._breaker.wait_s(), self._host.breaker.wait_s())
+
     # --- taking jobs
 
     async def run(self) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from duetime.callbacks.failing_topics import TopicTrouble
 from duetime.console.rate_history import MeterGain, RateHistory, RatePoint, quantile, rate_points
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError, NoAnswer
@@ -53,6 +54,9 @@ TOTALS_S = 30.0
 MOST_QUEUES = 20_000
 NEVER = -1e9
 BUSIEST = 8
+PROCESS_STATE = "console-state"
+BEHIND_BYTES = 1_048_576
+BEHIND_S = 600.0
 LATENESS = "duetime_job_lateness_seconds"
 RATES: Mapping[str, Sequence[str]] = {
     "accepted": ("duetime_jobs_pushed_total",),
@@ -115,14 +119,42 @@ class LiveChange(NamedTuple):
     away: Sequence[str]
 
 
+class ProcessState(msgspec.Struct, frozen=True):
+    """What a server process says of itself: duties that hang in a round and consumers that wait, both by pool, and the
+    topics whose calls fail.
+    """
+
+    stuck: Mapping[str, list[str]]
+    parked: Mapping[str, int]
+    troubles: Sequence[TopicTrouble]
+
+
+class JournalLag(NamedTuple):
+    """`backlog` bytes wait to be written; `failing` processes cannot write; `ship_lag_s` is how old the oldest sealed
+    segment without a copy is.
+    """
+
+    backlog: int
+    failing: int
+    ship_lag_s: float
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self.failing) or self.backlog > BEHIND_BYTES or self.ship_lag_s > BEHIND_S
+
+
 class MeterSample(NamedTuple):
-    """What all processes had counted at `at` (epoch seconds): in all, by queue, and by bucket of lateness."""
+    """What all processes had counted at `at` (epoch seconds): in all, by queue, and by bucket of lateness.
+
+    `journal` is None if no process keeps one.
+    """
 
     at: float
     sums: Mapping[str, float]
     by_queue: Mapping[str, Mapping[Labels, float]]
     lateness: Sequence[float]
     edges: Sequence[float]
+    journal: JournalLag | None = None
 
 
 class LiveFigures:
@@ -157,6 +189,8 @@ class LiveFigures:
         self._totals_at = -TOTALS_S
         self._adding_up: asyncio.Task[None] | None = None
         self.watchers = 0
+        self.troubles: Callable[[], Sequence[TopicTrouble]] = lambda: ()
+        siblings.handle(PROCESS_STATE, self._tell)
 
     async def __aenter__(self) -> "LiveFigures":
         self._task = asyncio.create_task(self._keep_history())
@@ -204,7 +238,8 @@ class LiveFigures:
         late = readings.get(LATENESS)
         edges = late.description.edges if late else ()
         counts = [sum(column) for column in zip(*late.series.values(), strict=True)][:-1] if late else []
-        return MeterSample(time.time(), sums, by_queue, counts or [0.0] * (len(edges) + 1), edges)
+        late_by = counts or [0.0] * (len(edges) + 1)
+        return MeterSample(time.time(), sums, by_queue, late_by, edges, _journal_lag(readings))
 
     async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
         """The rates since the latest sample of the history that is old enough to compare with, in all and by queue."""
@@ -227,6 +262,25 @@ class LiveFigures:
                 sample = await self._sample()
                 self._sampled = time.monotonic(), sample
             return self._sampled[1]
+
+    async def journal(self) -> JournalLag | None:
+        return (await self._shared_sample()).journal
+
+    async def processes(self) -> list[ProcessState]:
+        """What each process of the server says of itself."""
+        found: list[ProcessState] = []
+        for reply in await self._siblings.ask_all(PROCESS_STATE):
+            with suppress(msgspec.MsgspecError):  # from a process of another version
+                found.append(msgspec.json.decode(reply.body, type=ProcessState))
+        return found
+
+    async def _tell(self, question: bytes) -> bytes:
+        stuck: dict[str, list[str]] = {}
+        for name in self._pools.names:
+            with suppress(DuetimeError):  # a pool that is not open does nothing that could hang
+                if duties := self._pools.engine(name).stuck:
+                    stuck[name] = duties
+        return msgspec.json.encode(ProcessState(stuck, self._pools.parked(), self.troubles()))
 
     def history(self, span: str) -> list[RatePoint]:
         """Points of the last hour or day: what this process knows, before that and of other servers what was kept."""
@@ -416,6 +470,14 @@ def add_totals(one: Totals, other: Totals) -> Totals:
 def _shown(line: LiveQueue) -> tuple[int, int, int, int, int]:
     counts = line.counts
     return counts.delayed, counts.ready, counts.leased, counts.dead, line.late_ms // 1000
+
+
+def _journal_lag(readings: Mapping[str, Reading]) -> JournalLag | None:
+    names = ("duetime_journal_backlog_bytes", "duetime_journal_failing", "duetime_journal_ship_lag_seconds")
+    if names[0] not in readings:
+        return None
+    backlog, failing, lag = (sum(value[0] for value in readings[name].series.values()) for name in names)
+    return JournalLag(int(backlog), int(failing), lag)
 
 
 def _by_queue(readings: Mapping[str, Reading], metrics: Sequence[str]) -> dict[Labels, float]:

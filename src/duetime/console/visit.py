@@ -23,6 +23,7 @@ from duetime.doors.asgi import read_body
 from duetime.engine.engine import Engine
 from duetime.errors import Forbidden, NotFound
 from duetime.names import Queue, check_id, check_queue
+from duetime.settings import mask
 
 ROOT = "/console"
 NOTICE = "duetime_notice"
@@ -72,6 +73,7 @@ def make_environment() -> Environment:
         instant=formats.instant,
         moment=formats.moment,
         size=formats.size,
+        mask=mask,
     )
     environment.globals.update(  # pyright: ignore[reportUnknownMemberType]
         link=link,

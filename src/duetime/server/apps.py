@@ -158,6 +158,7 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
         alert=runtime.alerts.event,
         draining=runtime.draining,
     )
+    runtime.live_figures.troubles = courier.troubles
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
     return (runtime.alerts, watchdog, callbacks.logs, courier, runtime.live_figures)

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from duetime.alerts.problems import FIRING, Firing
 from duetime.console.charts import Bar
 from duetime.console.formats import number
-from duetime.console.live import LiveFigures
+from duetime.console.live import LiveFigures, ProcessState
 from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen
 from duetime.errors import DuetimeError, NoAnswer
@@ -60,9 +60,20 @@ async def show_overview(visit: Visit) -> Response:
         spans=SPANS,
         chart=_chart(visit, span, live) if everything and span != "month" else None,
         days=day_bars(visit, await live.days(visit.session.sees)) if span == "month" else None,
+        journal=await live.journal() if everything else None,
+        stuck=stuck_duties(await live.processes()) if everything else {},
         everything=everything,
         api=f"http://127.0.0.1:{visit.parts.settings.port or 7777}",
     )
+
+
+def stuck_duties(processes: Sequence[ProcessState]) -> dict[str, list[str]]:
+    """The duties that hang in any process of the server, by pool."""
+    found: dict[str, set[str]] = {}
+    for process in processes:
+        for pool, duties in process.stuck.items():
+            found.setdefault(pool, set()).update(duties)
+    return {pool: sorted(duties) for pool, duties in found.items()}
 
 
 async def pool_health(visit: Visit) -> list[PoolHealth]:

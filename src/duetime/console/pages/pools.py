@@ -1,17 +1,20 @@
 """The page of pools: the state of each store, and who receives alerts."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
 from starlette.responses import Response
 
-from duetime.alerts.problems import KEY, SETTINGS, AlertSettings, change_settings, read_settings
+from duetime.alerts.problems import KEY, PAST, SETTINGS, AlertSettings, change_settings, read_past, read_settings
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
+from duetime.console.live import ProcessState
 from duetime.console.pages.overview import firing, pool_health
 from duetime.console.visit import Visit
 from duetime.errors import InvalidRequest, InvalidSettings, NotFound
 from duetime.names import check_channel
 from duetime.settings import mask
+from duetime.settings_file import group_members
 
 
 async def show_pools(visit: Visit) -> Response:
@@ -19,19 +22,25 @@ async def show_pools(visit: Visit) -> Response:
     await parts.registry_copy.refresh()
     settings = read_settings(parts.registry_copy.get(SETTINGS, KEY))
     errors = parts.pools.errors()
-    parked = parts.pools.parked()
     return visit.page(
         "pools.html",
-        pools=[
-            (one, mask(parts.settings.pools[one.name]), parked.get(one.name, 0), errors.get(one.name))
-            for one in await pool_health(visit)
-        ],
+        pools=[(one, mask(parts.settings.pools[one.name]), errors.get(one.name)) for one in await pool_health(visit)],
+        members={name: group_members(url) for name, url in parts.settings.pools.items()},
+        parked=_sum_parked(await parts.live.processes()),
         totals=await parts.live.pool_totals(),
         problems=firing(visit),
+        past=read_past(parts.registry_copy.get(PAST, KEY)),
         addresses=[mask(address) for address in settings.addresses],
         channels={name: mask(address) for name, address in settings.channels.items()},
         mail_server=settings.mail_server,
     )
+
+
+def _sum_parked(processes: Sequence[ProcessState]) -> dict[str, int]:
+    sums = Counter[str]()
+    for process in processes:
+        sums.update(process.parked)
+    return dict(sums)
 
 
 async def _change(visit: Visit, change: Callable[[AlertSettings], AlertSettings]) -> None:

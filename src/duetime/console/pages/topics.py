@@ -73,6 +73,12 @@ async def _page(visit: Visit, *, sample: SampleOut | None = None, secret: str = 
         topic=topic,
         counts=counts,
         failures=dead.jobs,
+        troubles=[
+            trouble
+            for process in await visit.parts.live.processes()
+            for trouble in process.troubles
+            if trouble.topic == place.key
+        ],
         today=today(topic),
         days=[(name, _bars(topic, name)) for name in ("written", "notified", "failed")],
         sample=sample,

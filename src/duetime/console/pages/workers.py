@@ -38,7 +38,7 @@ async def show_workers(visit: Visit) -> Response:
     return visit.page(
         "workers.html",
         processes=await visit.parts.siblings.workers() if everything else [],
-        parked=sum(visit.parts.pools.parked().values()) if everything else None,
+        parked=sum(sum(one.parked.values()) for one in await visit.parts.live.processes()) if everything else None,
         counting=not look.is_known,
         leased=sum(one.counts.leased for one in lines),
         running=running,

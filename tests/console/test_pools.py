@@ -1,0 +1,77 @@
+"""What the console says of stores, of the journal, of duties that hang and of topics whose receiver fails."""
+
+from collections.abc import Iterator
+
+import httpx
+import msgspec
+import pytest
+
+import duetime
+from duetime.alerts.problems import KEY, PAST, PastAlert
+from duetime.client.topics import Topics
+from duetime.console.live import JournalLag, ProcessState
+from duetime.console.pages.overview import stuck_duties
+from duetime.stores.open import open_store
+from tests.plugins.ports import find_free_port
+from tests.plugins.serving import Served, serving
+from tests.plugins.until import until
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("pools")
+    (folder / "duetime.toml").write_text(
+        f'[pool.wide]\nstores = {{ a = "sqlite:{folder}/a.db", b = "sqlite:{folder}/b.db" }}\ndrain = ["b"]\n'
+    )
+    with serving(folder, "--dev", DUETIME_CALLBACK_ALLOW="127.0.0.0/8") as served:
+        yield served
+    assert "Traceback" not in served.log.read_text()
+
+
+def page(site: Served, path: str) -> str:
+    return httpx.get(f"{site.admin}/console/{path}", timeout=60).raise_for_status().text
+
+
+def test_members_of_a_group_are_shown_with_the_one_that_drains(site: Served) -> None:
+    shown = page(site, "pools")
+    assert "/a.db" in shown
+    assert shown.count(">drains<") == 1
+
+
+async def test_past_alerts_are_shown(site: Served) -> None:
+    store = await open_store(f"sqlite://{site.log.parent}/jobs.db")
+    try:
+        past = [PastAlert("callbacks of <b>mail</b> fail", "try one call", 1_794_000_000, 1_794_000_090)]
+        await store.registry.put(PAST, KEY, msgspec.json.encode(past))
+        await until(lambda: "callbacks of &lt;b&gt;mail&lt;/b&gt; fail" in page(site, "pools"))
+        assert "1 m 30 s" in page(site, "pools")
+    finally:
+        await store.close()
+
+
+async def test_a_topic_whose_receiver_fails_says_so(site: Served) -> None:
+    with duetime.connect(site.api) as client:
+        topics = Topics(client)
+        topics.add("refused", f"http://127.0.0.1:{find_free_port()}/", timeout="1s")
+        topics.add_job("refused", {"a": "b"})
+    address = "topic?pool=default&namespace=default&queue=refused"
+    await until(lambda: "calls in a row have failed" in page(site, address), deadline_s=120)
+
+
+def test_the_overview_shows_the_journal(site: Served) -> None:
+    assert "0 B to be written" in page(site, "")
+
+
+def test_a_journal_is_behind_if_it_cannot_be_written_or_shipped() -> None:
+    assert not JournalLag(0, 0, 59.0).is_behind
+    assert JournalLag(0, 1, 0.0).is_behind
+    assert JournalLag(2_000_000, 0, 0.0).is_behind
+    assert JournalLag(0, 0, 601.0).is_behind
+
+
+def test_duties_that_hang_in_any_process_are_named_once() -> None:
+    states = [
+        ProcessState({"default": ["reaper"]}, {}, []),
+        ProcessState({"default": ["waiting", "reaper"], "wide": ["reaper"]}, {}, []),
+    ]
+    assert stuck_duties(states) == {"default": ["reaper", "waiting"], "wide": ["reaper"]}
