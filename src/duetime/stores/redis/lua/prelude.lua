@@ -213,8 +213,14 @@ function q.begin()
     q.floor, q.latest, q.swept, q.slack, q.largest = q.forgotten_floor(), 0, 0, NO_SLACK, 0
   end
   q.old_state, q.sweeping = meta[2] or pack(STATE, q.floor, 0, 0, NO_SLACK, 0), meta[3]
-  q.held, q.recorded, q.informed = call('HLEN', q.jobs), call('HLEN', q.tries), call('HLEN', q.info)
-  q.expiring, q.aside = call('ZCARD', q.ttl), call('HLEN', q.damaged)
+  q.held, q.recorded, q.informed, q.expiring, q.aside = call('HLEN', q.jobs), call('HLEN', q.tries), 0, 0, 0
+  local wait = q.wait
+  q.waiting = { 0, call('ZCARD', wait[2]), 0 }
+  -- Most queues have none of these keys, and one command says so.
+  if call('EXISTS', q.info, q.ttl, q.damaged, wait[1], wait[3]) > 0 then
+    q.informed, q.expiring, q.aside = call('HLEN', q.info), call('ZCARD', q.ttl), call('HLEN', q.damaged)
+    q.waiting[1], q.waiting[3] = call('ZCARD', wait[1]), call('ZCARD', wait[3])
+  end
   q.least_held = q.held -- there are at least so many jobs
   q.found_jobs, q.found_leases, q.found_dead = q.held, call('ZCARD', q.leases), call('ZCARD', q.dead)
   call('ZCARD', q.agenda)
@@ -222,8 +228,6 @@ function q.begin()
   if q.counted_day ~= q.day then
     call('HLEN', q.totals)
   end
-  local wait = q.wait
-  q.waiting = { call('ZCARD', wait[1]), call('ZCARD', wait[2]), call('ZCARD', wait[3]) }
   q.plan_anew()
 end
 
