@@ -133,7 +133,7 @@ class Ledger(MemoryStore):
         """The store holds what the books say, no more and no less."""
         held = {
             (queue, job.id): (job.born, job.attempt, job.place)
-            for queue, line in self._lines.items()
+            for queue, line in self._queues.items()
             for job in line.jobs.values()
         }
         booked = {key: (entry.born, entry.attempt, entry.place) for key, entry in self.jobs.items()}

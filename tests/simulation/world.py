@@ -416,7 +416,7 @@ class World:
 
     def shut(self, queue: Queue, job_id: str) -> bool:
         """Paused, or past its ttl: then it is the reaper's, who comes within a second."""
-        line = self.ledger._lines[queue]
+        line = self.ledger._queues[queue]
         return line.rules.paused or line.jobs[job_id].expired(self.clock.now_ms())
 
     async def judge(self) -> None:

@@ -65,7 +65,7 @@ async def taken(engine: Engine, job_id: str = "a", *, ttr_ms: int = 60_000) -> L
     await engine.store.inner.configure(QUEUE, RulesChange(paused=True))
     await push(engine, job_id)
     await asyncio.sleep(2)
-    line = engine.store.inner._lines[QUEUE]
+    line = engine.store.inner._queues[QUEUE]
     line.rules = type(line.rules)()
     [delivery] = await engine.reserve([QUEUE], ttr_ms=ttr_ms)
     await settle()

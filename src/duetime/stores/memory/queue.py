@@ -17,7 +17,6 @@ from duetime.errors import (
     JobDead,
     JobExists,
     JobRunning,
-    LeaseLost,
     MarkMismatch,
     QueueFull,
 )
@@ -73,9 +72,6 @@ class StoredJob:
 
     def expired(self, now: int) -> bool:
         return self.place == WAITING and 0 < self.expires_at < now
-
-    def out_of_tries(self) -> bool:
-        return 0 < self.tries <= self.used
 
 
 @dataclass
@@ -182,7 +178,7 @@ class MemoryQueue:
 
     def back_to_waiting(self, job: StoredJob, now: int, due_at: int, event: Event) -> Moved:
         """Let a job that was leased wait again, or end it; it must be out of its place."""
-        if event is not Event.GIVEN_BACK and job.out_of_tries():
+        if event is not Event.GIVEN_BACK and 0 < job.tries <= job.used:
             return self.die(job, now, Reason.TRIES)
         if job.expires_at and max(now, due_at) > job.expires_at:
             return self.expire(job, now)
@@ -191,30 +187,23 @@ class MemoryQueue:
             self.count("released" if event is Event.RELEASED else "lapsed", now)
         return Moved(event, job.id, job.born, job.attempt, due_at)
 
-    def pending_expired(self, now: int) -> int:
-        return bisect_left(self.ttl, (now, ""))
-
 
 def _remove(index: Index, entry: tuple[int, str]) -> None:
     del index[bisect_left(index, entry)]
 
 
-def lease_lost(lease: Lease) -> LeaseLost:
-    return LeaseLost.of(lease.id, lease.attempt)
-
-
 class MemoryPicker:
     """Serves the asks of one reserve call, within the bounds of a step."""
 
-    def __init__(self, queue: Queue, line: MemoryQueue, now: int) -> None:
-        self._queue, self._line, self._now = queue, line, now
+    def __init__(self, queue: Queue, stored: MemoryQueue, now: int) -> None:
+        self._queue, self._stored, self._now = queue, stored, now
         self._looks_left = STEP_JOBS
         self._bytes = 0
         self.expired: list[Moved] = []
 
     def serve(self, ask: Ask) -> list[Delivery]:
         taken: list[Delivery] = []
-        quotas = (0, 0, 0) if self._line.rules.strict else ask.quotas
+        quotas = (0, 0, 0) if self._stored.rules.strict else ask.quotas
         for priority, quota in [*zip(Priority, quotas, strict=True), *((priority, ask.limit) for priority in Priority)]:
             wanted = min(quota, ask.limit - len(taken))
             while wanted > 0 and (delivery := self._next(priority, ask.ttr_ms)):
@@ -223,13 +212,13 @@ class MemoryPicker:
         return taken
 
     def _next(self, priority: Priority, ttr_ms: int) -> Delivery | None:
-        index = self._line.waiting[priority]
+        index = self._stored.waiting[priority]
         while index and index[0][0] <= self._now and self._looks_left:
-            job = self._line.jobs[index[0][1]]
+            job = self._stored.jobs[index[0][1]]
             if job.expired(self._now):
                 self._looks_left -= 1
-                self._line.take(job)
-                self.expired.append(self._line.expire(job, self._now))
+                self._stored.take(job)
+                self.expired.append(self._stored.expire(job, self._now))
                 continue
             size = len(job.body) + sum(len(name.encode()) + len(text.encode()) for name, text in job.attributes.items())
             if self._bytes and self._bytes + size > STEP_BYTES:
@@ -241,11 +230,11 @@ class MemoryPicker:
         return None
 
     def _lease(self, job: StoredJob, ttr_ms: int) -> Delivery:
-        self._line.take(job)
+        self._stored.take(job)
         job.attempt += 1
         job.used += 1
-        self._line.put(job, LEASED, self._now + ttr_ms)
-        self._line.count("delivered", self._now)
+        self._stored.put(job, LEASED, self._now + ttr_ms)
+        self._stored.count("delivered", self._now)
         return Delivery(
             Lease(self._queue, job.id, job.born, job.attempt),
             job.body,
@@ -260,34 +249,34 @@ class MemoryPicker:
         )
 
 
-def push(line: MemoryQueue, request: Push, now: int) -> Pushed | DuetimeError:
+def push(stored: MemoryQueue, request: Push, now: int) -> Pushed | DuetimeError:
     mark = request.mark
-    if mark and (made := line.marks.get(mark.name)) and made[1] > now:
+    if mark and (made := stored.marks.get(mark.name)) and made[1] > now:
         digest, _, answer = made
         if digest != mark.digest:
             return MarkMismatch.of(mark.name)
         return msgspec.structs.replace(answer, now=now, repeated=True)
-    if refusal := _refusal(line, request, now):
+    if refusal := _refusal(stored, request, now):
         return refusal
-    line.known = True
-    moved = [_add(line, job, request.if_exists, now) for job in request.jobs]
+    stored.known = True
+    moved = [_add(stored, job, request.if_exists, now) for job in request.jobs]
     pushed = Pushed(moved, now)
     if added := sum([one.event is not Event.KEPT for one in moved]):
-        line.count("accepted", now, added)
+        stored.count("accepted", now, added)
     if mark:
-        line.marks[mark.name] = (mark.digest, now + mark.life_ms, pushed)
+        stored.marks[mark.name] = (mark.digest, now + mark.life_ms, pushed)
     return pushed
 
 
-def _refusal(line: MemoryQueue, request: Push, now: int) -> DuetimeError | None:
+def _refusal(stored: MemoryQueue, request: Push, now: int) -> DuetimeError | None:
     """Why the whole request is refused, if it is; nothing has been changed then."""
-    rules, seen, held = line.rules, set[str](), len(line.jobs)
+    rules, seen, held = stored.rules, set[str](), len(stored.jobs)
     for job in request.jobs:
         if rules.max_body and len(job.body) > rules.max_body:
             return BodyTooLarge.of(job.id, len(job.body), rules.max_body)
         if job.ttl_ms and _due(job, now) > now + job.ttl_ms:
             return ExpiresBeforeDue.of(job.id)
-        old = line.jobs.get(job.id)
+        old = stored.jobs.get(job.id)
         there = job.id in seen or (old is not None and not old.expired(now))
         if there and request.if_exists is IfExists.ERROR:
             return JobExists.of(job.id)
@@ -303,19 +292,19 @@ def _due(job: NewJob, now: int) -> int:
     return now + job.delay_ms if job.due_at is None else job.due_at
 
 
-def _add(line: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved:
-    old = line.jobs.get(new.id)
+def _add(stored: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved:
+    old = stored.jobs.get(new.id)
     expired = old is not None and old.expired(now)
     if old and not expired and if_exists is not IfExists.REPLACE:
         due_at = old.due_at if old.place == WAITING else 0
         return Moved(Event.KEPT, old.id, old.born, old.attempt, due_at, reason=old.place)
     was = old.born if old else 0
     if old:
-        line.end(old)
+        stored.end(old)
     if expired:
-        line.expired += 1
-        line.count("expired", now)
-    born = new.born or line.next_born(now, above=was)
+        stored.expired += 1
+        stored.count("expired", now)
+    born = new.born or stored.next_born(now, above=was)
     job = StoredJob(
         id=new.id,
         body=new.body,
@@ -327,28 +316,28 @@ def _add(line: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved
         attributes=new.attributes,
         attempt=new.attempt,
     )
-    line.used_at = max(line.used_at, born)
-    line.wait(job, _due(new, now))
+    stored.used_at = max(stored.used_at, born)
+    stored.wait(job, _due(new, now))
     event = Event.REPLACED if old and not expired else Event.ACCEPTED
     return Moved(event, job.id, born, job.attempt, job.due_at, reason="expired" if expired else "", was=was)
 
 
-def cancel(line: MemoryQueue, job_id: str, now: int, *, finished: bool) -> Moved | None:
-    job = line.jobs.get(job_id)
+def cancel(stored: MemoryQueue, job_id: str, now: int, *, finished: bool) -> Moved | None:
+    job = stored.jobs.get(job_id)
     if job is None or job.expired(now):
         return None
-    line.end(job)
+    stored.end(job)
     if job.place == DEAD:
         return Moved(Event.DELETED, job.id, job.born, job.attempt)
     event = Event.ACKED if finished else Event.CANCELLED
-    line.count(event, now)
+    stored.count(event, now)
     if finished:
         return Moved(event, job.id, job.born, job.attempt, reason=UNFENCED)
     return Moved(event, job.id, job.born, job.attempt, reason="running" if job.place == LEASED else "")
 
 
-def reschedule(line: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved | DuetimeError | None:
-    job = line.jobs.get(job_id)
+def reschedule(stored: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved | DuetimeError | None:
+    job = stored.jobs.get(job_id)
     if job is None or job.expired(now):
         return None
     if job.place == LEASED:
@@ -357,62 +346,60 @@ def reschedule(line: MemoryQueue, job_id: str, now: int, due_at: int) -> Moved |
         return JobDead.of(job_id)
     if job.expires_at and due_at > job.expires_at:
         return ExpiresBeforeDue.of(job_id)
-    line.take(job)
-    line.wait(job, due_at)
+    stored.take(job)
+    stored.wait(job, due_at)
     return Moved(Event.RESCHEDULED, job.id, job.born, job.attempt, due_at)
 
 
-def reap(line: MemoryQueue, now: int, limit: int) -> Iterator[Moved]:
-    lapsed = [line.jobs[job_id] for until, job_id in line.leases[:limit] if until <= now]
+def reap(stored: MemoryQueue, now: int, limit: int) -> Iterator[Moved]:
+    lapsed = [stored.jobs[job_id] for until, job_id in stored.leases[:limit] if until <= now]
     for job in lapsed:
-        line.take(job)
-        yield line.back_to_waiting(job, now, now, Event.LEASE_EXPIRED)
-    for job in [line.jobs[job_id] for _, job_id in line.ttl[: limit - len(lapsed)] if line.jobs[job_id].expired(now)]:
-        line.take(job)
-        yield line.expire(job, now)
+        stored.take(job)
+        yield stored.back_to_waiting(job, now, now, Event.LEASE_EXPIRED)
+    for job in [
+        stored.jobs[job_id] for _, job_id in stored.ttl[: limit - len(lapsed)] if stored.jobs[job_id].expired(now)
+    ]:
+        stored.take(job)
+        yield stored.expire(job, now)
 
 
-def counts(line: MemoryQueue, now: int) -> Counts:
-    due = sum(bisect_left(index, (now + 1, "")) for index in line.waiting.values())
-    waiting = sum(len(index) for index in line.waiting.values())
-    gone = line.pending_expired(now)
+def counts(stored: MemoryQueue, now: int) -> Counts:
+    due = sum(bisect_left(index, (now + 1, "")) for index in stored.waiting.values())
+    waiting = sum(len(index) for index in stored.waiting.values())
+    gone = bisect_left(stored.ttl, (now, ""))  # expired, and not ended yet
     return Counts(
         delayed=waiting - due,
         ready=due - gone,
-        leased=len(line.leases),
-        dead=len(line.dead) + (gone if line.rules.expired_to_dead else 0),
-        expired=line.expired + gone,
+        leased=len(stored.leases),
+        dead=len(stored.dead) + (gone if stored.rules.expired_to_dead else 0),
+        expired=stored.expired + gone,
         now=now,
     )
 
 
-def totals(line: MemoryQueue, now: int) -> QueueTotals:
+def totals(stored: MemoryQueue, now: int) -> QueueTotals:
     first = now // DAY_MS - TOTAL_DAYS + 1
-    for day in [day for day in line.totals if 0 < day < first]:
-        line.totals.setdefault(0, Counter()).update(line.totals.pop(day))
-    running = sum(line.totals.values(), Counter[str]())
-    days = {utc_date(day): Totals(**counted) for day, counted in sorted(line.totals.items()) if day}
+    for day in [day for day in stored.totals if 0 < day < first]:
+        stored.totals.setdefault(0, Counter()).update(stored.totals.pop(day))
+    running = sum(stored.totals.values(), Counter[str]())
+    days = {utc_date(day): Totals(**counted) for day, counted in sorted(stored.totals.items()) if day}
     return QueueTotals(Totals(**running), days)
 
 
-def places(line: MemoryQueue, state: State, now: int, *, expired: bool = False) -> Iterable[tuple[int, int, str]]:
+def places(stored: MemoryQueue, state: State, now: int, *, expired: bool = False) -> Iterable[tuple[int, int, str]]:
     """Sort keys (priority where it matters, instant, id) of the jobs in a state. `expired` includes expired jobs."""
     match state:
         case State.LEASED:
-            return [(0, *entry) for entry in line.leases]
+            return [(0, *entry) for entry in stored.leases]
         case State.DEAD:
-            return [(0, *entry) for entry in line.dead]
+            return [(0, *entry) for entry in stored.dead]
         case State.DELAYED:
-            return [(0, *entry) for index in line.waiting.values() for entry in index if entry[0] > now]
+            return [(0, *entry) for index in stored.waiting.values() for entry in index if entry[0] > now]
         case State.READY:
-            ready = [(int(job.priority), *key) for key, job in _waiting_jobs(line) if key[0] <= now]
-            return [key for key in ready if expired or not line.jobs[key[2]].expired(now)]
-
-
-def _waiting_jobs(line: MemoryQueue) -> Iterator[tuple[tuple[int, str], StoredJob]]:
-    for index in line.waiting.values():
-        for key in index:
-            yield key, line.jobs[key[1]]
+            ready = [
+                (int(priority), *key) for priority, index in stored.waiting.items() for key in index if key[0] <= now
+            ]
+            return [key for key in ready if expired or not stored.jobs[key[2]].expired(now)]
 
 
 def parse_cursor(cursor: str) -> tuple[int, int, str]:
@@ -453,21 +440,23 @@ def set_fields(change: RulesChange) -> dict[str, int | bool]:
     return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
-def check(queue: Queue, line: MemoryQueue) -> Iterator[str]:
-    indexes = [(WAITING, index) for index in line.waiting.values()] + [(LEASED, line.leases), (DEAD, line.dead)]
+def check(queue: Queue, stored: MemoryQueue) -> Iterator[str]:
+    indexes = [(WAITING, index) for index in stored.waiting.values()] + [(LEASED, stored.leases), (DEAD, stored.dead)]
     placed = [(job_id, place, at) for place, index in indexes for at, job_id in index]
-    if sorted(job_id for job_id, _, _ in placed) != sorted(line.jobs):
+    if sorted(job_id for job_id, _, _ in placed) != sorted(stored.jobs):
         yield f"{queue}: the indexes and the jobs do not name the same ids"
     for job_id, place, at in placed:
-        job = line.jobs.get(job_id)
+        job = stored.jobs.get(job_id)
         if job is None or (job.place, job.sort_at) != (place, at):
             yield f"{queue}: {job_id!r} stands under {place} at {at}, but is {job}"
-    for _, index in [*indexes, ("ttl", line.ttl)]:
+    for _, index in [*indexes, ("ttl", stored.ttl)]:
         if index != sorted(index):
             yield f"{queue}: an index is out of order"
-    lasting = sorted((job.expires_at, job.id) for job in line.jobs.values() if job.place == WAITING and job.expires_at)
-    if lasting != line.ttl:
+    lasting = sorted(
+        (job.expires_at, job.id) for job in stored.jobs.values() if job.place == WAITING and job.expires_at
+    )
+    if lasting != stored.ttl:
         yield f"{queue}: the ttl index does not match the waiting jobs"
-    running = Totals(**sum(line.totals.values(), Counter[str]()))
-    for problem in broken_totals(running, jobs=len(line.jobs), leased=len(line.leases), dead=len(line.dead)):
+    running = Totals(**sum(stored.totals.values(), Counter[str]()))
+    for problem in broken_totals(running, jobs=len(stored.jobs), leased=len(stored.leases), dead=len(stored.dead)):
         yield f"{queue}: {problem}"

@@ -41,7 +41,7 @@ from duetime.stores.base import (
     StoreInfo,
     Wake,
 )
-from duetime.stores.memory import queue as lines
+from duetime.stores.memory import queue as moves
 from duetime.stores.memory.queue import DEAD, LEASED, MemoryQueue, StoredJob
 from duetime.stores.memory.registry import MemoryRegistry
 
@@ -53,29 +53,29 @@ class MemoryStore:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._lines: dict[Queue, MemoryQueue] = {}
+        self._queues: dict[Queue, MemoryQueue] = {}
         self._epoch = secrets.token_hex(8)
         self._listeners: set[asyncio.Queue[Wake]] = set()
         self.registry = MemoryRegistry(self._clock)
 
-    def _line(self, queue: Queue) -> MemoryQueue:
-        line = self._lines.get(queue)
-        if line is None:
-            line = self._lines[queue] = MemoryQueue()
-        line.note_use(self._clock.now_ms())
-        return line
+    def _stored(self, queue: Queue) -> MemoryQueue:
+        stored = self._queues.get(queue)
+        if stored is None:
+            stored = self._queues[queue] = MemoryQueue()
+        stored.note_use(self._clock.now_ms())
+        return stored
 
     def _leased(self, lease: Lease) -> tuple[MemoryQueue, StoredJob]:
         """The queue and the job of a lease that is held. Raises LeaseLost."""
-        line = self._line(lease.queue)
-        job = line.jobs.get(lease.id)
+        stored = self._stored(lease.queue)
+        job = stored.jobs.get(lease.id)
         if job is None or job.place != LEASED or (job.born, job.attempt) != (lease.born, lease.attempt):
-            raise lines.lease_lost(lease)
-        return line, job
+            raise LeaseLost.of(lease.id, lease.attempt)
+        return stored, job
 
-    def _announce(self, queue: Queue, line: MemoryQueue, before: int | None) -> None:
-        earliest = line.earliest()
-        if earliest is None or line.rules.paused or (before is not None and before <= earliest):
+    def _announce(self, queue: Queue, stored: MemoryQueue, before: int | None) -> None:
+        earliest = stored.earliest()
+        if earliest is None or stored.rules.paused or (before is not None and before <= earliest):
             return
         for listener in self._listeners:
             if listener.full():
@@ -88,92 +88,94 @@ class MemoryStore:
     # --- the hot path
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
-        line, now = self._line(queue), self._clock.now_ms()
-        before = line.earliest()
-        answers = [lines.push(line, request, now) for request in requests]
-        self._announce(queue, line, before)
+        stored, now = self._stored(queue), self._clock.now_ms()
+        before = stored.earliest()
+        answers = [moves.push(stored, request, now) for request in requests]
+        self._announce(queue, stored, before)
         return answers
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        line, now = self._line(queue), self._clock.now_ms()
-        if line.rules.paused:
+        stored, now = self._stored(queue), self._clock.now_ms()
+        if stored.rules.paused:
             return Reserved([[] for _ in asks], None, now, paused=True)
-        picker = lines.MemoryPicker(queue, line, now)
+        picker = moves.MemoryPicker(queue, stored, now)
         deliveries = [picker.serve(ask) for ask in asks]
-        return Reserved(deliveries, line.earliest(), now, picker.expired)
+        return Reserved(deliveries, stored.earliest(), now, picker.expired)
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
         return [self._ack(lease) for lease in leases]
 
     def _ack(self, lease: Lease) -> Moved | LeaseLost | None:
-        if lease.id not in self._line(lease.queue).jobs:
+        if lease.id not in self._stored(lease.queue).jobs:
             return None
         try:
-            line, job = self._leased(lease)
+            stored, job = self._leased(lease)
         except LeaseLost as lost:
             now = self._clock.now_ms()
-            return None if self._line(lease.queue).jobs[lease.id].expired(now) else lost
-        line.end(job)
-        line.count("acked", self._clock.now_ms())
+            return None if self._stored(lease.queue).jobs[lease.id].expired(now) else lost
+        stored.end(job)
+        stored.count("acked", self._clock.now_ms())
         return Moved(Event.ACKED, job.id, job.born, job.attempt)
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
-        line, job = self._leased(lease)
-        now, before = self._clock.now_ms(), line.earliest()
+        stored, job = self._leased(lease)
+        now, before = self._clock.now_ms(), stored.earliest()
         job.error = error or job.error
-        line.take(job)
-        moved = line.back_to_waiting(job, now, now + delay_ms, Event.RELEASED)
-        self._announce(lease.queue, line, before)
+        stored.take(job)
+        moved = stored.back_to_waiting(job, now, now + delay_ms, Event.RELEASED)
+        self._announce(lease.queue, stored, before)
         return moved
 
     async def give_back(self, lease: Lease) -> Moved:
-        line, job = self._leased(lease)
-        now, before = self._clock.now_ms(), line.earliest()
-        line.take(job)
+        stored, job = self._leased(lease)
+        now, before = self._clock.now_ms(), stored.earliest()
+        stored.take(job)
         job.used -= 1
-        moved = line.back_to_waiting(job, now, job.due_at, Event.GIVEN_BACK)
-        self._announce(lease.queue, line, before)
+        moved = stored.back_to_waiting(job, now, job.due_at, Event.GIVEN_BACK)
+        self._announce(lease.queue, stored, before)
         return moved
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
-        line, job = self._leased(lease)
+        stored, job = self._leased(lease)
         job.error = error or job.error
-        line.take(job)
-        return line.die(job, self._clock.now_ms(), Reason.KILLED)
+        stored.take(job)
+        return stored.die(job, self._clock.now_ms(), Reason.KILLED)
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
-        line, job = self._leased(lease)
-        line.take(job)
-        line.put(job, LEASED, self._clock.now_ms() + ttr_ms)
+        stored, job = self._leased(lease)
+        stored.take(job)
+        stored.put(job, LEASED, self._clock.now_ms() + ttr_ms)
         return job.sort_at
 
     async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
-        line, now = self._line(queue), self._clock.now_ms()
-        return [lines.cancel(line, job_id, now, finished=finished) for job_id in ids]
+        stored, now = self._stored(queue), self._clock.now_ms()
+        return [moves.cancel(stored, job_id, now, finished=finished) for job_id in ids]
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
     ) -> Sequence[Moved | DuetimeError | None]:
-        line, now = self._line(queue), self._clock.now_ms()
-        before = line.earliest()
-        answers = [lines.reschedule(line, job_id, now, now + delay_ms if due_at is None else due_at) for job_id in ids]
-        self._announce(queue, line, before)
+        stored, now = self._stored(queue), self._clock.now_ms()
+        before = stored.earliest()
+        answers = [
+            moves.reschedule(stored, job_id, now, now + delay_ms if due_at is None else due_at) for job_id in ids
+        ]
+        self._announce(queue, stored, before)
         return answers
 
     async def reap(self, limit: int = 500) -> Reaped:
         now, left = self._clock.now_ms(), limit
         moved: dict[Queue, Sequence[Moved]] = {}
-        for queue in sorted(self._lines):
-            line = self._line(queue)
-            before = line.earliest()
-            if happened := list(lines.reap(line, now, left)):
+        for queue in sorted(self._queues):
+            stored = self._stored(queue)
+            before = stored.earliest()
+            if happened := list(moves.reap(stored, now, left)):
                 moved[queue] = happened
                 left -= len(happened)
-                self._announce(queue, line, before)
-            if line.known and line.is_idle(now):
-                line.known, line.expired = False, 0
-        ends = [line.leases[0][0] for line in self._lines.values() if line.leases]
-        expiries = [line.ttl[0][0] + 1 for line in self._lines.values() if line.ttl]
+                self._announce(queue, stored, before)
+            if stored.known and stored.is_idle(now):
+                stored.known, stored.expired = False, 0
+        ends = [stored.leases[0][0] for stored in self._queues.values() if stored.leases]
+        expiries = [stored.ttl[0][0] + 1 for stored in self._queues.values() if stored.ttl]
         return Reaped(moved, min(ends + expiries, default=None), now)
 
     async def wakeups(self) -> AsyncIterator[Wake]:
@@ -189,15 +191,15 @@ class MemoryStore:
     # --- looking and administering
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        lines = [self._line(queue) for queue in queues]
-        return [None if line.rules.paused else line.earliest() for line in lines]
+        found = [self._stored(queue) for queue in queues]
+        return [None if stored.rules.paused else stored.earliest() for stored in found]
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:
-        line, now = self._line(queue), self._clock.now_ms()
+        stored, now = self._stored(queue), self._clock.now_ms()
         jobs, room = list[Job | None](), STEP_BYTES
         for job_id in ids[:STEP_JOBS]:
-            found = line.jobs.get(job_id)
-            job = None if found is None or found.expired(now) else lines.view(queue, found, now)
+            found = stored.jobs.get(job_id)
+            job = None if found is None or found.expired(now) else moves.view(queue, found, now)
             room -= payload_bytes(job) if job else 0
             if jobs and room < 0:
                 break
@@ -205,29 +207,29 @@ class MemoryStore:
         return jobs
 
     async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
-        line, now = self._line(queue), self._clock.now_ms()
-        places = sorted(lines.places(line, state, now))
-        start = bisect_right(places, lines.parse_cursor(cursor)) if cursor else 0
+        stored, now = self._stored(queue), self._clock.now_ms()
+        places = sorted(moves.places(stored, state, now))
+        start = bisect_right(places, moves.parse_cursor(cursor)) if cursor else 0
         shown = places[start : start + limit]
         more = start + limit < len(places)
-        jobs = [lines.view(queue, line.jobs[job_id], now) for _, _, job_id in shown]
+        jobs = [moves.view(queue, stored.jobs[job_id], now) for _, _, job_id in shown]
         return Page(jobs, "{}:{}:{}".format(*shown[-1]) if more else None)
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         now = self._clock.now_ms()
-        return [lines.counts(self._line(queue), now) for queue in queues]
+        return [moves.counts(self._stored(queue), now) for queue in queues]
 
     async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
         now = self._clock.now_ms()
-        return [lines.totals(self._line(queue), now) for queue in queues]
+        return [moves.totals(self._stored(queue), now) for queue in queues]
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
-        known = (queue for queue, line in self._lines.items() if line.known)
+        known = (queue for queue, stored in self._queues.items() if stored.known)
         return sorted(queue for queue in known if namespace in (None, queue.namespace))
 
     async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
-        line = self._line(queue)
-        below = [sum(bisect_left(index, (edge, "")) for index in line.waiting.values()) for edge in edges]
+        stored = self._stored(queue)
+        below = [sum(bisect_left(index, (edge, "")) for index in stored.waiting.values()) for edge in edges]
         return [high - low for low, high in pairwise(below)]
 
     async def respawn(
@@ -239,57 +241,59 @@ class MemoryStore:
         ttl_ms: int = 0,
         tries: int | None = None,
     ) -> Sequence[Moved]:
-        line, now = self._line(queue), self._clock.now_ms()
-        before = line.earliest()
-        chosen = [job_id for _, job_id in line.dead[:limit]] if ids is None else ids
+        stored, now = self._stored(queue), self._clock.now_ms()
+        before = stored.earliest()
+        chosen = [job_id for _, job_id in stored.dead[:limit]] if ids is None else ids
         moved: list[Moved] = []
         for job_id in chosen[:STEP_JOBS]:
-            job = line.jobs.get(job_id)
+            job = stored.jobs.get(job_id)
             if job is None or job.place != DEAD:
                 continue
-            line.take(job)
+            stored.take(job)
             job.used, job.reason, job.error = 0, "", ""
             job.tries = job.tries if tries is None else tries
             job.expires_at = now + ttl_ms if ttl_ms else 0
-            line.wait(job, now)
-            line.count("respawned", now)
+            stored.wait(job, now)
+            stored.count("respawned", now)
             moved.append(Moved(Event.RESPAWNED, job.id, job.born, job.attempt, now))
-        self._announce(queue, line, before)
+        self._announce(queue, stored, before)
         return moved
 
     async def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Purged:
-        line, now = self._line(queue), self._clock.now_ms()
+        stored, now = self._stored(queue), self._clock.now_ms()
         if limit is None and set(states) == set(State):
-            floor = max([line.floor, now, *(job.born for job in line.jobs.values())])
-            rules = line.rules
-            purged = MemoryQueue(marks=line.marks, rules=rules, floor=floor, known=rules != QueueRules())
+            floor = max([stored.floor, now, *(job.born for job in stored.jobs.values())])
+            rules = stored.rules
+            purged = MemoryQueue(marks=stored.marks, rules=rules, floor=floor, known=rules != QueueRules())
             if rules.kept:
-                purged.totals = line.totals
-            self._lines[queue] = purged
-            return Purged(len(line.jobs), now)
-        matching = [job_id for state in states for _, _, job_id in sorted(lines.places(line, state, now, expired=True))]
+                purged.totals = stored.totals
+            self._queues[queue] = purged
+            return Purged(len(stored.jobs), now)
+        matching = [
+            job_id for state in states for _, _, job_id in sorted(moves.places(stored, state, now, expired=True))
+        ]
         doomed = matching[: min(STEP_JOBS, STEP_JOBS if limit is None else limit)]
         for job_id in doomed:
-            line.end(line.jobs[job_id])
-        line.floor = max(line.floor, now)
+            stored.end(stored.jobs[job_id])
+        stored.floor = max(stored.floor, now)
         wanted = len(matching) if limit is None else min(limit, len(matching))
         return Purged(len(doomed), now, more=len(doomed) < wanted)
 
     async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
-        line = self._line(queue)
+        stored = self._stored(queue)
         if change is not None:
-            resumed = line.rules.paused and change.paused is False
-            line.rules = msgspec.structs.replace(line.rules, **lines.set_fields(change))
-            line.known = True
+            resumed = stored.rules.paused and change.paused is False
+            stored.rules = msgspec.structs.replace(stored.rules, **moves.set_fields(change))
+            stored.known = True
             if resumed:
-                self._announce(queue, line, None)
-        return line.rules
+                self._announce(queue, stored, None)
+        return stored.rules
 
     async def ping(self) -> StoreInfo:
         return StoreInfo("memory", "1", self._epoch, self._clock.now_ms())
 
     async def check(self) -> Sequence[str]:
-        return [problem for queue, line in self._lines.items() for problem in lines.check(queue, line)]
+        return [problem for queue, stored in self._queues.items() for problem in moves.check(queue, stored)]
 
     async def close(self) -> None:
         self._listeners.clear()
