@@ -345,6 +345,11 @@ class InvalidSettings(DuetimeError):
 
     code = "invalid_settings"
 
+    @classmethod
+    def lacks(cls, what: str, extra: str, missing: ModuleNotFoundError) -> Self:
+        """An optional package is not installed."""
+        return cls(f"{what} needs the extra duetime[{extra}] ({missing.name} is missing)")
+
 
 class ClientClosed(DuetimeError):
     """The client is closed."""

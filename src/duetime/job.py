@@ -7,13 +7,16 @@ Units are in the names: `*_at` is epoch milliseconds, `*_ms` a duration. Zero me
 `lease_until` and `dead_at`, and "unlimited" for `tries`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from enum import IntEnum, StrEnum
+from typing import TypeVar
 
 from msgspec import Struct, field
 
 from duetime.names import Queue
+
+T = TypeVar("T")
 
 MAX_BODY = 1_048_576
 MAX_ERROR = 4096
@@ -253,6 +256,18 @@ def payload_bytes(job: NewJob | Delivery | Job) -> int:
     if not job.attributes:
         return len(job.body)
     return len(job.body) + sum([len(name.encode()) + len(value.encode()) for name, value in job.attributes.items()])
+
+
+def batches(items: Sequence[T], size: int = STEP_JOBS) -> Iterator[Sequence[T]]:
+    """The items in lists of at most `size`, so that each fits into one call."""
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def sum_counts(parts: Sequence[Counts]) -> Counts:
+    """The counts of several queues, or of parts of one; `now` is the latest of them."""
+    names = ("delayed", "ready", "leased", "dead", "expired", "damaged")
+    sums = {name: sum(getattr(one, name) for one in parts) for name in names}
+    return Counts(**sums, now=max((one.now for one in parts), default=0))
 
 
 def utc_date(day: int) -> date:

@@ -325,6 +325,6 @@ def test_a_node_that_died_between_its_end_and_its_lock_is_not_closed_twice(writt
 
 
 def test_a_node_without_any_entry_is_closed_with_its_first(journal: Path) -> None:
-    NodeFiles.create(journal, "here-1", durable=True).desert()
+    NodeFiles.create(journal, "here-1", durable=True).leave_to_successor()
     assert close_dead_nodes(journal) == ["here-1"]
     assert ids(journal) == ["closed"]

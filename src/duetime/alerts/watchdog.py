@@ -8,7 +8,7 @@ process has one; `alerts/problems.py` makes sure that only one of them sends ale
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -17,13 +17,13 @@ from duetime.alerts.problems import AlertReport, Alerts, Problem
 from duetime.clock import Clock, SystemClock
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError
-from duetime.job import STEP_JOBS
+from duetime.job import batches
 from duetime.names import Queue
 from duetime.stores.base import Store, StoreInfo
 
 log = logging.getLogger("duetime.watchdog")
 
-EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 PING_S = 2.0
 STRIKES = 3
 """Failed checks in a row before a pool counts as down."""
@@ -115,7 +115,7 @@ class Watchdog:
             except Exception:
                 # A bug in a check must not end the watchdog.
                 log.exception("watchdog_broke")
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(CHECK_EVERY_S)
 
     async def run_once(self) -> None:
         """One round over all pools."""
@@ -152,7 +152,7 @@ class Watchdog:
         self._strikes[name] = 0
         if slow:
             try:
-                async with asyncio.timeout(SLOW_EVERY * EVERY_S):
+                async with asyncio.timeout(SLOW_EVERY * CHECK_EVERY_S):
                     self._slow[name] = await self._look(name, store, info)
             except (DuetimeError, TimeoutError) as error:
                 log.info("watchdog_look_failed", extra={"pool": name, "error": str(error)})
@@ -172,7 +172,7 @@ class Watchdog:
         problems = dict(self._memory(name, info))
         unsure: set[str] = set()
         queues = await store.queues()
-        for chunk in _chunks(queues):
+        for chunk in batches(queues):
             for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
                 if self._targets.dead_growth:
                     problems.update(self._growth(name, queue, counts.dead, unsure))
@@ -254,7 +254,3 @@ def _part_down(name: str, why: str) -> Problem:
         f"{why}. Pushes of its share are refused and its jobs wait; nothing that was accepted is lost. "
         "The pool's other stores work on.",
     )
-
-
-def _chunks(queues: Sequence[Queue]) -> Iterator[Sequence[Queue]]:
-    return (queues[at : at + STEP_JOBS] for at in range(0, len(queues), STEP_JOBS))

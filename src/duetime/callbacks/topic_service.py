@@ -17,7 +17,7 @@ from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
 from duetime.engine.engine import Engine
 from duetime.errors import DuetimeError
-from duetime.job import STEP_JOBS, Moved, QueueTotals, Totals
+from duetime.job import Moved, QueueTotals, Totals, batches
 from duetime.names import DEFAULT_POOL, Queue
 from duetime.stores.base import RulesChange
 from duetime.stores.registry import Registry
@@ -149,8 +149,8 @@ class TopicService:
 
     async def _totals(self, pool: str, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
         found: list[QueueTotals] = []
-        for at in range(0, len(queues), STEP_JOBS):
-            found += await self._engine(pool).store.totals(queues[at : at + STEP_JOBS])
+        for some in batches(queues):
+            found += await self._engine(pool).store.totals(some)
         return found
 
 

@@ -4,7 +4,6 @@ The settings are a record in the registry of a store, which every server on it f
 commands want the URL of the store that has the registry, not a server's.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -16,12 +15,10 @@ from duetime.alerts.problems import FIRING, KEY, SETTINGS, AlertSettings, Firing
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, moment, note, safe
-from duetime.client.transport import is_http
 from duetime.clock import SystemClock
-from duetime.errors import DuetimeError, InvalidRequest, NotFound
+from duetime.errors import DuetimeError, NotFound
 from duetime.names import check_channel, is_mail
 from duetime.settings import MASK, mask
-from duetime.stores.open import open_store
 from duetime.stores.registry import Registry
 
 T = TypeVar("T")
@@ -189,15 +186,5 @@ def _change(target: Target, change: Callable[[AlertSettings], AlertSettings]) ->
 
 
 def _run(target: Target, work: Callable[[Registry], Awaitable[T]]) -> T:
-    async def run() -> T:
-        store = await open_store(target.address)
-        try:
-            return await work(store.registry)
-        finally:
-            await store.close()
-
-    if is_http(target.address):
-        raise InvalidRequest(
-            "alerts are kept in the registry: name its store with --url, such as --url redis://localhost"
-        )
-    return asyncio.run(run())
+    refusal = "alerts are kept in the registry: name its store with --url, such as --url redis://localhost"
+    return target.with_store(lambda store: work(store.registry), refusal)

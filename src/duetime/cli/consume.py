@@ -29,7 +29,7 @@ from duetime.cli.output import (
 from duetime.client import Client, calls
 from duetime.clock import SystemClock
 from duetime.errors import DuetimeError, NotFound
-from duetime.job import DEFAULT_TTR_MS, Delivery, Event, Lease, Moved
+from duetime.job import DEFAULT_TTR_MS, Delivery, Event, Lease, Moved, batches
 from duetime.names import Queue
 
 LeasesArgument = Annotated[
@@ -124,8 +124,8 @@ def _ack_all(client: Client, leases: Sequence[Lease]) -> list[tuple[Lease, calls
     return [
         (lease, result)
         for queue, held in by_queue.items()
-        for at in range(0, len(held), 500)
-        for lease, result in zip(held[at : at + 500], client.send(calls.ack(queue, held[at : at + 500])), strict=True)
+        for some in batches(held)
+        for lease, result in zip(some, client.send(calls.ack(queue, some)), strict=True)
     ]
 
 

@@ -15,7 +15,7 @@ from duetime.cli.queues import tell_removed
 from duetime.client.client import QueueClient
 from duetime.clock import duration_ms
 from duetime.errors import Conflict, InvalidRequest, JobNotFound
-from duetime.job import STEP_JOBS, Job, Moved, State
+from duetime.job import STEP_JOBS, Job, Moved, State, batches
 from duetime.names import check_id
 
 SomeIdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead jobs.")]
@@ -87,8 +87,8 @@ def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> No
 def _respawn(queue: QueueClient, ids: list[str] | None, options: RespawnOptions) -> Iterator[list[Moved]]:
     """Respawns in steps, so that the progress of a million dead letters shows."""
     if ids is not None:
-        for at in range(0, len(ids), STEP_JOBS):
-            yield queue.dead.respawn(ids[at : at + STEP_JOBS], ttl=options.ttl, tries=options.tries)
+        for some in batches(ids):
+            yield queue.dead.respawn(some, ttl=options.ttl, tries=options.tries)
         return
     # The number is fixed at the start: jobs that die again meanwhile are not brought back a second time.
     left = options.limit or queue.counts().dead

@@ -26,7 +26,7 @@ from duetime.client import Client, calls
 from duetime.client.client import QueueClient
 from duetime.clock import SystemClock, rfc3339
 from duetime.errors import DuetimeError, JobNotFound
-from duetime.job import STEP_JOBS, Job, State
+from duetime.job import Job, State, batches
 from duetime.names import Queue, check_id
 
 PAGE = 100
@@ -69,8 +69,7 @@ def _for_each(
     checked = [check_id(job_id) for job_id in ids]
     failures: list[DuetimeError] = []
     with target.connect() as client:
-        for at in range(0, len(checked), STEP_JOBS):
-            chunk = checked[at : at + STEP_JOBS]
+        for chunk in batches(checked):
             for job_id, result in zip(chunk, call(client, chunk), strict=True):
                 if result is None or isinstance(result, DuetimeError):
                     error = result or JobNotFound.of(job_id, queue)

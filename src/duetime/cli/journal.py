@@ -1,6 +1,5 @@
 """`journal`: the nodes of a journal, and the end of a pool's."""
 
-import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +9,12 @@ from duetime.cli.config import ConfigOption
 from duetime.cli.history import JournalOption, journal_folder
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, relative
-from duetime.client.transport import is_http
 from duetime.clock import SystemClock, rfc3339
-from duetime.errors import InvalidRequest, NotFound
+from duetime.errors import NotFound
 from duetime.journal import pool_journal
 from duetime.journal.segments import is_alive, nodes, segments
 from duetime.settings import mask
-from duetime.stores.open import open_store
+from duetime.stores.base import Store
 
 
 @takes_options
@@ -66,21 +64,15 @@ def end(
     Stop them first: who journals goes on and takes the pool back when it starts again. Jobs that come in meanwhile are
     on no record, so audit and reconcile cannot cover them.
     """
-    if is_http(target.address):
-        raise InvalidRequest("give the store's own URL with --url: sqlite:///..., redis://...")
     answer = Answer(as_json=target.json)
     answer.confirm(f"End the journal of {mask(target.address)}?", yes=yes)
-    began = asyncio.run(_end(target.address))
+    began = target.with_store(_end, "give the store's own URL with --url: sqlite:///..., redis://...")
     answer.tell({"since": began}, f"The journal that began {rfc3339(began)} has ended.")
 
 
-async def _end(url: str) -> int:
-    store = await open_store(url)
-    try:
-        found = await pool_journal.known(store)
-        if found is None:
-            raise NotFound("this store keeps no journal")
-        await pool_journal.end(store)
-        return found.since
-    finally:
-        await store.close()
+async def _end(store: Store) -> int:
+    found = await pool_journal.known(store)
+    if found is None:
+        raise NotFound("this store keeps no journal")
+    await pool_journal.end(store)
+    return found.since

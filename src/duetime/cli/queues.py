@@ -12,7 +12,7 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, queue_document
 from duetime.client.calls import QueueStatus
 from duetime.errors import InvalidRequest
-from duetime.job import Counts, State
+from duetime.job import Counts, State, sum_counts
 from duetime.names import Queue
 from duetime.stores.base import QueueRules
 
@@ -74,13 +74,6 @@ def counts(
         for name, cells in {"queue": ["total"], **_count_columns([total])}.items():
             columns[name] += cells
     Answer(as_json=target.json).table(documents, columns)
-
-
-def sum_counts(counts: Sequence[Counts]) -> Counts:
-    """`now` is the latest of them."""
-    names = ("delayed", "ready", "leased", "dead", "expired", "damaged")
-    sums = {name: sum(getattr(one, name) for one in counts) for name in names}
-    return Counts(**sums, now=max((one.now for one in counts), default=0))
 
 
 @takes_options

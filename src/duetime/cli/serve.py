@@ -60,7 +60,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
         from duetime.server.supervision.program import Program  # noqa: PLC0415 - the extra [server] is optional
         from duetime.server.supervision.server import run_server  # noqa: PLC0415
     except ModuleNotFoundError as missing:
-        raise InvalidSettings(f"`duetime serve` needs the extra duetime[server] ({missing.name} is missing)") from None
+        raise InvalidSettings.lacks("`duetime serve`", "server", missing) from None
     set_up_logging(settings)
     if settings.store == DEFAULT_STORE:
         _make_folder(DEFAULT_STORE)

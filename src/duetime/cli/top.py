@@ -27,13 +27,13 @@ from rich.text import Text
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, span
-from duetime.cli.queues import describe_rules, status_document, sum_counts
+from duetime.cli.queues import describe_rules, status_document
 from duetime.client import Client
 from duetime.client.calls import QueueStatus
 from duetime.client.client import QueueClient
 from duetime.clock import duration_ms, rfc3339
 from duetime.errors import InvalidRequest, StoreUnavailable
-from duetime.job import Counts
+from duetime.job import DAY_MS, Counts, sum_counts
 from duetime.names import Queue
 from duetime.settings import mask
 
@@ -44,8 +44,7 @@ FRAME_LINES = 6
 """What stands on the screen besides the queues."""
 LATENESS_STEPS = 32
 
-_DAY_MS = 86_400_000
-_UNITS_MS = (1, 1_000, 60_000, 3_600_000, _DAY_MS, 1_000 * _DAY_MS)
+_UNITS_MS = (1, 1_000, 60_000, 3_600_000, DAY_MS, 1_000 * DAY_MS)
 _AGES_MS = sorted({unit * factor for unit in _UNITS_MS for factor in (1, 2, 5, 10, 30, 100, 300)})
 
 

@@ -80,4 +80,4 @@ def _tracing() -> ModuleType:
     try:
         return import_module("duetime.tracing.client")
     except ModuleNotFoundError as missing:
-        raise InvalidSettings(f"tracing=True needs the extra duetime[otel] ({missing.name} is missing)") from None
+        raise InvalidSettings.lacks("tracing=True", "otel", missing) from None

@@ -143,7 +143,7 @@ class Journal:
             return None
         future: Future[None] = self._loop.create_future()
 
-        def told(error: OSError | None) -> None:
+        def written(error: OSError | None) -> None:
             if future.done():
                 return
             if error is None:
@@ -153,7 +153,7 @@ class Journal:
                     StoreUnavailable(f"done, but the journal could not be written: {error}", unknown=True)
                 )
 
-        self.writer.append((), told)
+        self.writer.append((), written)
         return future
 
     async def flush(self) -> None:

@@ -106,7 +106,7 @@ class NodeFiles:
         self.seal()
         self._lock.release(ended=True)
 
-    def desert(self) -> None:
+    def leave_to_successor(self) -> None:
         """Let go of a folder that cannot be closed, so that a successor can close it."""
         self.detach()
         for segment in self._detached:

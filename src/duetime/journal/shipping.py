@@ -101,7 +101,7 @@ def _connect(url: str) -> tuple[Any, str]:
         core: Any = importlib.import_module("fsspec.core")
         system, root = core.url_to_fs(url)
     except ModuleNotFoundError as missing:
-        raise InvalidSettings(f"journal_ship_to needs the extra duetime[ship] ({missing.name} is missing)") from None
+        raise InvalidSettings.lacks("journal_ship_to", "ship", missing) from None
     except (ImportError, ValueError) as error:
         raise InvalidSettings(f"journal_ship_to: {error}") from None
     return system, str(root).rstrip("/")

@@ -158,12 +158,12 @@ class Writer:
         done = threading.Event()
         outcome: list[OSError | None] = []
 
-        def told(error: OSError | None) -> None:
+        def written(error: OSError | None) -> None:
             outcome.append(error)
             done.set()
 
         with self._lock:
-            self._ring(told)
+            self._ring(written)
         if not done.wait(timeout_s):
             raise OSError(f"the journal was not written within {timeout_s} s")
         if outcome[0]:
@@ -312,7 +312,7 @@ class Writer:
             files.close()
         except OSError as error:
             log.error("journal_not_closed", extra={"node": self.node, "error": str(error)})
-            files.desert()
+            files.leave_to_successor()
         with self._lock:
             waiters, self._waiters = self._waiters, []
         if waiters:

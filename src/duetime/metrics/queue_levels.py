@@ -11,16 +11,14 @@ from typing import NamedTuple, Protocol
 
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError
-from duetime.job import Counts
+from duetime.job import Counts, batches
 from duetime.metrics.meters import PER_QUEUE, Meters, Names, Snapshot
-from duetime.names import Queue
 from duetime.stores.base import Store
 
-EVERY_S = 5.0
+READ_EVERY_S = 5.0
 WITHIN_S = 3.0
 MAX_READ = 10_000
 """How many queues of a pool are read; the others of a larger pool are not shown."""
-STEP = 500
 
 Shown = tuple[str, str, str]
 
@@ -57,18 +55,18 @@ class StoreLevels:
         self.shown: set[Shown] = set()
         """The labels of the queues in the last reading."""
         self._reading = asyncio.Lock()
-        self._read_at = -EVERY_S
+        self._read_at = -READ_EVERY_S
 
     def follow(self, follower: LevelsFollower) -> None:
         self._followers.append(follower)
 
     def forget(self) -> None:
         """Let the next `read` ask the stores again."""
-        self._read_at = -EVERY_S
+        self._read_at = -READ_EVERY_S
 
     async def read(self) -> Snapshot:
         async with self._reading:
-            if time.monotonic() - self._read_at >= EVERY_S:
+            if time.monotonic() - self._read_at >= READ_EVERY_S:
                 found = await asyncio.gather(*(self._read_pool(name) for name in self._pools.names))
                 self._show(dict(zip(self._pools.names, found, strict=True)))
                 self._read_at = time.monotonic()
@@ -84,8 +82,7 @@ class StoreLevels:
     async def _read_store(self, pool: str, store: Store) -> list[QueueLevels]:
         queues = (await store.queues())[:MAX_READ]
         levels: list[QueueLevels] = []
-        for at in range(0, len(queues), STEP):
-            chunk: Sequence[Queue] = queues[at : at + STEP]
+        for chunk in batches(queues):
             counted, heads = await store.counts(chunk), await store.heads(chunk)
             for queue, counts, head in zip(chunk, counted, heads, strict=True):
                 oldest_s = max(counts.now - head, 0) / 1000 if head is not None and counts.ready else 0.0

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from duetime.engine.pools import Pools
 from duetime.errors import DuetimeError
-from duetime.job import Totals
+from duetime.job import Totals, batches
 from duetime.metrics.meters import OTHER, Labels, Snapshot
 from duetime.names import Queue
 
@@ -56,12 +56,10 @@ class StoreTotals:
 
     async def _read(self, pool: str, queues: Collection[Labels]) -> Mapping[Labels, Totals]:
         found: dict[Labels, Totals] = {}
-        left = list(queues)
         try:
             async with asyncio.timeout(WITHIN_S):
                 store = self._pools.engine(pool).store
-                for at in range(0, len(left), STEP):
-                    some = left[at : at + STEP]
+                for some in batches(list(queues), STEP):
                     answers = await store.totals([Queue(namespace, name) for _, namespace, name in some])
                     found |= {labels: one.running for labels, one in zip(some, answers, strict=True)}
         except (DuetimeError, TimeoutError):

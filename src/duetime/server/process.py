@@ -129,7 +129,7 @@ def _trace(settings: Settings) -> AbstractAsyncContextManager["ServerTracing"]:
     try:
         from duetime.tracing.server import export_traces  # noqa: PLC0415 - the extra [otel] is optional
     except ModuleNotFoundError as missing:
-        raise InvalidSettings(f"otel_endpoint needs the extra duetime[otel] ({missing.name} is missing)") from None
+        raise InvalidSettings.lacks("otel_endpoint", "otel", missing) from None
     return export_traces(settings.otel_endpoint)
 
 

@@ -55,25 +55,19 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
             try:
                 from duetime.stores.redis.store import RedisStore
             except ModuleNotFoundError as missing:
-                raise InvalidSettings(
-                    f"{scheme}:// needs the extra duetime[redis] ({missing.name} is missing)"
-                ) from None
+                raise InvalidSettings.lacks(f"{scheme}://", "redis", missing) from None
             return await RedisStore.open(url, clock=clock)
         case "postgresql" | "postgres":
             try:
                 from duetime.stores.postgres.store import PostgresStore
             except ModuleNotFoundError as missing:
-                raise InvalidSettings(
-                    f"{scheme}:// needs the extra duetime[postgres] ({missing.name} is missing)"
-                ) from None
+                raise InvalidSettings.lacks(f"{scheme}://", "postgres", missing) from None
             return await PostgresStore.open(url, clock=clock)
         case "mysql" | "mariadb":
             try:
                 from duetime.stores.mysql.store import MysqlStore
             except ModuleNotFoundError as missing:
-                raise InvalidSettings(
-                    f"{scheme}:// needs the extra duetime[mysql] ({missing.name} is missing)"
-                ) from None
+                raise InvalidSettings.lacks(f"{scheme}://", "mysql", missing) from None
             return await MysqlStore.open(url, clock=clock)
         case "group":
             from duetime.stores.group.store import GroupStore
@@ -94,7 +88,7 @@ async def open_bulk(url: str) -> Bulk:
             from duetime.stores.redis.store import RedisStore
         except ModuleNotFoundError as missing:
             await store.close()
-            raise InvalidSettings(f"loading by columns needs duetime[spark] ({missing.name} is missing)") from None
+            raise InvalidSettings.lacks("loading by columns", "spark", missing) from None
         if isinstance(store, RedisStore):
             return RedisBulk(store)
     return PlainBulk(store)

@@ -22,6 +22,7 @@ except ImportError:  # not on every platform
 if TYPE_CHECKING:
     from duetime.worker.app import App
 
+NEW_LOOP = None if uvloop is None else uvloop.new_event_loop
 MAX_TRACEBACK = 4096
 MAX_MESSAGE = 1024
 
@@ -114,5 +115,5 @@ class ThreadLoop:
 
     def __call__(self, work: Any) -> object:
         if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=None if uvloop is None else uvloop.new_event_loop)
+            self._runner = asyncio.Runner(loop_factory=NEW_LOOP)
         return self._runner.run(work)

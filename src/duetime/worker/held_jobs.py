@@ -16,7 +16,7 @@ import msgspec
 from duetime.client import AsyncClient
 from duetime.client.calls import Result
 from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import Delivery, Event, Moved
+from duetime.job import DAY_MS, Delivery, Event, Moved
 from duetime.wire.payload import Payload, read
 from duetime.worker.current_job import EXTEND, PROGRESS
 from duetime.worker.event_order import EventOrder
@@ -24,7 +24,7 @@ from duetime.worker.options import WorkerOptions
 from duetime.worker.retry_rules import Decision, Policy, Verb, decide, last, refused
 from duetime.worker.runs import DONE, Ended, Failure, Outcome, Run
 from duetime.worker.settler import Settler, Spawn
-from duetime.worker.shared_counters import DAY_MS, count, exceptions_name, progress_name
+from duetime.worker.shared_counters import count, exceptions_name, progress_name
 
 if TYPE_CHECKING:
     from duetime.worker.app import App

@@ -14,7 +14,7 @@ from duetime.backoff import Outage
 from duetime.client import AsyncClient, calls
 from duetime.client.calls import Call, Result
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.job import STEP_JOBS
+from duetime.job import batches
 from duetime.names import Queue
 from duetime.worker.retry_rules import Decision, Verb
 from duetime.worker.runs import Run
@@ -51,8 +51,8 @@ class Settler:
         await asyncio.sleep(0)
         try:
             while some := self._acks.pop(queue, None):
-                for at in range(0, len(some), STEP_JOBS):
-                    await self._ack_some(queue, some[at : at + STEP_JOBS])
+                for batch in batches(some):
+                    await self._ack_some(queue, batch)
         finally:
             self._busy.discard(queue)
 

@@ -13,8 +13,6 @@ from duetime.names import Queue
 from duetime.wire.messages import CounterOut, CountIn
 from duetime.wire.payload import counter_name
 
-DAY_MS = 86_400_000
-
 
 def count(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[int]:
     """Add to a counter and answer its value; by=0 only reads. `life_ms` counts from its first change, 0 = for ever."""

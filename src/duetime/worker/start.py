@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING
 from duetime.errors import InvalidSettings
 from duetime.worker.app import App
 from duetime.worker.daemon import Worker
+from duetime.worker.execution import NEW_LOOP
 from duetime.worker.fork_server import start_fork_server
 from duetime.worker.options import PoolKind, WorkerOptions
 from duetime.worker.pool_local import LocalPool
 from duetime.worker.pool_processes import ProcessPool
-
-try:
-    import uvloop
-except ImportError:  # not on every platform
-    uvloop = None
 
 if TYPE_CHECKING:
     from duetime.worker.pool import PoolHost, WorkerPool
@@ -53,5 +49,5 @@ def work(app: App, options: WorkerOptions) -> int:
     async def run() -> int:
         return await Worker(app, options, make_pool).run()
 
-    with asyncio.Runner(loop_factory=None if uvloop is None else uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=NEW_LOOP) as runner:
         return runner.run(run())

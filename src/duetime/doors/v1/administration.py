@@ -4,12 +4,12 @@ from duetime.clock import duration_ms
 from duetime.doors.tokens import Access
 from duetime.doors.v1.request import NativeRequest, Reply
 from duetime.errors import Forbidden, InvalidRequest, TooManyRequests
+from duetime.job import DAY_MS
 from duetime.stores.base import RulesChange
 from duetime.wire import convert
 from duetime.wire.messages import MAX_CAP, CounterOut, CountIn, PurgedOut, PurgeIn, RespawnIn, ResultsOut, RulesIn
 from duetime.wire.payload import RESTARTS, counter_name
 
-DAY_MS = 86_400_000
 MAX_STARTED = 100_000
 """Counters that the tokens of a namespace, other than an admin's, may start a day."""
 

@@ -12,9 +12,8 @@ from duetime.doors.v1.queries import DEFAULT_SPAN_MS, MAX_BUCKETS, DueQuery, Lis
 from duetime.doors.v1.request import NativeRequest, Reply
 from duetime.engine import Engine
 from duetime.errors import InvalidRequest, JobNotFound
-from duetime.job import Counts
+from duetime.job import batches
 from duetime.names import Queue, check_id
-from duetime.stores.base import QueueRules
 from duetime.wire import convert
 from duetime.wire.messages import HistogramOut, IdsIn, JobsOut, NamespaceOut, NamespacesOut, QueueOut, QueuesOut
 
@@ -62,8 +61,8 @@ async def list_queues(request: NativeRequest[None, QueuesQuery]) -> Reply:
     namespace = None if request.query.namespace is UNSET else request.query.namespace
     queues = await request.engine.store.queues(namespace)
     found: list[QueueOut] = []
-    for at in range(0, len(queues), AT_ONCE):
-        found += await _statuses(request.engine, queues[at : at + AT_ONCE])
+    for some in batches(queues, AT_ONCE):
+        found += await _statuses(request.engine, some)
     return Reply(200, QueuesOut(found))
 
 
@@ -71,11 +70,10 @@ async def _statuses(engine: Engine, queues: Sequence[Queue]) -> list[QueueOut]:
     counts = await engine.store.counts(queues)
     heads = await engine.store.heads(queues)
     rules = await asyncio.gather(*(engine.configure(queue) for queue in queues))
-    return [_queue_out(*status) for status in zip(queues, counts, rules, heads, strict=True)]
-
-
-def _queue_out(queue: Queue, counts: Counts, rules: QueueRules, head: int | None) -> QueueOut:
-    return QueueOut(queue.namespace, queue.name, convert.counts_out(counts), rules, head or 0)
+    return [
+        QueueOut(*queue, convert.counts_out(one), own, head or 0)
+        for queue, one, own, head in zip(queues, counts, rules, heads, strict=True)
+    ]
 
 
 async def list_namespaces(request: NativeRequest[None, None]) -> Reply:

@@ -50,8 +50,8 @@ async def push(members: Members, queue: Queue, requests: Sequence[Push]) -> list
     for name, part in parts.items():
         found = answers.found[name] if name in answers.found else [answers.problems[name]] * len(part)
         for (number, share), answer in zip(part, found, strict=True):
-            told = named(name, answer) if name in answers.found and isinstance(answer, MemberProblem) else answer
-            shares_done[number].append((share, told))
+            shown = named(name, answer) if name in answers.found and isinstance(answer, MemberProblem) else answer
+            shares_done[number].append((share, shown))
     return [
         refusal or _join(len(request.jobs), done)
         for refusal, request, done in zip(refusals, requests, shares_done, strict=True)

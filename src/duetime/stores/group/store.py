@@ -21,7 +21,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import STEP_BYTES, STEP_JOBS, Counts, Job, Lease, Moved, QueueTotals, State, Totals, payload_bytes
+from duetime.job import (
+    STEP_BYTES,
+    STEP_JOBS,
+    Counts,
+    Job,
+    Lease,
+    Moved,
+    QueueTotals,
+    State,
+    Totals,
+    payload_bytes,
+    sum_counts,
+)
 from duetime.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -37,7 +49,7 @@ from duetime.stores.base import (
     StoreInfo,
     Wake,
 )
-from duetime.stores.group.lookup import ListVerb, find_each, find_lease
+from duetime.stores.group.lookup import find_each, find_lease
 from duetime.stores.group.member import PROBLEMS, Member, MemberProblem
 from duetime.stores.group.members import Members
 from duetime.stores.group.push import push
@@ -75,12 +87,6 @@ class GroupStore:
         """The first member's. Set `[registry] store` if the registry must not depend on that member."""
         return self._members.first.store.registry
 
-    async def _find_each(self, queue: Queue, ids: Sequence[str], verb: ListVerb) -> list[Any]:
-        return await find_each(self._members, queue, ids, verb)
-
-    async def _find_lease(self, lease: Lease, verb: Callable[[Store], Awaitable[T]]) -> T:
-        return await find_lease(self._members, lease, verb)
-
     # --- the hot path
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
@@ -90,35 +96,40 @@ class GroupStore:
         return await reserve(self._members, queue, asks)
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
-        return await self._find_each(
+        return await find_each(
+            self._members,
             queue,
             [lease.id for lease in leases],
             lambda store, places: store.ack(queue, [leases[place] for place in places]),
         )
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
-        return await self._find_lease(lease, lambda store: store.release(lease, delay_ms, error))
+        return await find_lease(self._members, lease, lambda store: store.release(lease, delay_ms, error))
 
     async def give_back(self, lease: Lease) -> Moved:
-        return await self._find_lease(lease, lambda store: store.give_back(lease))
+        return await find_lease(self._members, lease, lambda store: store.give_back(lease))
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
-        return await self._find_lease(lease, lambda store: store.kill(lease, error))
+        return await find_lease(self._members, lease, lambda store: store.kill(lease, error))
 
     async def extend(self, lease: Lease, ttr_ms: int) -> int:
-        return await self._find_lease(lease, lambda store: store.extend(lease, ttr_ms))
+        return await find_lease(self._members, lease, lambda store: store.extend(lease, ttr_ms))
 
     async def cancel(
         self, queue: Queue, ids: Sequence[str], *, finished: bool = False
     ) -> Sequence[Moved | StoreUnavailable | None]:
-        return await self._find_each(
-            queue, ids, lambda store, places: store.cancel(queue, [ids[place] for place in places], finished=finished)
+        return await find_each(
+            self._members,
+            queue,
+            ids,
+            lambda store, places: store.cancel(queue, [ids[place] for place in places], finished=finished),
         )
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
     ) -> Sequence[Moved | JobRunning | JobDead | DuetimeError | None]:
-        return await self._find_each(
+        return await find_each(
+            self._members,
             queue,
             ids,
             lambda store, places: store.reschedule(
@@ -177,7 +188,7 @@ class GroupStore:
             return [*found, *[_BEYOND] * (len(places) - len(found))]
 
         jobs, room = list[Job | None](), STEP_BYTES
-        for answer in await self._find_each(queue, ids[:STEP_JOBS], look):
+        for answer in await find_each(self._members, queue, ids[:STEP_JOBS], look):
             if isinstance(answer, DuetimeError):
                 raise answer
             room -= payload_bytes(answer) if isinstance(answer, Job) else 0
@@ -207,7 +218,7 @@ class GroupStore:
 
     async def counts(self, queues: Sequence[Queue]) -> Sequence[Counts]:
         found = (await self._members.ask(lambda store: store.counts(queues))).require_all()
-        return [_add(counts) for counts in zip(*found.values(), strict=True)]
+        return [sum_counts(counts) for counts in zip(*found.values(), strict=True)]
 
     async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
         found = (await self._members.ask(lambda store: store.totals(queues))).require_all()
@@ -331,18 +342,6 @@ def _unavailable(problem: MemberProblem) -> StoreUnavailable:
 
 def _earliest(times: Iterable[int | None]) -> int | None:
     return min((at for at in times if at is not None), default=None)
-
-
-def _add(parts: Sequence[Counts]) -> Counts:
-    return Counts(
-        delayed=sum(one.delayed for one in parts),
-        ready=sum(one.ready for one in parts),
-        leased=sum(one.leased for one in parts),
-        dead=sum(one.dead for one in parts),
-        expired=sum(one.expired for one in parts),
-        now=max(one.now for one in parts),
-        damaged=sum(one.damaged for one in parts),
-    )
 
 
 def _add_totals(parts: Sequence[QueueTotals]) -> QueueTotals:
