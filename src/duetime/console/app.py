@@ -19,9 +19,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duetime.console.action_log import ActionLog
+from duetime.console.bulk_runs import BulkRuns
 from duetime.console.languages import choose
 from duetime.console.login import COOKIE, log_in, log_out, set_language, show_login
-from duetime.console.pages import access, dead, jobs, overview, pipeline, pools, queues, topics, workers
+from duetime.console.pages import access, bulk, dead, jobs, overview, pipeline, pools, queues, topics, workers
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
@@ -78,7 +79,8 @@ PAGES: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/body", jobs.download_body),
     ConsoleRoute("/export", jobs.export),
     ConsoleRoute("/new", jobs.show_new, Role.OPERATOR),
-    ConsoleRoute("/bulk", jobs.show_bulk, Role.OPERATOR),
+    ConsoleRoute("/bulk", bulk.show_bulk, Role.OPERATOR),
+    ConsoleRoute("/bulk-run", bulk.show_run),
     ConsoleRoute("/dead", dead.show_dead),
     ConsoleRoute("/export-dead", dead.export),
     ConsoleRoute("/topics", topics.list_topics),
@@ -104,7 +106,8 @@ ACTIONS: tuple[ConsoleRoute, ...] = (
     ConsoleRoute("/do/release", jobs.release, Role.OPERATOR),
     ConsoleRoute("/do/kill", jobs.kill, Role.OPERATOR),
     ConsoleRoute("/do/push", jobs.push, Role.OPERATOR),
-    ConsoleRoute("/do/bulk", jobs.do_bulk, Role.OPERATOR),
+    ConsoleRoute("/do/bulk", bulk.do_bulk, Role.OPERATOR),
+    ConsoleRoute("/do/undo-bulk", bulk.undo, Role.OPERATOR),
     ConsoleRoute("/do/respawn", dead.respawn, Role.OPERATOR),
     ConsoleRoute("/do/delete-dead", dead.delete, Role.OPERATOR),
     ConsoleRoute("/do/add-topic", topics.add_topic, Role.OPERATOR),
@@ -133,7 +136,7 @@ def make_console(parts: ConsoleParts) -> ASGIApp:
     registry = lambda: parts.pools.registry  # noqa: E731
     users = ConsoleUsers(parts.registry_copy, registry)
     sessions = Sessions(parts.registry_copy, registry, users, parts.settings)
-    house = ConsoleHouse(parts, users, sessions, ActionLog(registry), make_environment())
+    house = ConsoleHouse(parts, users, sessions, ActionLog(registry), BulkRuns(registry), make_environment())
     routes: list[BaseRoute] = [
         *(Route(ROOT + one.path, _serve(house, one), methods=["GET"]) for one in PAGES),
         *(Route(ROOT + one.path, _serve(house, one), methods=["POST"]) for one in ACTIONS),

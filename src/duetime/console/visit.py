@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from duetime import __version__
 from duetime.console import charts, formats
 from duetime.console.action_log import ActionLog
+from duetime.console.bulk_runs import BulkRuns
 from duetime.console.languages import LANGUAGES, say
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import Session, Sessions
@@ -97,6 +98,7 @@ class ConsoleHouse:
     users: ConsoleUsers
     sessions: Sessions
     actions: ActionLog
+    bulk_runs: BulkRuns
     environment: Environment
 
 

@@ -7,29 +7,26 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from duetime.clock import MAX_INSTANT, duration_ms, instant_ms, rfc3339
-from duetime.console.formats import body_text, number
+from duetime.console.bulk_runs import VERBS
+from duetime.console.formats import body_text
+from duetime.console.job_lines import job_line
 from duetime.console.timeline import read_timeline
-from duetime.console.visit import Visit, chosen, job_link, queue_link
+from duetime.console.visit import Visit, chosen, job_link
 from duetime.errors import DuetimeError, InvalidRequest, InvalidTime, JobNotFound
 from duetime.ids import IdMaker
 from duetime.job import STEP_JOBS, IfExists, Job, Lease, NewJob, Priority, State
 from duetime.names import check_attributes, check_id
-from duetime.wire import convert
 from duetime.wire.payload import describe
 
 PER_PAGE = 50
 LOOK_AT = 2_000
 """How many jobs are read for one page to find those that pass its filter."""
-BULK = 5_000
-"""How many jobs one click acts on at most; the preview before it counts no further."""
 QUEUES = 5_000
 SEARCH_S = 2.0
 PREVIEW = 120
-BULK_VERBS = ("cancel", "run-now", "reschedule")
 
 _ids = IdMaker()
 
@@ -140,7 +137,7 @@ async def list_jobs(visit: Visit) -> Response:
         found=found,
         rows=[(job, preview(job)) for job in found.jobs],
         states=list(State),
-        verbs=BULK_VERBS,
+        verbs=VERBS,
         now=int(time.time() * 1000),
     )
 
@@ -232,7 +229,7 @@ async def run_now(visit: Visit) -> Response:
 
 async def reschedule(visit: Visit) -> Response:
     """`when` is a delay (10m) or an instant."""
-    return await _reschedule(visit, "reschedule", **_new_due(visit))
+    return await _reschedule(visit, "reschedule", **new_due(visit))
 
 
 async def _reschedule(visit: Visit, action: str, *, delay_ms: int = 0, due_at: int | None = None) -> Response:
@@ -336,7 +333,7 @@ def _attributes(text: str) -> dict[str, str]:
     return dict(check_attributes({line.partition("=")[0].strip(): line.partition("=")[2] for line in lines}))
 
 
-def _new_due(visit: Visit) -> dict[str, int]:
+def new_due(visit: Visit) -> dict[str, int]:
     """The time of a form that moves jobs. An empty one is refused: it would make them due at once."""
     text = visit.field("when").strip()
     if not text:
@@ -353,45 +350,7 @@ def _due(text: str) -> dict[str, int]:
         return {"due_at": _when(text)}
 
 
-# --- many jobs at once
-
-
-async def show_bulk(visit: Visit) -> Response:
-    """Show what an action on all jobs of a filter would do: how many jobs it finds, and the first of them."""
-    pool, queue, wanted = visit.pool(), visit.queue(), read_filter(visit)
-    verb = chosen(BULK_VERBS, visit.query.get("verb", ""))
-    found = await find_jobs(visit, wanted, cursor=None, most=BULK, look_at=BULK * 4)
-    return visit.page(
-        "bulk.html",
-        pool=pool,
-        queue=queue,
-        wanted=wanted,
-        verb=verb,
-        when=visit.query.get("when", ""),
-        found=found,
-        rows=[(job, preview(job)) for job in found.jobs[:10]],
-        back=queue_link(pool, queue, "jobs", state=wanted.state),
-    )
-
-
-async def do_bulk(visit: Visit) -> Response:
-    """Act on at most BULK jobs; the answer says whether there are more."""
-    queue, wanted, engine = visit.queue(), read_filter(visit), visit.engine()
-    verb = chosen(BULK_VERBS, visit.field("verb"))
-    found = await find_jobs(visit, wanted, cursor=None, most=BULK, look_at=BULK * 4)
-    ids = [job.id for job in found.jobs]
-    match verb:
-        case "cancel":
-            answers = list(await engine.cancel(queue, ids))
-        case "run-now":
-            answers = list(await engine.reschedule(queue, ids, delay_ms=0))
-        case _:
-            answers = list(await engine.reschedule(queue, ids, **_new_due(visit)))
-    done = sum(one is not None and not isinstance(one, DuetimeError) for one in answers)
-    await visit.log(f"bulk {verb}", queue, f"{wanted}: {done} of {len(ids)}")
-    key = "job.bulk_more" if found.cursor is not None else "job.bulk_done"
-    back = queue_link(visit.pool(), queue, "jobs", state=wanted.state)
-    return visit.go(visit.back() if found.cursor else back, visit.say(key, done=number(done), found=number(len(ids))))
+# --- export
 
 
 async def export(visit: Visit) -> Response:
@@ -416,20 +375,3 @@ def export_lines(visit: Visit, state: State, fits: Callable[[Job], bool]) -> Res
     name = f"{queue.namespace}-{queue.name}-{state}.jsonl"
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
-
-
-def job_line(job: Job, now: int) -> bytes:
-    """A line that pushes the job again as a new one: with its due time and what is left of its ttl at `now`.
-
-    A dead job has no due time and no ttl any more; it would be due at once.
-    """
-    new = NewJob(
-        id=job.id,
-        body=job.body,
-        due_at=None if job.state is State.DEAD else job.due_at,
-        ttl_ms=max(job.expires_at - now, 1) if job.expires_at else 0,
-        tries=job.tries,
-        priority=job.priority,
-        attributes=job.attributes,
-    )
-    return msgspec.json.encode(convert.job_in(new)) + b"\n"
