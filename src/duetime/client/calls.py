@@ -76,13 +76,10 @@ def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark |
         moved = [one for one in convert.results(message.results) if isinstance(one, Moved)]
         return Pushed(moved, message.now, message.repeated)
 
-    async def run(engine: Engine) -> Pushed:
-        return await engine.push(queue, jobs, if_exists=if_exists, mark=mark)
-
     return Call(
         lambda: _post(queue, "batch", _batch(jobs, if_exists, mark or mark_for_repeats(jobs))),
         parse,
-        run,
+        lambda engine: engine.push(queue, jobs, if_exists=if_exists, mark=mark),
         if_exists is not IfExists.ERROR,
         subject=Pushing(queue, jobs, lambda others: push(queue, others, if_exists, mark)),
     )
@@ -215,10 +212,13 @@ def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, 
     def parse(reply: bytes) -> list[Delivery]:
         return [convert.delivery(namespace, one) for one in _decode(reply, messages.DeliveriesOut).deliveries]
 
-    async def run(engine: Engine) -> list[Delivery]:
-        return await engine.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms)
-
-    return Call(request, parse, run, wait_ms=wait_ms, subject=Reserving())
+    return Call(
+        request,
+        parse,
+        lambda engine: engine.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms),
+        wait_ms=wait_ms,
+        subject=Reserving(),
+    )
 
 
 def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
@@ -240,43 +240,41 @@ def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
 def release(leased: Leased, delay: Duration, error: str) -> Call[Moved]:
     lease, delay_ms = lease_of(leased), duration_ms(delay)
 
-    async def run(engine: Engine) -> Moved:
-        return await engine.release(lease, delay_ms=delay_ms, error=error)
-
     message = messages.ReleaseIn(convert.lease_ref(lease), f"{delay_ms}ms", error)
-    return Call(lambda: _post(lease.queue, "release", message), _moved, run, subject=Settling("release", [leased]))
+    return Call(
+        lambda: _post(lease.queue, "release", message),
+        _moved,
+        lambda engine: engine.release(lease, delay_ms=delay_ms, error=error),
+        subject=Settling("release", [leased]),
+    )
 
 
 def give_back(leased: Leased) -> Call[Moved]:
     lease = lease_of(leased)
 
-    async def run(engine: Engine) -> Moved:
-        return await engine.give_back(lease)
-
     message = messages.GiveBackIn(convert.lease_ref(lease))
-    return Call(lambda: _post(lease.queue, "give_back", message), _moved, run)
+    return Call(lambda: _post(lease.queue, "give_back", message), _moved, lambda engine: engine.give_back(lease))
 
 
 def kill(leased: Leased, error: str) -> Call[Moved]:
     lease = lease_of(leased)
 
-    async def run(engine: Engine) -> Moved:
-        return await engine.kill(lease, error=error)
-
     message = messages.KillIn(convert.lease_ref(lease), error)
-    return Call(lambda: _post(lease.queue, "kill", message), _moved, run, subject=Settling("kill", [leased]))
+    return Call(
+        lambda: _post(lease.queue, "kill", message),
+        _moved,
+        lambda engine: engine.kill(lease, error=error),
+        subject=Settling("kill", [leased]),
+    )
 
 
 def extend(leased: Leased, ttr: Duration) -> Call[int]:
     lease, ttr_ms = lease_of(leased), duration_ms(ttr)
 
-    async def run(engine: Engine) -> int:
-        return await engine.extend(lease, ttr_ms)
-
     return Call(
         lambda: _post(lease.queue, "extend", messages.ExtendIn(convert.lease_ref(lease), f"{ttr_ms}ms")),
         lambda reply: _decode(reply, messages.ExtendedOut).lease_until,
-        run,
+        lambda engine: engine.extend(lease, ttr_ms),
         repeatable=True,
     )
 
@@ -316,13 +314,10 @@ def list_jobs(queue: Queue, state: State | StateWord, cursor: str | None, limit:
     state = checks.state(state)
     limit = checks.whole("limit", limit, 1, messages.MAX_LIST)
 
-    async def run(engine: Engine) -> Page:
-        return await engine.store.list_jobs(queue, state, cursor=cursor, limit=limit)
-
     return Call(
         lambda: _get(_path(queue, "jobs"), state=state, cursor=cursor, limit=limit),
         lambda reply: convert.page(_decode(reply, messages.PageOut)),
-        run,
+        lambda engine: engine.store.list_jobs(queue, state, cursor=cursor, limit=limit),
         repeatable=True,
     )
 
@@ -388,10 +383,12 @@ def store_info(namespace: str) -> Call[StoreInfo]:
         message = _decode(reply, messages.NamespaceOut)
         return StoreInfo("http", "", message.epoch, message.now)
 
-    async def run(engine: Engine) -> StoreInfo:
-        return await engine.store.ping()
-
-    return Call(lambda: _get(f"/v1/namespaces/{quote(namespace, safe='')}"), parse, run, repeatable=True)
+    return Call(
+        lambda: _get(f"/v1/namespaces/{quote(namespace, safe='')}"),
+        parse,
+        lambda engine: engine.store.ping(),
+        repeatable=True,
+    )
 
 
 def size(counts: Counts) -> int:
@@ -411,39 +408,39 @@ def respawn(queue: Queue, ids: Sequence[str] | None, limit: int, ttl: Duration, 
     limit = checks.whole("limit", limit, 1, messages.MAX_RESPAWN)
     ids = None if ids is None else [checks.job_id(one) for one in ids]
 
-    async def run(engine: Engine) -> list[Moved]:
-        return await engine.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries)
-
     def request() -> Request:
         return _post(queue, "respawn", messages.RespawnIn(ids, limit, f"{ttl_ms}ms", tries))
 
-    return Call(request, lambda reply: [one for one in _results(reply) if isinstance(one, Moved)], run)
+    return Call(
+        request,
+        lambda reply: [one for one in _results(reply) if isinstance(one, Moved)],
+        lambda engine: engine.respawn(queue, ids=ids, limit=limit, ttl_ms=ttl_ms, tries=tries),
+    )
 
 
 def purge(queue: Queue, states: Sequence[State | StateWord], limit: int | None) -> Call[int]:
     states = [checks.state(one) for one in states]
 
-    async def run(engine: Engine) -> int:
-        return await engine.purge(queue, states, limit=limit)
-
     return Call(
         lambda: _post(queue, "purge", messages.PurgeIn(states, limit)),
         lambda reply: _decode(reply, messages.PurgedOut).removed,
-        run,
+        lambda engine: engine.purge(queue, states, limit=limit),
         repeatable=limit is None,
     )
 
 
 def configure(queue: Queue, change: RulesChange | None) -> Call[QueueRules]:
-    async def run(engine: Engine) -> QueueRules:
-        return await engine.configure(queue, change)
-
     def request() -> Request:
         if change is None:
             return _get(_path(queue, "rules"))
         return Request("PATCH", _path(queue, "rules"), msgspec.json.encode(change))
 
-    return Call(request, lambda reply: _decode(reply, QueueRules), run, repeatable=True)
+    return Call(
+        request,
+        lambda reply: _decode(reply, QueueRules),
+        lambda engine: engine.configure(queue, change),
+        repeatable=True,
+    )
 
 
 # --- parts

@@ -22,7 +22,6 @@ from duetime.client.async_client import AsyncClient
 from duetime.client.calls import Call, Request
 from duetime.client.client import Client
 from duetime.clock import Instant, instant_ms
-from duetime.engine import Engine
 from duetime.errors import InvalidRequest
 from duetime.job import Moved
 from duetime.names import DEFAULT_POOL, check_queue
@@ -60,25 +59,19 @@ def read_fields(fields: Mapping[str, Any], kind: type[Message]) -> Message:
 
 
 def list_topics(namespace: str) -> Call[list[TopicOut]]:
-    async def run(engine: Engine) -> list[TopicOut]:
-        return await TopicService.of_engine(engine).list_topics(DEFAULT_POOL, namespace)
-
     return Call(
         lambda: Request("GET", _path(namespace)),
         lambda reply: msgspec.json.decode(reply, type=TopicsOut).topics,
-        run,
+        lambda engine: TopicService.of_engine(engine).list_topics(DEFAULT_POOL, namespace),
         repeatable=True,
     )
 
 
 def counters(namespace: str) -> Call[CountersOut]:
-    async def run(engine: Engine) -> CountersOut:
-        return await TopicService.of_engine(engine).counters(DEFAULT_POOL, namespace)
-
     return Call(
         lambda: Request("GET", f"/v1/namespaces/{quote(namespace, safe='')}/topic-counters"),
         lambda reply: msgspec.json.decode(reply, type=CountersOut),
-        run,
+        lambda engine: TopicService.of_engine(engine).counters(DEFAULT_POOL, namespace),
         repeatable=True,
     )
 
@@ -123,13 +116,10 @@ def sample(namespace: str, key: str, body: bytes) -> Call[SampleOut]:
     address = _address(namespace, key)
     message = SampleIn(_raw(body) if body else UNSET)
 
-    async def run(engine: Engine) -> SampleOut:
-        return await TopicService.of_engine(engine).sample(address, body)
-
     return Call(
         lambda: Request("POST", _path(namespace, key, "test"), msgspec.json.encode(message)),
         lambda reply: msgspec.json.decode(reply, type=SampleOut),
-        run,
+        lambda engine: TopicService.of_engine(engine).sample(address, body),
         wait_ms=MAX_WAIT_MS,
     )
 
@@ -139,9 +129,6 @@ def add_job(namespace: str, key: str, job_id: str, body: bytes, due_at: int | No
     address = _address(namespace, key)
     message = AddIn(body=_raw(body), id=job_id, due_at=UNSET if due_at is None else due_at)
 
-    async def run(engine: Engine) -> Moved:
-        return await TopicService.of_engine(engine).add_job(address, job_id, body, due_at=due_at)
-
     def parse(reply: bytes) -> Moved:
         moved = convert.result(msgspec.json.decode(reply, type=messages.ResultOut))
         assert isinstance(moved, Moved)
@@ -150,7 +137,7 @@ def add_job(namespace: str, key: str, job_id: str, body: bytes, due_at: int | No
     return Call(
         lambda: Request("POST", _path(namespace, key, "jobs"), msgspec.json.encode(message)),
         parse,
-        run,
+        lambda engine: TopicService.of_engine(engine).add_job(address, job_id, body, due_at=due_at),
         repeatable=True,
     )
 
@@ -161,10 +148,12 @@ def _one(
     *,
     repeatable: bool = False,
 ) -> Call[TopicOut]:
-    async def run(engine: Engine) -> TopicOut:
-        return await work(TopicService.of_engine(engine))
-
-    return Call(request, lambda reply: msgspec.json.decode(reply, type=TopicOut), run, repeatable)
+    return Call(
+        request,
+        lambda reply: msgspec.json.decode(reply, type=TopicOut),
+        lambda engine: work(TopicService.of_engine(engine)),
+        repeatable,
+    )
 
 
 def _address(namespace: str, key: str) -> TopicAddress:
