@@ -18,7 +18,7 @@ T = TypeVar("T")
 ANSWERS_PER_TURN = 16
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-"""Starts a task that somebody keeps an eye on."""
+"""Starts a task; the engine waits for its end and sees its errors."""
 Give = Callable[[Iterable[T]], None]
 """Gives each of some answers to its caller."""
 

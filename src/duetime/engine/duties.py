@@ -15,7 +15,7 @@ from duetime.errors import DuetimeError
 log = logging.getLogger("duetime.engine")
 
 STUCK_S = 60.0
-"""A round that takes longer does not come back: whatever it waits for has no deadline."""
+"""A round that takes longer counts as stuck: it waits for something that has no deadline."""
 
 
 class Pulse:

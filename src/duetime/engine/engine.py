@@ -54,7 +54,7 @@ T = TypeVar("T")
 log = logging.getLogger("duetime.engine")
 
 MANY_QUEUES = 8
-"""From here on it is cheaper to ask for all heads at first than to try one queue after the other."""
+"""With this many queues or more, one call for all heads is cheaper than one reserve per queue."""
 LEAST_WEIGHT = STEP_BYTES // STEP_JOBS
 
 
@@ -121,7 +121,7 @@ class Engine:
             batch.close()
         for duty in self._duties:
             duty.cancel()
-        # The caller's own error is not the group's: it passes as it is, after the calls under way.
+        # An error of the caller's code is not for the task group: it is raised as it is, after the calls under way.
         try:
             await self._tasks.__aexit__(None, None, None)
         finally:
@@ -129,7 +129,7 @@ class Engine:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         try:
-            # A store call serves many: it belongs to none of the requests (their ids, their traces) that it serves.
+            # A store call serves many requests, so it carries the id and the trace of none of them.
             return self._tasks.create_task(work, context=self._context)
         except RuntimeError as stopped:
             work.close()

@@ -1,6 +1,6 @@
 """Group commit: requests of a queue that arrive while a store call is under way share the next one.
 
-The first request on an idle queue goes out at once; there is no timer and no wait for company. Under load the batches
+The first request on an idle queue goes out at once; no timer holds it back to collect others. Under load the batches
 grow by themselves, and with them the throughput. Only when a whole call's worth waits does a second call go out beside
 the first, so that this process prepares one while the store works on the other. Where an answer is not given before it
 is on record, the next call does not wait for that either.

@@ -17,7 +17,7 @@ HEAVY_JOBS = 50
 """A call for fewer jobs goes out at once."""
 HEAVY_CALLS = 2
 PATIENCE_S = 0.05
-"""A call waits this long at most. So all calls meet a store that hangs at the same time, and not two after two."""
+"""A call waits this long at most. Otherwise the calls to a store that hangs would time out two by two."""
 
 
 class HeavyCalls:

@@ -1,7 +1,7 @@
 """The verbs that move jobs, each in one place: an observer may refuse it, the store does it, the observers are told.
 
-A step that comes alone (release, kill, purge ...) ends here only when what must be on record is; those that the engine
-groups (push, ack, cancel) leave that to the group commit, so that the next call need not wait for it.
+A verb that is called alone (release, kill, purge ...) returns only after its events are on record. For verbs that the
+engine groups (push, ack, cancel) the group commit waits for that, so that the next store call need not.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

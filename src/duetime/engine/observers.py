@@ -25,8 +25,9 @@ MAY_HAPPEN_AGAIN = frozenset({Event.RELEASED, Event.GIVEN_BACK, Event.LEASE_EXPI
 class Observer:
     """Is told what an engine does. Each method does nothing by default; an observer overrides what it needs.
 
-    Answers are as the store gave them: errors and None stand among them, and did not happen. The methods are quick and
-    do not raise; only `admit`, `pushed` and `acked_by_id` may raise a DuetimeError, which the callers get as answer.
+    Answers are passed on as the store gave them; an error or None among them says that this request moved nothing. The
+    methods are quick and do not raise; only `admit`, `pushed` and `acked_by_id` may raise a DuetimeError, which the
+    callers get as answer.
     """
 
     must_hear_all = False

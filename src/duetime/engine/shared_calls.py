@@ -41,7 +41,7 @@ class SharedCalls:
         return answers
 
     async def reserve(self, queue: Queue, wants: Wants) -> Sequence[list[Delivery]]:
-        """Neighbours with the same ttr share an ask."""
+        """Requests that follow each other with the same ttr share one ask."""
         wheel = self._wheel(queue)
         groups = _merge(wants)
         asks = [Ask(sum(limits), ttr_ms, wheel.take(sum(limits))) for ttr_ms, limits in groups]
@@ -90,7 +90,7 @@ class SharedCalls:
 
 
 def _merge(wants: Wants) -> list[tuple[int, list[int]]]:
-    """Neighbours with one ttr: (ttr_ms, their limits)."""
+    """Groups requests that follow each other with the same ttr: (ttr_ms, their limits)."""
     groups: list[tuple[int, list[int]]] = []
     for limit, ttr_ms in wants:
         if groups and groups[-1][0] == ttr_ms:

@@ -345,4 +345,4 @@ class WaitingRoom:
 
 
 FirstLook = Callable[[], Awaitable[list[Delivery]]]
-"""The consumer's own first try, queue by queue in its order."""
+"""The first look of a consumer: it tries its queues in the order that it gave."""
