@@ -24,7 +24,7 @@ from tests.simulation.engine_room import OTHER, QUEUE, ids, job, push
 WAIT_MS = 30_000
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgres", "mysql"])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -38,6 +38,8 @@ def store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -
         with redis.Redis.from_url(server.url) as client:
             client.flushall()
         return str(server.url)
+    if store_kind in ("postgres", "mysql"):
+        return str(request.getfixturevalue(f"{store_kind}_url"))
     return "memory:"
 
 

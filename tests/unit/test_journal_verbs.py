@@ -26,7 +26,7 @@ QUIET = {Event.HEARTBEAT, Event.CLOSED}
 T0 = 1_800_000_000_000
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgres", "mysql"])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -41,7 +41,9 @@ async def store(
     store_kind: str, request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 ) -> AsyncIterator[Store]:
     url = {"memory": "memory:", "sqlite": f"sqlite://{tmp_path}/jobs.db?synchronous=OFF"}.get(store_kind)
-    if url is None:
+    if store_kind in ("postgres", "mysql"):
+        url = str(request.getfixturevalue(f"{store_kind}_url"))
+    elif url is None:
         url = request.getfixturevalue("redis_server").url
         with redis.Redis.from_url(url) as client:
             client.flushall()

@@ -18,7 +18,7 @@ from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis", "postgres", "mysql"])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -28,8 +28,10 @@ def servers(store_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
     if store_kind == "redis":
         redis: RedisServer = request.getfixturevalue("lmstfy_redis")
         url = redis.url.replace("/0", "/2")
-    else:
+    elif store_kind == "sqlite":
         url = f"sqlite://{tmp_path}/jobs.db"
+    else:
+        url = request.getfixturevalue(f"{store_kind}_url")
     with Server({"default": url}) as one, Server({"default": url}) as other:
         yield one, other
 
