@@ -21,7 +21,15 @@ from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
 from duetime.stores.sql.incoming import IncomingStatements, incoming_statements
 from duetime.stores.sql.rows import as_json
 
-DIALECTS = {"psycopg": "postgres", "psycopg2": "postgres", "postgresql": "postgres"}
+DIALECTS = {
+    "psycopg": "postgres",
+    "psycopg2": "postgres",
+    "postgresql": "postgres",
+    "pymysql": "mysql",
+    "MySQLdb": "mysql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
 """From a driver's package, or from what SQLAlchemy and Django call a database, to the name of a store."""
 
 _make_id = ThreadedIdMaker().make
@@ -58,10 +66,11 @@ def push_in(
 ) -> list[str]:
     """Push jobs in the connection's transaction, and answer their ids.
 
-    `connection` is psycopg's, SQLAlchemy's Connection or Session, or Django's. A NewJob brings its own options, a bare
-    body takes the common ones. A job whose id exists when a server sees it is kept, or replaced on request. `schema`
-    and `prefix` are those of the store's URL. With `wake` the commit notifies the servers, which takes a lock of the
-    whole database server; without it they find the jobs within a second. Raises what a push would raise.
+    `connection` is psycopg's, PyMySQL's, SQLAlchemy's Connection or Session, or Django's. A NewJob brings its own
+    options, a bare body takes the common ones. A job whose id exists when a server sees it is kept, or replaced on
+    request. `schema` and `prefix` are those of the store's URL; on MariaDB and MySQL `schema` names another database,
+    if the tables are not in the connection's own. With `wake` the commit notifies the servers, which takes a lock of
+    the whole server on PostgreSQL; without it they find the jobs within a second. Raises what a push would raise.
     """
     return _push(connection, _request(queue, jobs, options))
 

@@ -18,6 +18,7 @@ from duetime.clock import Clock
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.mysql.step import MysqlStep
 from duetime.stores.sql.connection_threads import DatabaseLink
+from duetime.stores.sql.incoming import DEFAULT_MYSQL_PREFIX, mysql_table_names
 from duetime.stores.sql.queries import check_newer, load_migrations, load_queries, load_schema, named_tables, statements
 from duetime.stores.sql.step import Step
 
@@ -28,7 +29,6 @@ ANSWER_S = 60
 """How long a statement may take."""
 CONNECTIONS = 8
 """Connections per process that run steps. One more connection carries the wakes."""
-PREFIX = "duetime_"
 
 MARIADB_COLLATION, MYSQL_COLLATION = "utf8mb4_nopad_bin", "utf8mb4_0900_bin"
 """The same order under its two names: by code point, and 'a' is not 'a '."""
@@ -105,11 +105,10 @@ class MysqlAddress(Struct, frozen=True):
     def parse(cls, url: str) -> "MysqlAddress":
         parts = urlsplit(url)
         given = {name.replace("-", "_"): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
-        prefix, connections = given.pop("prefix", PREFIX), given.pop("connections", str(CONNECTIONS))
+        prefix, connections = given.pop("prefix", DEFAULT_MYSQL_PREFIX), given.pop("connections", str(CONNECTIONS))
         if not connections.isdecimal() or int(connections) < 1:
             raise InvalidSettings(f"connections is a number of at least 1, not {connections!r}")
-        if prefix and not (prefix.replace("_", "").isalnum() and prefix.isascii()):
-            raise InvalidSettings(f"prefix has letters, digits and underscores only, not {prefix!r}")
+        mysql_table_names("", prefix)
         database = unquote(parts.path.removeprefix("/"))
         if not database or any(letter in database for letter in "/`"):
             raise InvalidSettings("a MySQL URL names a database: mysql://user:password@host/database")
@@ -131,7 +130,7 @@ class MysqlAddress(Struct, frozen=True):
         return f"`{self.prefix}{name}`"
 
     def name_tables(self, script: str) -> str:
-        return named_tables(script, f"`{self.prefix}", "`", "")
+        return named_tables(script, *mysql_table_names("", self.prefix))
 
 
 def _tls(given: dict[str, str]) -> dict[str, Any]:

@@ -1,21 +1,13 @@
 """The PostgreSQL store. Each step locks its queue's row first; docs/decisions/023-postgresql.md tells why."""
 
 import asyncio
-import logging
-from collections.abc import Sequence
-from functools import partial
 
 from duetime.clock import Clock
-from duetime.errors import DuetimeError
-from duetime.names import Queue
-from duetime.stores.base import Push, Pushed, StoreInfo
+from duetime.stores.base import StoreInfo
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink
 from duetime.stores.postgres.wake import PostgresWakeHub
-from duetime.stores.sql.incoming import incoming_queues, take_incoming
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.step import Step
-
-log = logging.getLogger("duetime.postgres")
 
 
 class PostgresStore(ServerStore):
@@ -31,17 +23,6 @@ class PostgresStore(ServerStore):
         link = PostgresLink(address, clock)
         await asyncio.to_thread(link.prepare_tables)
         return cls(address, link)
-
-    async def _take_incoming(self) -> dict[Queue, Sequence[tuple[Push, Pushed]]]:
-        pushed: dict[Queue, Sequence[tuple[Push, Pushed]]] = {}
-        try:
-            for queue in await self._read(incoming_queues):
-                if taken := await self._write(partial(take_incoming, queue=queue), queue=queue):
-                    pushed[queue] = taken
-        except DuetimeError as error:
-            # The next round takes the others.
-            log.warning("incoming_jobs_not_taken", extra={"error": error.message})
-        return pushed
 
     async def ping(self) -> StoreInfo:
         return await self._read(_info)

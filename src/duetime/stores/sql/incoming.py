@@ -17,6 +17,7 @@ INCOMING_JOBS = 100
 """How many of these jobs one step takes; their bodies may be large."""
 
 DEFAULT_SCHEMA = "duetime"
+DEFAULT_MYSQL_PREFIX = "duetime_"
 
 NEWS_OF_INCOMING = '["push_in",0,null]'
 """A notification that tells the servers to look everywhere; an `Announcement` as JSON."""
@@ -31,11 +32,19 @@ class IncomingStatements(Struct, frozen=True):
 
 
 @cache
-def incoming_statements(dialect: str, *, schema: str = DEFAULT_SCHEMA, prefix: str = "") -> IncomingStatements:
+def incoming_statements(dialect: str, *, schema: str | None = None, prefix: str | None = None) -> IncomingStatements:
+    """Without a schema or a prefix, those of a URL without them."""
+    if dialect == "mysql":
+        names = mysql_table_names(schema or "", DEFAULT_MYSQL_PREFIX if prefix is None else prefix)
+        announcements = named_tables("dt.announcements", *names)
+        notify = f"INSERT INTO {announcements} (message) VALUES ('{NEWS_OF_INCOMING}')"
+    else:
+        schema, prefix = DEFAULT_SCHEMA if schema is None else schema, prefix or ""
+        names = table_names(schema, prefix)
+        notify = f"SELECT pg_notify('{channel(schema, prefix)}', '{NEWS_OF_INCOMING}')"
     queries = load_queries(dialect)
-    named = {name: named_tables(text, *table_names(schema, prefix)) for name, text in queries.items()}
-    notify = f"SELECT pg_notify('{channel(schema, prefix)}', '{NEWS_OF_INCOMING}')"
-    return IncomingStatements(named["incoming_rules"], named["insert_incoming"], notify)
+    rules, insert = (named_tables(queries[name], *names) for name in ("incoming_rules", "insert_incoming"))
+    return IncomingStatements(rules, insert, notify)
 
 
 def table_names(schema: str, prefix: str) -> tuple[str, str, str]:
@@ -44,6 +53,14 @@ def table_names(schema: str, prefix: str) -> tuple[str, str, str]:
         if not word.replace("_", "").isalnum() and (name == "schema" or word):
             raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
     return f'"{schema}"."{prefix}', '"', f'"{prefix}'
+
+
+def mysql_table_names(schema: str, prefix: str) -> tuple[str, str, str]:
+    """As `table_names`, for MariaDB and MySQL, where the schema is another database, or none for the session's own."""
+    for name, word in (("schema", schema), ("prefix", prefix)):
+        if word and not (word.replace("_", "").isalnum() and word.isascii()):
+            raise InvalidSettings(f"{name} has letters, digits and underscores only, not {word!r}")
+    return f"`{schema}`.`{prefix}" if schema else f"`{prefix}", "`", ""
 
 
 def channel(schema: str, prefix: str) -> str:
@@ -91,6 +108,7 @@ def take_incoming(step: Step, queue: Queue) -> list[tuple[Push, Pushed]]:
     rows = step.fetch("take_incoming", namespace=queue.namespace, name=queue.name, limit=INCOMING_JOBS)
     if not rows:
         return []
+    step.execute("delete_incoming", numbers=[row[0] for row in rows])
     requests = [IncomingRow(*row).request(step.now) for row in sorted(rows)]
     answers = verbs.push(step, queue, requests, capped=False)
     return [(request, answer) for request, answer in zip(requests, answers, strict=True) if isinstance(answer, Pushed)]

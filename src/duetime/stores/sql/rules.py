@@ -195,7 +195,7 @@ class PushPlan:
     """Decides the requests of one push call, one after the other; each sees what the ones before it did.
 
     `jobs` are the stored jobs with the ids of the call. The caller deletes `removed` from the store before it writes
-    `inserted`. Without `capped` the queue's limits do not hold: the jobs were accepted before. `largest` is the largest
+    `inserted`. Without `capped` no limits hold: the jobs were accepted before. `largest` is the largest
     body that the database takes, 0 for no limit.
     """
 
@@ -203,8 +203,8 @@ class PushPlan:
         self, line: QueueRow, jobs: dict[str, JobRow], now: int, *, capped: bool = True, largest: int = 0
     ) -> None:
         self._line, self._jobs, self._now = line, jobs, now
-        self._max_body, self._max_jobs = (line.max_body, line.max_jobs) if capped else (0, 0)
-        self._max_body = min(filter(None, (self._max_body, largest)), default=0)
+        largest = min(filter(None, (line.max_body, largest)), default=0)
+        self._max_body, self._max_jobs = (largest, line.max_jobs) if capped else (0, 0)
         self._stored = frozenset(jobs)
         self._inserted: dict[str, tuple[object, ...]] = {}
         self.earliest: int | None = None

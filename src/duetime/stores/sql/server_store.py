@@ -3,20 +3,24 @@
 Steps run in `ConnectionThreads`. One round of the reaper is many transactions, so that it locks one queue at a time.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from duetime.errors import DuetimeError
 from duetime.job import Moved
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Reaped
 from duetime.stores.sql import verbs
 from duetime.stores.sql.announcements import AnnouncingHub
 from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
-from duetime.stores.sql.incoming import INCOMING_JOBS
+from duetime.stores.sql.incoming import INCOMING_JOBS, incoming_queues, take_incoming
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
+
+log = logging.getLogger("duetime.stores")
 
 T = TypeVar("T")
 
@@ -41,8 +45,16 @@ class ServerStore(SqlStore):
         return await self._threads.run(operation, read_only=True)
 
     async def _take_incoming(self) -> dict[Queue, Sequence[tuple[Push, Pushed]]]:
-        """Move jobs of other programs' transactions into their queues; a dialect without `push_in` has none."""
-        return {}
+        """Move jobs of other programs' transactions into their queues."""
+        pushed: dict[Queue, Sequence[tuple[Push, Pushed]]] = {}
+        try:
+            for queue in await self._read(incoming_queues):
+                if taken := await self._write(partial(take_incoming, queue=queue), queue=queue):
+                    pushed[queue] = taken
+        except DuetimeError as error:
+            # The next round takes the others.
+            log.warning("incoming_jobs_not_taken", extra={"error": error.message})
+        return pushed
 
     async def reap(self, limit: int = 500) -> Reaped:
         moved: dict[Queue, Sequence[Moved]] = {}

@@ -314,3 +314,67 @@ SELECT
     version()
 FROM dt.meta
 WHERE one = 1;
+
+-- name: incoming_queues
+-- description: The queues of the oldest jobs that other programs have committed.
+SELECT DISTINCT
+    namespace,
+    queue
+FROM (SELECT namespace, queue FROM dt.incoming FORCE INDEX (PRIMARY) ORDER BY number LIMIT %(limit)s) AS oldest;
+
+-- name: take_incoming
+-- description: The oldest of them that no other process takes just now, up to a number of jobs.
+SELECT
+    number,
+    id,
+    if_exists,
+    priority,
+    due_at,
+    ttl_ms,
+    tries,
+    attributes,
+    body
+FROM dt.incoming FORCE INDEX (by_queue)
+WHERE namespace = %(namespace)s AND queue = %(name)s
+ORDER BY number
+LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED;
+
+-- name: delete_incoming
+-- description: Those that were taken.
+DELETE i FROM dt.incoming AS i FORCE INDEX (PRIMARY) WHERE i.number IN %(numbers)s;
+
+-- name: insert_incoming
+-- description: One job of another program, in its transaction.
+INSERT INTO dt.incoming (
+    namespace,
+    queue,
+    id,
+    if_exists,
+    priority,
+    due_at,
+    ttl_ms,
+    tries,
+    attributes,
+    body
+) VALUES (
+    %(namespace)s,
+    %(name)s,
+    %(id)s,
+    %(if_exists)s,
+    %(priority)s,
+    coalesce(%(due_at)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(3)) DIV 1000 + %(delay_ms)s),
+    %(ttl_ms)s,
+    %(tries)s,
+    %(attributes)s,
+    %(body)s
+);
+
+-- name: incoming_rules
+-- description: What the queue refuses, for the program that is about to push.
+SELECT
+    max_jobs,
+    max_body,
+    jobs
+FROM dt.queues FORCE INDEX (by_name)
+WHERE namespace = %(namespace)s AND name = %(name)s;

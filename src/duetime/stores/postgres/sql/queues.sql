@@ -329,17 +329,8 @@ SELECT DISTINCT
 FROM (SELECT namespace, queue FROM dt.incoming ORDER BY number LIMIT %(limit)s) AS oldest;
 
 -- name: take_incoming
--- description: Remove the oldest of them that no other process takes just now, up to a number of jobs.
-DELETE FROM dt.incoming
-WHERE number IN (
-    SELECT number
-    FROM dt.incoming
-    WHERE namespace = %(namespace)s AND queue = %(name)s
-    ORDER BY number
-    LIMIT %(limit)s
-    FOR UPDATE SKIP LOCKED
-)
-RETURNING
+-- description: The oldest of them that no other process takes just now, up to a number of jobs.
+SELECT
     number,
     id,
     if_exists,
@@ -348,7 +339,16 @@ RETURNING
     ttl_ms,
     tries,
     attributes,
-    body;
+    body
+FROM dt.incoming
+WHERE namespace = %(namespace)s AND queue = %(name)s
+ORDER BY number
+LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED;
+
+-- name: delete_incoming
+-- description: Those that were taken.
+DELETE FROM dt.incoming WHERE number = ANY(%(numbers)b::bigint []);
 
 -- name: insert_incoming
 -- description: One job of another program, in its transaction.
