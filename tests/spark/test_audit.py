@@ -11,7 +11,9 @@ from pyspark.testing import assertDataFrameEqual
 from duetime.clock import SystemClock
 from duetime.console.pipeline_files import read_lake
 from duetime.job import Event
+from duetime.journal.segments import sealed_name
 from duetime.spark.audit import transform as audit
+from duetime.spark.audit.journal import read_now
 from duetime.spark.audit.run import Beside, read_findings, run_audit
 from duetime.spark.audit.transform import Scanned
 from duetime.spark.lake.lake import Lake
@@ -231,3 +233,12 @@ def test_a_busy_node_is_waited_for(spark: SparkSession, tmp_path: Path, yesterda
     assert audited.problems == []
     assert len(heard) == 1
     assert heard[0].endswith("s for the heartbeat of node-d")
+
+
+def test_a_segment_that_is_sealed_while_it_is_read_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    node = Node(tmp_path / "journal", "node-a")
+    node.write(Event.HEARTBEAT, 1_790_000_000_000)
+    path = node.leave_open()
+    path.with_name(sealed_name(1, 1)).write_bytes(path.read_bytes())
+    now = read_now(Lake(spark, str(tmp_path / "lake")), str(tmp_path / "journal"), "run")
+    assert (now.late_rows, now.late.count(), now.damage, now.node("node-a").ranges) == (0, 0, [], [(1, 1)])

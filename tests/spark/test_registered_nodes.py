@@ -13,9 +13,10 @@ from duetime.client import AsyncClient
 from duetime.job import Event, Job, NewJob
 from duetime.journal.registered_nodes import RegisteredNode
 from duetime.names import Queue
-from duetime.spark.audit.journal import JournalIncomplete, JournalNow, without_known
+from duetime.spark.audit.journal import JournalIncomplete, JournalNow
 from duetime.spark.audit.run import Beside
 from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
+from duetime.spark.ingest.transform import without_known
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState
 from duetime.spark.reconcile.run import run_reconcile

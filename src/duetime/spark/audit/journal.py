@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.journal.registered_nodes import RegisteredNode
@@ -32,9 +31,6 @@ from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import Nodes, NodeState, join_nodes, without
 from duetime.spark.schemas import EVENTS, frame
 
-RANGES = StructType(
-    [StructField("name", StringType()), StructField("first", LongType()), StructField("last", LongType())]
-)
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 10.0
 NAMED_NODES = 3
@@ -157,16 +153,16 @@ def read_until(
 def read_now(lake: Lake, journal: str, run: str) -> JournalNow:
     files = files_for(lake.spark, journal)
     home = files.home(journal)
-    copies = _copy_open(lake, files, home, f"{lake.scratch(run)}/open-{time.monotonic_ns()}")
+    aside = f"{lake.scratch(run)}/open-{time.monotonic_ns()}"
+    copies = _copy_open(lake, files, home, aside)
     run_ingest(lake, journal)
     manifest = lake.events.manifest()
     about = about_events(manifest)
     known = known_nodes(lake, about)
     lasts = _known_lasts(files, home, about, known)
-    seen = Observation()
-    late = _read_copies(lake, copies, known, seen)
+    entries, damage = _read_copies(lake, copies, f"{aside}.parquet")
+    late = entries.transform(ingest.once).transform(ingest.without_known, known)
     late_nodes, rows, _ = extents(late)
-    damage = find_damage(lake, seen.get["bad_files"]) if copies else []
     # A damaged line of a copy may have been found in the sealed file, too.
     told = {(one.node, one.seq) for one in about.damage}
     fresh = [one for one in damage if (one.node, one.seq) not in told]
@@ -204,28 +200,21 @@ def _copy_open(lake: Lake, files: Files, journal: str, target: str) -> list[str]
     return copies
 
 
-def _read_copies(lake: Lake, copies: Collection[str], known: Nodes, seen: Observation) -> DataFrame:
+def _read_copies(lake: Lake, copies: Collection[str], aside: str) -> tuple[DataFrame, list[DamagedLines]]:
+    """EVENTS of the copies, written to `aside`, and the damaged lines."""
     if not copies:
-        return frame(lake.spark, [], EVENTS)
+        return frame(lake.spark, [], EVENTS), []
     lines = (
         lake.spark.read.format("text")
         .option("lineSep", "\n")
         .load(list(copies))
         .select("value", F.col("_metadata.file_path").alias("file"))
     )
+    seen = Observation()
     read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
-    return read.transform(ingest.good_events).transform(ingest.once).transform(without_known, known)
-
-
-def without_known(events: DataFrame, known: Nodes) -> DataFrame:
-    """EVENTS without those whose node and seq are in one of the ranges."""
-    ranges = [(name, first, last) for name, node in known.items() for first, last in node.ranges]
-    if not ranges:
-        return events
-    # A join, because Spark fails on a condition that names a few hundred ranges.
-    read = F.broadcast(frame(events.sparkSession, ranges, RANGES).alias("read"))
-    is_known = (events["node"] == F.col("read.name")) & events["seq"].between(F.col("read.first"), F.col("read.last"))
-    return events.join(read, on=is_known, how="left_anti")
+    # Written before anything is left out: Spark observes nothing in a query that it finds to be empty half way.
+    read.transform(ingest.good_events).write.parquet(aside)
+    return lake.spark.read.schema(EVENTS).parquet(aside), find_damage(lake, seen.get["bad_files"])
 
 
 def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[JournalProblem]:

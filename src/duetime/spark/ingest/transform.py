@@ -7,14 +7,18 @@ checked, as `journal.lines.read_line` does it.
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from duetime.journal.lines import HEAD
 from duetime.names import DEFAULT_POOL
-from duetime.spark.schemas import ENTRY, EVENTS
+from duetime.spark.lake.nodes import Nodes
+from duetime.spark.schemas import ENTRY, EVENTS, frame
 
 REQUIRED = ("ts", "wrote_at", "node", "seq", "event")
 BODY = ("body", "body_b64", "attributes")
+RANGES = StructType(
+    [StructField("name", StringType()), StructField("first", LongType()), StructField("last", LongType())]
+)
 
 
 def read_lines(lines: DataFrame) -> DataFrame:
@@ -88,9 +92,15 @@ def once(events: DataFrame) -> DataFrame:
     return events.dropDuplicates(["node", "seq"])
 
 
-def new_only(events: DataFrame, known: DataFrame) -> DataFrame:
-    """EVENTS without those whose (node, seq) is known."""
-    return events.join(known.select("node", "seq"), on=["node", "seq"], how="left_anti").select(*EVENTS.names)
+def without_known(events: DataFrame, known: Nodes) -> DataFrame:
+    """EVENTS without those whose node and seq are in one of the ranges."""
+    ranges = [(name, first, last) for name, node in known.items() for first, last in node.ranges]
+    if not ranges:
+        return events
+    # A join, because Spark fails on a condition that names a few hundred ranges.
+    read = F.broadcast(frame(events.sparkSession, ranges, RANGES).alias("read"))
+    is_known = (events["node"] == F.col("read.name")) & events["seq"].between(F.col("read.first"), F.col("read.last"))
+    return events.join(read, on=is_known, how="left_anti")
 
 
 def node_extents(events: DataFrame) -> DataFrame:
