@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -60,6 +61,17 @@ def test_a_step_that_fails_ends_the_round_and_is_named(spark: SparkSession, tmp_
     made = run_round(Lake(spark, str(tmp_path / "lake")), RoundPlan(str(tmp_path / "nowhere"), None))
     assert (made.ok, made.steps) == (False, {})
     assert made.problem == f"ingest: there is no journal in {tmp_path / 'nowhere'}"
+
+
+def test_an_unexpected_error_is_told_before_it_is_raised(tmp_path: Path) -> None:
+    """A health file that still says ok would hide it."""
+    told: list[Round] = []
+    no_lake: Any = None
+    with pytest.raises(AttributeError):
+        run_round(no_lake, RoundPlan(str(tmp_path), None), number=4, ended=told.append)
+    [made] = told
+    assert (made.number, made.ok, made.ended_at >= made.started_at > 0) == (4, False, True)
+    assert made.problem.startswith("ingest: AttributeError: ")
 
 
 def test_what_a_monitor_reads() -> None:

@@ -58,10 +58,20 @@ class Round(Struct):
     steps: dict[str, RoundStep] = field(default_factory=dict[str, RoundStep])
 
 
-def run_round(lake: Lake, plan: RoundPlan, *, number: int = 1, told: Told = lambda step: None) -> Round:
-    """Run one round. A DuetimeError ends it and is told in its `problem`; other errors are raised."""
+def run_round(
+    lake: Lake,
+    plan: RoundPlan,
+    *,
+    number: int = 1,
+    told: Told = lambda step: None,
+    ended: Callable[[Round], None] = lambda made: None,
+) -> Round:
+    """Run one round, and call `ended` with it. A DuetimeError ends the round and stands in its `problem`; so does any
+    other error, which is raised after `ended` was called.
+    """
     made = Round(number, SystemClock().now_ms())
     problems: list[str] = []
+    unexpected: Exception | None = None
     for name, step in _STEPS.items():
         told(name)
         began = time.monotonic()
@@ -70,9 +80,16 @@ def run_round(lake: Lake, plan: RoundPlan, *, number: int = 1, told: Told = lamb
         except DuetimeError as error:
             problems.append(f"{name}: {error.message}")
             break
+        except Exception as error:
+            unexpected, first_line = error, str(error).partition("\n")[0]
+            problems.append(f"{name}: {type(error).__name__}: {first_line}")
+            break
         made.steps[name] = RoundStep(round(time.monotonic() - began, 3), numbers)
         problems += [f"{name}: {problem}"] if problem else []
     made.ended_at, made.problem, made.ok = SystemClock().now_ms(), "; ".join(problems), not problems
+    ended(made)
+    if unexpected:
+        raise unexpected
     return made
 
 

@@ -51,7 +51,8 @@ def run(options: RunOptions, source: JournalSource, store: StoreSource, spark: S
     """Do ingest, lifecycle, stats, audit and, if asked for, the report, in one session: once, or every few minutes.
 
     A step that fails ends its round; with --every the next round begins anew. Without it the exit code is 1 if
-    something is wrong: a failed step, a damaged line, an audit that is not sound.
+    something is wrong: a failed step, a damaged line, an audit that is not sound. An error that nobody foresaw, such as
+    a session that died, ends the command; the health file says so first.
     """
     answer = Answer(as_json=target.json)
     journal, every_ms = source.journal_folder, duration_ms(options.every) if options.every else 0
@@ -67,13 +68,16 @@ def run(options: RunOptions, source: JournalSource, store: StoreSource, spark: S
             duration_ms(options.last),
             store.assume_lost or (),
         )
-        number = 1
-        while True:
-            made = run_round(lake, plan, number=number, told=_sayer(target, number))
+
+        def write_files(made: "Round") -> None:
             if options.health:
                 replace_file(options.health, health_text(made, every_ms))
             if options.metrics:
                 replace_file(options.metrics, metrics_text(made))
+
+        number = 1
+        while True:
+            made = run_round(lake, plan, number=number, told=_sayer(target, number), ended=write_files)
             answer.tell(_document(made), _text(made))
             if not every_ms:
                 break
