@@ -72,6 +72,19 @@ def test_a_table_becomes_jobs_and_a_second_run_adds_nothing(spark: SparkSession,
     assert other["accepted"] == 1
 
 
+def test_a_batch_that_is_done_is_told_without_java(spark: SparkSession, shell: Shell) -> None:
+    selection = [str(shell.folder / one) if one == "members.csv" else one for one in SELECTION]
+    asked = ("pipeline", "schedule", *selection, "--batch", "friday", "--lake", "lake", "--json")
+    nowhere = {"JAVA_HOME": str(shell.folder), "PATH": str(shell.folder)}
+    first = shell.ok(*asked).document
+    again = shell.spawn(*asked, **nowhere)
+    assert (again.code, again.err) == (0, "")
+    assert again.document == first | {"was_done": True}
+    # Where something differs, Spark has to look.
+    other = shell.spawn(*asked, "--ttl", "1h", **nowhere)
+    assert "Java" in other.error["message"]
+
+
 def test_bad_rows_end_it_with_their_reasons_or_are_put_aside(spark: SparkSession, shell: Shell) -> None:
     arguments = ("pipeline", "schedule", "--source", "members.csv", "--queue", "recall", "--body", "email")
     refused = shell.run(*arguments, "--json")

@@ -124,6 +124,9 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
         "source": hashlib.sha256(selection.describe().encode()).hexdigest(),
     }
     answer = Answer(as_json=target.json)
+    if not options.dry_run and not spark.remote and (done := _find_done(spark.lake_folder, fields)):
+        _tell(answer, done, f"{target.space}/{options.queue}", batch)
+        return
     with spark.session("schedule") as session, show_progress("reading", as_json=target.json, unit="tasks") as progress:
         from duetime.spark.load.options import read_options
         from duetime.spark.load.preview import preview as look
@@ -138,6 +141,13 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
             else:
                 found = load(frame, lake=spark.lake_folder, on_phase=progress.begin, **fields)
     _tell(answer, found, f"{target.space}/{options.queue}", batch)
+
+
+def _find_done(lake: str, fields: "LoadFields") -> "Scheduled | None":
+    """A batch that is done is found in a moment, and Spark need not be started."""
+    from duetime.spark.load.schedule import find_done
+
+    return find_done(lake, **fields)
 
 
 def default_batch(queue: str, selection: "Selection", choices: LoadChoices, target: Target) -> str:

@@ -11,14 +11,14 @@ Each of the small files is created whole or not at all, never over another one, 
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from duetime.errors import Conflict
-from duetime.spark.lake.files import FoundFile, check_shared, files_for
+from duetime.spark.lake.files import Files, FoundFile, check_shared, files_for
 
 Record = TypeVar("Record", bound=Struct)
 
@@ -67,8 +67,8 @@ class ReconcileRun(Struct, frozen=True):
 class Scheduled(Struct, frozen=True):
     """How a batch ended. `kept` rows met a job with their id; `repeated` rows were pushed before this run.
 
-    `seconds` is the time of the push phase. `options` and `source` are digests, as in Accepted. `was_done`: the batch
-    had ended before this run, which read no source and pushed nothing.
+    `seconds` is the time of the push phase. `options` and `source` are digests, as in Accepted; `named` is the source
+    as the caller named it. `was_done`: the batch had ended before this run, which read no source and pushed nothing.
     """
 
     batch: str
@@ -84,6 +84,7 @@ class Scheduled(Struct, frozen=True):
     seconds: float = 0.0
     options: str = ""
     source: str = ""
+    named: str = ""
     was_done: bool = False
 
 
@@ -102,12 +103,17 @@ class ReconcileFirst(Conflict):
 class Batch:
     """One batch's folder."""
 
-    def __init__(self, spark: SparkSession, lake: str, name: str) -> None:
-        self._files = files_for(spark, lake)
+    def __init__(self, files: Files, lake: str, name: str) -> None:
+        self._files = files
         self.name = name
-        self.lake = self._files.home(lake)
+        self.lake = files.home(lake)
         self.home = f"{self.lake}/batches/{name}"
-        check_shared(spark, self._files, self.lake)
+
+    @classmethod
+    def open(cls, spark: SparkSession, lake: str, name: str) -> Self:
+        batch = cls(files_for(spark, lake), lake, name)
+        check_shared(spark, batch._files, batch.lake)
+        return batch
 
     def accepted(self) -> Accepted | None:
         return self._read("_accepted", Accepted)

@@ -139,6 +139,7 @@ def push_round(
             seconds=round(seconds, 3),
             options=accepted.options,
             source=accepted.source,
+            named=options.source,
         )
     )
 

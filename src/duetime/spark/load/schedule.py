@@ -10,6 +10,7 @@ what happens when marks are gone.
 import hashlib
 from collections.abc import Callable
 from typing import Any, Unpack
+from urllib.parse import urlsplit
 
 from msgspec import structs
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from duetime.clock import rfc3339
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
+from duetime.spark.lake.files import LocalFiles
 from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Scheduled
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order
 from duetime.spark.load.journal_rules import with_journal
@@ -51,7 +53,7 @@ def schedule(
     if given.journal and given.is_http:
         raise InvalidSettings("a server writes the journal itself: leave journal out, or name the store")
     tell = on_phase or _nothing
-    batch = Batch(frame.sparkSession, lake, given.batch)
+    batch = Batch.open(frame.sparkSession, lake, given.batch)
     store: StoreInfo = run(ask_store(given))
     if (done := batch.manifest()) is not None:
         _check_same(batch, done, frame, given)
@@ -69,6 +71,22 @@ def schedule(
     result = push_round(batch, accepted, given, name, spark=frame.sparkSession, store=store)
     tell("done", result.rows)
     return result
+
+
+def find_done(lake: str, **options: Unpack[LoadFields]) -> Scheduled | None:
+    """The end of a batch in a local lake, found without Spark.
+
+    None if the batch is not done, if anything differs from what was asked for then, or if the lake is elsewhere:
+    `schedule` knows what to do about it.
+    """
+    given = read_options(options)
+    if not given.batch or not given.source or urlsplit(lake).scheme not in ("", "file"):
+        return None
+    done = Batch(LocalFiles(), lake, given.batch).manifest()
+    if done is None or (done.options, done.named) != (_options_digest(given), given.source):
+        return None
+    store: StoreInfo = run(ask_store(given))
+    return structs.replace(done, was_done=True) if done.epoch == store.epoch else None
 
 
 def _check_same(batch: Batch, then: Accepted | Scheduled, frame: DataFrame, options: LoadOptions) -> None:
