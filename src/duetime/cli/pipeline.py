@@ -19,6 +19,7 @@ from duetime.cli.pipelines import (
     run,
     schedule,
     stats,
+    vacuum,
 )
 
 PIPELINES: tuple[Command, ...] = (
@@ -32,6 +33,7 @@ PIPELINES: tuple[Command, ...] = (
     Command("report", report.report, report.EXAMPLES),
     Command("forecast", forecast.forecast, forecast.EXAMPLES),
     Command("replay", replay.replay, replay.EXAMPLES),
+    Command("vacuum", vacuum.vacuum, vacuum.EXAMPLES),
     Command("demo", demo.demo, demo.EXAMPLES),
     Command("package", package.package, package.EXAMPLES),
 )

@@ -1,0 +1,102 @@
+"""`duetime pipeline vacuum`: what is old goes, what a living job needs stays."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from duetime.errors import InvalidRequest
+from duetime.ids import encode
+from duetime.job import Event
+from duetime.spark.ingest.run import run_ingest
+from duetime.spark.lake.lake import Lake, Table
+from duetime.spark.lake.vacuum import vacuum
+from duetime.spark.lifecycle.run import run_lifecycle
+from tests.spark.history import Node
+from tests.spark.sample_rows import DAY, event, events, job, jobs
+
+NOW = int(time.time() * 1000)
+START = NOW - 100 * DAY
+
+
+def publish(table: Table, rows: DataFrame, **about: int) -> None:
+    table.publish(table.stage(rows), after=table.manifest(), about=about)
+
+
+def bodies(lake: Lake) -> dict[str, bytes | None]:
+    rows = lake.events.read().where("event = 'accepted'").collect()
+    return {row["id"]: None if row["body"] is None else bytes(row["body"]) for row in rows}
+
+
+def test_old_days_and_bodies_go_and_living_jobs_stay(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path / "lake"))
+    born = {"old": START, "living": START + DAY, "beside": START + DAY, "recent": START + 80 * DAY, "new": NOW}
+    accepted = [event("accepted", at, id=name, born=at, body=b"secret") for name, at in born.items()]
+    # Adopted long after its birth, so its body is not on the day of its birth.
+    accepted.append(event("adopted", START + 2 * DAY, id="living", born=born["living"], body=b"secret"))
+    publish(lake.events, events(spark, *accepted))
+    ended = {"outcome": "acked", "ends": 1, "ended_at": NOW}
+    rows = [job(name, at, **({} if name == "living" else ended)) for name, at in born.items()]
+    publish(lake.jobs, jobs(spark, *rows), events_version=1)
+    batch = tmp_path / "lake" / "batches" / "b1"
+    (batch / "files-1").mkdir(parents=True)
+    (batch / "_manifest").write_text(json.dumps({"finished_at": NOW - 50 * DAY}))
+    (tmp_path / "lake" / "batches" / "open" / "files-1").mkdir(parents=True)
+    for at in (NOW - 99 * DAY, NOW - DAY):
+        (tmp_path / "lake" / "audit" / encode(at << 80)).mkdir(parents=True)
+    plan = tmp_path / "lake" / "reconcile" / encode(NOW - 20 * DAY << 80) / "plan"
+    plan.mkdir(parents=True)
+    litter = tmp_path / "lake" / "events" / "date=2020-01-01" / "left.parquet"
+    litter.parent.mkdir()
+    litter.write_bytes(b"x" * 7)
+    os.utime(litter, (1, 1))
+    ask = {"now_ms": NOW, "keep_ms": 90 * DAY, "bodies_ms": 10 * DAY}
+
+    planned = vacuum(lake, **ask, dry_run=True)
+    assert set(bodies(lake)) == set(born)
+    assert litter.exists()
+    assert plan.exists()
+    done = vacuum(lake, **ask)
+    assert done == planned
+    assert (done.days, done.batches, done.runs, done.files, done.bytes) == (
+        {"events": 1, "jobs": 1, "stats": 0}, 1, 1, 1, 7
+    )  # fmt: skip
+    assert done.days_without_bodies == 2
+    assert bodies(lake) == {"living": b"secret", "beside": None, "recent": None, "new": b"secret"}
+    assert {row["id"] for row in lake.jobs.read().collect()} == set(born) - {"old"}
+    assert lake.events.read().where("event = 'adopted' and body is not null").count() == 1
+    assert not litter.exists()
+    assert not plan.exists()
+    assert plan.parent.exists()
+    assert (batch / "_manifest").exists()
+    assert not (batch / "files-1").exists()
+    assert (tmp_path / "lake" / "batches" / "open" / "files-1").exists()
+    assert len(list((tmp_path / "lake" / "audit").iterdir())) == 1
+
+    again = vacuum(lake, **ask)
+    assert (again.days_without_bodies, again.batches, again.runs) == (0, 0, 0)
+
+
+def test_bodies_are_not_kept_longer_than_their_events(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="bodies cannot be kept longer"):
+        vacuum(Lake(spark, str(tmp_path)), now_ms=NOW, keep_ms=DAY, bodies_ms=2 * DAY)
+
+
+def test_a_segment_that_comes_again_brings_nothing_back(spark: SparkSession, tmp_path: Path) -> None:
+    journal, lake = tmp_path / "journal", Lake(spark, str(tmp_path / "lake"))
+    node = Node(journal, "web-1")
+    for word in (Event.ACCEPTED, Event.ACKED):
+        node.write(word, START, namespace="crm", queue="recall", id="a", born=START)
+    node.close(START)
+    assert run_ingest(lake, str(journal)).events == 3
+    run_lifecycle(lake)
+    assert vacuum(lake, now_ms=NOW, keep_ms=90 * DAY).days == {"events": 1, "jobs": 1, "stats": 0}
+    (segment,) = (journal / "web-1").glob("*.journal")
+    (journal / "restored").mkdir()
+    shutil.copy(segment, journal / "restored")
+    again = run_ingest(lake, str(journal))
+    assert (again.events, again.repeated, lake.events.read().count()) == (0, 3, 0)
