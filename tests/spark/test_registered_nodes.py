@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.client import AsyncClient
+from duetime.clock import SystemClock
 from duetime.job import Event, Job, NewJob
 from duetime.journal.registered_nodes import RegisteredNode
 from duetime.names import Queue
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow
 from duetime.spark.audit.run import Beside
+from duetime.spark.audit.store import open_view
 from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
 from duetime.spark.ingest.transform import without_known
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.stores.open import open_store
+from tests.plugins.served import StartServer
 from tests.spark.frames import events
 from tests.spark.history import Node
 
@@ -61,6 +65,15 @@ def test_jobs_that_another_host_acked_are_not_pushed_again(spark: SparkSession, 
     done = run_reconcile(lake, str(here), beside)
     assert (done.lost, done.counts) == (0, {})
     assert get(url, IDS[:3]) == [None] * 3
+
+
+def test_nodes_are_known_through_a_server(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server("--dev", DUETIME_INSTANCE="web", DUETIME_JOURNAL=str(tmp_path / "journal"))
+    with closing(open_view(server.api)) as view:
+        [(node, record)] = view.registered().items()
+    assert (tmp_path / "journal" / node).is_dir()
+    assert (node.startswith("web-"), record.last, record.abandoned) == (True, None, False)
+    assert 0 < record.at <= SystemClock().now_ms()
 
 
 def problems(name: str, record: RegisteredNode) -> list[tuple[str, str]]:

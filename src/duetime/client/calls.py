@@ -30,6 +30,7 @@ from duetime.job import (
     State,
     payload_bytes,
 )
+from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.names import Queue
 from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange, StoreInfo
 from duetime.wire import convert, messages
@@ -389,6 +390,19 @@ def store_info(namespace: str) -> Call[StoreInfo]:
         lambda engine: engine.store.ping(),
         repeatable=True,
     )
+
+
+def journal_nodes(namespace: str) -> Call[dict[str, RegisteredNode]]:
+    """The nodes that write the journal of the pool that a namespace's jobs are in, by name."""
+
+    def parse(reply: bytes) -> dict[str, RegisteredNode]:
+        nodes = _decode(reply, messages.JournalNodesOut).nodes
+        return {one.node: RegisteredNode(one.at, one.last, one.abandoned) for one in nodes}
+
+    async def run(engine: Engine) -> dict[str, RegisteredNode]:
+        return await registered(engine.store)
+
+    return Call(lambda: _get(f"/v1/namespaces/{quote(namespace, safe='')}/journal-nodes"), parse, run, repeatable=True)
 
 
 def size(counts: Counts) -> int:

@@ -291,6 +291,19 @@ class NamespaceOut(Struct):
     now: int
 
 
+class JournalNodeOut(Struct, omit_defaults=True):
+    """`at` is when the node registered, in the store's time; `last` is the number of its last entry, if it ended."""
+
+    node: str
+    at: int
+    last: int | None = None
+    abandoned: bool = False
+
+
+class JournalNodesOut(Struct):
+    nodes: list[JournalNodeOut]
+
+
 class HistogramOut(Struct):
     """counts[i] jobs wait with edges[i] <= due_at < edges[i + 1]."""
 

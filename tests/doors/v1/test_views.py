@@ -201,3 +201,7 @@ async def test_histograms_that_cannot_be(http: httpx.AsyncClient, query: str) ->
 
     assert reply.status_code == 400, reply.text
     assert reply.json()["code"] in ("invalid_request", "invalid_time")
+
+
+async def test_a_pool_without_a_journal_has_no_nodes(http: httpx.AsyncClient) -> None:
+    assert await ok(await http.get("/v1/namespaces/shop/journal-nodes")) == {"nodes": []}

@@ -157,6 +157,10 @@ EXAMPLES: Mapping[str, Example] = {
         {200: "the epoch of the store that the namespace's jobs are in, and its time"},
         m.NamespaceOut("shop", "9f2c51d07be4a386", NOW),
     ),
+    "journal_nodes": Example(
+        {200: "the nodes that write the journal of the pool that the namespace's jobs are in"},
+        m.JournalNodesOut([m.JournalNodeOut("web-1-01KA3V4N8C8Q5T7Y9D2E6F4G1H", NOW - MINUTE)]),
+    ),
     "respawn": Example(
         {200: "one result per job that came back; what was not dead is passed over"},
         m.ResultsOut([_moved(Event.RESPAWNED, NOW)]),

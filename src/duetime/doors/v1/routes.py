@@ -139,6 +139,8 @@ ROUTES: tuple[Route, ...] = (
           {200: m.NamespacesOut}),
     Route("GET", NAMESPACE, "get_namespace", "The epoch and the time of a namespace's store", R, views.get_namespace,
           {200: m.NamespaceOut}),
+    Route("GET", NAMESPACE + "/journal-nodes", "journal_nodes", "The nodes of the journal of a namespace's pool", R,
+          views.journal_nodes, {200: m.JournalNodesOut}),
 
     Route("POST", QUEUE + "/respawn", "respawn", "Bring dead letters back", A, administration.respawn, RESULTS,
           m.RespawnIn, refuses=(InvalidId, InvalidTime), optional=True),

@@ -13,9 +13,20 @@ from duetime.doors.v1.request import NativeRequest, Reply
 from duetime.engine import Engine
 from duetime.errors import InvalidRequest, JobNotFound
 from duetime.job import batches
+from duetime.journal.registered_nodes import registered
 from duetime.names import Queue, check_id
 from duetime.wire import convert
-from duetime.wire.messages import HistogramOut, IdsIn, JobsOut, NamespaceOut, NamespacesOut, QueueOut, QueuesOut
+from duetime.wire.messages import (
+    HistogramOut,
+    IdsIn,
+    JobsOut,
+    JournalNodeOut,
+    JournalNodesOut,
+    NamespaceOut,
+    NamespacesOut,
+    QueueOut,
+    QueuesOut,
+)
 
 AT_ONCE = 100
 """Store calls under way at a time for one listing."""
@@ -86,6 +97,12 @@ async def get_namespace(request: NativeRequest[None, None]) -> Reply:
     for problem in info.problems.values():
         raise problem  # a client that compares epochs must not take a member that is down for a wiped store
     return Reply(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
+
+
+async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
+    nodes = await registered(request.engine.store)
+    found = [JournalNodeOut(name, one.at, one.last, one.abandoned) for name, one in sorted(nodes.items())]
+    return Reply(200, JournalNodesOut(found))
 
 
 async def due(request: NativeRequest[None, DueQuery]) -> Reply:

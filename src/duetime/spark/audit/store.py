@@ -101,7 +101,12 @@ class ServerView:
         return None
 
     def registered(self) -> Mapping[str, RegisteredNode]:
-        return {}
+        # Each namespace may live in a pool of its own.
+        namespaces = {DEFAULT_NAMESPACE, *(queue.namespace for queue in self.queues())}
+        found: dict[str, RegisteredNode] = {}
+        for namespace in sorted(namespaces):
+            found |= self._send(calls.journal_nodes(namespace))
+        return found
 
     def queues(self) -> list[Queue]:
         return [status.queue for status in self._send(calls.statuses(None))]
