@@ -18,10 +18,9 @@ from duetime.cli.output import (
     Answer,
     body_text,
     delivery_document,
-    error_document,
     moment,
     moved_document,
-    queue_document,
+    refused_document,
     relative,
     safe,
     tries_text,
@@ -131,10 +130,8 @@ def _ack_all(client: Client, leases: Sequence[Lease]) -> list[tuple[Lease, calls
 
 def _tell_ack(answer: Answer, lease: Lease, result: calls.Result) -> None:
     if isinstance(result, DuetimeError):
-        answer.tell(
-            {**queue_document(lease.queue), "id": lease.id, **error_document(result)},
-            f"{lease.id} {result.code}: {result.message}",
-        )
+        text = f"{lease.id} {result.code}: {result.message}"
+        answer.tell(refused_document(lease.queue, lease.id, result), text)
     elif result is None:
         gone = Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason="gone")
         answer.tell(moved_document(lease.queue, gone), f"{lease.id} was gone already")

@@ -11,13 +11,12 @@ from duetime.cli.options import Target, parse_when, takes_options
 from duetime.cli.output import (
     Answer,
     body_text,
-    error_document,
     job_document,
     moment,
     moved_document,
     note,
     preview,
-    queue_document,
+    refused_document,
     relative,
     safe,
     tries_text,
@@ -75,18 +74,13 @@ def _for_each(
                     error = result or JobNotFound.of(job_id, queue)
                     failures.append(error)
                     if len(checked) > 1:
-                        _tell_failure(answer, queue, job_id, error)
+                        answer.tell(refused_document(queue, job_id, error), f"{job_id} {error.code}: {error.message}")
                 else:
                     answer.tell(moved_document(queue, result), describe_move(result))
     if len(checked) == 1 and failures:
         raise failures[0]
     if failures:
         raise SomeRefused(f"{len(failures)} of {len(checked)} jobs were not there or refused")
-
-
-def _tell_failure(answer: Answer, queue: Queue, job_id: str, error: DuetimeError) -> None:
-    document = {**queue_document(queue), "id": job_id, **error_document(error)}
-    answer.tell(document, f"{job_id} {error.code}: {error.message}")
 
 
 @takes_options

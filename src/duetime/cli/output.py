@@ -107,6 +107,10 @@ def delivery_document(delivery: Delivery, lease: str) -> dict[str, Any]:
     return {"lease": lease, **place, **fence, **shown, **body_document(delivery.body)}
 
 
+def refused_document(queue: Queue, job_id: str, error: DuetimeError) -> dict[str, Any]:
+    return {**queue_document(queue), "id": job_id, **error_document(error)}
+
+
 def body_document(body: bytes) -> dict[str, str | None]:
     """`body` where it is text, else `body_b64`; the other is null."""
     text, b64 = convert.body_out(body)

@@ -6,14 +6,20 @@ step, so a job is never both delivered and given back.
 """
 
 import asyncio
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
 from starlette.types import Receive, Scope
 
 from duetime.doors.asgi import exchange_of
+from duetime.engine import Engine
+from duetime.errors import DuetimeError, LeaseLost
 from duetime.http.exchange import ClientGone
+from duetime.job import Delivery
+
+log = logging.getLogger("duetime.server")
 
 T = TypeVar("T")
 
@@ -53,3 +59,14 @@ class WhileConnected:
         self._watcher.cancel()
         if self._gone and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise ClientGone from None
+
+
+async def give_back_all(engine: Engine, deliveries: Sequence[Delivery]) -> None:
+    """Undo deliveries that reached nobody, as far as that is still possible; otherwise their leases lapse."""
+    backs = await asyncio.gather(*(engine.give_back(one.lease) for one in deliveries), return_exceptions=True)
+    for one, error in zip(deliveries, backs, strict=True):
+        if isinstance(error, DuetimeError):
+            if not isinstance(error, LeaseLost):
+                log.warning("give_back_failed", extra={"job": one.lease.id, "error": error.code})
+        elif isinstance(error, BaseException):
+            raise error

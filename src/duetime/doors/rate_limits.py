@@ -5,6 +5,7 @@ registry, so all processes see the same one; the limits themselves are read from
 request that fails gives its slot back.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -15,8 +16,10 @@ import msgspec
 
 from duetime.doors.tokens import Token
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import TooManyRequests
+from duetime.errors import DuetimeError, TooManyRequests
 from duetime.stores.registry import Registry
+
+log = logging.getLogger("duetime.server")
 
 KIND = "limit"
 LONGEST_S = 10**9
@@ -74,9 +77,12 @@ class RateLimits:
         return Slot(name, life_ms, time.monotonic() + counter.left_ms / 1000)
 
     async def give_back(self, slot: Slot) -> None:
-        """The request failed: its slot is free again. A window that has ended takes nothing back."""
+        """The request failed: its slot is free again, unless the window has ended or the registry does not answer."""
         if time.monotonic() < slot.until:
-            await self._registry().increment(slot.counter, -1, life_ms=slot.life_ms)
+            try:
+                await self._registry().increment(slot.counter, -1, life_ms=slot.life_ms)
+            except DuetimeError as error:
+                log.warning("slot_lost", extra={"error": error.code})
 
     # --- for administration
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duetime.doors.v1.consumers import give_back_all
+from duetime.doors.parking import give_back_all
 from duetime.engine import Engine
 from duetime.errors import DuetimeError, LeaseLost, StoreDamaged, StoreFull
 from duetime.job import Lease, Moved, NewJob

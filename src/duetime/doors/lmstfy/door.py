@@ -28,6 +28,7 @@ from duetime.doors.lmstfy.wire import (
     to_json,
     without_slash,
 )
+from duetime.doors.parking import give_back_all
 from duetime.doors.rate_limits import Side, Slot
 from duetime.doors.tokens import Access, Token, split, token_in_query, token_text
 from duetime.errors import (
@@ -35,7 +36,6 @@ from duetime.errors import (
     DuetimeError,
     Forbidden,
     InvalidRequest,
-    LeaseLost,
     Overloaded,
     PoolNotFound,
     QueueFull,
@@ -137,7 +137,8 @@ class LmstfyDoor:
         try:
             await send_answer(scope, send, answer.status, answer.headers, answer.body, name_header)
         except OSError:
-            await self._take_back(call)
+            if call.taken:
+                await give_back_all(call.engine, call.taken)
         elapsed_s = time.perf_counter() - started
         pool, namespace = (call.pool, call.namespace) if call.admitted else ("", "")
         method = scope["method"] if scope["method"] in METHODS else ""
@@ -207,7 +208,7 @@ class LmstfyDoor:
             status = answer.status
         finally:
             if status not in (200, 201):
-                await self._return_slot(slot)
+                await self._limits.give_back(slot)
         return answer
 
     async def _admit(self, route: LmstfyRoute, call: LmstfyCall) -> Token | None:
@@ -235,22 +236,6 @@ class LmstfyDoor:
         except DuetimeError as failure:
             log.warning("throttle_failed", extra={"error": failure.code})
             raise Refused(LmstfyAnswer(500, b'{"err":"internal error"}')) from failure
-
-    async def _return_slot(self, slot: Slot) -> None:
-        try:
-            await self._limits.give_back(slot)
-        except DuetimeError as failure:
-            log.warning("slot_lost", extra={"error": failure.code})
-
-    async def _take_back(self, call: LmstfyCall) -> None:
-        """Gives the jobs back whose answer could not be sent because the client has gone."""
-        for delivery in call.taken:
-            try:
-                await call.engine.give_back(delivery.lease)
-            except LeaseLost:
-                pass
-            except DuetimeError as failure:
-                log.warning("give_back_failed", extra={"job": delivery.lease.id, "error": failure.code})
 
 
 def _find_route(call: LmstfyCall) -> LmstfyRoute | None:

@@ -12,8 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from duetime.doors.ouqiang.messages import MAX_TTR_S, FoundJob, Popped, PushMessage
+from duetime.doors.parking import give_back_all
 from duetime.engine import Engine
-from duetime.errors import DuetimeError, InvalidName, LeaseLost
+from duetime.errors import InvalidName, LeaseLost
 from duetime.job import Delivery, IfExists, Job, NewJob
 from duetime.names import Queue, check_queue
 
@@ -99,11 +100,7 @@ class OuqiangJobs:
         return None
 
     async def give_back(self, delivery: Delivery) -> None:
-        """Gives a job back whose client has gone. A lease that cannot be given back lapses by itself."""
-        try:
-            await self._engine().give_back(delivery.lease)
-        except DuetimeError as error:
-            log.info("give_back_failed", extra={"job": delivery.lease.id, "error": error.code})
+        await give_back_all(self._engine(), [delivery])
 
     def _give_back_later(self, delivery: Delivery) -> None:
         task = asyncio.create_task(self.give_back(delivery))

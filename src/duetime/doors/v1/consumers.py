@@ -1,14 +1,14 @@
 """What consumers ask for: reserve, and then one verb per outcome."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
 from duetime.clock import duration_ms
+from duetime.doors.parking import give_back_all
 from duetime.doors.v1.queries import CallQuery
 from duetime.doors.v1.request import NativeRequest, Reply
-from duetime.engine import Engine, request_reply
-from duetime.errors import DuetimeError, InvalidTime, LeaseLost
+from duetime.engine import request_reply
+from duetime.errors import InvalidTime
 from duetime.job import Delivery
 from duetime.names import Queue, check_queue
 from duetime.wire import convert
@@ -59,17 +59,6 @@ def wait_of(wait: DurationIn) -> int:
     if wait_ms > MAX_WAIT_MS:
         raise InvalidTime(f"a request waits at most {MAX_WAIT_MS // 1000} s; ask again to wait longer")
     return wait_ms
-
-
-async def give_back_all(engine: Engine, deliveries: Sequence[Delivery]) -> None:
-    """Undo deliveries that reached nobody, as far as that is still possible; otherwise their leases lapse."""
-    backs = await asyncio.gather(*(engine.give_back(one.lease) for one in deliveries), return_exceptions=True)
-    for one, error in zip(deliveries, backs, strict=True):
-        if isinstance(error, DuetimeError):
-            if not isinstance(error, LeaseLost):
-                log.warning("give_back_failed", extra={"job": one.lease.id, "error": error.code})
-        elif isinstance(error, BaseException):
-            raise error
 
 
 async def ack(request: NativeRequest[AckIn, None]) -> Reply:

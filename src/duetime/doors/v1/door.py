@@ -18,7 +18,6 @@ from starlette.types import Receive, Scope, Send
 from duetime.callbacks.topic_service import TopicService
 from duetime.doors.access_log import POOL
 from duetime.doors.asgi import exchange_of, request_id, send_answer
-from duetime.doors.rate_limits import Slot
 from duetime.doors.v1 import problems
 from duetime.doors.v1.gate import TokenGate
 from duetime.doors.v1.pages import PAGES, MakePage
@@ -120,7 +119,7 @@ class NativeDoor:
         try:
             return await self._serve(endpoint, pool, request)
         except BaseException:
-            await self._refund(slot)
+            await self._gate.refund(slot)
             raise
 
     def _queue_path(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
@@ -143,12 +142,6 @@ class NativeDoor:
             raw = await request.read(self._max_request)
             request.message = _decode(endpoint.decode, b"{}" if endpoint.route.optional and not raw else raw)
         return await endpoint.route.handle(request)
-
-    async def _refund(self, slot: Slot) -> None:
-        try:
-            await self._gate.refund(slot)
-        except DuetimeError as error:
-            log.warning("slot_lost", extra={"error": error.code})
 
     async def _send(self, scope: Scope, send: Send, reply: Reply, name_header: Headers) -> None:
         content = reply.content if reply.message is None else self._encode(reply.message)
