@@ -73,15 +73,15 @@ def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> No
     ids = [check_id(job_id) for job_id in options.ids] if options.ids else None
     back: set[str] = set()
     with target.connect() as client:
-        line = client.queue(queue)
-        for moved in _respawn(line, ids, options):
+        queue_client = client.queue(queue)
+        for moved in _respawn(queue_client, ids, options):
             back.update(one.id for one in moved)
             for one in moved:
-                answer.tell(moved_document(line.name, one), describe_move(one))
+                answer.tell(moved_document(queue_client.name, one), describe_move(one))
     if missing := [job_id for job_id in ids or () if job_id not in back]:
-        raise JobNotFound(f"not among the dead letters of {line.name}: {', '.join(missing)}", ids=missing)
+        raise JobNotFound(f"not among the dead letters of {queue_client.name}: {', '.join(missing)}", ids=missing)
     if not back and not target.json:
-        note(f"no dead letters in {line.name}")
+        note(f"no dead letters in {queue_client.name}")
 
 
 def _respawn(queue: QueueClient, ids: list[str] | None, options: RespawnOptions) -> Iterator[list[Moved]]:
@@ -112,15 +112,15 @@ def delete(queue: QueueArgument, options: DeleteOptions, target: Target) -> None
         raise InvalidRequest("say which dead letters: ids or --all")
     answer = Answer(as_json=target.json)
     with target.connect() as client:
-        line = client.queue(queue)
+        queue_client = client.queue(queue)
         if options.every:
-            _clear(answer, line, yes=options.yes)
+            _clear(answer, queue_client, yes=options.yes)
             return
         # All are looked at before one is removed: an id that lives must not be cancelled by mistake.
-        ids = [_dead_job(line, check_id(job_id)).id for job_id in options.ids or ()]
-        results = line.dead.delete(ids)
+        ids = [_dead_job(queue_client, check_id(job_id)).id for job_id in options.ids or ()]
+        results = queue_client.dead.delete(ids)
     gone = [one for one in results if one is not None]
-    tell_removed(answer, line.name, len(gone))
+    tell_removed(answer, queue_client.name, len(gone))
     if len(gone) < len(ids):
         raise SomeRefused(f"{len(ids) - len(gone)} of {len(ids)} were removed by somebody else")
 
@@ -130,13 +130,13 @@ def flush(queue: QueueArgument, target: Target, yes: YesOption = False) -> None:
     """Remove all dead letters of a queue for good."""
     answer = Answer(as_json=target.json)
     with target.connect() as client:
-        line = client.queue(queue)
-        _clear(answer, line, yes=yes)
+        queue_client = client.queue(queue)
+        _clear(answer, queue_client, yes=yes)
 
 
-def _clear(answer: Answer, line: QueueClient, *, yes: bool) -> None:
-    answer.confirm(f"Remove {line.counts().dead:,} dead letters of {line.name} for good?", yes=yes)
-    tell_removed(answer, line.name, line.dead.clear())
+def _clear(answer: Answer, queue_client: QueueClient, *, yes: bool) -> None:
+    answer.confirm(f"Remove {queue_client.counts().dead:,} dead letters of {queue_client.name} for good?", yes=yes)
+    tell_removed(answer, queue_client.name, queue_client.dead.clear())
 
 
 @takes_options
@@ -154,12 +154,12 @@ def prune(
     answer = Answer(as_json=target.json)
     removed = 0
     with target.connect() as client:
-        line = client.queue(queue)
-        before = line.counts().now - age_ms
+        queue_client = client.queue(queue)
+        before = queue_client.counts().now - age_ms
         if not yes:
-            old = itertools.takewhile(lambda job: job.dead_at < before, walk(line, State.DEAD))
-            answer.confirm(f"Remove {sum(1 for _ in old)} dead letters of {line.name} for good?", yes=False)
+            old = itertools.takewhile(lambda job: job.dead_at < before, walk(queue_client, State.DEAD))
+            answer.confirm(f"Remove {sum(1 for _ in old)} dead letters of {queue_client.name} for good?", yes=False)
         # The first page is in order of death, so its old ones are the first.
-        while count := sum(job.dead_at < before for job in line.dead.list_jobs(limit=STEP_JOBS).jobs):
-            removed += line.dead.clear(limit=count)
-    tell_removed(answer, line.name, removed)
+        while count := sum(job.dead_at < before for job in queue_client.dead.list_jobs(limit=STEP_JOBS).jobs):
+            removed += queue_client.dead.clear(limit=count)
+    tell_removed(answer, queue_client.name, removed)

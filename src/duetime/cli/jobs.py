@@ -193,9 +193,9 @@ def peek(queue: QueueArgument, target: Target) -> None:
     Exits with 1 when nothing waits.
     """
     with target.connect() as client:
-        line = client.queue(queue)
+        queue_client = client.queue(queue)
         for state in (State.READY, State.DELAYED):
-            for job in line.list_jobs(state, limit=1).jobs:
+            for job in queue_client.list_jobs(state, limit=1).jobs:
                 Answer(as_json=target.json).tell(job_document(job), describe_job(job))
                 return
     raise JobNotFound(f"nothing waits in {target.queue(queue)}")

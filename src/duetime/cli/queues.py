@@ -94,10 +94,10 @@ def _configure(queues: Sequence[str] | None, every: bool, target: Target, *, pau
     answer = Answer(as_json=target.json)
     with target.connect() as client:
         for name in queues or sorted(status.queue.name for status in client.queues()):
-            line = client.queue(name)
-            rules = line.pause() if paused else line.resume()
-            text = f"{line.name} {'paused' if rules.paused else 'delivers'}"
-            answer.tell({**queue_document(line.name), "rules": asdict(rules)}, text)
+            queue_client = client.queue(name)
+            rules = queue_client.pause() if paused else queue_client.resume()
+            text = f"{queue_client.name} {'paused' if rules.paused else 'delivers'}"
+            answer.tell({**queue_document(queue_client.name), "rules": asdict(rules)}, text)
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,13 @@ def purge(queue: QueueArgument, options: PurgeOptions, target: Target) -> None:
     answer = Answer(as_json=target.json)
     states = tuple(dict.fromkeys(options.state)) or tuple(State)
     with target.connect() as client:
-        line = client.queue(queue)
+        queue_client = client.queue(queue)
         if not options.yes:
-            answer.confirm(f"Remove {describe_counts(line.counts(), states)} of {line.name} for good?", yes=False)
-        removed = line.purge(states)
-    tell_removed(answer, line.name, removed)
+            answer.confirm(
+                f"Remove {describe_counts(queue_client.counts(), states)} of {queue_client.name} for good?", yes=False
+            )
+        removed = queue_client.purge(states)
+    tell_removed(answer, queue_client.name, removed)
 
 
 def describe_counts(counts: Counts, states: Sequence[State]) -> str:
