@@ -12,6 +12,8 @@ from duetime.client.topics import Topics
 from duetime.console.live import JournalLag, ProcessState
 from duetime.console.pages.overview import stuck_duties
 from duetime.stores.open import open_store
+from duetime.wire.worker_beats import WorkerBeat, beat_name
+from duetime.worker.shared_counters import count
 from tests.plugins.ports import find_free_port
 from tests.plugins.serving import Served, serving
 from tests.plugins.until import until
@@ -75,3 +77,14 @@ def test_duties_that_hang_in_any_process_are_named_once() -> None:
         ProcessState({"default": ["waiting", "reaper"], "wide": ["reaper"]}, {}, []),
     ]
     assert stuck_duties(states) == {"default": ["reaper", "waiting"], "wide": ["reaper"]}
+
+
+def test_workers_are_shown_with_who_they_are(site: Served) -> None:
+    with duetime.connect(site.api) as client:
+        client.queue("worked").push("x")  # a page shows the workers of namespaces that have queues
+        name = beat_name(WorkerBeat("host-<b>7", 4711, "threads", 4, "worked", 1_794_000_000))
+        client.send(count("default", name, 3, life_ms=3_600_000))
+    shown = page(site, "workers")
+    assert "host-&lt;b&gt;7" in shown
+    assert "2 / 4" in shown
+    assert "4711" in shown

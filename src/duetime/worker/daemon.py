@@ -9,7 +9,9 @@ A second signal gives those back, too.
 
 import asyncio
 import logging
+import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
@@ -19,6 +21,7 @@ from duetime.backoff import Outage
 from duetime.client import connect_async
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.wire.payload import RESTARTS
+from duetime.wire.worker_beats import BEAT_S, LIFE_MS, WorkerBeat, beat_name
 from duetime.worker.events import TaskEvent
 from duetime.worker.fetcher import Fetcher
 from duetime.worker.held_jobs import HeldJobs
@@ -107,6 +110,7 @@ class Worker:
             await self._pool.start()
             self._spawn(self._tick())
             self._spawn(self._every_second(restarts))
+            self._spawn(self._beat())
             teller.worker(TaskEvent("worker_starting"))
             log.info("worker_started", extra={"queues": ",".join(self._options.queues), "pool": self._options.pool})
             self._fetch()
@@ -221,6 +225,23 @@ class Worker:
                 continue  # the fetcher and the settler log outages of the store
             except DuetimeError as error:
                 log.warning("restarts_not_followed", extra={"error": error.message})
+
+    async def _beat(self) -> None:
+        """Say every few seconds that this worker is there, for those who look at the console."""
+        options = self._options
+        me = WorkerBeat(
+            socket.gethostname(),
+            os.getpid(),
+            options.pool,
+            options.concurrency,
+            ",".join(options.queues),
+            int(time.time()),
+        )
+        while True:
+            with suppress(DuetimeError):  # outages are logged elsewhere; a token may not be allowed to count
+                jobs = len(self._jobs.held)
+                await self._client.send(count(self._app.namespace, beat_name(me), jobs + 1, life_ms=LIFE_MS))
+            await asyncio.sleep(BEAT_S)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -1,6 +1,7 @@
 """The page of workers: the server's processes, consumers that wait, jobs that are leased, tasks that recur."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,8 +12,10 @@ from duetime.console.visit import Visit
 from duetime.job import Job, State
 from duetime.names import Queue, check_namespace
 from duetime.wire.payload import RESTARTS, TICKS, counter_name
+from duetime.wire.worker_beats import PREFIX, WorkerBeat, read_beats
 
 RUNNING = 50
+SPACES = 20
 RECURRING = 200
 
 
@@ -35,17 +38,29 @@ async def show_workers(visit: Visit) -> Response:
         page = await store.list_jobs(line.queue, State.LEASED, limit=RUNNING - len(running))
         running += [(line.pool, job, preview(job)) for job in page.jobs]
     everything = not visit.session.namespace
+    spaces = sorted({(one.pool, one.queue.namespace) for one in lines})
     return visit.page(
         "workers.html",
         processes=await visit.parts.siblings.workers() if everything else [],
         parked=sum(sum(one.parked.values()) for one in await visit.parts.live.processes()) if everything else None,
         counting=not look.is_known,
+        connected=await _connected(visit, spaces) if spaces else [],
         leased=sum(one.counts.leased for one in lines),
         running=running,
         recurring=await _recurring(visit, [(one.pool, one.queue) for one in lines if one.queue.name == TICKS]),
-        spaces=sorted({(one.pool, one.queue.namespace) for one in lines}),
+        spaces=spaces,
         now=int(time.time() * 1000),
     )
+
+
+async def _connected(visit: Visit, spaces: Sequence[tuple[str, str]]) -> list[tuple[str, WorkerBeat, int]]:
+    """The workers of these namespaces: the namespace, who it is, and how many jobs it had in its hands."""
+    found: list[tuple[str, WorkerBeat, int]] = []
+    for pool, namespace in spaces[:SPACES]:
+        prefix = counter_name(namespace, PREFIX)
+        counters = await visit.parts.pools.engine(pool).store.registry.counters(prefix)
+        found += [(namespace, beat, jobs) for beat, jobs in read_beats(counters, prefix)]
+    return found
 
 
 async def _recurring(visit: Visit, queues: list[tuple[str, Queue]]) -> list[RecurringTask]:

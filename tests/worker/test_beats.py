@@ -1,0 +1,34 @@
+"""A worker says who it is while it runs, for the console."""
+
+from typing import Any
+
+import pytest
+
+from duetime.stores.open import open_store
+from duetime.wire.payload import counter_name
+from duetime.wire.worker_beats import PREFIX, WorkerBeat, beat_name, read_beats
+from tests.plugins.until import until
+from tests.worker.conftest import Start
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_worker_says_who_it_is(start: Start, url: str, sample: Any) -> None:
+    worker = start("-c", "3", "--pool", "threads")
+    prefix = counter_name("default", PREFIX)
+    store = await open_store(url)
+    try:
+        await until(lambda: store.registry.counters(prefix), deadline_s=120)
+        [(beat, jobs)] = read_beats(await store.registry.counters(prefix), prefix)
+        assert (beat.pool, beat.concurrency, beat.queues, jobs) == ("threads", 3, "default,other", 0)
+        assert beat.pid == worker.process.pid
+    finally:
+        await store.close()
+
+
+def test_the_last_beat_of_a_worker_counts_and_other_counters_do_not() -> None:
+    beat = WorkerBeat("host", 7, "threads", 3, "q" * 500, 1)
+    name = beat_name(beat)
+    assert len(name) <= 300
+    older = PREFIX + "1/" + name.partition("/")[2].partition("/")[2]
+    found = read_beats({older: 9, name: 3, "workers/x/[]": 1, "workers/": 1, "workers/5/no": 2}, PREFIX)
+    assert [(one.host, one.pid, jobs) for one, jobs in found] == [("host", 7, 2)]
