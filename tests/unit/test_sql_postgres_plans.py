@@ -52,6 +52,7 @@ HOT: dict[str, dict[str, Any]] = {
     "get_jobs": {"queue": 1, "ids": IDS},
     "job_sizes": {"queue": 1, "ids": IDS},
     "ready_jobs": {**AFTER, "priority": 2, "now": 10**12},
+    "ready_ahead": {"queue": 1, "now": 10**12, "limit": 10},
     "lease_jobs": {"queue": 1, "lease_until": 10**12, "ids": IDS},
     "count_held": {"queue": 1, "ids": IDS, "borns": NUMBERS, "attempts": NUMBERS},
     "delete_jobs": {"queue": 1, "ids": IDS},

@@ -15,7 +15,7 @@ from psycopg.types.string import StrBinaryDumper, StrDumper
 
 from duetime.clock import Clock
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.stores.postgres.step import PostgresStep
+from duetime.stores.postgres.step import PostgresQueries, PostgresStep
 from duetime.stores.sql.connection_threads import DatabaseLink
 from duetime.stores.sql.incoming import DEFAULT_SCHEMA, channel, table_names
 from duetime.stores.sql.queries import Migration, check_newer, load_migrations, load_queries, named_tables, statements
@@ -114,12 +114,13 @@ class PostgresLink(DatabaseLink[Connection]):
 
     def __init__(self, address: PostgresAddress, clock: Clock | None) -> None:
         self._address, self._clock = address, clock
-        self._queries = {name: address.name_tables(text) for name, text in load_queries("postgres").items()}
+        texts = {name: address.name_tables(text) for name, text in load_queries("postgres").items()}
+        self._queries = PostgresQueries(texts)
 
     def connect(self) -> Connection:
         connection = psycopg.connect(self._address.conninfo, autocommit=True)
         try:
-            connection.prepare_threshold = 0
+            connection.prepare_threshold, connection.prepared_max = 0, 500
             # All numbers have one type; otherwise each size of a number would need a prepared statement of its own.
             for dumper in (Int8Dumper, Int8BinaryDumper):
                 connection.adapters.register_dumper(int, dumper)

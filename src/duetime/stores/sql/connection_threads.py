@@ -239,6 +239,7 @@ class ConnectionThreads(Generic[C]):
             step = call.step = self._link.step(connection)
             try:
                 call.result, call.error = call.operation(step), None
+                step.finish()
             except self._link.errors:
                 raise
             except Exception as error:

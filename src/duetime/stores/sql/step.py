@@ -51,6 +51,10 @@ class Step(ABC):
     def execute(self, query: str, **parameters: object) -> None:
         """Run a statement without an answer. It may run later, but before the next statement with an answer."""
 
+    def finish(self) -> None:
+        """Called after the operation: run what was put off. A dialect that puts nothing off has nothing to do."""
+        return
+
     # --- locks
 
     def load_queue(self, queue: Queue) -> QueueRow:

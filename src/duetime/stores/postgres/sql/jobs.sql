@@ -100,6 +100,37 @@ WHERE
 ORDER BY due_at, id
 LIMIT %(limit)s;
 
+-- name: ready_ahead
+-- description: The first jobs that a consumer may get from each priority, in order, without payloads.
+SELECT
+    p.priority,
+    j.id,
+    j.born,
+    j.due_at,
+    j.expires_at,
+    j.tries,
+    j.used,
+    j.attempt,
+    j.error,
+    j.size
+FROM (VALUES (1::smallint), (2::smallint), (3::smallint)) AS p (priority)
+CROSS JOIN LATERAL (
+    SELECT
+        id,
+        born,
+        due_at,
+        expires_at,
+        tries,
+        used,
+        attempt,
+        error,
+        size
+    FROM dt.jobs
+    WHERE queue = %(queue)s AND place = 0 AND priority = p.priority AND due_at <= %(now)s
+    ORDER BY due_at, id
+    LIMIT %(limit)s
+) AS j;
+
 -- name: get_payloads
 -- description: The bodies of jobs by id, and their attributes.
 SELECT
