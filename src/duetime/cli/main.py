@@ -67,9 +67,9 @@ def version(context: typer.Context, as_json: JsonOption = False) -> None:
 
 
 SERVER = (
-    Command("serve", serve, EXAMPLES),
-    Command("config", config, ("duetime config", "duetime config --config /etc/duetime.toml --json")),
-    Command("version", version, ("duetime version",)),
+    Command("serve", serve, *EXAMPLES),
+    Command("config", config, "duetime config", "duetime config --config /etc/duetime.toml --json"),
+    Command("version", version, "duetime version"),
 )
 
 _take_global_options(root)

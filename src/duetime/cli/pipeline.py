@@ -23,19 +23,19 @@ from duetime.cli.pipelines import (
 )
 
 PIPELINES: tuple[Command, ...] = (
-    Command("schedule", schedule.schedule, schedule.EXAMPLES),
-    Command("run", run.run, run.EXAMPLES),
-    Command("ingest", ingest.ingest, ingest.EXAMPLES),
-    Command("lifecycle", lifecycle.lifecycle, lifecycle.EXAMPLES),
-    Command("audit", audit.audit, audit.EXAMPLES),
-    Command("reconcile", reconcile.reconcile, reconcile.EXAMPLES),
-    Command("stats", stats.stats, stats.EXAMPLES),
-    Command("report", report.report, report.EXAMPLES),
-    Command("forecast", forecast.forecast, forecast.EXAMPLES),
-    Command("replay", replay.replay, replay.EXAMPLES),
-    Command("vacuum", vacuum.vacuum, vacuum.EXAMPLES),
-    Command("demo", demo.demo, demo.EXAMPLES),
-    Command("package", package.package, package.EXAMPLES),
+    Command("schedule", schedule.schedule, *schedule.EXAMPLES),
+    Command("run", run.run, *run.EXAMPLES),
+    Command("ingest", ingest.ingest, *ingest.EXAMPLES),
+    Command("lifecycle", lifecycle.lifecycle, *lifecycle.EXAMPLES),
+    Command("audit", audit.audit, *audit.EXAMPLES),
+    Command("reconcile", reconcile.reconcile, *reconcile.EXAMPLES),
+    Command("stats", stats.stats, *stats.EXAMPLES),
+    Command("report", report.report, *report.EXAMPLES),
+    Command("forecast", forecast.forecast, *forecast.EXAMPLES),
+    Command("replay", replay.replay, *replay.EXAMPLES),
+    Command("vacuum", vacuum.vacuum, *vacuum.EXAMPLES),
+    Command("demo", demo.demo, *demo.EXAMPLES),
+    Command("package", package.package, *package.EXAMPLES),
 )
 
 

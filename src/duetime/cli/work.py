@@ -160,16 +160,14 @@ WORK = (
     Command(
         "work",
         work,
-        (
-            "duetime work shop.tasks:app",
-            "duetime work shop.tasks --queue urgent,mail --concurrency 8 --memory 500",
-            "duetime work shop.tasks --stop-when-empty --json",
-        ),
+        "duetime work shop.tasks:app",
+        "duetime work shop.tasks --queue urgent,mail --concurrency 8 --memory 500",
+        "duetime work shop.tasks --stop-when-empty --json",
     ),
 )
 WORKER = (
-    Command("restart", restart, ("duetime worker restart",)),
-    Command("progress", progress, ("duetime worker progress mail 01JCQ2Y6W3V5Z8T4B7N9M1K0XA",)),
+    Command("restart", restart, "duetime worker restart"),
+    Command("progress", progress, "duetime worker progress mail 01JCQ2Y6W3V5Z8T4B7N9M1K0XA"),
 )
 
 
