@@ -7,7 +7,8 @@ and id, so that the two can be compared.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -53,16 +54,13 @@ class TopicJobs:
 
         Raises TopicNotFound, TopicOffline, InvalidTime and what a push raises.
         """
-        try:
+        with _logged_refusal("add", address, job_id):
             topic = await self._topics.find(address)
             if topic.status is not Status.ONLINE:
                 raise TopicOffline(f"the topic {topic.key!r} is offline and takes no new jobs", topic=topic.key)
             at = read_clock_text(fix_time, self._zone) if fix_time else due_at
             job = self._job(topic, check_id(job_id), body, at)
             [moved] = (await self._engine(address.pool).push(address.queue, [job], if_exists=IfExists.REPLACE)).jobs
-        except DuetimeError as error:
-            _log("add_refused", address, job_id, why=error.code)
-            raise
         _log("added", address, job_id, due_at=moved.due_at, moved=str(moved.event))
         return moved
 
@@ -79,25 +77,19 @@ class TopicJobs:
 
     async def get(self, address: TopicAddress, job_id: str) -> bytes:
         """The body as it is stored, also while the topic is offline. Raises JobNotFound."""
-        try:
+        with _logged_refusal("get", address, job_id):
             [job] = await self._engine(address.pool).store.get(address.queue, [check_id(job_id)])
             if job is None:
                 raise JobNotFound.of(job_id, address.queue)
-        except DuetimeError as error:
-            _log("get_refused", address, job_id, why=error.code)
-            raise
         _log("got", address, job_id)
         return job.body
 
     async def delete(self, address: TopicAddress, job_id: str) -> Moved:
         """Remove a job in any state, also while the topic is offline. Raises JobNotFound."""
-        try:
+        with _logged_refusal("delete", address, job_id):
             [moved] = await self._engine(address.pool).cancel(address.queue, [job_id])
             if moved is None:
                 raise JobNotFound.of(job_id, address.queue)
-        except DuetimeError as error:
-            _log("delete_refused", address, job_id, why=error.code)
-            raise
         _log("deleted", address, job_id)
         return moved
 
@@ -109,6 +101,15 @@ def read_clock_text(text: str, zone: tzinfo | None) -> int:
         return int(at.replace(tzinfo=zone).timestamp()) * 1000
     except (ValueError, OverflowError):
         raise InvalidTime(f"fix_time is written 2026-11-15 09:00:00, not {text[:40]!r}") from None
+
+
+@contextmanager
+def _logged_refusal(verb: str, address: TopicAddress, job_id: str) -> Generator[None]:
+    try:
+        yield
+    except DuetimeError as error:
+        _log(f"{verb}_refused", address, job_id, why=error.code)
+        raise
 
 
 def _log(event: str, address: TopicAddress, job_id: str, **fields: Any) -> None:
