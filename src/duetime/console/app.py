@@ -26,7 +26,7 @@ from duetime.console.pages import access, bulk, dead, jobs, overview, pipeline, 
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
-from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleHouse, Visit, link, make_environment
+from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleServices, Visit, link, make_environment
 from duetime.doors.local_guard import local_only
 from duetime.errors import DuetimeError, Forbidden, NotFound
 from duetime.http.exchange import ClientGone
@@ -136,13 +136,13 @@ def make_console(parts: ConsoleParts) -> ASGIApp:
     registry = lambda: parts.pools.registry  # noqa: E731
     users = ConsoleUsers(parts.registry_copy, registry)
     sessions = Sessions(parts.registry_copy, registry, users, parts.settings)
-    house = ConsoleHouse(parts, users, sessions, ActionLog(registry), BulkRuns(registry), make_environment())
+    services = ConsoleServices(parts, users, sessions, ActionLog(registry), BulkRuns(registry), make_environment())
     routes: list[BaseRoute] = [
-        *(Route(ROOT + one.path, _serve(house, one), methods=["GET"]) for one in PAGES),
-        *(Route(ROOT + one.path, _serve(house, one), methods=["POST"]) for one in ACTIONS),
+        *(Route(ROOT + one.path, _serve(services, one), methods=["GET"]) for one in PAGES),
+        *(Route(ROOT + one.path, _serve(services, one), methods=["POST"]) for one in ACTIONS),
         Route(ROOT, _to_overview),
         Mount(f"{ROOT}/static", StaticFiles(directory=FOLDER / "static"), name="static"),
-        Route(ROOT + "/{rest:path}", _serve(house, ConsoleRoute("", _no_such_page)), methods=["GET"]),
+        Route(ROOT + "/{rest:path}", _serve(services, ConsoleRoute("", _no_such_page)), methods=["GET"]),
     ]
     app = _with_headers(Starlette(routes=routes))
     return local_only(app) if parts.settings.dev else app
@@ -175,12 +175,12 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
     return serve
 
 
-def _serve(house: ConsoleHouse, route: ConsoleRoute) -> Callable[[Request], Awaitable[Response]]:
+def _serve(services: ConsoleServices, route: ConsoleRoute) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
         language = choose(request.cookies.get(LANGUAGE, ""), request.headers.get("accept-language", ""))
-        visit = Visit(request, house, None, language)
+        visit = Visit(request, services, None, language)
         try:
-            visit.session_or_none = await _session(house, request)
+            visit.session_or_none = await _session(services, request)
             if request.method == "POST":
                 check_same_origin(request)
             if route.role is not None:
@@ -202,10 +202,10 @@ def _serve(house: ConsoleHouse, route: ConsoleRoute) -> Callable[[Request], Awai
     return serve
 
 
-async def _session(house: ConsoleHouse, request: Request) -> Session | None:
-    if house.parts.settings.dev:
+async def _session(services: ConsoleServices, request: Request) -> Session | None:
+    if services.parts.settings.dev:
         return DEV
-    return await house.sessions.find(request.cookies.get(COOKIE, ""))
+    return await services.sessions.find(request.cookies.get(COOKIE, ""))
 
 
 def check_same_origin(request: Request) -> None:

@@ -36,8 +36,8 @@ async def log_in(visit: Visit) -> Response:
     except (Unauthorized, TooManyRequests) as error:
         key = "login.too_many" if isinstance(error, TooManyRequests) else "login.wrong"
         return visit.page("login.html", error.status, problem=visit.say(key), wanted=_wanted(visit))
-    secret = await visit.house.sessions.open(session)
-    await visit.house.actions.write(session.user, "login", session.namespace or "console")
+    secret = await visit.services.sessions.open(session)
+    await visit.services.actions.write(session.user, "login", session.namespace or "console")
     response = RedirectResponse(_wanted(visit) or f"{ROOT}/", 303)
     response.set_cookie(
         COOKIE,
@@ -52,7 +52,7 @@ async def log_in(visit: Visit) -> Response:
 
 
 async def log_out(visit: Visit) -> Response:
-    await visit.house.sessions.close(visit.request.cookies.get(COOKIE, ""))
+    await visit.services.sessions.close(visit.request.cookies.get(COOKIE, ""))
     response = RedirectResponse(link("login"), 303)
     response.delete_cookie(COOKIE, path=ROOT)
     return response
@@ -103,7 +103,7 @@ async def _identify(visit: Visit) -> Session:
         if not same_secret(password, accounts[user]):
             raise Unauthorized
         return Session(user, Role.ADMIN, now, now + LIFE_S, is_account=True)
-    role = await visit.house.users.check(user, password)
+    role = await visit.services.users.check(user, password)
     if role is None:
         raise Unauthorized
     return Session(user, role, now, now + LIFE_S)

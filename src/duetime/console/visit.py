@@ -91,8 +91,8 @@ def make_environment() -> Environment:
 
 
 @dataclass(frozen=True)
-class ConsoleHouse:
-    """The objects that all requests share."""
+class ConsoleServices:
+    """What all visits share: users, sessions, the log of actions, the templates."""
 
     parts: ConsoleParts
     users: ConsoleUsers
@@ -103,12 +103,15 @@ class ConsoleHouse:
 
 
 class Visit:
-    """`session` is None for a visitor who is not logged in. `fields` are those of the form that was posted."""
+    """One request of one person, as every page and action of the console gets it: the session, the form, the language,
+    and the ways to answer. `session` is None for a visitor who is not logged in; `fields` are those of the form that
+    was posted.
+    """
 
-    def __init__(self, request: Request, house: ConsoleHouse, session: Session | None, language: str) -> None:
+    def __init__(self, request: Request, services: ConsoleServices, session: Session | None, language: str) -> None:
         self.request = request
-        self.house = house
-        self.parts = house.parts
+        self.services = services
+        self.parts = services.parts
         self.session_or_none = session
         self.language = language
         self.fields: list[tuple[str, str]] = []
@@ -180,7 +183,7 @@ class Visit:
 
     def page(self, template: str, status: int = 200, **data: Any) -> Response:
         notice = {} if self.is_partial else self._notice()
-        text = self.house.environment.get_template(template).render(
+        text = self.services.environment.get_template(template).render(
             visit=self,
             t=self.say,
             session=self.session_or_none,
@@ -223,7 +226,7 @@ class Visit:
         return f"{ROOT}/"
 
     async def log(self, action: str, subject: object, detail: str = "") -> None:
-        await self.house.actions.write(self.session.user, action, str(subject), detail)
+        await self.services.actions.write(self.session.user, action, str(subject), detail)
 
 
 def chosen(options: Sequence[str], given: str) -> str:

@@ -30,10 +30,10 @@ async def _page(visit: Visit, secret: str = "") -> Response:
         tokens=[(token, limits.get(token.key)) for token in tokens],
         namespaces=sorted(spaces | {(token.pool, token.namespace) for token in tokens}),
         pools=parts.pools.names,
-        users=visit.house.users.list_users(),
+        users=visit.services.users.list_users(),
         accounts=sorted(parts.settings.accounts),
-        sessions=visit.house.sessions.list_sessions(),
-        actions=(await visit.house.actions.read())[:SHOWN_ACTIONS],
+        sessions=visit.services.sessions.list_sessions(),
+        actions=(await visit.services.actions.read())[:SHOWN_ACTIONS],
         scopes=list(Access),
         roles=list(Role),
         secret=secret,
@@ -53,14 +53,14 @@ async def add_user(visit: Visit) -> Response:
         raise InvalidRequest(f"{role[:40]!r} is not a role")
     if name in visit.parts.settings.accounts:
         raise InvalidRequest(visit.say("access.is_account", name=name))
-    await visit.house.users.put(name, Role[role], visit.field("password"))
+    await visit.services.users.put(name, Role[role], visit.field("password"))
     await visit.log("add-user", name, role.lower())
     return visit.go(text=visit.say("access.user_added", name=name))
 
 
 async def remove_user(visit: Visit) -> Response:
     name = visit.field("name")
-    await visit.house.users.delete(name)
+    await visit.services.users.delete(name)
     await visit.log("remove-user", name)
     return visit.go(text=visit.say("access.user_removed", name=name))
 
@@ -69,7 +69,7 @@ async def end_session(visit: Visit) -> Response:
     label = visit.field("label")
     if len(label) < 8:
         raise NotFound(visit.say("access.no_session"))
-    await visit.house.sessions.end(label)
+    await visit.services.sessions.end(label)
     await visit.log("end-session", label)
     return visit.go(text=visit.say("access.session_ended"))
 

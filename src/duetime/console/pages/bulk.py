@@ -53,7 +53,7 @@ async def do_bulk(visit: Visit) -> Response:
         has_more=found.cursor is not None,
     )
     await visit.log(f"bulk {verb}", queue, f"{wanted}: {len(found.jobs)} jobs")
-    await visit.house.bulk_runs.start(run, visit.engine(), found.jobs, due)
+    await visit.services.bulk_runs.start(run, visit.engine(), found.jobs, due)
     return visit.go(link("bulk-run", run=run.id))
 
 
@@ -67,13 +67,13 @@ async def undo(visit: Visit) -> Response:
     run = await _run(visit)
     if not run.can_undo:
         raise InvalidRequest(visit.say("bulk.cannot_undo"))
-    undone = await visit.house.bulk_runs.undo(run, visit.parts.pools.engine(run.pool))
+    undone = await visit.services.bulk_runs.undo(run, visit.parts.pools.engine(run.pool))
     await visit.log(f"undo {run.verb}", run.queue, f"{undone} jobs")
     return visit.go(link("bulk-run", run=run.id), visit.say("bulk.undone", count=number(undone)))
 
 
 async def _run(visit: Visit) -> BulkRun:
-    run = await visit.house.bulk_runs.read(visit.given("run")[:64])
+    run = await visit.services.bulk_runs.read(visit.given("run")[:64])
     if run is None:
         raise NotFound(visit.say("bulk.no_run"))
     visit.check_sees(run.pool, run.queue.namespace)

@@ -195,5 +195,5 @@ async def check_condition(visit: Visit) -> Response:
     except DuetimeError as error:
         text = error.message
     if visit.is_partial:
-        return HTMLResponse(visit.house.environment.from_string("{{ text }}").render(text=text))
+        return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=text))
     return await _page(visit, condition=condition, answer=answer, verdict=text)
