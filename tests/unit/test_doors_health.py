@@ -29,7 +29,7 @@ class Door:
 
     def __init__(self) -> None:
         self.stores: list[FaultyStore] = []
-        self.beside: list[object] = []
+        self.companions: list[object] = []
         self.draining = asyncio.Event()
         self.broken = False
 
@@ -50,7 +50,7 @@ async def door() -> AsyncIterator[Door]:
     door = Door()
     async with Pools({"default": "memory:"}, open_store=door.open_store) as pools:
         door.pools = pools
-        routes = health_routes(pools, door.draining, beside=door.beside, detailed=True)
+        routes = health_routes(pools, door.draining, companions=door.companions, detailed=True)
         transport = httpx.ASGITransport(Starlette(routes=routes))
         async with httpx.AsyncClient(transport=transport, base_url="http://door") as door.client:
             yield door
@@ -121,16 +121,16 @@ async def test_a_duty_that_does_not_come_back(door: Door, monkeypatch: pytest.Mo
     assert (await door.ask("/healthz"))[1]["pools"]["default"] == {"status": "stuck", "loops": ["reaper"]}
 
 
-async def test_a_loop_beside_the_listeners_that_died(door: Door) -> None:
+async def test_a_loop_companions_the_listeners_that_died(door: Door) -> None:
     async def end() -> None:
         return
 
     forever = asyncio.create_task(asyncio.Event().wait())
-    door.beside += [object(), Companion(forever)]
+    door.companions += [object(), Companion(forever)]
     assert (await door.ask("/readyz"))[0] == 200
     ended = asyncio.create_task(end())
     await ended
-    door.beside.append(Companion(forever, ended))
+    door.companions.append(Companion(forever, ended))
     assert await door.ask("/readyz") == (503, {"status": "not ready", "down": ["companion"]})
     assert (await door.ask("/healthz"))[1]["dead"] == ["companion"]
     forever.cancel()

@@ -34,12 +34,12 @@ def dead_loops(companions: Iterable[object]) -> list[str]:
 
 
 def health_routes(
-    pools: Pools, draining: asyncio.Event, *, beside: Sequence[object] = (), detailed: bool
+    pools: Pools, draining: asyncio.Event, *, companions: Sequence[object] = (), detailed: bool
 ) -> Sequence[Route]:
-    """`beside` runs with the listeners; `detailed` names the pools and their stores, for readers who may know them."""
+    """`companions` run with the listeners; `detailed` names pools and stores, for readers who may know them."""
 
     async def healthz(request: Request) -> Response:
-        stores, dead = await _look(pools), dead_loops(beside)
+        stores, dead = await _look(pools), dead_loops(companions)
         healthy = all(store["status"] == "ok" for store in stores.values()) and not dead
         report: dict[str, Any] = {"status": "ok" if healthy else "degraded", "version": __version__}
         if detailed:
@@ -52,7 +52,7 @@ def health_routes(
         if draining.is_set():
             return _json(503, {"status": "draining"})
         stores = await _look(pools)
-        down = [name for name, store in stores.items() if store["status"] != "ok"] + dead_loops(beside)
+        down = [name for name, store in stores.items() if store["status"] != "ok"] + dead_loops(companions)
         report: dict[str, Any] = {"status": "not ready" if down else "ready"}
         if detailed and down:
             report["down"] = down

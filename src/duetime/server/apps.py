@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # the extra [otel] is optional
 @dataclass(frozen=True)
 class Runtime:
     """What a process has while it serves. `draining` is set when its end begins; `siblings` are all processes like it;
-    `beside` are its companions, once they run.
+    `running` are its companions, once they run.
     """
 
     settings: Settings
@@ -55,7 +55,7 @@ class Runtime:
     registry_copy: RegistryCopy
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     siblings: Siblings = field(default_factory=Alone)
-    beside: list[object] = field(default_factory=list[object])
+    running: list[object] = field(default_factory=list[object])
     tracing: "ServerTracing | None" = None
     meters: Meters = field(default_factory=Meters)
 
@@ -182,7 +182,7 @@ def _listener_app(
         return otherwise
 
     health = Starlette(
-        routes=health_routes(runtime.pools, runtime.draining, beside=runtime.beside, detailed=detailed),
+        routes=health_routes(runtime.pools, runtime.draining, companions=runtime.running, detailed=detailed),
         exception_handlers={404: not_found, 405: not_found},
     )
     health.router.redirect_slashes = False

@@ -114,7 +114,7 @@ async def serve(
         runtime = Runtime(settings, pools, registry_copy, siblings=siblings, tracing=tracing, meters=meters)
         watch_budget(meters, runtime.budget)
         for companion in companions(runtime):
-            runtime.beside.append(await stack.enter_async_context(companion))
+            runtime.running.append(await stack.enter_async_context(companion))
         listeners = [(one.make(runtime, [sockets[one.name]]), one.last) for one in ENTRANCES if one.name in sockets]
         for listener, _ in listeners:
             await listener.start()
