@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from statistics import median
 
 from duetime.cli.doctor_findings import Finding, fail, ok, warn
+from duetime.cli.doctor_mysql import examine_mysql, has_mysql_tables
 from duetime.cli.doctor_postgres import examine_postgres, has_postgres_tables
 from duetime.cli.doctor_redis import examine_redis
 from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
@@ -49,13 +50,8 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
         if not sqlite_file(url).exists():
             return
     try:
-        if scheme.startswith("redis"):
-            yield from examine_redis(url)
-        if scheme.startswith("postgres"):
-            yield from examine_postgres(url)
-            if not has_postgres_tables(url):
-                return
-        yield from asyncio.run(_ask_store(url, deep=deep))
+        if (yield from _examine_server(scheme, url)):
+            yield from asyncio.run(_ask_store(url, deep=deep))
     except InvalidSettings as error:
         yield fail("store.url", error.message, why="no server can start with it", fix="correct the store's URL")
     except DuetimeError as error:
@@ -65,6 +61,19 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
             why="no job can be pushed or delivered",
             fix="start the store, or correct its URL; check firewalls and passwords",
         )
+
+
+def _examine_server(scheme: str, url: str) -> Generator[Finding, None, bool]:
+    """What is to be said about a kind of server; False if its tables are still to be made."""
+    if scheme.startswith("redis"):
+        yield from examine_redis(url)
+    if scheme.startswith("postgres"):
+        yield from examine_postgres(url)
+        return has_postgres_tables(url)
+    if scheme in ("mysql", "mariadb"):
+        yield from examine_mysql(url)
+        return has_mysql_tables(url)
+    return True
 
 
 async def _ask_store(url: str, *, deep: bool) -> list[Finding]:

@@ -15,10 +15,11 @@ def migrate(
     target: Target,
     sql: Annotated[bool, typer.Option("--sql", help="Print the statements and change nothing.")] = False,
 ) -> None:
-    """Make or upgrade the tables of a store: PostgreSQL or SQLite.
+    """Make or upgrade the tables of a store: PostgreSQL, MariaDB, MySQL or SQLite.
 
     A server does the same when it starts, if its database user may. With --sql somebody else can: give what it prints
-    to psql, in one transaction. Servers of the release before go on working on upgraded tables.
+    to psql in one transaction, or to the client of MariaDB or MySQL. Servers of the release before go on working on
+    upgraded tables.
     """
     if target.address.startswith("http"):
         raise InvalidRequest("migrate takes the URL of a store, not of a server")

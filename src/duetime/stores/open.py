@@ -101,6 +101,10 @@ def pending_migrations(url: str) -> Sequence[Migration]:
             from duetime.stores.postgres.connection import PostgresAddress, pending
 
             return pending(PostgresAddress.parse(url))
+        case "mysql" | "mariadb":
+            from duetime.stores.mysql.connection import MysqlAddress, pending
+
+            return pending(MysqlAddress.parse(url))
         case "sqlite":
             from duetime.stores.sqlite.connection import pending
 

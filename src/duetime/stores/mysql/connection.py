@@ -6,6 +6,7 @@ Everything here blocks and runs in threads. Only this module knows the servers' 
 import re
 import ssl
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -19,7 +20,15 @@ from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFul
 from duetime.stores.mysql.step import MysqlStep
 from duetime.stores.sql.connection_threads import DatabaseLink
 from duetime.stores.sql.incoming import DEFAULT_MYSQL_PREFIX, mysql_table_names
-from duetime.stores.sql.queries import check_newer, load_migrations, load_queries, load_schema, named_tables, statements
+from duetime.stores.sql.queries import (
+    Migration,
+    check_newer,
+    load_migrations,
+    load_queries,
+    load_schema,
+    named_tables,
+    statements,
+)
 from duetime.stores.sql.step import Step
 
 CONNECT_S = 5
@@ -211,12 +220,10 @@ class MysqlLink(DatabaseLink[Connection]):
     def prepare_tables(self) -> None:
         """Make or upgrade the tables at need. Safe in many processes at once."""
         try:
-            connection = self.connect()
-            try:
-                if Migrator(connection, self._address).missing():
-                    Migrator(connection, self._address).run()
-            finally:
-                connection.close()
+            with closing(self.connect()) as connection:
+                migrator = Migrator(connection, self._address)
+                if migrator.missing():
+                    migrator.run()
         except pymysql.MySQLError as error:
             raise translate(error) from error
 
@@ -248,6 +255,15 @@ class MysqlLink(DatabaseLink[Connection]):
 
     def translate(self, error: Exception, *, committing: bool = False) -> DuetimeError:
         return translate(error, committing=committing)
+
+
+def pending(address: MysqlAddress) -> list[Migration]:
+    """What `MysqlLink.prepare_tables` would do."""
+    try:
+        with closing(MysqlLink(address, None).connect()) as connection:
+            return Migrator(connection, address).pending()
+    except pymysql.MySQLError as error:
+        raise translate(error) from error
 
 
 def is_mariadb(connection: Connection) -> bool:
@@ -294,26 +310,44 @@ class Migrator:
         finally:
             self._query("SELECT release_lock(%s)", name)
 
+    def pending(self) -> list[Migration]:
+        """What `run` would do, as scripts for a client."""
+        found: list[Migration] = []
+        for number in self.missing():
+            name, script = self._migrations[number]
+            noted = (
+                f"INSERT INTO {self._address.table('migrations')} (number, name, applied_at) "
+                f"VALUES ({number}, '{name}', unix_timestamp() * 1000) "
+                "ON DUPLICATE KEY UPDATE applied_at = values(applied_at)"
+            )
+            first = [] if found or "migrations" in self._tables() else [self._own_table()]
+            parts = [*first, *self._statements(script), noted]
+            found.append(Migration(name, "".join(f"{part};\n" for part in parts)))
+        return found
+
     def _apply(self, number: int) -> None:
         name, script = self._migrations[number]
         migrations = self._address.table("migrations")
         if "migrations" not in (there := self._tables()):
             if there:
                 raise self._foreign(min(there))
-            self._query(
-                f"CREATE TABLE {migrations} (number integer PRIMARY KEY, name varchar(255) NOT NULL, "
-                "applied_at bigint NOT NULL) "
-                f"ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = {collation(self._connection)}"
-            )
+            self._query(self._own_table())
         self._query(f"INSERT IGNORE INTO {migrations} (number, name, applied_at) VALUES (%s, %s, 0)", number, name)
-        for statement in statements(script):
-            own = self._address.name_tables(statement).replace(MARIADB_COLLATION, collation(self._connection))
+        for statement in self._statements(script):
             try:
-                self._query(own)
+                self._query(statement)
             except pymysql.OperationalError as error:
                 if _code(error) not in self._IS_THERE:
                     raise
         self._query(f"UPDATE {migrations} SET applied_at = unix_timestamp() * 1000 WHERE number = %s", number)
+
+    def _own_table(self) -> str:
+        """The schema's first statement makes the table of migrations."""
+        return self._statements(load_schema("mysql"))[0]
+
+    def _statements(self, script: str) -> list[str]:
+        named = self._address.name_tables(script).replace(MARIADB_COLLATION, collation(self._connection))
+        return statements(named)
 
     def _foreign(self, table: str) -> StoreDamaged:
         return StoreDamaged(
