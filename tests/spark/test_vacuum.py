@@ -38,6 +38,7 @@ def test_old_days_and_bodies_go_and_living_jobs_stay(spark: SparkSession, tmp_pa
     accepted = [event("accepted", at, id=name, born=at, body=b"secret") for name, at in born.items()]
     # Adopted long after its birth, so its body is not on the day of its birth.
     accepted.append(event("adopted", START + 2 * DAY, id="living", born=born["living"], body=b"secret"))
+    accepted.append(event("purged", START + 3 * DAY, reason="dead"))
     publish(lake.events, events(spark, *accepted))
     ended = {"outcome": "acked", "ends": 1, "ended_at": NOW}
     rows = [job(name, at, **({} if name == "living" else ended)) for name, at in born.items()]
@@ -69,6 +70,7 @@ def test_old_days_and_bodies_go_and_living_jobs_stay(spark: SparkSession, tmp_pa
     assert bodies(lake) == {"living": b"secret", "beside": None, "recent": None, "new": b"secret"}
     assert {row["id"] for row in lake.jobs.read().collect()} == set(born) - {"old"}
     assert lake.events.read().where("event = 'adopted' and body is not null").count() == 1
+    assert lake.events.read().where("event = 'purged'").count() == 1
     assert not litter.exists()
     assert not plan.exists()
     assert plan.parent.exists()

@@ -1,8 +1,9 @@
 """`duetime pipeline vacuum`: forget what is older than its retention, and delete files that nothing names any more.
 
-Days of the tables go as a whole, except those with a row of a job that lives, or with its body: reconcile would need
-them. Bodies of jobs that ended can go earlier than their events: those days are written anew without them. Files that
-readers may still use stay for a day after they were replaced. Runs on the driver; executors write the days.
+Days of the tables go as a whole, except those with a row of a job that lives, or with its body, or with a purge:
+reconcile would need them. Bodies of jobs that ended can go earlier than their events: those days are written anew
+without them. Files that readers may still use stay for a day after they were replaced. Runs on the driver; executors
+write the days.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 
 from duetime.errors import InvalidRequest
 from duetime.ids import timestamp_ms
+from duetime.job import Event
 from duetime.spark.lake.lake import LITTER_MS, DataFile, Lake, Manifest, Table
 from duetime.spark.lifecycle.run import about_jobs
 from duetime.spark.schemas import KEY
@@ -91,8 +93,11 @@ class _Sweep:
     def days(self, before: str) -> None:
         lake, events = self._lake, self._lake.events.manifest()
         old = self._old_events(events, before)
-        bodies = lake.events.read(manifest=events, only=_among(old)).where("body is not null")
-        needed = _dates(bodies.join(self._living().select(*KEY), on=list(KEY), how="left_semi"))
+        rows = lake.events.read(manifest=events, only=_among(old))
+        bodies = rows.where("body is not null").join(self._living().select(*KEY), on=list(KEY), how="left_semi")
+        # Without its purge, a purged job of a day that stays would count as lost when that day is worked out again.
+        purges = rows.where(F.col("event") == Event.PURGED)
+        needed = _dates(bodies.select("date").union(purges.select("date")))
         self._gone = {file for file in old if file.date not in needed}
         living = _dates(self._living())
         self._drop("events", lake.events, events, self._gone)
