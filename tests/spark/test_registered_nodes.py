@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from duetime.client import AsyncClient
 from duetime.clock import SystemClock
 from duetime.job import Event, Job, NewJob
-from duetime.journal.registered_nodes import RegisteredNode
+from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.names import Queue
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow
 from duetime.spark.audit.run import Beside
@@ -50,6 +50,16 @@ def get(url: str, ids: Sequence[str]) -> list[Job | None]:
     return asyncio.run(work())
 
 
+def nodes(url: str) -> set[str]:
+    async def work() -> set[str]:
+        store = await open_store(url)
+        found = set(await registered(store))
+        await store.close()
+        return found
+
+    return asyncio.run(work())
+
+
 def test_jobs_that_another_host_acked_are_not_pushed_again(spark: SparkSession, tmp_path: Path) -> None:
     url, here, there = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal", tmp_path / "other-host"
     asyncio.run(two_hosts(url, here, there))
@@ -60,11 +70,14 @@ def test_jobs_that_another_host_acked_are_not_pushed_again(spark: SparkSession, 
         run_reconcile(lake, str(here), beside)
     assert stopped.value.fields["nodes"] == [other]
     assert get(url, IDS[:3]) == [None] * 3
+    assert len(nodes(url)) == 2
 
     shutil.copytree(there / other, here / other)
     done = run_reconcile(lake, str(here), beside)
     assert (done.lost, done.counts) == (0, {})
     assert get(url, IDS[:3]) == [None] * 3
+    # They have ended, and all that they wrote is in the lake.
+    assert nodes(url) == set()
 
 
 def test_nodes_are_known_through_a_server(start_server: StartServer, tmp_path: Path) -> None:

@@ -217,6 +217,16 @@ def _read_copies(lake: Lake, copies: Collection[str], aside: str) -> tuple[DataF
     return lake.spark.read.schema(EVENTS).parquet(aside), find_damage(lake, seen.get["bad_files"])
 
 
+def whole_nodes(lake: Lake, now: JournalNow) -> list[str]:
+    """The registered nodes that have ended and whose entries are all in the lake."""
+    known = known_nodes(lake, about_events(now.manifest))
+    return [
+        name
+        for name, record in now.registered.items()
+        if (node := known.get(name)) and node.closed and not node.gaps(record.last or 0)
+    ]
+
+
 def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[JournalProblem]:
     """Return the problems of the nodes in `assume_lost`; raise JournalIncomplete if other nodes have any."""
     lost = set(assume_lost)

@@ -5,7 +5,7 @@ and must also work where the pool journals. The scan runs on the executors, a ta
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
@@ -19,7 +19,7 @@ from duetime.client.transport import is_http
 from duetime.errors import DuetimeError
 from duetime.job import STEP_JOBS, IfExists, Job, Moved, State
 from duetime.journal.pool_journal import Journaling, known
-from duetime.journal.registered_nodes import RegisteredNode, register, registered, sign_off
+from duetime.journal.registered_nodes import RegisteredNode, forget, register, registered, sign_off
 from duetime.names import DEFAULT_NAMESPACE, Queue
 from duetime.spark.audit.transform import SCAN
 from duetime.spark.schemas import frame
@@ -71,6 +71,10 @@ class StoreView(Protocol):
 
     def sign_off(self, node: str, last: int) -> None:
         """Note that the node has written its last entry."""
+        ...
+
+    def forget(self, nodes: Iterable[str]) -> None:
+        """Remove the registrations of nodes of which no entry can be missing any more."""
         ...
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
@@ -129,6 +133,9 @@ class ServerView:
 
     def sign_off(self, node: str, last: int) -> None: ...
 
+    def forget(self, nodes: Iterable[str]) -> None:
+        """Does nothing: who changes the registry needs the store's own URL."""
+
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         answers = self._send(calls.push_each(queue, [request.jobs[0] for request in requests], IfExists.KEEP))
         return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
@@ -174,6 +181,9 @@ class OpenedStore:
 
     def sign_off(self, node: str, last: int) -> None:
         self._runner.run(sign_off(self._store, node, last))
+
+    def forget(self, nodes: Iterable[str]) -> None:
+        self._runner.run(forget(self._store, nodes))
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         return self._runner.run(self._store.push(queue, requests))

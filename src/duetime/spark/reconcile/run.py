@@ -18,7 +18,7 @@ from duetime.ids import IdMaker
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.names import DEFAULT_POOL
 from duetime.spark.audit import transform as audit
-from duetime.spark.audit.journal import check_complete
+from duetime.spark.audit.journal import check_complete, whole_nodes
 from duetime.spark.audit.run import Beside, Evidence, Told, gather
 from duetime.spark.audit.store import open_view
 from duetime.spark.audit.transform import Scanned
@@ -61,6 +61,7 @@ def run_reconcile(
             try:
                 with closing(RepairEntries(files, files.home(journal), view)) as entries:
                     repair(lake, task, entries, done, told)
+                view.forget(whole_nodes(lake, evidence.journal))
             finally:
                 view.close()
         _write_summary(lake, done, scanned, beside)
