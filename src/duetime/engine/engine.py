@@ -351,7 +351,7 @@ class Engine:
 def _weight(jobs: Sequence[NewJob]) -> int:
     """In bytes, such that STEP_BYTES are at most STEP_JOBS jobs and at most STEP_BYTES bytes of payload."""
     if len(jobs) == 1:
-        size = payload_bytes(jobs[0])
+        size = payload_bytes(jobs[0]) if jobs[0].attributes else len(jobs[0].body)
         return size if size > LEAST_WEIGHT else LEAST_WEIGHT
     return sum([max(payload_bytes(job), LEAST_WEIGHT) for job in jobs])
 

@@ -16,6 +16,7 @@ from duetime.clock import Clock, SystemClock
 from duetime.errors import DuetimeError, StoreFull, StoreUnavailable
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Reaped, StoreInfo
+from duetime.stores.forwarding import Later
 from duetime.stores.sql import verbs
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
@@ -112,13 +113,13 @@ class SqliteStore(SqlStore):
 
     # --- how steps run
 
-    async def _write(
+    def _write(
         self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
-    ) -> T:
-        return await self._writer.run(operation, queue=queue, jobs=jobs, adds=adds)
+    ) -> Later[T]:
+        return self._writer.run(operation, queue=queue, jobs=jobs, adds=adds)
 
-    async def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> T:
-        return await self._reader.run(operation, queue=queue)
+    def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> Later[T]:
+        return self._reader.run(operation, queue=queue)
 
     # --- verbs that know the file
 
