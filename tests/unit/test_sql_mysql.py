@@ -330,10 +330,6 @@ def test_every_query_is_used() -> None:
     assert [name for name in QUERIES if f'"{name}"' not in source] == []
 
 
-def test_both_dialects_have_the_same_queries() -> None:
-    assert {name for name in load_queries("postgres") if name not in QUERIES} == {"notify"}
-
-
 # --- locks
 
 
@@ -351,26 +347,35 @@ async def waiting_transaction(server: MysqlServer, *, other_than: object = None)
     return rows[0][0]
 
 
-async def test_a_deadlock_reaches_no_caller(store: MysqlStore, mysql_server: MysqlServer) -> None:
-    await store.registry.put("kind", "key", b"1")
-    with closing(mysql_server.root()) as other, other.cursor() as cursor:
-        cursor.execute("BEGIN")
-        # The server ends the transaction that has changed less.
-        numbers = ", ".join(f"('{number}', 0, 0)" for number in range(100))
-        cursor.execute(f"INSERT INTO duetime.{PREFIX}counters VALUES {numbers}")
-        cursor.execute(f"SELECT 1 FROM duetime.{PREFIX}registry WHERE kind = 'kind' FOR UPDATE")
-        putting = asyncio.create_task(store.registry.put("kind", "key", b"2"))
-        await waiting_transaction(mysql_server)
-        await asyncio.to_thread(cursor.execute, f"SELECT 1 FROM duetime.{PREFIX}meta FOR UPDATE")
-        cursor.execute("ROLLBACK")
-    assert (await asyncio.wait_for(putting, 60)).value == b"2"
-    [(deadlocks,)] = mysql_server.administer(
+def deadlocks(server: MysqlServer) -> int:
+    [(count,)] = server.administer(
         "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Innodb_deadlocks'"
     )
-    assert int(str(deadlocks)) > 0
+    return int(str(count))
 
 
-async def test_a_lock_that_is_free_only_after_a_timeout(store: MysqlStore, mysql_server: MysqlServer) -> None:
+async def test_a_deadlock_reaches_no_caller(store: MysqlStore, mysql_server: MysqlServer) -> None:
+    await store.registry.put("kind", "key", b"1")
+    before = deadlocks(mysql_server)
+    # On a machine that stalls, the step may have given up its lock for a moment when the other one comes for it.
+    while deadlocks(mysql_server) == before:
+        with closing(mysql_server.root()) as other, other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            # The server ends the transaction that has changed less.
+            numbers = ", ".join(f"('{number}', 0, 0)" for number in range(100))
+            cursor.execute(f"INSERT INTO duetime.{PREFIX}counters VALUES {numbers}")
+            cursor.execute(f"SELECT 1 FROM duetime.{PREFIX}registry WHERE kind = 'kind' FOR UPDATE")
+            putting = asyncio.create_task(store.registry.put("kind", "key", b"2"))
+            await waiting_transaction(mysql_server)
+            await asyncio.to_thread(cursor.execute, f"SELECT 1 FROM duetime.{PREFIX}meta FOR UPDATE")
+            cursor.execute("ROLLBACK")
+        assert (await asyncio.wait_for(putting, 60)).value == b"2"
+
+
+async def test_a_lock_that_is_free_only_after_a_timeout(
+    store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_threads, "MAX_TRIES", 30)
     await push(store, "a")
     with closing(mysql_server.root()) as holder, holder.cursor() as cursor:
         cursor.execute("BEGIN")
@@ -419,8 +424,10 @@ async def test_a_step_that_fails_beside_others_fails_alone(store: MysqlStore) ->
 def setting(server: MysqlServer, name: str, value: int) -> Iterator[None]:
     [(before,)] = server.administer(f"SELECT @@GLOBAL.{name}")
     server.administer(f"SET GLOBAL {name} = {value}")
-    yield
-    server.administer(f"SET GLOBAL {name} = {before}")
+    try:
+        yield
+    finally:
+        server.administer(f"SET GLOBAL {name} = {before}")
 
 
 async def test_a_body_beyond_max_allowed_packet_is_refused_alone(mysql_url: str, mysql_server: MysqlServer) -> None:
@@ -451,9 +458,15 @@ async def test_a_server_without_a_connection_to_spare(mysql_url: str, mysql_serv
     with setting(mysql_server, "max_connections", 10):
         guests: list[Connection] = []
         options = MysqlAddress.parse(mysql_url).options
-        with suppress(pymysql.OperationalError):
-            while True:
-                guests.append(pymysql.connect(**options))
+
+        def are_all_taken() -> bool:
+            """Sessions that were closed a moment ago still count."""
+            with suppress(pymysql.OperationalError):
+                while True:
+                    guests.append(pymysql.connect(**options))
+            return len(guests) == 10
+
+        await until(are_all_taken)
         with pytest.raises(StoreUnavailable, match="Too many connections"):
             await store.counts([QUEUE])
         for guest in guests:
@@ -554,7 +567,10 @@ async def test_who_listens_hears_again_after_the_session_was_ended(
     await other.close()
 
 
-async def test_an_announcement_that_is_committed_late_is_heard(store: MysqlStore, mysql_server: MysqlServer) -> None:
+async def test_an_announcement_that_is_committed_late_is_heard(
+    store: MysqlStore, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duetime.stores.mysql.wake.PATIENCE_S", 60)
     other = await MysqlStore.open(mysql_server.url)
     wakes = aiter(store.wakeups())
     assert await anext(wakes) == Wake()
