@@ -33,6 +33,7 @@ def browser() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         missing_service("chromium is not installed")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield found
@@ -257,6 +258,7 @@ def test_open_pages_say_that_server_or_store_is_away_and_go_on_when_they_are_bac
     with duetime.connect(store.url) as client:
         job = client.queue(name).later("1h", "watch me").id
     context = browser.new_context(locale="en-US")
+    context.set_default_timeout(PATIENCE_MS)
     addresses = ["/console/", address("job", name, id=job), address("jobs", name, state="delayed")]
     pages = {one: context.new_page() for one in addresses}
 

@@ -26,6 +26,8 @@ LOOK_AT = 2_000
 """How many jobs are read for one page to find those that pass its filter."""
 QUEUES = 5_000
 SEARCH_S = 2.0
+SURELY = 500
+"""So many queues are searched for an id in any case, and as many more as the time allows."""
 PREVIEW = 120
 
 _ids = IdMaker()
@@ -162,7 +164,7 @@ async def _search(visit: Visit) -> Response:
     if job_id:
         check_id(job_id)
         for pool, queue in places[:QUEUES]:
-            if time.monotonic() > deadline:
+            if looked_at >= SURELY and time.monotonic() > deadline:
                 break
             looked_at += 1
             [job] = await visit.parts.pools.engine(pool).store.get(queue, [job_id])
