@@ -3,8 +3,9 @@
     make bench ARGS=sql          or in full: make bench ARGS="sql --jobs 2000 --behind 1000000 --through 1000000"
 
 One PostgreSQL with durable commits (fsync, synchronous_commit and autovacuum on) serves everybody, each in a database
-of its own; SQLite has synchronous=FULL. Bodies have 100 bytes. All rates are measured twice: on empty tables, and with
-`--behind` delayed jobs in them. Peers do what they can: procrastinate takes jobs one by one, none of them has a timer.
+of its own; MariaDB and SQLite commit durably, too. Bodies have 100 bytes. All rates are measured twice: on empty
+tables, and with `--behind` delayed jobs in them. Peers do what they can: procrastinate takes jobs one by one, none of
+them has a timer.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from duetime.ids import IdMaker
 from duetime.job import NewJob
 from duetime.names import Queue
 from duetime.stores.open import open_store
+from tests.plugins.mysql_server import MysqlServer
 from tests.plugins.postgres_server import PostgresServer
 
 BODY = b"x" * 100
@@ -46,7 +48,14 @@ DURABLE = {
     "shared_buffers": "256MB",
     "max_wal_size": "1GB",
 }
+DURABLE_MARIADB = {
+    "innodb_flush_log_at_trx_commit": 1,
+    "innodb_flush_method": "fsync",
+    "innodb_doublewrite": 1,
+    "innodb_buffer_pool_size": "256M",
+}
 Answer = TypeVar("Answer")
+Server = TypeVar("Server", PostgresServer, MysqlServer)
 Work = Callable[[Engine, int], Awaitable[Answer]]
 Contender = Callable[[str, int], Any]
 """Does a task ("install", "rates", "lateness", "through") with so many jobs, and answers what it measured."""
@@ -157,17 +166,31 @@ def peer(name: str, url: str, task: str, jobs: int) -> Any:
 
 
 @contextmanager
-def a_postgres() -> Iterator[PostgresServer]:
+def served(user: str, make: Callable[[Path], Server]) -> Iterator[Server]:
+    """A server in a folder of its own, which belongs to the user that runs it."""
     with tempfile.TemporaryDirectory(prefix="duetime-bench-", ignore_cleanup_errors=True) as folder:
         if os.getuid() == 0:
-            owner = pwd.getpwnam("postgres")
+            owner = pwd.getpwnam(user)
             os.chown(folder, owner.pw_uid, owner.pw_gid)
-        server = PostgresServer(Path(folder), **DURABLE)
+        server = make(Path(folder))
         server.start()
         try:
             yield server
         finally:
             server.stop()
+
+
+def a_postgres() -> AbstractContextManager[PostgresServer]:
+    return served("postgres", lambda folder: PostgresServer(folder, **DURABLE))
+
+
+def a_mariadb() -> AbstractContextManager[MysqlServer]:
+    return served("mysql", lambda folder: MysqlServer(folder, **DURABLE_MARIADB))
+
+
+def mariadb_database(server: MysqlServer) -> str:
+    server.administer("DROP DATABASE duetime", "CREATE DATABASE duetime")
+    return server.url
 
 
 def database(server: PostgresServer, name: str) -> str:
@@ -177,11 +200,12 @@ def database(server: PostgresServer, name: str) -> str:
     return server.url.replace("/postgres", f"/{name}")
 
 
-def contenders(server: PostgresServer, folder: str, only: list[str]) -> dict[str, Contender]:
+def contenders(server: PostgresServer, mariadb: MysqlServer, folder: str, only: list[str]) -> dict[str, Contender]:
     """Each with empty tables of its own. A store of ours needs no more than its URL here."""
     stores = {
         "duetime, SQLite": lambda: f"sqlite://{tempfile.mkdtemp(dir=folder)}/jobs.db?synchronous=FULL",
         "duetime, PostgreSQL": lambda: database(server, "duetime"),
+        "duetime, MariaDB": lambda: mariadb_database(mariadb),
     }
     chosen: dict[str, Contender] = {
         name: partial(ours, make()) for name, make in stores.items() if not only or name in only
@@ -236,7 +260,7 @@ def dead_rows(url: str) -> list[str]:
 def dead_table(server: PostgresServer, found: dict[str, Contender], jobs: int) -> str:
     rows: list[list[str]] = []
     for name, contender in found.items():
-        if name != "duetime, SQLite":
+        if name not in ("duetime, SQLite", "duetime, MariaDB"):
             started = time.perf_counter()
             contender("through", jobs)
             elapsed = time.perf_counter() - started
@@ -246,13 +270,14 @@ def dead_table(server: PostgresServer, found: dict[str, Contender], jobs: int) -
     return table([f"after {jobs:,} jobs through", "dead rows", "live rows", "MiB", "jobs/s"], rows)
 
 
-def versions(server: PostgresServer) -> str:
+def versions(server: PostgresServer, mariadb: MysqlServer) -> str:
     with psycopg.connect(server.url) as connection:
         (version,) = connection.execute("SHOW server_version").fetchone() or ("",)
     asked = f"import importlib.metadata as m; print(*(n + ' ' + m.version(n) for n in {PEERS}), sep=', ')"
     found = subprocess.run([str(peer_python()), "-c", asked], capture_output=True, text=True, check=True)
-    settings = ", ".join(f"{name}={value}" for name, value in DURABLE.items())
-    return f"PostgreSQL {version}: {settings}\n{found.stdout.strip()}"
+    settings, others = (", ".join(f"{k}={v}" for k, v in each.items()) for each in (DURABLE, DURABLE_MARIADB))
+    ((theirs,),) = mariadb.administer("SELECT version()")
+    return f"PostgreSQL {version}: {settings}\nMariaDB {theirs}: {others}\n{found.stdout.strip()}"
 
 
 def main() -> None:
@@ -265,11 +290,11 @@ def main() -> None:
     parser.add_argument("--through", type=int, default=10_000, help="jobs before dead rows are counted")
     parser.add_argument("--only", action="append", default=[], help="one contender; may be repeated")
     options = parser.parse_args()
-    with a_postgres() as server, tempfile.TemporaryDirectory() as folder:
-        print(versions(server), end="\n\n", flush=True)
+    with a_postgres() as server, a_mariadb() as mariadb, tempfile.TemporaryDirectory() as folder:
+        print(versions(server, mariadb), end="\n\n", flush=True)
         medians: dict[int, dict[str, dict[str, list[float]]]] = {}
         for behind in (0, options.behind):
-            found = contenders(server, folder, options.only)
+            found = contenders(server, mariadb, folder, options.only)
             medians[behind] = measure(found, options.jobs, behind, options.rounds)
             print(f"{behind:,} delayed jobs behind, medians of {options.rounds} rounds")
             print(rate_table(medians[behind]), end="\n\n", flush=True)
@@ -281,7 +306,7 @@ def main() -> None:
             ]
             print(f"{name}, with {options.behind:,} behind against empty: {', '.join(shares)}")
         print()
-        found = contenders(server, folder, options.only)
+        found = contenders(server, mariadb, folder, options.only)
         for contender in found.values():
             contender("install", 0)
         print(dead_table(server, found, options.through))

@@ -68,6 +68,7 @@ class PostgresAddress(Struct, frozen=True):
     schema: str
     prefix: str
     connections: int
+    prepares: bool = True
 
     @property
     def channel(self) -> str:
@@ -81,6 +82,9 @@ class PostgresAddress(Struct, frozen=True):
         connections = options.pop("connections", str(CONNECTIONS))
         if not connections.isdecimal() or int(connections) < 1:
             raise InvalidSettings(f"connections is a number of at least 1, not {connections!r}")
+        prepare = options.pop("prepare", "on")
+        if prepare not in ("on", "off"):
+            raise InvalidSettings(f"prepare is on or off, not {prepare!r}")
         table_names(schema, prefix)
         options.setdefault("connect_timeout", str(LOCK_TIMEOUT_S))
         options.setdefault("application_name", "duetime")
@@ -89,7 +93,7 @@ class PostgresAddress(Struct, frozen=True):
             conninfo_to_dict(conninfo)
         except psycopg.Error as error:
             raise InvalidSettings(f"this PostgreSQL URL cannot be read: {error}") from None
-        return cls(conninfo, schema, prefix, int(connections))
+        return cls(conninfo, schema, prefix, int(connections), prepare == "on")
 
     def table(self, name: str) -> str:
         return f'"{self.schema}"."{self.prefix}{name}"'
@@ -120,7 +124,8 @@ class PostgresLink(DatabaseLink[Connection]):
     def connect(self) -> Connection:
         connection = psycopg.connect(self._address.conninfo, autocommit=True)
         try:
-            connection.prepare_threshold, connection.prepared_max = 0, 500
+            connection.prepare_threshold = 0 if self._address.prepares else None
+            connection.prepared_max = 500
             # All numbers have one type; otherwise each size of a number would need a prepared statement of its own.
             for dumper in (Int8Dumper, Int8BinaryDumper):
                 connection.adapters.register_dumper(int, dumper)
