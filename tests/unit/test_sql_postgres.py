@@ -14,7 +14,7 @@ from duetime.job import Lease, NewJob, State
 from duetime.names import Queue
 from duetime.stores import postgres
 from duetime.stores.base import Ask, Push, Pushed, Wake
-from duetime.stores.postgres.connection import PostgresAddress, PostgresLink
+from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, translate
 from duetime.stores.postgres.store import PostgresStore
 from duetime.stores.sql import queries
 from duetime.stores.sql.queries import load_migrations, load_queries, load_schema, statements
@@ -54,10 +54,19 @@ def test_a_socket_is_a_folder_as_host() -> None:
     assert "host=%2Frun%2Fpostgresql" in PostgresAddress.parse("postgresql:///app?host=/run/postgresql").conninfo
 
 
-@pytest.mark.parametrize("query", ["schema=a-b", "schema=", "prefix=x%22", "connections=none", "no_such_option=1"])
+@pytest.mark.parametrize(
+    "query", ["schema=a-b", "schema=", "prefix=x%22", "connections=none", "prepare=maybe", "no_such_option=1"]
+)
 def test_an_option_that_cannot_be_is_refused(query: str) -> None:
     with pytest.raises(InvalidSettings):
         PostgresAddress.parse(f"postgresql://db/app?{query}")
+
+
+def test_a_pooler_without_prepared_statements_is_named() -> None:
+    assert PostgresAddress.parse("postgresql://db/app?prepare=off").prepares is False
+    for error in (psycopg.errors.DuplicatePreparedStatement("x"), psycopg.errors.InvalidSqlStatementName("x")):
+        with pytest.raises(StoreUnavailable, match="prepare=off"):
+            raise translate(error)
 
 
 async def test_a_server_that_is_not_there(free_port: int) -> None:

@@ -47,6 +47,7 @@ _SESSION = {
 
 _NOW = "(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint"
 _TRANSIENT = ("40001", "40P01")
+_POOLED = ("26000", "42P05")
 _FULL = ("53100", "53400")
 _UNAVAILABLE = (
     "08",  # the connection
@@ -106,6 +107,8 @@ def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
     """The contract's error for a driver's error. While committing, a lost connection leaves the outcome unknown."""
     code = getattr(error, "sqlstate", None) or "08000"
     text = str(error).strip().partition("\n")[0]
+    if code in _POOLED:
+        return StoreUnavailable(f"a pooler keeps no prepared statements; add prepare=off to the store's URL: {text}")
     if code in _FULL:
         return StoreFull(f"PostgreSQL has no room: {text}")
     if code.startswith(_UNAVAILABLE) or code in _TRANSIENT:
