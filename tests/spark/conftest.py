@@ -64,7 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """The address of an empty store of a kind; `http` is a real `duetime serve` in front of SQLite, `http on redis` one
-    in front of Redis.
+    in front of Redis, and `http without journal` one whose own journal is off.
     """
     started: list[subprocess.Popen[str]] = []
 
@@ -74,6 +74,8 @@ def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
                 return str(request.getfixturevalue("redis_url"))
             case "http":
                 return _serve(f"sqlite://{tmp_path / 'served.db'}", tmp_path, started)
+            case "http without journal":
+                return _serve(f"sqlite://{tmp_path / 'served.db'}", tmp_path, started, DUETIME_JOURNAL="off")
             case "http on redis":
                 return _serve(str(request.getfixturevalue("redis_url")), tmp_path, started)
             case _:
@@ -86,11 +88,11 @@ def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
         release(process.pid)
 
 
-def _serve(store: str, folder: Path, started: list[subprocess.Popen[str]]) -> str:
+def _serve(store: str, folder: Path, started: list[subprocess.Popen[str]], **settings: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     process = subprocess.Popen(
         [*program(), "serve", "--dev", "--store", store, "--port", "0", "--admin-port", "0"],
-        env=environment,
+        env={**environment, **settings},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -111,7 +111,7 @@ def test_what_is_missing_is_put_back(spark: SparkSession, tmp_path: Path, yester
     assert (again.lost, again.counts, again.node) == (0, {}, "")
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "http"])
+@pytest.mark.parametrize("kind", ["sqlite", "http without journal"])
 def test_a_job_is_put_back_once_by_two_runs_that_overlap(
     spark: SparkSession, tmp_path: Path, yesterday: int, kind: str, address_of: Callable[[str], str], drain: Drain
 ) -> None:
