@@ -105,7 +105,9 @@ async def test_order_of_checks_of_respawn(lmstfy: Lmstfy) -> None:
 async def test_defaults(lmstfy: Lmstfy) -> None:
     await lmstfy.publish("q")
     job = await lmstfy.consume("q")
-    assert (job["ttl"], job["remain_tries"]) == (86_400, 0)
+    # What is left of a day: a slow machine may take seconds from the push to the delivery.
+    assert 86_400 - 120 < job["ttl"] <= 86_400
+    assert job["remain_tries"] == 0
     assert await lmstfy.consume("q") is None, "leased for two minutes"
 
 
