@@ -18,4 +18,4 @@ async def test_a_fresh_ttl_reads_as_given(lmstfy: Lmstfy, ttl: int, shown: int) 
 async def test_it_goes_down(lmstfy: Lmstfy) -> None:
     await lmstfy.publish("q", ttl=10, delay=1)
     job = await lmstfy.consume("q", timeout=5)
-    assert job["ttl"] == 9
+    assert 0 < job["ttl"] <= 9
