@@ -106,3 +106,11 @@ def test_a_closed_client_says_so_in_one_way(client: duetime.Client) -> None:
     for use in (lambda: queue.push("x"), queue.counts, queue.pop, client.queues):
         with pytest.raises(duetime.ClientClosed):
             use()
+
+
+@pytest.mark.parametrize("body", ["text", {"n": 1}, b"\xff"])
+def test_a_call_is_pushed_whatever_its_body_is(client: duetime.Client, body: Any) -> None:
+    queue = client.queue("calls")
+    with pytest.raises(duetime.NoAnswer):
+        queue.call(body, wait="10ms")
+    assert queue.purge() == 1
