@@ -10,12 +10,22 @@ everything else may change.
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duetime.client import AsyncClient, Client, connect, connect_async
     from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
+    from duetime.client.leased_job import AsyncLeasedJob, LeasedJob
     from duetime.client.push_in import push_in, push_in_async
+    from duetime.client.reliable_queue import (
+        MessageOptions,
+        ProcessingMode,
+        QueueEvent,
+        QueueSettings,
+        ReliableFanout,
+        ReliableQueue,
+    )
     from duetime.errors import (
         BodyTooLarge,
         ClientClosed,
@@ -51,17 +61,23 @@ if TYPE_CHECKING:
     )
     from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
     from duetime.stores.base import QueueRules, RulesChange
+    from duetime.stores.finishes import Finish, Finished, Join, KeptResult
     from duetime.worker.app import App
+    from duetime.worker.arguments import PREVIOUS
+    from duetime.worker.chains import chain
     from duetime.worker.current_job import current_job
     from duetime.worker.events import TaskEvent
+    from duetime.worker.handle import TaskFailed, TaskHandle, TaskStatus
     from duetime.worker.runs import Failure, JobInfo
-    from duetime.worker.task_exceptions import Cancel, Fail, Retry, TimedOut
+    from duetime.worker.task_exceptions import Cancel, Fail, Postpone, Retry, TimedOut
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PREVIOUS",
     "App",
     "AsyncClient",
+    "AsyncLeasedJob",
     "BlockingQueue",
     "BodyTooLarge",
     "Cancel",
@@ -75,6 +91,8 @@ __all__ = [
     "ExpiresBeforeDue",
     "Fail",
     "Failure",
+    "Finish",
+    "Finished",
     "Forbidden",
     "IfExists",
     "InvalidId",
@@ -88,18 +106,28 @@ __all__ = [
     "JobInfo",
     "JobNotFound",
     "JobRunning",
+    "Join",
+    "KeptResult",
     "Lease",
     "LeaseLost",
+    "LeasedJob",
     "MarkMismatch",
+    "MessageOptions",
     "Moved",
     "NewJob",
     "NoAnswer",
     "NotFound",
     "Overloaded",
     "PoolNotFound",
+    "Postpone",
     "Priority",
+    "ProcessingMode",
+    "QueueEvent",
     "QueueFull",
     "QueueRules",
+    "QueueSettings",
+    "ReliableFanout",
+    "ReliableQueue",
     "Retry",
     "RulesChange",
     "State",
@@ -108,6 +136,9 @@ __all__ = [
     "StoreUnavailable",
     "Taken",
     "TaskEvent",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskStatus",
     "TimedOut",
     "TooManyRequests",
     "TopicExists",
@@ -116,6 +147,7 @@ __all__ = [
     "Unauthorized",
     "VersionConflict",
     "__version__",
+    "chain",
     "connect",
     "connect_async",
     "current_job",
@@ -127,12 +159,18 @@ _MODULES = (
     "duetime.errors",
     "duetime.job",
     "duetime.stores.base",
+    "duetime.stores.finishes",
     "duetime.client",
     "duetime.client.collections",
+    "duetime.client.leased_job",
     "duetime.client.push_in",
+    "duetime.client.reliable_queue",
     "duetime.worker.app",
+    "duetime.worker.arguments",
+    "duetime.worker.chains",
     "duetime.worker.current_job",
     "duetime.worker.events",
+    "duetime.worker.handle",
     "duetime.worker.runs",
     "duetime.worker.task_exceptions",
 )
@@ -143,8 +181,9 @@ def __getattr__(name: str) -> Any:
     """Import a name when it is first used, so that nobody waits for what they do not use."""
     if name in __all__:
         for module in map(import_module, _MODULES):
-            if hasattr(module, name):
-                globals()[name] = found = getattr(module, name)
+            found = getattr(module, name, None)
+            if found is not None and not isinstance(found, ModuleType):  # a package has its modules as attributes
+                globals()[name] = found
                 return found
     raise AttributeError(f"module 'duetime' has no attribute {name!r}")
 

@@ -10,6 +10,7 @@ import math
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Protocol
 
 from duetime.errors import InvalidTime
@@ -100,6 +101,7 @@ def delay_ms(value: Duration) -> int:
     return 0 if negative else duration_ms(value)
 
 
+@lru_cache(256)
 def _parse_duration(text: str) -> int:
     stripped = text.strip().lower()
     if not _DURATION.fullmatch(stripped):

@@ -248,9 +248,13 @@ class TopicExists(Conflict):
 
 
 class TopicOffline(Conflict):
-    """The topic is offline and takes no new jobs."""
+    """The topic, or a queue with the rule `offline`, takes no new jobs."""
 
     code = "topic_offline"
+
+    @classmethod
+    def of_queue(cls) -> Self:
+        return cls("the topic of this queue is offline and takes no new jobs")
 
 
 class MarkMismatch(Conflict):
@@ -298,6 +302,10 @@ class StoreUnavailable(DuetimeError):
     @property
     def outcome_unknown(self) -> bool:
         return bool(self.fields.get("unknown"))
+
+    def after_a_loss(self) -> "StoreUnavailable":
+        """The same for a call that repeats one whose answer was lost: that one may have taken effect."""
+        return StoreUnavailable(self.message, **{**self.fields, "unknown": True})
 
 
 def done_in_part(problem: StoreUnavailable, done: int, what: str) -> StoreUnavailable:

@@ -29,7 +29,11 @@ STEP_JOBS = 500
 STEP_BYTES = 4 * 1_048_576
 """... or this many bytes of bodies and attributes."""
 
+MAX_RESULT = 262_144
+"""The largest result of a job that is kept, in bytes."""
 DAY_MS = 86_400_000
+MAX_RESULT_MS = 31 * DAY_MS
+"""The longest time for which a result is kept."""
 TOTAL_DAYS = 31
 """How many UTC days, today included, a queue's totals are kept for day by day."""
 
@@ -245,6 +249,7 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     "kill": {"waiting": "lease_lost", "leased": "dies", "dead": "lease_lost", "absent": "lease_lost"},
     "extend": {"waiting": "lease_lost", "leased": "leased", "dead": "lease_lost", "absent": "lease_lost"},
     "ack": {"waiting": "lease_lost", "leased": "removed", "dead": "lease_lost", "absent": "gone"},
+    "finish": {"waiting": "lease_lost", "leased": "removed", "dead": "lease_lost", "absent": "gone"},
     "respawn": {"waiting": "not found", "leased": "not found", "dead": "waits", "absent": "not found"},
     "lease runs out": {"leased": "waits or dies"},
 }

@@ -15,7 +15,8 @@ from typing import Any
 
 from duetime.clock import rfc3339
 from duetime.errors import InvalidSettings
-from duetime.settings import MASK, Settings, mask
+from duetime.masking import MASK, mask
+from duetime.settings import Settings
 
 REQUEST_ID: ContextVar[str] = ContextVar("duetime_request_id", default="")
 """The id of the request that is being served; empty while there is none."""

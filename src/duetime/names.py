@@ -76,6 +76,8 @@ def is_host(text: str) -> bool:
 
 
 def _check_name(name: str, what: str) -> str:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidName(f"the {what} name is text: {name!r}", what=what)
     if _NAME.fullmatch(name):
         return name
     if not name:
@@ -91,6 +93,14 @@ def check_id(job_id: str) -> str:
     if not job_id.isprintable():
         raise InvalidId(f"a job id is made of printable characters: {job_id!r}")
     return job_id
+
+
+FOLLOWS = "~>"
+
+
+def placing_part(job_id: str) -> str:
+    """The part of an id, before the first `~>`, that decides on which member of a group of stores the job lives."""
+    return job_id.partition(FOLLOWS)[0] or job_id
 
 
 def check_attributes(attributes: Mapping[str, str]) -> Mapping[str, str]:

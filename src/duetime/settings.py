@@ -23,6 +23,7 @@ from typing import Any
 
 from duetime.clock import duration_ms
 from duetime.errors import InvalidSettings, InvalidTime
+from duetime.masking import MASK, mask
 from duetime.names import DEFAULT_NAMESPACE, DEFAULT_POOL
 from duetime.settings_file import read_accounts, read_pools, read_registry
 
@@ -41,12 +42,9 @@ OTHER_VARIABLES = (
 """Variables that other parts of Duetime read; they are no settings of the server. DUETIME_TEST_* are allowed, too."""
 
 DEFAULT_STORE = "sqlite:duetime-data/jobs.db"
-MASK = "***"
 
 _SIZE = re.compile(r"(\d+)\s*([KMG]i?B|B|)", re.IGNORECASE | re.ASCII)
 _SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")
-_SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\s]*=)[^&#\s'\"]*", re.IGNORECASE)
 
 
 class SettingKind(StrEnum):
@@ -311,6 +309,11 @@ def row(name: str) -> SettingRow:
     return FIELDS[name].metadata["row"]
 
 
+_KUBERNETES = re.compile(
+    r"DUETIME(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?)"
+)
+
+
 def variable(name: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + name.upper()
@@ -324,6 +327,7 @@ def load(
     file_name: str = FILE,
 ) -> Settings:
     """The effective settings; None among the flags means that the flag was not given. Raises InvalidSettings."""
+    environment = _without_kubernetes(environment)
     _check_variables(environment)
     _check_keys(file, file_name)
     values: dict[str, Any] = {}
@@ -367,6 +371,19 @@ def _find(
     if name in file:
         return file[name], f"{name} in {file_name}"
     return None, "default"
+
+
+def _without_kubernetes(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Leaves out the variables that Kubernetes sets in every container beside a Service called duetime, or one whose
+    name begins so. They describe the Service, and DUETIME_PORT is a URL there.
+    """
+    return {name: value for name, value in environment.items() if not _is_of_kubernetes(name, value)}
+
+
+def _is_of_kubernetes(name: str, value: str) -> bool:
+    return _KUBERNETES.fullmatch(name) is not None or (
+        name.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://"))
+    )
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:
@@ -435,11 +452,6 @@ def is_loopback(host: str) -> bool:
 
 
 # --- showing a value
-
-
-def mask(text: str) -> str:
-    """The text with the passwords and secret options of its URLs masked."""
-    return _SECRET_OPTION.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1:{MASK}@", text))
 
 
 def shown(settings: Settings, name: str) -> str:

@@ -1,8 +1,8 @@
 """A topic: a queue whose jobs are delivered to a callback URL.
 
-This is frozen data and its checks, without I/O. A topic has php-delayqueue's fields with its defaults, and some more.
-Its key is the name of its queue. `callbacks/topic_registry.py` stores topics, and `callbacks/courier.py` delivers
-their jobs.
+This is frozen data and its checks, without I/O. A topic has php-delayqueue's fields with its defaults, and some more;
+what a new topic does by default is in NEW_METHOD and NEW_SUCCESS. Its key is the name of its queue.
+`callbacks/topic_registry.py` stores topics, and `callbacks/courier.py` delivers their jobs.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from duetime.clock import MAX_DURATION
 from duetime.condition import parse
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.job import Priority
+from duetime.masking import mask
 from duetime.names import is_channel, is_host, is_mail
-from duetime.settings import mask
 
 MAX_URL = 2048
 MAX_TEXT = 255
@@ -49,10 +49,13 @@ class Status(StrEnum):
 
 
 class Success(StrEnum):
-    """Which answers are a success. BODY: any that is not empty. STATUS: one that is not empty and has a 2xx status."""
+    """Which answers are a success. STATUS: those with a 2xx status. BODY, as in php-delayqueue: any that is not empty.
+    BOTH: one that is not empty and has a 2xx status.
+    """
 
+    STATUS = "status"
     BODY = "body"
-    STATUS = "2xx"
+    BOTH = "2xx"
 
 
 class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,6 +92,10 @@ class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
     old_secret: str = ""
     old_secret_until: int = 0
 
+
+NEW_METHOD = Method.JSON
+NEW_SUCCESS = Success.STATUS
+"""What a new topic does unless it is told otherwise. php-delayqueue's own doors make topics with its rules."""
 
 NEW_SECRET: Literal["new"] = "new"
 

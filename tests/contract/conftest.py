@@ -2,7 +2,8 @@
 
 `store_kind` is the parameter that selects and counts tests per store. The doors pass the same suite: `http` and
 `http-blocking` are a memory store behind a real server, spoken to by the SDK of either colour; only tests of what no
-door offers, marked `store_only`, stay out of it. A group of stores passes it too, less what not_in_groups.py names.
+door offers, marked `store_only`, stay out of it. The direct calls of a store (`-direct`) pass what they are used for. A
+group of stores passes it too, less what not_in_groups.py names.
 Every test ends with a proof that the store it leaves behind is sound.
 """
 
@@ -18,12 +19,24 @@ from duetime.clock import ManualClock
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 from tests.contract.not_in_groups import NOT_IN_GROUPS
+from tests.contract.through_direct import ThroughDirect
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
 from tests.doors.v1.server import serve
 from tests.plugins import mysql_server, postgres_server
 
 STORE_KINDS = ["memory", "sqlite", "redis", "postgres", "mysql"]
 DOOR_KINDS = ["http", "http-blocking"]
+DIRECT_KINDS = ["sqlite-direct", "redis-direct"]
+"""A store's calls in the caller's own thread; only for what is tried by verbs that have such a call."""
+DIRECT_FILES = {
+    "test_push",
+    "test_push_taken_ids",
+    "test_reserve",
+    "test_ack",
+    "test_fence",
+    "test_totals",
+    "test_marks",
+}
 GROUP = "group"
 SHARED_KINDS = ["sqlite", "redis", "postgres", "mysql"]
 """Stores that several processes can open at once."""
@@ -39,6 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         kind = getattr(item, "callspec", None) and item.callspec.params.get("store_kind")
         unasked = kind in DOOR_KINDS and ("store" not in item.fixturenames or item.get_closest_marker("store_only"))
+        if kind in DIRECT_KINDS:
+            unasked = "store" not in item.fixturenames or item.module.__name__.rpartition(".")[2] not in DIRECT_FILES
+            unasked = unasked or bool(item.get_closest_marker("store_only"))
         unasked = unasked or (kind == GROUP and getattr(item, "originalname", "") in NOT_IN_GROUPS)
         (left_out if unasked else kept).append(item)
     if left_out:
@@ -46,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
-@pytest.fixture(params=[*STORE_KINDS, GROUP, *DOOR_KINDS])
+@pytest.fixture(params=[*STORE_KINDS, GROUP, *DOOR_KINDS, *DIRECT_KINDS])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -85,7 +101,7 @@ def empty_store_url(store_kind: str, request: pytest.FixtureRequest, tmp_path: P
         "postgres": postgres_url,
         "mysql": mysql_url,
         GROUP: group_url,
-    }.get(store_kind, lambda: "memory:")
+    }.get(store_kind.removesuffix("-direct"), lambda: "memory:")
 
 
 @pytest.fixture
@@ -109,6 +125,10 @@ async def store(store_url: str, store_kind: str, clock: ManualClock) -> AsyncIte
                     yield ThroughHttp(opened, sending_async(client))
                 else:
                     yield ThroughHttp(opened, sending_sync(stack.enter_context(connect(served.url))))
+        elif store_kind in DIRECT_KINDS:
+            through = ThroughDirect(opened)
+            yield through
+            through.direct.close()
         else:
             yield opened
         assert list(await opened.check()) == []

@@ -12,6 +12,7 @@ ORDER = """
     test_dead_jobs_come_longest_dead_first
     test_delayed_jobs_come_by_due_time_whatever_their_priority
     test_each_delivery_carries_its_own
+    test_jobs_of_one_push_after_an_end_in_the_same_millisecond
     test_jobs_that_expire_in_the_same_millisecond_end_by_id
     test_leased_jobs_come_by_the_end_of_their_lease
     test_leases_come_back_earliest_first

@@ -1,11 +1,12 @@
 """configure: the rules that verbs obey in the same step: paused, strict, expired_to_dead and the caps."""
 
 import pytest
+from msgspec.structs import replace
 
 from duetime.clock import ManualClock
-from duetime.errors import BodyTooLarge, QueueFull
+from duetime.errors import BodyTooLarge, MarkMismatch, QueueFull, TopicOffline
 from duetime.job import Counts, Event, IfExists, Moved
-from duetime.stores.base import Push, Pushed, QueueRules, RulesChange, Store
+from duetime.stores.base import Mark, Push, Pushed, QueueRules, RulesChange, Store
 from tests.contract.vocabulary import (
     HIGH,
     LOW,
@@ -54,8 +55,10 @@ async def test_only_what_is_set_changes(store: Store) -> None:
 
 
 async def test_rules_can_be_read(store: Store) -> None:
-    rules = QueueRules(paused=True, strict=True, expired_to_dead=True, max_jobs=3, max_body=1_048_576, kept=True)
-    await store.configure(QUEUE, RulesChange(True, True, True, 3, 1_048_576, True))
+    rules = QueueRules(
+        paused=True, strict=True, expired_to_dead=True, max_jobs=3, max_body=1_048_576, kept=True, offline=True
+    )
+    await store.configure(QUEUE, RulesChange(True, True, True, 3, 1_048_576, True, True))
 
     assert await store.configure(QUEUE) == await store.configure(QUEUE, RulesChange()) == rules
 
@@ -267,6 +270,72 @@ async def test_a_full_queue_takes_its_own_jobs_back(store: Store) -> None:
     assert (await store.release(lease, 0)).event is Event.DEAD
     assert len(await store.respawn(QUEUE, ids=["a"])) == 1
     assert await counts(store) == Counts(ready=1)
+
+
+# --- offline
+
+
+async def test_an_offline_queue_refuses_every_push_and_nothing_else(store: Store) -> None:
+    await push(store, job("ready"), job("delayed", delay="1h"))
+    lease = await given_leased(store, "leased", tries=1)
+    await store.configure(QUEUE, RulesChange(offline=True))
+
+    for if_exists in IfExists:
+        answers = await store.push(
+            QUEUE, [Push([job("ready"), job("new")], if_exists), Push([job("other")], if_exists)]
+        )
+        assert [type(answer) for answer in answers] == [TopicOffline] * 2
+
+    assert (await store.release(lease, 0)).event is Event.DEAD
+    assert len(await store.respawn(QUEUE, ids=["leased"])) == 1
+    assert isinstance(await reschedule_one(store, "delayed", delay_ms=0), Moved)
+    assert sorted(await reserved_ids(store)) == ["delayed", "leased", "ready"]
+
+
+async def test_an_online_queue_takes_jobs_again(store: Store) -> None:
+    await store.configure(QUEUE, RulesChange(offline=True, kept=True))
+    await store.configure(QUEUE, RulesChange(offline=False))
+
+    assert (await push_one(store, "a")).event is Event.ACCEPTED
+    assert await store.configure(QUEUE) == QueueRules(kept=True)
+
+
+async def test_an_offline_queue_takes_jobs_that_were_accepted_before(store: Store) -> None:
+    await store.configure(QUEUE, RulesChange(offline=True))
+
+    [answer] = await store.push(QUEUE, [Push([replace(job("a"), born=NOW - 1000, attempt=2)])])
+
+    assert isinstance(answer, Pushed)
+    assert [(moved.event, moved.born) for moved in answer.jobs] == [(Event.ACCEPTED, NOW - 1000)]
+
+
+async def test_a_push_that_is_repeated_by_its_mark_is_answered_offline(store: Store) -> None:
+    mark = Mark("m", b"1", 60_000)
+    await store.push(QUEUE, [Push([job("a")], mark=mark)])
+    await store.configure(QUEUE, RulesChange(offline=True))
+
+    first, second, third = await store.push(
+        QUEUE,
+        [
+            Push([job("a")], mark=mark),
+            Push([job("a")], mark=Mark("m", b"2", 60_000)),
+            Push([job("b")], mark=Mark("n", b"1", 60_000)),
+        ],
+    )
+
+    assert isinstance(first, Pushed)
+    assert first.repeated
+    assert isinstance(second, MarkMismatch)
+    assert isinstance(third, TopicOffline)
+
+
+async def test_an_offline_queue_is_never_forgotten(store: Store, clock: ManualClock) -> None:
+    await store.configure(QUEUE, RulesChange(offline=True))
+    clock.advance("2h")
+    await reap(store)
+
+    with pytest.raises(TopicOffline):
+        await push_one(store, "a")
 
 
 # --- expired_to_dead

@@ -67,6 +67,35 @@ async def test_it_keeps_the_place_of_its_last_release(store: Store, clock: Manua
     assert (await found(store, "a")).due_at == NOW + 1000
 
 
+async def test_with_a_delay_it_is_due_after_that_and_has_its_try(store: Store, clock: ManualClock) -> None:
+    lease = await given_leased(store, "a", due_at=NOW - 5, tries=1)
+    clock.advance("1s")
+
+    moved = await store.give_back(lease, 5000)
+
+    assert moved == Moved(Event.GIVEN_BACK, "a", NOW, 1, NOW + 6000)
+    assert await counts(store) == Counts(delayed=1)
+    assert await reserved_ids(store) == []
+    clock.advance("5s")
+    delivery = await reserve_one(store)
+    assert (delivery.lease.attempt, delivery.used, delivery.due_at) == (2, 1, NOW + 6000)
+
+
+async def test_with_a_delay_of_nothing_it_stands_last_of_what_is_due(store: Store, clock: ManualClock) -> None:
+    lease = await given_leased(store, "a", due_at=NOW - 5)
+    await push_one(store, "z")
+    clock.advance("1m")
+
+    assert await store.give_back(lease, 0) == Moved(Event.GIVEN_BACK, "a", NOW, 1, NOW + 60_000)
+    assert await reserved_ids(store) == ["z", "a"]
+
+
+async def test_with_a_delay_past_its_ttl_it_expires(store: Store) -> None:
+    lease = await given_leased(store, "a", ttl="4s")
+
+    assert await store.give_back(lease, 4001) == Moved(Event.EXPIRED, "a", NOW, 1)
+
+
 async def test_it_never_kills(store: Store) -> None:
     await push_one(store, "a", tries=1)
 

@@ -23,6 +23,7 @@ from duetime.errors import DuetimeError
 from duetime.job import Counts, IfExists, Lease, NewJob, Priority, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Reaped, Reserved, RulesChange, Store
+from duetime.stores.finishes import Finish, Join
 from duetime.stores.open import open_store
 from tests.contract.vocabulary import OTHER, QUEUE, as_lists, walk
 
@@ -215,16 +216,41 @@ class Jobs(Comparison):
         self.both(lambda store: store.ack(queue, [lease for lease in leases if lease.queue == queue]))
 
     @while_there_are("leased")
+    @rule(
+        choices=st.lists(choices, min_size=1, max_size=3),
+        then=st.lists(st.lists(new_jobs, max_size=3, unique_by=lambda job: job.id), min_size=3, max_size=3),
+        result=st.none() | bodies,
+        life=st.sampled_from([0, 1, 10, 1000]),
+        of=st.sampled_from([0, 0, 1, 2, 3]),
+    )
+    def finish(
+        self, choices: Sequence[int], then: Sequence[Sequence[NewJob]], result: bytes | None, life: int, of: int
+    ) -> None:
+        leases = [self.lease(choice) for choice in choices]
+        queue = leases[0].queue
+        finishes = [
+            Finish(lease, [msgspec.structs.replace(self.timed(job), born=0, attempt=0) for job in jobs], result, life)
+            for lease, jobs in zip(leases, then, strict=False)
+            if lease.queue == queue
+        ]
+        self.will_end(life)
+        if of and life:
+            finishes = [
+                msgspec.structs.replace(one, then=[], join=Join(f"of {of}", of, one.then, life)) for one in finishes
+            ]
+        self.both(lambda store: store.finish(queue, finishes))
+
+    @while_there_are("leased")
     @rule(choice=choices, delay=delays, error=errors)
     def release(self, choice: int, delay: int, error: str) -> None:
         lease = self.lease(choice)
         self.both(lambda store: store.release(lease, delay, error))
 
     @while_there_are("leased")
-    @rule(choice=choices)
-    def give_back(self, choice: int) -> None:
+    @rule(choice=choices, delay=st.none() | delays)
+    def give_back(self, choice: int, delay: int | None) -> None:
         lease = self.lease(choice)
-        self.both(lambda store: store.give_back(lease))
+        self.both(lambda store: store.give_back(lease, delay))
 
     @while_there_are("leased")
     @rule(choice=choices, error=errors)
@@ -299,7 +325,7 @@ async def picture(store: Store) -> list[Any]:
     """All that can be seen at a glance."""
     both = [QUEUE, OTHER]
     jobs = [await store.get(queue, IDS) for queue in both]
-    rules = [await store.configure(queue) for queue in both]
+    rules = [await store.configure(queue) for queue in both] + [await store.results(queue, IDS) for queue in both]
     counted = [await store.counts(both), await store.totals(both)]
     return [*counted, await store.heads(both), await store.queues(), jobs, rules]
 

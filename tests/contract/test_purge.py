@@ -50,6 +50,16 @@ async def test_only_the_given_states_are_removed(store: Store, chosen: set[State
     assert await counts(store) == Counts(**left)
 
 
+async def test_a_purged_queue_that_is_only_looked_at_is_not_kept(store: Store) -> None:
+    await push_one(store, "a")
+    await store.purge(QUEUE, ALL)
+    await store.configure(QUEUE, RulesChange())
+
+    await reap(store)
+
+    assert await store.queues() == []
+
+
 async def test_all_states_remove_everything_and_forget_the_queue(store: Store, clock: ManualClock) -> None:
     await one_in_each_state(store)
     await given_expired(store, clock, "expired")

@@ -286,6 +286,15 @@ async def test_a_job_is_born_after_every_earlier_incarnation(store: Store) -> No
     assert borns == [NOW, NOW + 1, NOW + 2, NOW + 3, NOW + 4]
 
 
+async def test_jobs_of_one_push_after_an_end_in_the_same_millisecond(store: Store) -> None:
+    await push_one(store, "a")
+    await store.cancel(QUEUE, ["a"])
+
+    pushed = await push(store, job("a"), job("b"), job("c"))
+
+    assert [moved.born for moved in pushed.jobs] == [NOW + 1, NOW + 2, NOW + 3]
+
+
 async def test_an_end_long_after_the_birth_does_not_raise_the_next_born(store: Store, clock: ManualClock) -> None:
     await push_one(store, "a")
     clock.advance("1s")

@@ -12,6 +12,7 @@ from duetime.clock import ManualClock
 from duetime.errors import DuetimeError
 from duetime.job import TRANSITIONS, Event, IfExists, Lease, Moved
 from duetime.stores.base import Store
+from duetime.stores.finishes import Finish
 from tests.contract.vocabulary import (
     QUEUE,
     ack_one,
@@ -22,6 +23,7 @@ from tests.contract.vocabulary import (
     push_one,
     reap,
     reschedule_one,
+    value,
 )
 
 WAYS = {
@@ -66,6 +68,12 @@ async def respawn(store: Store) -> Moved | None:
     return moved[0] if moved else None
 
 
+async def finish_one(store: Store, lease: Lease) -> Moved | None:
+    [answer] = await store.finish(QUEUE, [Finish(lease)])
+    finished = value(answer)
+    return finished.acked if finished else None
+
+
 async def run_out(store: Store, clock: ManualClock) -> Moved:
     clock.advance("60s")
     [moved] = await reap(store)
@@ -84,6 +92,7 @@ async def play(store: Store, clock: ManualClock, verb: str, lease: Lease) -> Mov
         "kill": lambda: store.kill(lease),
         "extend": lambda: store.extend(lease, TTR_MS),
         "ack": lambda: ack_one(store, lease),
+        "finish": lambda: finish_one(store, lease),
         "respawn": lambda: respawn(store),
         "lease runs out": lambda: run_out(store, clock),
     }
@@ -124,6 +133,7 @@ OUTCOMES: dict[str, tuple[str, str]] = {
 """What is told, and where the job is then. Every other outcome is an error's code, and the job is left alone."""
 OWN_WORDS = {
     ("ack", "removed"): Event.ACKED,
+    ("finish", "removed"): Event.ACKED,
     ("respawn", "waits"): Event.RESPAWNED,
     ("lease runs out", "waits or dies"): Event.LEASE_EXPIRED,
 }

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from duetime.client import AsyncClient, Client, calls
-from duetime.client.calls import Call
+from duetime.client.call import Call
 from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import Counts, Delivery, Job, Lease, Moved, QueueTotals, State
+from duetime.job import Counts, Delivery, Job, Lease, Moved, QueueTotals, State, batches
 from duetime.names import Queue
 from duetime.stores.base import (
     Ask,
@@ -28,6 +28,8 @@ from duetime.stores.base import (
     StoreInfo,
     Wake,
 )
+from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.wire.messages import MAX_RESULTS
 
 Answer = TypeVar("Answer")
 Send = Callable[[Call[Answer]], Awaitable[Answer]]
@@ -62,11 +64,20 @@ class ThroughHttp:
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
         return await self._send(calls.ack(queue, leases))  # type: ignore[return-value]
 
+    async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
+        return await self._send(calls.finish(queue, finishes))
+
+    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
+        found: list[KeptResult | None] = []
+        for some in batches(ids, MAX_RESULTS):
+            found += await self._send(calls.results(queue, some, 0))
+        return found
+
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await self._send(calls.release(lease, f"{delay_ms}ms", error))
 
-    async def give_back(self, lease: Lease) -> Moved:
-        return await self._send(calls.give_back(lease))
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
+        return await self._send(calls.give_back(lease, None if delay_ms is None else f"{delay_ms}ms"))
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         return await self._send(calls.kill(lease, error))

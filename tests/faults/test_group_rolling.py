@@ -14,8 +14,10 @@ from duetime.job import Event, Lease, Moved, NewJob
 from duetime.names import Queue
 from duetime.settings_file import group_url
 from duetime.stores.base import Ask, Push, Pushed, Store
+from duetime.stores.drain import set_drain
 from duetime.stores.group.layout import home
 from duetime.stores.open import open_store
+from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("group")
 
@@ -152,3 +154,53 @@ async def test_a_member_named_everywhere_before_it_takes_jobs_refuses_nothing(fi
         assert ids_acked(await old.ack(QUEUE, list(leases.values()))) == set(IDS)
         with pytest.raises(LeaseLost):
             await old.release(leases[IDS[0]], 0)
+
+
+async def drain(stores: list[Store], member: str, *, drains: bool, until_it_is: str) -> None:
+    """As an operator does in the console; returns when all processes follow."""
+    await set_drain(stores[0].registry, "wide", member, drains=drains)
+    for store in stores:
+
+        async def follows(store: Store = store) -> bool:
+            return (await store.ping()).members[member].drain == until_it_is
+
+        await until(follows)
+
+
+async def test_a_member_drains_while_the_servers_run_and_can_be_taken_out_when_it_is_empty(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duetime.stores.group.members.EMPTY_S", 0.05)
+    async with files.group("abc") as one, files.group("abc") as other:
+        await push(one, ON_C[0])
+        await drain([one, other], "c", drains=True, until_it_is="draining")
+
+        assert await push(other, *IDS) == [Event.KEPT if job_id == ON_C[0] else Event.ACCEPTED for job_id in IDS]
+        assert await files.total("c") == 1
+        leases = await lease_all(one)
+        assert len(leases) == len(IDS)
+        assert all(isinstance(one, Moved) for one in await other.ack(QUEUE, list(leases.values())))
+        await drain([one, other], "c", drains=True, until_it_is="empty")
+    async with files.group("ab") as smaller:
+        assert await push(smaller, *ON_C) == [Event.ACCEPTED] * len(ON_C)
+
+
+async def test_a_process_that_starts_later_drains_what_the_record_says_until_it_ends(files: Files) -> None:
+    async with files.group("abc") as one:
+        await drain([one], "c", drains=True, until_it_is="draining")
+        async with files.group("abc") as later:
+            assert (await later.ping()).members["c"].drain == "draining"
+            await push(later, *ON_C)
+            assert await files.total("c") == 0
+            await drain([one, later], "c", drains=False, until_it_is="")
+            assert await push(one, *IDS) == [Event.KEPT if job_id in ON_C else Event.ACCEPTED for job_id in IDS]
+            await push(later, *[f"new-{job_id}" for job_id in IDS])
+            assert await files.total("c") > 0
+
+
+async def test_not_all_members_drain(files: Files) -> None:
+    async with files.group("ab") as store:
+        await set_drain(store.registry, "wide", "a", drains=True)
+        await drain([store], "a", drains=True, until_it_is="draining")
+        await set_drain(store.registry, "wide", "b", drains=True)
+        assert await push(store, *IDS) == [Event.ACCEPTED] * len(IDS)

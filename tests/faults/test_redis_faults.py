@@ -44,6 +44,8 @@ VERBS: dict[str, Verb] = {
     "configure": lambda store, _: store.configure(QUEUE, RulesChange(paused=True)),
 }
 SUFFIXES = ["jobs", "wait:1", "wait:2", "wait:3", "leases", "dead", "tries", "ttl", "info", "meta", "damaged"]
+UNUSED_BY_ONE_PUSH = {"leases", "dead", "tries", "ttl", "info", "damaged"}
+"""The script for one plain job neither reads nor writes these. Every other push looks at all of them."""
 
 
 @pytest.mark.parametrize("suffix", [*SUFFIXES, "mark:m", "agenda"])
@@ -64,6 +66,8 @@ async def test_foreign_data_under_a_key(redis_url: str, suffix: str) -> None:
         # Then every verb says so and changes nothing
         for name, verb in VERBS.items():
             if suffix == "mark:m" and name != "push with a mark":
+                continue
+            if name == "push" and suffix in UNUSED_BY_ONE_PUSH:
                 continue
             with pytest.raises(StoreDamaged, match="WRONGTYPE"):
                 await verb(store, lease)
@@ -211,7 +215,7 @@ async def test_a_script_that_thousands_miss_at_once_is_sent_once(redis_url: str)
             answers = await asyncio.gather(*(store.reserve(queue, [Ask(1, 1000)]) for queue in queues))
 
             assert [answer.deliveries for answer in answers] == [[[]]] * len(queues)
-            assert client.info("commandstats")["cmdstat_eval"]["calls"] == 1
+            assert client.info("commandstats")["cmdstat_eval"]["calls"] == 2, "the short script and the general one"
 
 
 async def test_connections_that_redis_closed(redis_url: str) -> None:

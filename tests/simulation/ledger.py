@@ -168,8 +168,8 @@ class Ledger(MemoryStore):
         self._note(lease.queue, [moved])
         return moved
 
-    async def give_back(self, lease: Lease) -> Moved:
-        moved = await super().give_back(lease)
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
+        moved = await super().give_back(lease, delay_ms)
         self._note(lease.queue, [moved])
         return moved
 
@@ -235,6 +235,6 @@ class Wire(FaultyStore):
         self._interrupt()
         return reserved
 
-    async def give_back(self, lease: Lease) -> Moved:
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
         self.returned.add(lease)
-        return await super().give_back(lease)
+        return await super().give_back(lease, delay_ms)

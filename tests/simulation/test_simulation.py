@@ -64,7 +64,7 @@ def complaints_of(seeds: range) -> str:
 
 
 def test_it_notices_leases_that_nobody_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "_give_back_later", lambda engine, deliveries: None)
+    monkeypatch.setattr(Engine, "give_back_later", lambda engine, deliveries: None)
     assert "nobody gave back" in complaints_of(range(6, 24, 8))
 
 

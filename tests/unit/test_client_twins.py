@@ -7,12 +7,13 @@ import sys
 import pytest
 
 import duetime
-from duetime.client import async_client, client
+from duetime.client import async_client, client, leased_job
 
 TWINS = [
     (client.Client, async_client.AsyncClient),
     (client.QueueClient, async_client.AsyncQueueClient),
     (client.DeadLetters, async_client.AsyncDeadLetters),
+    (leased_job.LeasedJob, leased_job.AsyncLeasedJob),
 ]
 
 
@@ -36,15 +37,23 @@ def test_methods_and_parameters_are_the_same(sync: type, twin: type) -> None:
 def test_answers_and_documentation_are_the_same(sync: type, twin: type) -> None:
     for name, signature in public(sync).items():
         other = getattr(twin, name)
-        assert str(inspect.signature(other).return_annotation).replace("Async", "") == str(signature.return_annotation)
-        assert inspect.iscoroutinefunction(other) is (name != "queue")
         assert other.__doc__ == getattr(sync, name).__doc__
+        if name == "take":  # what it gives can be awaited, and is a context manager that awaits
+            assert not inspect.iscoroutinefunction(other)
+            continue
+        assert str(inspect.signature(other).return_annotation).replace("Async", "") == str(signature.return_annotation)
+        assert inspect.iscoroutinefunction(other) is (name not in ("queue", "json", "text", "mark_settled"))
 
 
 def test_everything_public_is_there_and_documented() -> None:
     for name in duetime.__all__:
         thing = getattr(duetime, name)
         assert name == "__version__" or thing.__doc__, name
+
+
+def test_a_name_is_not_its_module_whatever_was_used_before() -> None:
+    used = "import duetime; duetime.App; print(callable(duetime.push_in))"
+    assert subprocess.run([sys.executable, "-c", used], capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 def test_import_takes_in_nothing_that_is_not_used() -> None:

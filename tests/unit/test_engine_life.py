@@ -302,7 +302,7 @@ def test_a_crash_at_any_moment_leaves_no_caller_hanging(steps: int) -> None:
 async def test_a_job_that_cannot_be_given_back_does_not_stop_the_engine(caplog: pytest.LogCaptureFixture) -> None:
     store = given_store()
 
-    async def damaged(lease: object) -> None:
+    async def damaged(*_: object) -> None:
         raise StoreDamaged("not ours")
 
     async with Engine(store) as engine:
@@ -350,7 +350,7 @@ async def test_a_lost_lease_is_nothing_to_give_back(caplog: pytest.LogCaptureFix
         await engine.ack([delivery.lease])
         with pytest.raises(LeaseLost):
             await engine.give_back(delivery.lease)
-        engine._give_back_later([delivery])
+        engine.give_back_later([delivery])
         await settle()
         assert caplog.records == []
 

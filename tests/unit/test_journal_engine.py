@@ -298,8 +298,20 @@ async def test_a_wiped_store_learns_again_since_when_it_journals(
         await join_journal(store, one, "default")
         before = await known(store)
         await end(store)
+        store._epoch = "another data set"
         await until(lambda: known(store))
         assert await known(store) == before
+
+
+async def test_a_journal_that_was_ended_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
+    store = MemoryStore()
+    async with Journal(JournalOptions(tmp_path)) as one:
+        await join_journal(store, one, "default")
+        await end(store)
+        beats = one.writer.seq
+        await until(lambda: one.writer.seq > beats + 3)
+        assert await known(store) is None
 
 
 async def test_an_embedded_engine_journals_if_its_pool_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,13 +344,22 @@ async def test_an_embedded_engine_that_only_looks_writes_nothing(tmp_path: Path)
 
 
 @pytest.mark.store_kind("redis")
-async def test_an_embedded_engine_on_redis_has_to_be_told_where(
+async def test_an_embedded_engine_on_redis_writes_where_the_pool_does_or_among_the_users_files(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DUETIME_JOURNAL", raising=False)
-    async with AsyncClient(redis_url, journal=str(tmp_path)) as client:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "pool"
+    async with AsyncClient(redis_url, journal=str(folder)) as client:
         await client.push_on("mail", "first", id="first")
-    with pytest.raises(InvalidSettings, match="DUETIME_JOURNAL"):
-        async with AsyncClient(redis_url) as client:
-            await client.push_on("mail", "second")
-    assert events(tmp_path) == [("accepted", "first")]
+    async with AsyncClient(redis_url) as client:
+        await client.push_on("mail", "second", id="second")
+    assert events(folder) == [("accepted", "first"), ("accepted", "second")]
+    folder.rename(tmp_path / "away")
+    async with AsyncClient(redis_url) as client:
+        await client.push_on("mail", "third", id="third")
+    assert events(tmp_path / "state" / "duetime" / "journal") == [("accepted", "third")]
+    assert not folder.exists()
+    with pytest.raises(InvalidSettings, match="has journaled since"):
+        async with AsyncClient(redis_url, journal="off") as client:
+            await client.push_on("mail", "fourth")

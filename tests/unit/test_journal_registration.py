@@ -72,7 +72,7 @@ async def test_living_nodes_tell_a_wiped_store_of_all_nodes(tmp_path: Path, monk
         before = await registered(store)
         beats = one.writer.seq
         await until(lambda: one.writer.seq > beats + 3)
-        store.registry = MemoryRegistry(SystemClock())
+        store.registry, store._epoch = MemoryRegistry(SystemClock()), "another data set"
 
         async def are_back() -> bool:
             return await registered(store) == before

@@ -19,6 +19,7 @@ from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
 from duetime.journal.repeated_pushes import READ_AT_ONCE
 from duetime.stores.base import Mark, Push, Reaped, RulesChange, Store
+from duetime.stores.finishes import Finish, Finished, Join
 from duetime.stores.open import open_store
 from tests.simulation.engine_room import QUEUE
 
@@ -167,6 +168,62 @@ async def test_a_push_that_a_dead_process_stored_is_written_when_it_is_repeated(
     assert await scene.written() == [
         accepted("a", ts=T0 + 1000, reason="repeated", batch="spring"),
         rich(ts=T0 + 1000, batch="spring"),
+    ]
+
+
+async def test_finish_writes_what_follows_before_the_end(scene: Scene) -> None:
+    [a, b] = await scene.leased("a", "b")
+    [first, second] = await scene.engine.finish(
+        [Finish(a, [NewJob("a2", b"hello")], b"result", 1000), Finish(b, [NewJob("b2", b"hello", delay_ms=5)])]
+    )
+    assert isinstance(first, Finished)
+    assert isinstance(second, Finished)
+    assert sure_of_time(await scene.written(), T0) == [
+        accepted("a2", born=first.then[0].born),
+        accepted("b2", born=second.then[0].born, due_at=T0 + 5),
+        said(Event.ACKED, "a", attempt=1),
+        said(Event.ACKED, "b", attempt=1),
+    ]
+
+
+async def test_what_follows_from_a_join_is_written_with_the_last_one(scene: Scene, store: Store) -> None:
+    [a, b] = await scene.leased("g~>a", "g~>b")
+    both = Join("g", 2, [NewJob("g~>all", b"hello")], 60_000)
+    await scene.engine.finish([Finish(a, join=both)])
+    assert sure_of_time(await scene.written(), T0) == [said(Event.ACKED, "g~>a", attempt=1)]
+
+    # Also if the process that finished the last one died before it could write
+    [last] = await store.finish(QUEUE, [Finish(b, join=both)])
+    assert isinstance(last, Finished)
+    assert await scene.engine.finish([Finish(b, join=both)]) == [None]
+    assert sure_of_time(await scene.written(), T0) == [
+        accepted("g~>all", born=last.then[0].born, reason="repeated"),
+        said(Event.ACKED, "g~>b", attempt=1, reason="repeated"),
+    ]
+
+
+async def test_a_lost_lease_finishes_nothing_in_the_journal(scene: Scene) -> None:
+    [a] = await scene.leased("a")
+    await scene.engine.release(a)
+    await scene.written()
+    [answer] = await scene.engine.finish([Finish(a, [NewJob("b", b"hello")])])
+    assert isinstance(answer, LeaseLost)
+    assert await scene.written() == []
+
+
+async def test_a_finish_that_a_dead_process_made_is_written_when_it_is_repeated(scene: Scene, store: Store) -> None:
+    # Given a process that died between the store and the journal
+    [a] = await scene.leased("a")
+    finish = Finish(a, [NewJob("b", b"hello"), NewJob("gone", b"hello", delay_ms=5000)])
+    [made] = await store.finish(QUEUE, [finish])
+    assert isinstance(made, Finished)
+    await store.cancel(QUEUE, ["gone"])
+
+    # Then its repetition is answered when the journal has both what followed and the end
+    assert await scene.engine.finish([finish]) == [None]
+    assert sure_of_time(await scene.written(), T0) == [
+        accepted("b", born=made.then[0].born, reason="repeated"),
+        said(Event.ACKED, "a", attempt=1, reason="repeated"),
     ]
 
 

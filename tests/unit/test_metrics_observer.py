@@ -92,7 +92,7 @@ async def test_the_life_of_jobs(bench: Bench) -> None:
     await bench.store.ack(QUEUE, [leases[names[0]]])
     await bench.store.release(leases[names[1]], 60_000, "")
     await bench.store.kill(leases[names[2]], "")
-    await bench.store.give_back(leases[names[3]])
+    await bench.store.give_back(leases[names[3]], None)
     await bench.store.cancel(QUEUE, [names[4], "nobody"])
     with pytest.raises(LeaseLost):
         await bench.store.release(leases[names[0]], 0, "")

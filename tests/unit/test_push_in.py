@@ -19,7 +19,15 @@ from sqlalchemy.orm import Session
 
 from duetime import push_in, push_in_async
 from duetime.engine import Engine
-from duetime.errors import BodyTooLarge, DuetimeError, ExpiresBeforeDue, InvalidRequest, InvalidSettings, QueueFull
+from duetime.errors import (
+    BodyTooLarge,
+    DuetimeError,
+    ExpiresBeforeDue,
+    InvalidRequest,
+    InvalidSettings,
+    QueueFull,
+    TopicOffline,
+)
 from duetime.job import Event, IfExists, NewJob, Priority
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
@@ -222,6 +230,18 @@ async def test_a_full_queue_refuses_but_what_was_committed_before_stays(
     assert [count.ready for count in await store.counts([MAIL])] == [4]
     with psycopg.connect(dsn(postgres_url)) as connection, pytest.raises(QueueFull):
         push_in(connection, "mail", ["3"])
+
+
+async def test_an_offline_queue_refuses_but_what_was_committed_before_stays(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    with psycopg.connect(dsn(postgres_url)) as connection:
+        push_in(connection, "mail", ["1"])
+    await store.configure(MAIL, RulesChange(offline=True, kept=True))
+    await store.reap()
+    assert [count.ready for count in await store.counts([MAIL])] == [1]
+    with psycopg.connect(dsn(postgres_url)) as connection, pytest.raises(TopicOffline):
+        push_in(connection, "mail", ["2"])
 
 
 async def test_processes_that_reap_at_once_take_each_job_once(store: PostgresStore, postgres_url: str) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from duetime import push_in
 from duetime.engine import Engine
-from duetime.errors import BodyTooLarge, InvalidSettings, QueueFull
+from duetime.errors import BodyTooLarge, InvalidSettings, QueueFull, TopicOffline
 from duetime.job import Event, IfExists, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, RulesChange
@@ -133,6 +133,10 @@ async def test_what_a_push_refuses_is_refused(store: MysqlStore, mysql_url: str)
             push_in(connection, "mail", ["x", "y"])
         with pytest.raises(InvalidSettings):
             push_in(connection, "mail", ["x"], prefix="a`b")
+        connection.commit()
+        await store.configure(MAIL, RulesChange(offline=True))
+        with pytest.raises(TopicOffline):
+            push_in(connection, "mail", ["x"])
         connection.commit()
     assert (await store.reap()).pushed == {}
 

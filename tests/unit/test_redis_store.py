@@ -1,6 +1,6 @@
 """What only the Redis store can get wrong: its indexes, its bounds, its memory."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -8,7 +8,7 @@ import redis
 
 from duetime.clock import ManualClock
 from duetime.engine import Engine, request_reply
-from duetime.job import DAY_MS, STEP_BYTES, STEP_JOBS, Event, IfExists, NewJob, Priority, State, Totals
+from duetime.job import DAY_MS, STEP_BYTES, STEP_JOBS, Event, IfExists, Lease, NewJob, Priority, State, Totals
 from duetime.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed
 from duetime.stores.redis import keys
@@ -354,3 +354,141 @@ async def test_totals_are_kept_without_a_command_of_their_own(store: RedisStore,
     assert calls("hget") == 0
     assert calls("hgetall") == 0
     assert calls("hset") <= 3, "the jobs (with the member that makes it a table), the state with the day's totals"
+
+
+# --- one plain job
+
+
+def dump(client: redis.Redis) -> dict[bytes, bytes | None]:
+    return {key: client.dump(key) for key in sorted(cast(list[bytes], client.keys("dt:{*")))}
+
+
+ONE_BY_ONE = [
+    NewJob("first", b"body"),
+    NewJob("delayed", b"x" * 300, delay_ms=5000),
+    NewJob("earlier", b"", delay_ms=1),
+    NewJob("ttl in seconds", b"b", delay_ms=1000, ttl_ms=65_535_000),
+    NewJob("ttl in minutes", b"b", ttl_ms=7 * DAY_MS),
+    NewJob("ttl to the millisecond", b"b", delay_ms=10, ttl_ms=86_400_001),
+    NewJob("tries of its own", b"b", tries=77),
+    NewJob("unlimited", b"\0\xff", tries=0, ttl_ms=60_000),
+    NewJob("first", b"kept"),
+    NewJob("attributes", b"b", attributes={"a": "1"}),
+    NewJob("urgent", b"b", priority=Priority.HIGH),
+    NewJob("after the urgent one", b"b", delay_ms=7),
+    NewJob("at a time", b"b", due_at=1_900_000_000_000),
+]
+
+
+async def test_one_job_is_stored_as_by_the_general_script(redis_url: str, client: redis.Redis) -> None:
+    """The short script and the general one leave the same bytes behind and give the same answers."""
+    found: list[tuple[list[object], dict[bytes, bytes | None]]] = []
+    for is_short in (True, False):
+        client.flushall()
+        clock = ManualClock()
+        store = await RedisStore.open(redis_url, clock=clock)
+        answers: list[object] = []
+        for job in ONE_BY_ONE:
+            store._unusual._until = {} if is_short else {("push_one", QUEUE): float("inf")}
+            answers += await store.push(QUEUE, [Push([job], IfExists.KEEP)])
+            answers += await store.push(QUEUE, [Push([job], IfExists.ERROR)])
+            clock.advance("1ms")
+        clock.advance("1d")
+        answers += await store.push(QUEUE, [Push([NewJob("next day", b"b")])])
+        await store.close()
+        found.append((answers, dump(client)))
+    assert str(found[0][0]) == str(found[1][0])
+    assert found[0][1] == found[1][1]
+    scripts = client.info("commandstats")
+    assert scripts["cmdstat_hsetnx"]["calls"] > 5, "the short script has run"
+
+
+async def test_one_job_is_leased_and_acked_as_by_the_general_scripts(redis_url: str, client: redis.Redis) -> None:
+    """The short scripts and the general ones leave the same bytes behind and give the same answers."""
+    short = await leases_and_acks(redis_url, client, spared=())
+    short_reads = client.info("commandstats")["cmdstat_hget"]["calls"]
+    general = await leases_and_acks(redis_url, client, spared=("reserve_one", "ack_one"))
+
+    assert str(short[0]) == str(general[0])
+    assert short[1] == general[1]
+    assert short_reads > client.info("commandstats")["cmdstat_hget"]["calls"] + 10, "the short scripts have run"
+
+
+async def leases_and_acks(
+    url: str, client: redis.Redis, *, spared: Sequence[str]
+) -> tuple[list[object], dict[bytes, bytes | None]]:
+    """All answers, and what is in Redis afterwards."""
+    client.flushall()
+    client.config_resetstat()
+    clock = ManualClock()
+    store = await RedisStore.open(url, clock=clock)
+    seen: list[object] = []
+
+    async def take(ttr_ms: int = 60_000) -> Lease | None:
+        store._unusual._until = {(name, QUEUE): float("inf") for name in spared}
+        reserved = await store.reserve(QUEUE, [Ask(1, ttr_ms, (0, 1, 0))])
+        seen.append(reserved)
+        return reserved.deliveries[0][0].lease if reserved.deliveries[0] else None
+
+    async def ack(*leases: Lease | None) -> None:
+        for lease in leases:
+            store._unusual._until = {(name, QUEUE): float("inf") for name in spared}
+            seen.extend(await store.ack(QUEUE, [cast(Lease, lease)]))
+
+    await take()
+    plain = [NewJob("a", b"1"), NewJob("b", b"2", ttl_ms=86_400_000), NewJob("c", b"\0" * 300, tries=77)]
+    for job in [*plain, NewJob("later", b"", delay_ms=90_000)]:
+        await store.push(QUEUE, [Push([job])])
+        clock.advance("1ms")
+    first, second, third = await take(), await take(30_000), await take(90_000)
+    await store.release(cast(Lease, second), 0, "")
+    again = await take(1000)
+    await take()
+    await ack(first, second, again, first, third)
+    await store.push(QUEUE, [Push([NewJob("expires", b"", delay_ms=5, ttl_ms=9)])])
+    clock.advance("20ms")
+    await take()
+    clock.advance("90s")
+    await ack(await take())
+    await store.push(QUEUE, [Push([NewJob("next day", b"b")])])
+    clock.advance("1d")
+    await ack(await take())
+    await store.push(QUEUE, [Push([NewJob("failed", b"b")])])
+    await store.release(cast(Lease, await take()), 0, "an error")
+    await ack(await take())
+    await store.push(QUEUE, [Push([NewJob("urgent", b"b", priority=Priority.HIGH), NewJob("normal", b"b")])])
+    await ack(await take(), await take())
+    await store.close()
+    return seen, dump(client)
+
+
+async def test_the_short_script_tells_consumers_of_an_earlier_job(store: RedisStore, client: redis.Redis) -> None:
+    await push(store, NewJob("later", b"", delay_ms=60_000))
+    listener = client.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(keys.WAKE)
+    listener.get_message(timeout=10)
+    store._unusual.clear()
+    for delay_ms in (90_000, 30_000, 45_000, 10_000):
+        await push(store, NewJob(f"in {delay_ms}", b"", delay_ms=delay_ms))
+    heard = [listener.get_message(timeout=10), listener.get_message(timeout=10)]
+    now = store._now()
+    assert [one["data"].decode() for one in heard if one] == [f"{QUEUE} {now + 30_000}", f"{QUEUE} {now + 10_000}"]
+    assert listener.get_message(timeout=0.05) is None
+    assert client.info("commandstats")["cmdstat_hsetnx"]["calls"] >= 4
+    listener.close()
+
+
+async def test_requests_of_one_job_each_go_as_one(store: RedisStore, client: redis.Redis) -> None:
+    """A request that is refused takes no other with it."""
+    await push(store, NewJob("taken", b""))
+    jobs = [NewJob("a", b"1", delay_ms=5), NewJob("taken", b"2"), NewJob("late", b"", delay_ms=2000, ttl_ms=1000)]
+    refused = await store.push(QUEUE, [Push([job], IfExists.ERROR) for job in jobs])
+    assert [type(answer).__name__ for answer in refused] == ["Pushed", "JobExists", "ExpiresBeforeDue"]
+    fine = await store.push(QUEUE, [Push([NewJob("b", b"")]), Push([NewJob("a", b"")]), Push([NewJob("b", b"x")])])
+    assert [[moved.event for moved in answer.jobs] for answer in fine if isinstance(answer, Pushed)] == [
+        [Event.ACCEPTED],
+        [Event.KEPT],
+        [Event.KEPT],
+    ]
+    [job] = [job for job in await store.get(QUEUE, ["b"]) if job]
+    assert job.body == b""

@@ -24,7 +24,7 @@ from duetime.job import IfExists, Lease, NewJob, State
 from duetime.names import Queue
 from duetime.stores import mysql
 from duetime.stores.base import Ask, Mark, Push, Pushed, Wake
-from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, translate
+from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection, translate
 from duetime.stores.mysql.store import MysqlStore
 from duetime.stores.open import open_store
 from duetime.stores.sql import connection_threads, queries
@@ -136,8 +136,8 @@ def described(server: MysqlServer, name: str) -> list[str]:
 def test_the_schema_is_what_the_migrations_make(mysql_server: MysqlServer) -> None:
     with database(mysql_server, "by_migrations") as url, database(mysql_server, "by_schema") as other:
         MysqlLink(MysqlAddress.parse(url), None).prepare_tables()
-        link = MysqlLink(address := MysqlAddress.parse(other), None)
-        with closing(link.connect()) as connection, connection.cursor() as cursor:
+        address = MysqlAddress.parse(other)
+        with closing(open_connection(address)) as connection, connection.cursor() as cursor:
             for statement in statements(load_schema("mysql")):
                 cursor.execute(address.name_tables(statement))
         made = described(mysql_server, "by_migrations")
@@ -234,14 +234,13 @@ async def planner(store: MysqlStore, mysql_server: MysqlServer) -> AsyncIterator
         f"UPDATE {table} SET place = 1, lease_until = 5000 WHERE id >= '00500' AND id < '01000'",
         f"UPDATE {table} SET place = 2, dead_at = 5000, reason = 'tries' WHERE id >= '01000'",
     )
-    link = MysqlLink(MysqlAddress.parse(mysql_server.url), None)
-    with closing(link.connect()) as connection:
+    with closing(open_connection(MysqlAddress.parse(mysql_server.url))) as connection:
         yield connection
 
 
 def values_of(statement: str, queue: int) -> dict[str, object]:
     """Values that fit the parameters of a statement."""
-    by_name = f"`{PREFIX}marks`" in statement or f"`{PREFIX}totals`" in statement
+    by_name = any(f"`{PREFIX}{table}`" in statement for table in ("marks", "totals", "results"))
     values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", statement), 1)
     values |= {name: 100_000 for name in ("now", "last", "before") if name in values}
     texts = ("namespace", "name", "kind", "key", "after_id", "prefix", "beyond", "message")
@@ -252,6 +251,7 @@ def values_of(statement: str, queue: int) -> dict[str, object]:
         "leases": [("00700", 1, 1)],
         "missing": [2],
         "numbers": [1],
+        "names": ["0", "500"],
         "jobs": '[{"id": "00001"}]',
     }
     lists["queues"] = '[["plans", "1"]]'

@@ -81,7 +81,7 @@ def test_a_statement_for_one_id_finds_it_by_its_key(database: sqlite3.Connection
     one = for_one_id(QUERIES[name])
     assert "json_each" not in one
     assert "wanted" not in one
-    assert [step for step in plan(database, one) if not step.startswith("SEARCH")] == []
+    assert [step for step in plan(database, one) if not step.startswith(("SEARCH", "CORRELATED SCALAR SUBQUERY"))] == []
 
 
 def test_every_query_is_used() -> None:

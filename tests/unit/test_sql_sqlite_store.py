@@ -9,10 +9,12 @@ import pytest
 
 from duetime.clock import ManualClock
 from duetime.errors import LeaseLost
-from duetime.job import STEP_BYTES, STEP_JOBS, TOTAL_DAYS, Counts, NewJob, State, Totals
+from duetime.job import DAY_MS, STEP_BYTES, STEP_JOBS, TOTAL_DAYS, Counts, IfExists, NewJob, State, Totals
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange
+from duetime.stores.finishes import Finish
 from duetime.stores.sql.verbs import CLOCK_ERROR_MS, PURGED_MS
+from duetime.stores.sqlite.step import INLINE_BYTES
 from duetime.stores.sqlite.store import SqliteStore
 
 QUEUE = Queue("shop", "mail")
@@ -66,6 +68,15 @@ async def test_a_large_queue_is_forgotten_at_once_and_removed_bit_by_bit(
     [job] = await store.get(QUEUE, ["0-0"])
     assert job is not None
     assert await store.check() == []
+
+
+async def test_the_reaper_sweeps_old_results(store: SqliteStore, clock: ManualClock) -> None:
+    await push(store, "a", "b")
+    [[a, b]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
+    await store.finish(QUEUE, [Finish(a.lease, (), b"x", 1000), Finish(b.lease, (), b"x", 2000)])
+    clock.advance(1)
+    await store.reap()
+    assert await rows(store, "results") == 1
 
 
 async def test_the_reaper_sweeps_old_marks_and_counters(store: SqliteStore, clock: ManualClock) -> None:
@@ -184,8 +195,12 @@ async def test_jobs_from_before_there_were_totals_count_after_the_upgrade(tmp_pa
     await store.kill(dead.lease)
     await store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP TABLE results")
         connection.execute("DROP TABLE totals")
-        connection.execute("ALTER TABLE queues DROP COLUMN kept")
+        connection.execute("DROP TRIGGER jobs_deleted")
+        connection.execute("DROP TABLE bodies")
+        for column in ("kept", "today", *(f"today_{what}" for what in Totals.__struct_fields__)):
+            connection.execute(f"ALTER TABLE queues DROP COLUMN {column}")
         connection.execute("DELETE FROM migrations WHERE number >= 3")
 
     # When it is opened, and one of its jobs moves
@@ -216,3 +231,80 @@ async def test_the_totals_of_a_forgotten_queue_go_after_its_last_day(store: Sqli
     clock.advance("1d")
     await store.reap()
     assert await rows(store, "totals") == 0
+
+
+# --- large bodies
+
+LARGE = b"y" * (INLINE_BYTES + 1)
+
+
+async def test_a_large_body_is_delivered_and_ends_with_its_job(store: SqliteStore, clock: ManualClock) -> None:
+    await push(store, "acked", "cancelled", "dead", "replaced", "waiting", body=LARGE)
+    await push(store, "small", body=b"z" * INLINE_BYTES)
+    assert await rows(store, "bodies") == 5
+
+    [[first, _, dead]] = (await store.reserve(QUEUE, [Ask(3, 60_000)])).deliveries
+    assert (first.lease.id, first.body, dead.lease.id) == ("acked", LARGE, "dead")
+    page = await store.list_jobs(QUEUE, State.READY)
+    assert {job.id: job.body[:1] for job in page.jobs} == {"replaced": b"y", "small": b"z", "waiting": b"y"}
+
+    await store.ack(QUEUE, [first.lease])
+    await store.cancel(QUEUE, ["cancelled"])
+    await store.kill(dead.lease)
+    await store.push(QUEUE, [Push([NewJob("replaced", b"small")], if_exists=IfExists.REPLACE)])
+    assert await rows(store, "bodies") == 2, "of the dead one and of the waiting one"
+    assert await store.check() == []
+
+    await store.purge(QUEUE, list(State))
+    assert await rows(store, "bodies") == 0
+
+
+async def test_a_move_of_a_job_does_not_write_its_large_body(store: SqliteStore, tmp_path: Path) -> None:
+    await push(store, "a", body=b"x" * 1_000_000)
+    log = tmp_path / "jobs.db-wal"
+    await store._writer.run(lambda step: None)
+    before = log.stat().st_size
+    [[delivery]] = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
+    await store.release(delivery.lease, 0)
+    assert log.stat().st_size - before < 100_000
+
+
+async def test_large_bodies_of_an_older_release_stay_where_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    store = await SqliteStore.open(path, synchronous="OFF")
+    await push(store, "a", body=LARGE)
+    await store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE jobs SET body = (SELECT body FROM bodies)")
+        connection.execute("DELETE FROM bodies")
+
+    store = await SqliteStore.open(path, synchronous="OFF")
+    [[delivery]] = (await store.reserve(QUEUE, [Ask(1, 60_000)])).deliveries
+    assert delivery.body == LARGE
+    await store.ack(QUEUE, [delivery.lease])
+    assert await store.check() == []
+    await store.close()
+
+
+async def test_a_job_whose_large_body_is_gone_is_set_aside(store: SqliteStore) -> None:
+    await push(store, "a", body=LARGE)
+    await push(store, "b")
+    await store._writer.run(lambda step: step.connection.execute("DELETE FROM bodies"))
+    assert await store.check() == ["queue 1: 'a' has no body"]
+    [[delivery]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
+    assert delivery.lease.id == "b"
+    [counts] = await store.counts([QUEUE])
+    assert counts.damaged == 1
+
+
+# --- totals of the day
+
+
+async def test_totals_over_a_clock_that_steps_back_over_midnight(store: SqliteStore, clock: ManualClock) -> None:
+    today = clock.now_ms()
+    for number, day in enumerate((0, 1, 0, 1)):
+        clock.set(today + day * DAY_MS)
+        await push(store, f"job-{number}")
+    [totals] = await store.totals([QUEUE])
+    assert totals.running.accepted == 4
+    assert [day.accepted for day in totals.days.values()] == [2, 2]

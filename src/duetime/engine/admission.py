@@ -8,8 +8,19 @@ from collections.abc import Sequence
 
 from duetime.clock import MAX_DURATION, MAX_INSTANT
 from duetime.errors import BodyTooLarge, InvalidRequest, InvalidTime
-from duetime.job import MAX_TRIES, Lease, NewJob, Priority
-from duetime.names import check_attributes, check_id
+from duetime.job import (
+    MAX_RESULT,
+    MAX_RESULT_MS,
+    MAX_TRIES,
+    STEP_BYTES,
+    STEP_JOBS,
+    Lease,
+    NewJob,
+    Priority,
+    payload_bytes,
+)
+from duetime.names import FOLLOWS, check_attributes, check_id, placing_part
+from duetime.stores.finishes import Finish, Join
 
 MAX_ATTEMPT = 4_294_967_295
 
@@ -52,6 +63,39 @@ def check_ids(ids: Sequence[str]) -> None:
 def check_lease(lease: Lease) -> None:
     check_id(lease.id)
     check_incarnation(lease.born, lease.attempt)
+
+
+def check_finish(one: Finish, *, max_body: int) -> None:
+    check_lease(one.lease)
+    if one.join:
+        check_join(one.join, one.lease.id)
+    jobs = [*one.then, *one.join.then] if one.join else one.then
+    if len(jobs) >= STEP_JOBS:
+        raise InvalidRequest(f"less than {STEP_JOBS} jobs can follow from one, not {len(jobs)}")
+    for job in jobs:
+        check_job(job, max_body=max_body)
+        if job.born or job.attempt:
+            raise InvalidRequest(f"{job.id!r} follows from a job, so it has no born and no attempt yet", id=job.id)
+    if len({job.id for job in jobs}) < len(jobs):
+        raise InvalidRequest("an id stands twice among the jobs that follow")
+    if sum(map(payload_bytes, jobs)) > STEP_BYTES:
+        raise BodyTooLarge(f"the jobs that follow from one have at most {STEP_BYTES} bytes together", id=one.lease.id)
+    if one.result is not None and len(one.result) > MAX_RESULT:
+        raise BodyTooLarge(f"a result has at most {MAX_RESULT} bytes, not {len(one.result)}", id=one.lease.id)
+    if not 0 <= one.result_ttl_ms <= MAX_RESULT_MS:
+        raise InvalidTime(f"a result is kept for 0 to {MAX_RESULT_MS} ms: {one.result_ttl_ms}", id=one.lease.id)
+
+
+def check_join(join: Join, job_id: str) -> None:
+    """A join, its jobs and the jobs that join live on one member of a group of stores: their ids begin alike."""
+    check_id(join.name)
+    if join.of < 1 or not join.then:
+        raise InvalidRequest("a join is of at least one job, and at least one job follows from it")
+    if not 0 < join.life_ms <= MAX_RESULT_MS:
+        raise InvalidTime(f"a join lives for 1 to {MAX_RESULT_MS} ms: {join.life_ms}", id=job_id)
+    for one in (join.name, *(job.id for job in join.then)):
+        if placing_part(one) != placing_part(job_id):
+            raise InvalidRequest(f"{one!r} and {job_id!r} join, so that they begin alike before {FOLLOWS!r}", id=job_id)
 
 
 def check_incarnation(born: int, attempt: int) -> None:

@@ -21,13 +21,25 @@ from typing import Any, TypeVar
 
 from duetime.backoff import OUTAGE, chance
 from duetime.clock import MAX_DURATION
-from duetime.engine.admission import check_ids, check_jobs, check_lease, check_text, check_times, check_tries
+from duetime.engine.admission import (
+    check_finish,
+    check_ids,
+    check_jobs,
+    check_lease,
+    check_text,
+    check_times,
+    check_tries,
+)
 from duetime.engine.answer_turns import AnswerTurns
+from duetime.engine.call_weights import by_weight, finish_weight, push_weight
+from duetime.engine.direct_steps import DirectSteps
 from duetime.engine.duties import Pulse, run_duty
-from duetime.engine.group_commit import Answer, GroupCommit, GroupedCall, Promise, Request
+from duetime.engine.group_commit import Answer, AwaitedAnswer, GroupCommit, GroupedCall, Promise, Request
 from duetime.engine.observed_store import ObservedStore
 from duetime.engine.observers import Observer, Observers
+from duetime.engine.posted_steps import PostedSteps
 from duetime.engine.reaper import Reaper
+from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.shared_calls import SharedCalls
 from duetime.engine.waiting import Waiter, WaitingRoom, Wants
 from duetime.engine.wake_listener import listen
@@ -44,10 +56,11 @@ from duetime.job import (
     Moved,
     NewJob,
     State,
-    payload_bytes,
 )
 from duetime.names import Queue
 from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
+from duetime.stores.direct import OffersDirectCalls, OffersPostedCalls
+from duetime.stores.finishes import Finish, Finished, KeptResult
 
 T = TypeVar("T")
 
@@ -55,7 +68,6 @@ log = logging.getLogger("duetime.engine")
 
 MANY_QUEUES = 8
 """With this many queues or more, one call for all heads is cheaper than one reserve per queue."""
-LEAST_WEIGHT = STEP_BYTES // STEP_JOBS
 
 
 class Engine:
@@ -81,14 +93,18 @@ class Engine:
         self._outage = replace(OUTAGE, chance=chance)
         self._pulses = {duty.name: Pulse() for duty in (Reaper, WaitingRoom)}
         self._reaper = Reaper(self._reap, chance)
-        self._room = WaitingRoom(store, self._turns, reserve=self._reserve_for_waiting, give_back=self._give_back_later)
-        self._calls = calls = SharedCalls(self._steps, self._room, self._reaper)
+        self._room = WaitingRoom(store, self._turns, reserve=self._reserve_for_waiting, give_back=self.give_back_later)
+        self._results = ResultWaiting(lambda queue, ids: self._looks.submit(queue, ids, len(ids)))
+        self._calls = calls = SharedCalls(self._steps, self._room, self._results, self._reaper, store.results)
+        self._posted = self._posted_steps()
         promise = self.observers.promise
         self._pushes = self._group("push", calls.push, max_weight=STEP_BYTES, promise=promise)
         self._acks = self._group("ack", calls.ack, promise=promise)
+        self._finishes = self._group("finish", calls.finish, max_weight=STEP_BYTES, promise=promise)
+        self._looks = self._group("results", calls.results)
         self._cancels = self._group("cancel", calls.cancel, promise=promise)
         self._acks_by_id = self._group("cancel", calls.ack_by_id, promise=promise)
-        self._reserves = self._group("reserve", calls.reserve, orphan=self._give_back_later)
+        self._reserves = self._group("reserve", calls.reserve, orphan=self.give_back_later)
 
     def _group(
         self,
@@ -111,19 +127,25 @@ class Engine:
     async def __aenter__(self) -> "Engine":
         await self._tasks.__aenter__()
         duties = [run_duty(duty, self._outage, self._pulses[duty.name]) for duty in (self._reaper, self._room)]
-        duties.append(listen(self.store, self._room, self._reaper, self._outage))
+        duties.append(listen(self.store, self._room, self._results, self._reaper, self._outage))
         self._duties = [self._tasks.create_task(duty) for duty in duties]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._room.close()
-        for batch in (self._pushes, self._acks, self._acks_by_id, self._cancels, self._reserves):
+        for batch in (self._pushes, self._acks, self._acks_by_id, self._finishes, self._cancels, self._reserves):
             batch.close()
+        self._looks.close()
+        self._results.close()
         for duty in self._duties:
             duty.cancel()
         # An error of the caller's code is not for the task group: it is raised as it is, after the calls under way.
         try:
-            await self._tasks.__aexit__(None, None, None)
+            try:
+                if self._posted:
+                    await self._posted.end()
+            finally:
+                await self._tasks.__aexit__(None, None, None)
         finally:
             await self.observers.close()
 
@@ -161,7 +183,10 @@ class Engine:
         if mark:
             check_text(mark.name)
             check_times(ttl_ms=mark.life_ms)
-        return await self._pushes.submit(queue, Push(jobs, if_exists, mark, made_ids), _weight(jobs))
+        is_alone = self._posted and len(jobs) == 1 and not mark and self._pushes.is_idle(queue)
+        if self._posted and is_alone and (pushed := await self._posted.push(queue, jobs, if_exists)):
+            return pushed
+        return await self._pushes.submit(queue, Push(jobs, if_exists, mark, made_ids), push_weight(jobs))
 
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | None]:
         """Remove jobs by id, wherever they are, in bounded steps; None where there is none."""
@@ -203,6 +228,10 @@ class Engine:
         if not queues or not 1 <= limit <= STEP_JOBS:
             raise InvalidRequest(f"reserve takes at least one queue and a limit of 1 to {STEP_JOBS}")
         _check_ttr(ttr_ms)
+        if self._posted and len(queues) == limit == 1 and self._reserves.is_idle(queues[0]):
+            found = await self._posted.reserve(queues[0], ttr_ms)
+            if found or (found is not None and wait_ms <= 0):
+                return found
         if wait_ms <= 0:
             return await self._look(queues, limit, ttr_ms)
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
@@ -220,7 +249,7 @@ class Engine:
                 if len(found) == limit:
                     break
         except BaseException:
-            self._give_back_later(found)
+            self.give_back_later(found)
             raise
         return found
 
@@ -228,6 +257,12 @@ class Engine:
         """Finish jobs, also of several queues, in bounded steps; one answer per lease. None: it was gone already."""
         if len(leases) == 1:
             check_lease(leases[0])
+            try:
+                is_alone = self._posted and self._acks.is_idle(leases[0].queue)
+                if self._posted and is_alone and (moved := await self._posted.ack(leases[0])):
+                    return [moved]
+            except StoreUnavailable:
+                return await self.ack_after_loss(leases)
             return [*await self._acks.submit(leases[0].queue, leases)]
         by_queue: dict[Queue, list[int]] = {}
         for index, lease in enumerate(leases):
@@ -242,6 +277,34 @@ class Engine:
             answers.update(zip(indexes, found, strict=True))
         return [answers[index] for index in range(len(leases))]
 
+    async def ack_after_loss(self, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
+        """Repeat an ack of one job whose answer was lost: whatever becomes of this one, the first may have happened."""
+        try:
+            return [*await self._acks.submit(leases[0].queue, leases)]
+        except StoreUnavailable as error:
+            raise error.after_a_loss() from error
+
+    async def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
+        """Finish jobs with what follows from each, also of several queues, in bounded steps; None: it was gone."""
+        by_queue: dict[Queue, list[int]] = {}
+        for index, one in enumerate(finishes):
+            check_finish(one, max_body=self._max_body)
+            by_queue.setdefault(one.lease.queue, []).append(index)
+        answers: dict[int, Finished | DuetimeError | None] = {}
+        for queue, indexes in by_queue.items():
+            for chunk, weight in by_weight(indexes, [finish_weight(finishes[index]) for index in indexes]):
+                with _partly_done(answers):
+                    found = await self._finishes.submit(queue, [finishes[index] for index in chunk], weight)
+                answers.update(zip(chunk, found, strict=True))
+        return [answers[index] for index in range(len(finishes))]
+
+    async def results(self, queue: Queue, ids: Sequence[str], *, wait_ms: int = 0) -> list[KeptResult | None]:
+        """The results that are kept of these jobs; wait up to `wait_ms` until all are there. None where none is."""
+        check_ids(ids)
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        found = await self._results.wait(queue, ids, deadline)
+        return [found.get(job_id) for job_id in ids]
+
     async def release(self, lease: Lease, *, delay_ms: int = 0, error: str = "") -> Moved:
         """Give a job back to be tried again after a delay."""
         check_lease(lease)
@@ -250,10 +313,11 @@ class Engine:
         self._calls.moved(lease.queue, [moved])
         return moved
 
-    async def give_back(self, lease: Lease) -> Moved:
-        """Undo a delivery that did not reach its consumer."""
+    async def give_back(self, lease: Lease, *, delay_ms: int | None = None) -> Moved:
+        """Undo a delivery that did not reach its consumer; with a delay, for one that may not work on it before."""
         check_lease(lease)
-        moved = await self._steps.give_back(lease)
+        check_times(delay_ms=delay_ms or 0)
+        moved = await self._steps.give_back(lease, delay_ms)
         self._calls.moved(lease.queue, [moved])
         return moved
 
@@ -269,6 +333,49 @@ class Engine:
         until = await self.store.extend(lease, ttr_ms)
         self._reaper.expect(ttr_ms / 1000)
         return until
+
+    def _posted_steps(self) -> PostedSteps | None:
+        if not self.observers.may_be_apart or not isinstance(self.store, OffersPostedCalls):
+            return None
+        return PostedSteps(
+            self.store.posted_calls(),
+            observers=self.observers,
+            shared=self._calls,
+            give_back=self.give_back_later,
+            spawn=self._spawn,
+        )
+
+    def direct_steps(self) -> DirectSteps | None:
+        """For blocking callers in other threads; None if the store has no direct calls."""
+        calls = self.store.direct_calls() if isinstance(self.store, OffersDirectCalls) else None
+        if calls is None:
+            return None
+        return DirectSteps(
+            calls,
+            observers=self.observers,
+            shared=self._calls,
+            give_back=self.give_back_later,
+            ack_after_loss=self.ack_after_loss,
+            max_body=self._max_body,
+        )
+
+    # --- for callers without a task: `reply` gets what the verb would answer or raise, in a later turn of the loop
+
+    def put_push(self, queue: Queue, job: NewJob, reply: AwaitedAnswer[Pushed], *, if_exists: IfExists) -> None:
+        """Push one job. Raises what `push` raises for a job that is not valid, and then nothing is pushed."""
+        jobs = (job,)
+        check_jobs(jobs, max_body=self._max_body)
+        self._pushes.put(queue, Push(jobs, if_exists), push_weight(jobs), reply)
+
+    def put_reserve(self, queue: Queue, reply: AwaitedAnswer[list[Delivery]], *, ttr_ms: int) -> None:
+        """Lease one job if one is ready. Whoever does not want the answer any more gives it to `give_back_later`."""
+        _check_ttr(ttr_ms)
+        self._reserves.put(queue, (1, ttr_ms), 1, reply)
+
+    def put_ack_by_id(self, queue: Queue, job_id: str, reply: AwaitedAnswer[Sequence[Moved | None]]) -> None:
+        ids = (job_id,)
+        check_ids(ids)
+        self._acks_by_id.put(queue, ids, 1, reply)
 
     # --- administration
 
@@ -331,7 +438,7 @@ class Engine:
             self._calls.moved(queue, [moved for _, answer in pushed for moved in answer.jobs])
         return reaped
 
-    def _give_back_later(self, deliveries: Sequence[Delivery]) -> None:
+    def give_back_later(self, deliveries: Sequence[Delivery]) -> None:
         """Never raises: the consumer that it is called for ends with an error of its own."""
         for delivery in deliveries:
             try:
@@ -346,14 +453,6 @@ class Engine:
             return
         except DuetimeError as error:
             _log_lapsing(lease, error)
-
-
-def _weight(jobs: Sequence[NewJob]) -> int:
-    """In bytes, such that STEP_BYTES are at most STEP_JOBS jobs and at most STEP_BYTES bytes of payload."""
-    if len(jobs) == 1:
-        size = payload_bytes(jobs[0]) if jobs[0].attributes else len(jobs[0].body)
-        return size if size > LEAST_WEIGHT else LEAST_WEIGHT
-    return sum([max(payload_bytes(job), LEAST_WEIGHT) for job in jobs])
 
 
 def _log_lapsing(lease: Lease, error: DuetimeError) -> None:

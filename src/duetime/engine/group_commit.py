@@ -10,17 +10,21 @@ caller that was in it. How callers get their answers is in `answer_turns.py`.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from duetime.engine.answer_turns import AnswerTurns
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.names import Queue
 
+log = logging.getLogger("duetime.engine")
+
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+Given = TypeVar("Given", contravariant=True)  # noqa: PLC0105
 
 MAX_CALLS = 2
 
@@ -29,8 +33,23 @@ GroupedCall = Callable[[Queue, Sequence[Request]], Awaitable[Sequence[Answer | D
 Promise = Callable[[], asyncio.Future[Any] | None]
 
 
-Submission = tuple[Request, int, asyncio.Future[Answer]]
-"""A request, its weight, and the future that its caller awaits. A plain tuple, because every request makes one."""
+class AwaitedAnswer(Protocol[Given]):
+    """Where a caller gets its answer: a future, or an object of a caller that has no task to wait in.
+
+    The two setters are called at most once, only while `done` says False, and must not raise.
+    """
+
+    def done(self) -> bool:
+        """Whether the answer is no longer wanted; a request of which this is true before its call is not sent."""
+        ...
+
+    def set_result(self, result: Given, /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
+Submission = tuple[Request, int, AwaitedAnswer[Answer]]
+"""A request, its weight, and where its answer goes. A plain tuple, because every request makes one."""
 
 
 class Inbox(Generic[Request, Answer]):
@@ -74,8 +93,11 @@ class GroupCommit(Generic[Request, Answer]):
         self.calls = 0
         self.requests = 0
 
-    async def submit(self, queue: Queue, request: Request, weight: int = 1) -> Answer:
-        """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
+    def put(self, queue: Queue, request: Request, weight: int, reply: AwaitedAnswer[Answer]) -> None:
+        """Put a request in line; `reply` gets its answer in a later turn of the event loop, or its error.
+
+        Raises StoreUnavailable, and then `reply` gets nothing.
+        """
         if self._closed:
             raise StoreUnavailable.stopping()
         inbox: Inbox[Request, Answer] | None = self._inboxes.get(queue)
@@ -83,11 +105,15 @@ class GroupCommit(Generic[Request, Answer]):
             inbox = Inbox()
             self._start(queue, inbox)
             self._inboxes[queue] = inbox
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        inbox.entries.append((request, weight, answer))
+        inbox.entries.append((request, weight, reply))
         inbox.weight += weight
         if inbox.weight >= self._max_weight and inbox.runners < MAX_CALLS:
             self._start(queue, inbox)
+
+    async def submit(self, queue: Queue, request: Request, weight: int = 1) -> Answer:
+        """The answer to this request, or its error. A request whose caller goes away before the call is not sent."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.put(queue, request, weight, answer)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -95,6 +121,10 @@ class GroupCommit(Generic[Request, Answer]):
             if self._orphan and not answer.cancelled() and answer.exception() is None:
                 self._orphan(answer.result())
             raise
+
+    def is_idle(self, queue: Queue) -> bool:
+        """Whether a request of this queue would be alone in its call. Never after the close."""
+        return queue not in self._inboxes and not self._closed
 
     def close(self) -> None:
         """Take no more requests; requests that are waiting are still served."""
@@ -181,12 +211,15 @@ class GroupCommit(Generic[Request, Answer]):
             if isinstance(answer, Exception):
                 _fail(awaited, answer)
             elif not awaited.done():
-                awaited.set_result(answer)
+                try:
+                    awaited.set_result(answer)
+                except Exception:  # whatever one caller does with its answer, the others get theirs
+                    log.exception("reply_failed")
             elif self._orphan:
                 self._orphan(answer)
 
 
-def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+def _fail(answer: AwaitedAnswer[Any], error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)
 

@@ -10,9 +10,11 @@ from typing import TypeVar
 
 from duetime.engine.observers import Observer, Observers
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.job import Lease, Moved, State
+from duetime.job import Event, Lease, Moved, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Purged, Push, Pushed, Reaped, Reserved, Store
+from duetime.stores.finishes import Finish, Finished, following_jobs
+from duetime.stores.get_all import get_all
 
 T = TypeVar("T")
 
@@ -36,7 +38,7 @@ class ObservedStore:
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         if self._observers.must_prepare:
-            await self._observers.prepare()
+            await self._observers.prepare("push")
         call = self._observers.begin("push")
         try:
             answers = await self._store.push(queue, requests)
@@ -47,6 +49,8 @@ class ObservedStore:
         return answers
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        if self._observers.must_prepare:
+            await self._observers.prepare("reserve")
         call = self._observers.begin("reserve")
         try:
             reserved = await self._store.reserve(queue, asks)
@@ -58,7 +62,7 @@ class ObservedStore:
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         if self._observers.must_prepare:
-            await self._observers.prepare()
+            await self._observers.prepare("ack")
         call = self._observers.begin("ack")
         try:
             answers = await self._store.ack(queue, leases)
@@ -68,9 +72,79 @@ class ObservedStore:
             self._observers.end(call)
         return answers
 
+    async def finish(
+        self, queue: Queue, finishes: Sequence[Finish]
+    ) -> Sequence[Finished | LeaseLost | DuetimeError | None]:
+        """Observers hear of the jobs that follow before they hear of the end of the finished one: a journal that is cut
+        off between the two has lost none.
+        """
+        if self._observers.must_prepare:
+            await self._observers.prepare("finish")
+        call = self._observers.begin("finish")
+        try:
+            answers = await self._store.finish(queue, finishes)
+            told = await self._tell_followed(queue, finishes, answers) if self._pushed else answers
+            # A finish that happened is told as such, also where its caller gets an error.
+            ends = [one.acked if isinstance(one, Finished) else other for one, other in zip(answers, told, strict=True)]
+            for one in self._acked:
+                one.acked(queue, [finish.lease for finish in finishes], ends)
+        finally:
+            self._observers.end(call)
+        return told
+
+    async def _tell_followed(
+        self, queue: Queue, finishes: Sequence[Finish], answers: Sequence[Finished | LeaseLost | DuetimeError | None]
+    ) -> Sequence[Finished | LeaseLost | DuetimeError | None]:
+        """Tell of the jobs that follow; answers what the callers are to be told.
+
+        None may be the answer to a finish that is repeated because its answer was lost, and nobody may have lived to
+        record what followed from it. So those of its jobs that are there are told as kept.
+        """
+        told = list(answers)
+        pairs = list(enumerate(zip(finishes, answers, strict=True)))
+        followed = [
+            (place, Push(following_jobs(one, answer.joined)), Pushed(answer.then, answer.now))
+            for place, (one, answer) in pairs
+            if isinstance(answer, Finished) and answer.then
+        ]
+        await self._tell_pushes(queue, followed, told)
+        repeated: list[tuple[int, Push, Pushed]] = []
+        for place, (one, answer) in pairs:
+            if answer is None and (one.then or one.join):
+                try:
+                    repeated.append((place, *await self._followers(queue, one)))
+                except DuetimeError as error:
+                    told[place] = StoreUnavailable(f"it is unknown what followed: {error.message}", unknown=True)
+        await self._tell_pushes(queue, repeated, told)
+        return told
+
+    async def _tell_pushes(
+        self,
+        queue: Queue,
+        pushes: Sequence[tuple[int, Push, Pushed]],
+        told: list[Finished | LeaseLost | DuetimeError | None],
+    ) -> None:
+        if not pushes:
+            return
+        places, requests, answers = zip(*pushes, strict=True)
+        for observer in self._pushed:
+            answers = await observer.pushed(queue, requests, answers)
+        for place, answer in zip(places, answers, strict=True):
+            if isinstance(answer, DuetimeError):
+                told[place] = answer
+
+    async def _followers(self, queue: Queue, one: Finish) -> tuple[Push, Pushed]:
+        """Those jobs that followed from a finish that are there, as a push that was repeated and kept them."""
+        now = (await self._store.ping()).now
+        following = following_jobs(one, one.join.of if one.join else 0)
+        jobs = await get_all(self._store, queue, [job.id for job in following])
+        there = [(new, job) for new, job in zip(following, jobs, strict=True) if job]
+        kept = [Moved(Event.KEPT, job.id, job.born, job.attempt, job.due_at) for _, job in there]
+        return Push([new for new, _ in there]), Pushed(kept, now, repeated=True)
+
     async def cancel(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         if self._observers.must_prepare:
-            await self._observers.prepare()
+            await self._observers.prepare("cancel")
         call = self._observers.begin("cancel")
         try:
             answers = await self._store.cancel(queue, ids)
@@ -83,7 +157,7 @@ class ObservedStore:
     async def ack_by_id(self, queue: Queue, ids: Sequence[str]) -> Sequence[Moved | StoreUnavailable | None]:
         """Cancel in the name of a consumer that has finished."""
         if self._observers.must_prepare:
-            await self._observers.prepare()
+            await self._observers.prepare("cancel")
         call = self._observers.begin("cancel")
         try:
             answers = await self._store.cancel(queue, ids, finished=True)
@@ -98,8 +172,8 @@ class ObservedStore:
     async def release(self, lease: Lease, delay_ms: int, error: str) -> Moved:
         return await self._settle("release", lease, partial(self._store.release, lease, delay_ms, error))
 
-    async def give_back(self, lease: Lease) -> Moved:
-        return await self._settle("give_back", lease, partial(self._store.give_back, lease))
+    async def give_back(self, lease: Lease, delay_ms: int | None) -> Moved:
+        return await self._settle("give_back", lease, partial(self._store.give_back, lease, delay_ms))
 
     async def kill(self, lease: Lease, error: str) -> Moved:
         return await self._settle("kill", lease, partial(self._store.kill, lease, error))
@@ -144,7 +218,7 @@ class ObservedStore:
     async def _alone(self, verb: str, call: Callable[[], Awaitable[T]], tell: Callable[[T], Awaitable[None]]) -> T:
         """`tell` informs the observers; what it returns is done when everything that must be on record is."""
         if self._observers.must_prepare:
-            await self._observers.prepare()
+            await self._observers.prepare(verb)
         number = self._observers.begin(verb)
         try:
             answer = await call()
@@ -158,6 +232,8 @@ class ObservedStore:
         return await self._observers.whole(self._reap(limit))
 
     async def _reap(self, limit: int) -> Reaped:
+        if self._observers.must_prepare:
+            await self._observers.prepare("reap")
         call = self._observers.begin("reap")
         try:
             reaped = await self._store.reap(limit)
@@ -172,7 +248,7 @@ class ObservedStore:
     async def _tell_pushed(self, reaped: Reaped) -> None:
         """Put on record what other programs have pushed, before consumers of this process hear of it."""
         if self._observers.must_prepare:
-            await self._observers.prepare()
+            await self._observers.prepare("push")
         for queue, pushed in reaped.pushed.items():
             requests, answers = zip(*pushed, strict=True)
             for one in self._pushed:

@@ -9,6 +9,7 @@ import asyncio
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 from duetime.errors import DuetimeError
@@ -35,13 +36,11 @@ class Observer:
 
     @property
     def must_prepare(self) -> bool:
-        """Whether `prepare` is to be called before the store is asked to change anything."""
+        """Whether `prepare` is to be called before the next step of the store."""
         return False
 
-    async def prepare(self) -> None:
-        """The store is about to be asked to change something for the first time. Raise a DuetimeError to prevent
-        that; then the next call asks again.
-        """
+    async def prepare(self, verb: str) -> None:
+        """The store is about to be asked. Raise a DuetimeError to prevent that; then the next step asks again."""
 
     def admit(self, verb: str) -> None:
         """The store is about to be asked. Raise a DuetimeError to prevent that."""
@@ -51,6 +50,18 @@ class Observer:
 
     def ended(self, call: int) -> None:
         """The call of this number is over, and what it did has been told."""
+
+    def begin_apart(self, call: int) -> bool:
+        """A step of this number is about to be made in the calling thread, which is not the engine's; its outcome is
+        not told. False: it must be told, so the engine has to make the step.
+        """
+        return False
+
+    def end_apart(self, call: int) -> bool:
+        """The step of this number is over, in the same thread. False: since it began it must be told after all. Then
+        the event loop tells it, and `ended` follows.
+        """
+        return True
 
     async def pushed(
         self, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
@@ -106,23 +117,28 @@ class Observers:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.all = tuple(observers)
         self._must_hear_all = any(one.must_hear_all for one in self.all)
-        self.must_prepare = any(one.must_prepare for one in self.all)
         self._steps: set[asyncio.Task[Any]] = set()
-        self._calls = 0
+        self._numbers = count(1)
+        self._preparing = self.overriding(Observer.prepare)
         self._admit = self.overriding(Observer.admit)
         self._began = self.overriding(Observer.began)
         self._ended = self.overriding(Observer.ended)
         self._notified = self.overriding(Observer.notified)
         self._grouped = self.overriding(Observer.grouped)
         self._promising = self.overriding(Observer.promise)
+        self.may_be_apart = len(self.overriding(Observer.begin_apart)) == len(self.all)
+        """Whether a step may ever be made apart: no observer always has to hear of all."""
         self.promise = self._combined_promise()
 
-    async def prepare(self) -> None:
-        """Once, before the first call that may change something; raises what an observer refuses it with."""
-        for one in self.all:
+    @property
+    def must_prepare(self) -> bool:
+        return any(one.must_prepare for one in self._preparing)
+
+    async def prepare(self, verb: str) -> None:
+        """Before a step; raises what an observer refuses it with."""
+        for one in self._preparing:
             if one.must_prepare:
-                await one.prepare()
-        self.must_prepare = False
+                await one.prepare(verb)
 
     def overriding(self, hook: Callable[..., Any]) -> Sequence[Observer]:
         """The observers that have this method of `Observer` for themselves."""
@@ -134,14 +150,28 @@ class Observers:
         """
         for one in self._admit:
             one.admit(verb)
-        self._calls += 1
+        call = next(self._numbers)
         for one in self._began:
-            one.began(self._calls)
-        return self._calls
+            one.began(call)
+        return call
 
     def end(self, call: int) -> None:
         for one in self._ended:
             one.ended(call)
+
+    def begin_apart(self) -> int | None:
+        """The number of a step that is made in the calling thread; None if an observer has to hear of it."""
+        call = next(self._numbers)
+        for index, one in enumerate(self.all):
+            if not one.begin_apart(call):
+                for before in self.all[:index]:
+                    before.end_apart(call)
+                return None
+        return call
+
+    def end_apart(self, call: int) -> bool:
+        """False if the step must be told after all, and be ended by `end`."""
+        return all([one.end_apart(call) for one in self.all])
 
     async def whole(self, step: Coroutine[Any, Any, T]) -> T:
         """Run the step; where an observer must hear all, it goes on to its end even if the caller is cancelled."""

@@ -54,6 +54,11 @@ class RegistryCopy:
             follower.cancel()
         await asyncio.gather(*self._followers, return_exceptions=True)
 
+    @property
+    def version(self) -> int:
+        """Of the registry that this is a copy of; the same version means the same records."""
+        return self._version
+
     def get(self, kind: str, key: str) -> Record | None:
         return self._records.get((kind, key))
 

@@ -4,27 +4,36 @@ The requests wait in a group commit per verb (`group_commit.py`), which calls th
 of jobs that were pushed, and the reaper hears of leases that were given out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from duetime.engine.heavy_calls import HeavyCalls
 from duetime.engine.observed_store import ObservedStore
 from duetime.engine.reaper import Reaper
+from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.waiting import WaitingRoom, Wants
 from duetime.engine.wheel import Wheel
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, Lease, Moved
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.base import Ask, Push, Pushed, Reserved
+from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.stores.pushed_parts import pushed_parts
 
 MAX_WHEELS = 10_000
 
+ReadResults = Callable[[Queue, Sequence[str]], Awaitable[Sequence[KeptResult | None]]]
+"""`Store.results`."""
+
 
 class SharedCalls:
-    def __init__(self, store: ObservedStore, room: WaitingRoom, reaper: Reaper) -> None:
+    def __init__(
+        self, store: ObservedStore, room: WaitingRoom, results: ResultWaiting, reaper: Reaper, read: ReadResults
+    ) -> None:
         self._store = store
-        self._room = room
+        self._results = results
+        self._read = read
+        self.room = room
         self._reaper = reaper
         self._heavy = HeavyCalls()
         self._wheels: dict[Queue, Wheel] = {}
@@ -42,32 +51,62 @@ class SharedCalls:
 
     async def reserve(self, queue: Queue, wants: Wants) -> Sequence[list[Delivery]]:
         """Requests that follow each other with the same ttr share one ask."""
-        wheel = self._wheel(queue)
+        wheel = self.wheel(queue)
         groups = _merge(wants)
         asks = [Ask(sum(limits), ttr_ms, wheel.take(sum(limits))) for ttr_ms, limits in groups]
         unused = sum([ask.limit for ask in asks])
-        known = self._room.news
+        known = self.room.news
         try:
             reserved = await self._heavy.make(unused, self._store.reserve, queue, asks)
             unused -= sum(map(len, reserved.deliveries))
         finally:
             wheel.put_back(unused)
-        self._room.learn(queue, reserved, since=known)
+        self.learn(queue, asks, reserved, since=known)
         shares: list[list[Delivery]] = []
-        for (ttr_ms, limits), deliveries in zip(groups, reserved.deliveries, strict=True):
-            if deliveries:
-                self._reaper.expect(ttr_ms / 1000)
+        for (_, limits), deliveries in zip(groups, reserved.deliveries, strict=True):
             at = 0
             for limit in limits:
                 shares.append(list(deliveries[at : at + limit]))
                 at += limit
         return shares
 
+    def learn(self, queue: Queue, asks: Sequence[Ask], reserved: Reserved, *, since: int) -> None:
+        """Tell waiting consumers and the reaper what a reserve has found; `since` is the room's `news` before it."""
+        self.room.learn(queue, reserved, since=since)
+        for ask, deliveries in zip(asks, reserved.deliveries, strict=True):
+            if deliveries:
+                self._reaper.expect(ask.ttr_ms / 1000)
+
     async def ack(
         self, queue: Queue, requests: Sequence[Sequence[Lease]]
     ) -> Sequence[Sequence[Moved | LeaseLost | None]]:
         leases = [lease for some in requests for lease in some]
         return _split(await self._heavy.make(len(leases), self._store.ack, queue, leases), requests)
+
+    async def finish(
+        self, queue: Queue, requests: Sequence[Sequence[Finish]]
+    ) -> Sequence[Sequence[Finished | DuetimeError | None]]:
+        """Those who wait here for jobs and results hear of them at once."""
+        finishes = [one for some in requests for one in some]
+        jobs = sum([1 + len(one.then) for one in finishes])
+        answers = await self._heavy.make(jobs, self._store.finish, queue, finishes)
+        done = [(one, answer) for one, answer in zip(finishes, answers, strict=True) if isinstance(answer, Finished)]
+        self.moved(queue, [moved for _, answer in done for moved in answer.then])
+        if kept := [one.lease.id for one, _ in done if one.keeps_result]:
+            self._results.notice(queue, kept)
+        return _split(answers, requests)
+
+    async def results(
+        self, queue: Queue, requests: Sequence[Sequence[str]]
+    ) -> Sequence[Mapping[str, KeptResult] | DuetimeError]:
+        """The results that are there, by id."""
+        ids = list(dict.fromkeys(job_id for some in requests for job_id in some))
+        found: dict[str, KeptResult] = {}
+        while ids:
+            answers = await self._read(queue, ids)
+            found.update({one.id: one for one in answers if one})
+            ids = ids[len(answers) :]
+        return [{job_id: found[job_id] for job_id in some if job_id in found} for some in requests]
 
     async def cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
         return _split(await self._store.cancel(queue, [job_id for ids in requests for job_id in ids]), requests)
@@ -78,9 +117,9 @@ class SharedCalls:
     def moved(self, queue: Queue, answers: Sequence[object]) -> None:
         """This process put jobs into waiting: its own consumers need no wake from the store."""
         if due := [answer.due_at for answer in answers if isinstance(answer, Moved) and answer.due_at]:
-            self._room.notice(queue, min(due))
+            self.room.notice(queue, min(due))
 
-    def _wheel(self, queue: Queue) -> Wheel:
+    def wheel(self, queue: Queue) -> Wheel:
         wheel = self._wheels.get(queue)
         if wheel is None:
             if len(self._wheels) >= MAX_WHEELS:
@@ -114,6 +153,6 @@ def _split(answers: Sequence[Any], requests: Sequence[Sequence[Any]]) -> list[An
 
 def _error_in(share: Sequence[Any]) -> StoreUnavailable | None:
     down = next((answer for answer in share if isinstance(answer, StoreUnavailable)), None)
-    if down and any(isinstance(answer, Moved) for answer in share):
+    if down and any(isinstance(answer, Moved | Finished) for answer in share):
         return StoreUnavailable(down.message, unknown=True)
     return down

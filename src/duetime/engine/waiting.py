@@ -235,6 +235,10 @@ class WaitingRoom:
     def parked(self) -> int:
         return len({waiter for line in self._lines.values() for waiter in line.parked})
 
+    def has_line(self, queue: Queue) -> bool:
+        """Whether a consumer waits for this queue; also for other threads to ask."""
+        return queue in self._lines
+
     async def wait(
         self, queues: Sequence[Queue], waiter: Waiter, deadline: float, *, first: "FirstLook"
     ) -> list[Delivery]:

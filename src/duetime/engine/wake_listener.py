@@ -1,10 +1,11 @@
-"""Turns the store's wakes into jobs that the waiting room has noticed."""
+"""Turns the store's wakes into jobs and results that those who wait have noticed."""
 
 import asyncio
 import logging
 
 from duetime.backoff import OUTAGE, Exponential, Outage
 from duetime.engine.reaper import Reaper
+from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.waiting import WaitingRoom
 from duetime.errors import DuetimeError
 from duetime.stores.base import Store
@@ -12,7 +13,9 @@ from duetime.stores.base import Store
 log = logging.getLogger("duetime.engine")
 
 
-async def listen(store: Store, room: WaitingRoom, reaper: Reaper, policy: Exponential = OUTAGE) -> None:
+async def listen(
+    store: Store, room: WaitingRoom, results: ResultWaiting, reaper: Reaper, policy: Exponential = OUTAGE
+) -> None:
     """Until cancelled, through outages of the store. A wake without a queue says that others may have been lost, or
     that another program has committed jobs (`push_in`), which the reaper takes in.
     """
@@ -24,7 +27,10 @@ async def listen(store: Store, room: WaitingRoom, reaper: Reaper, policy: Expone
             async for wake in store.wakeups():
                 if wake.queue is None:
                     room.check_now()
+                    results.check_now()
                     reaper.expect(0)
+                elif wake.results is not None:
+                    results.notice(wake.queue, wake.results)
                 else:
                     room.notice(wake.queue, wake.due_at)
         except DuetimeError as error:

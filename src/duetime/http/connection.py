@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         "_stalled_size",
         "_taken",
         "_transport",
+        "_unbegun",
         "_unsent",
         "_upgrade",
         "_url",
@@ -76,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._service = service
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
+        self._unbegun: Exchange | None = None
         self._queued: list[Exchange] = []
         self._held = bytearray()
         self._url = b""
@@ -178,18 +180,19 @@ class Connection(asyncio.Protocol):
         if version not in ("1.1", "1.0"):
             raise RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
         check_head(self._headers, version)
-        scope = self._scope(version)
+        if not self._url.startswith(b"/"):
+            absolute_target(self._url)
+        head = self._parser.get_method(), self._url, version, self._headers
         self._headers = []  # trailers go nowhere
         self._upgrade = self._parser.should_upgrade()
         service = self._service
         is_spare = bool(service.spares) and not service.settle_in(self)
         keep = version == "1.1" and self._parser.should_keep_alive() and not service.draining and not is_spare
-        exchange = Exchange(self, service, scope, keep=keep)
-        exchange.is_spare = is_spare
-        scope["extensions"] = {"duetime.exchange": exchange}
+        exchange = Exchange(self, service, head, keep=keep)
+        if is_spare:
+            exchange.is_spare = True
         if self._exchange is None:
-            self._exchange = exchange
-            exchange.start()
+            self._exchange = self._unbegun = exchange
         else:
             if not exchange.charge(QUEUED_COST):
                 raise RequestRefused(503, FULL)
@@ -207,25 +210,26 @@ class Connection(asyncio.Protocol):
         if not self._upgrade:
             self._latest().end()
 
-    def _scope(self, version: str) -> dict[str, Any]:
-        raw_path, _, query = self._url.partition(b"?")
+    def scope_of(self, exchange: Exchange) -> dict[str, Any]:
+        raw_path, _, query = exchange.url.partition(b"?")
         if not raw_path.startswith(b"/"):
-            raw_path, query = absolute_target(self._url)
-        path = raw_path.decode("utf-8", "replace")
+            raw_path, query = absolute_target(exchange.url)
+        path, headers = raw_path.decode("utf-8", "replace"), exchange.headers
         return {
             "type": "http",
             "asgi": ASGI,
-            "http_version": version,
-            "method": self._parser.get_method().decode("ascii"),
+            "http_version": exchange.version,
+            "method": exchange.method.decode("ascii"),
             "scheme": "http",
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
             "root_path": "",
-            "headers": self._headers,
-            "client": self._client if self._proxies is None else self._proxies.client_of(self._headers, self._client),
+            "headers": headers,
+            "client": self._client if self._proxies is None else self._proxies.client_of(headers, self._client),
             "server": self._server,
-            "state": {"request_id": self._service.request_id()},
+            "state": {"request_id": exchange.request_id},
+            "extensions": {"duetime.exchange": exchange},
         }
 
     def _latest(self) -> Exchange:
@@ -269,14 +273,22 @@ class Connection(asyncio.Protocol):
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
+            self._begin()
             cause = error.__context__
             if isinstance(cause, RequestRefused):
                 self._refuse(cause.status, cause.reason)
             else:
                 self._refuse(400, "this is not HTTP")
             return
+        self._begin()
         if self._in_head or (self._exchange is not None and self._exchange.more_body):
             self._bound_overhead(size)
+
+    def _begin(self) -> None:
+        """Begin to serve the request whose head was in the bytes just read, now that its body may be known, too."""
+        if self._unbegun is not None:
+            exchange, self._unbegun = self._unbegun, None
+            exchange.begin()
 
     def _parse(self, data: bytes | memoryview) -> None:
         while True:
@@ -296,7 +308,7 @@ class Connection(asyncio.Protocol):
         """
         self._upgrade = False
         self._parser = httptools.HttpRequestParser(self)
-        headers: list[tuple[bytes, bytes]] = self._latest().scope["headers"]
+        headers = self._latest().headers
         framing = [b"%b: %b\r\n" % header for header in headers if header[0] in LENGTHS]
         self._replayed = True
         self._parser.feed_data(b"PUT / HTTP/1.1\r\n%b\r\n" % b"".join(framing))
@@ -352,7 +364,7 @@ class Connection(asyncio.Protocol):
         self._idle_from = self._service.clock()
         if self._queued:
             self._exchange = self._queued.pop(0)
-            self._exchange.start()
+            self._exchange.begin()
         else:
             limits = self._service.limits
             self._deadline = self._service.after(limits.head_s if self._in_head else limits.idle_s)
@@ -385,7 +397,7 @@ class Connection(asyncio.Protocol):
         if self._exchange is None or self._exchange.head_sent:
             self._transport.abort()
             return
-        self._transport.write(self._service.error(503, FULL, self._exchange.scope["raw_path"]))
+        self._transport.write(self._service.error(503, FULL, self._exchange.url.partition(b"?")[0]))
         self._exchange = None
         self._linger()
 

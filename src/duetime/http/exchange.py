@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.types import Message
 
-from duetime.errors import Overloaded
+from duetime.errors import DuetimeError, Overloaded
 from duetime.http.memory_budget import SMALL
-from duetime.http.request_head import expects_continue
-from duetime.http.service import STATUS_LINES, Headers, Service
+from duetime.http.request_head import RequestHead, expects_continue
+from duetime.http.service import STATUS_LINES, Headers, Service, Shortcut
 from duetime.logs import REQUEST_ID
 
 log = logging.getLogger("duetime.http")
@@ -61,11 +61,15 @@ class ClientWire(Protocol):
 
     def abort(self) -> None: ...
 
+    def scope_of(self, exchange: "Exchange") -> MutableMapping[str, Any]:
+        """The exchange's request as ASGI describes it."""
+        ...
+
 
 class FollowUp:
     """What is left to do when an answer is written; the listener's drain waits for it as for a request."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Task[None] | None = None
 
 
 class Body(Enum):
@@ -82,7 +86,7 @@ class Exchange:
     connection is one of those beyond the limit, which get one answer at once and no waiting.
     """
 
-    task: asyncio.Task[None]
+    task: asyncio.Task[None] | None = None
     more_body = True
     received = 0
     buffered = 0
@@ -92,6 +96,8 @@ class Exchange:
     finished = False
     is_spare = False
     head_sent = False
+    _request_id = ""
+    _scope: MutableMapping[str, Any] | None = None
     _given = False
     _news: asyncio.Event | None = None
     _timer: asyncio.Timeout | None = None
@@ -99,18 +105,59 @@ class Exchange:
     _body = Body.NONE
     _left = 0
 
-    def __init__(self, wire: ClientWire, service: Service, scope: MutableMapping[str, Any], *, keep: bool) -> None:
+    def __init__(self, wire: ClientWire, service: Service, head: RequestHead, *, keep: bool) -> None:
         self._wire = wire
         self._service = service
-        self.scope = scope
+        self.method, self.url, self.version, self.headers = head
         self.keep = keep
         self._chunks: list[bytes] = []
+
+    @property
+    def request_id(self) -> str:
+        if not self._request_id:
+            self._request_id = self._service.request_id()
+        return self._request_id
+
+    @property
+    def scope(self) -> MutableMapping[str, Any]:
+        """Made when an application is asked; a request that takes the shortcut needs none."""
+        if self._scope is None:
+            self._scope = self._wire.scope_of(self)
+        return self._scope
 
     # --- the connection's side
 
     def start(self) -> None:
         self.started_at = self._service.now
         self._service.begin(self, self._run())
+
+    def begin(self) -> None:
+        """Serve the request by the shortcut if it is whole and the shortcut takes it, else by the application."""
+        service = self._service
+        if service.shortcut is not None and not self.more_body and self._takes_shortcut(service.shortcut):
+            service.requests.add(self)
+        else:
+            self.start()
+
+    def _takes_shortcut(self, shortcut: Shortcut) -> bool:
+        try:
+            return shortcut(self)
+        except DuetimeError:
+            return False  # the application meets the same error, and says it in its own words
+        except Exception:
+            log.exception("shortcut_failed")
+            return False
+
+    def finish(self, status: int, headers: Headers, body: bytes) -> bool:
+        """The answer to a request that took the shortcut. False if its client has gone."""
+        try:
+            self.answer(status, headers, body)
+        except ClientGone:
+            return False
+        finally:
+            self.settle()
+            self._service.end(self)
+        return True
 
     def feed(self, body: bytes) -> bool:
         """Take a part of the body; False if the server has no room for it."""
@@ -142,7 +189,7 @@ class Exchange:
         return True
 
     def _announced(self) -> int:
-        for name, value in self.scope["headers"]:
+        for name, value in self.headers:
             if name == b"content-length":
                 return int(value)
         return 0
@@ -161,7 +208,7 @@ class Exchange:
         """The client has gone: a parked request ends here, any other runs to its end."""
         self.gone = True
         self._tell()
-        if self._timer is not None:
+        if self._timer is not None and self.task is not None:
             self.task.cancel()
 
     def drain(self) -> None:
@@ -174,7 +221,7 @@ class Exchange:
             self._news.set()
 
     async def _run(self) -> None:
-        REQUEST_ID.set(self.scope["state"]["request_id"])
+        REQUEST_ID.set(self.request_id)
         try:
             await self._service.app(self.scope, self.receive, self.send)
         except ClientGone:
@@ -230,7 +277,7 @@ class Exchange:
         while not (self.gone or self.finished):
             if self._chunks or not (self.more_body or self._given):
                 return {"type": "http.request", "body": self._take(), "more_body": self.more_body}
-            if self.more_body and not self.received and expects_continue(self.scope["headers"]):
+            if self.more_body and not self.received and expects_continue(self.headers):
                 self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._wire.resume_reading()
             self._news = news = asyncio.Event()
@@ -243,8 +290,12 @@ class Exchange:
             return None
         return self._take()
 
+    def body(self) -> bytes:
+        """What has come of the body and was not received yet."""
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
     def _take(self) -> bytes:
-        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        body = self.body()
         self._chunks.clear()
         self.buffered = 0
         self._given = not self.more_body
@@ -259,7 +310,7 @@ class Exchange:
             raise ClientGone
         if len(body) > SMALL:
             self._check_room(len(body))
-        if not self.keep or self.more_body or status in NO_BODY or self.scope["method"] == "HEAD":
+        if not self.keep or self.more_body or status in NO_BODY or self.method == b"HEAD":
             data = self._head({"status": status, "headers": headers}, body, more=False)
         else:
             service = self._service
@@ -267,7 +318,7 @@ class Exchange:
             data = b"%b%bX-Request-ID: %b\r\n%bcontent-length: %d\r\n\r\n%b" % (
                 STATUS_LINES[status],
                 service.date_line,
-                self.scope["state"]["request_id"].encode(),
+                self.request_id.encode(),
                 service.header_block(headers),
                 len(body),
                 body,
@@ -340,7 +391,7 @@ class Exchange:
             STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status,
             self._service.date_line,
             b"X-Request-ID: ",
-            self.scope["state"]["request_id"].encode(),
+            self.request_id.encode(),
             b"\r\n",
         ]
         lines = 3
@@ -369,14 +420,14 @@ class Exchange:
         if status in NO_BODY:
             self._body = Body.NONE
             return b""
-        if self.scope["method"] == "HEAD":
+        if self.method == b"HEAD":
             self._body = Body.NONE
             return b"content-length: %d\r\n" % max(declared, size)
         if not more or declared >= 0:
             self._body = Body.LENGTH
             self._left = declared if more else size
             return b"content-length: %d\r\n" % self._left
-        if self.scope["http_version"] == "1.1":
+        if self.version == "1.1":
             self._body = Body.CHUNKED
             return b"transfer-encoding: chunked\r\n"
         self._body = Body.UNTIL_CLOSE

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 HeaderList = Sequence[tuple[bytes, bytes]]
+RequestHead = tuple[bytes, bytes, str, list[tuple[bytes, bytes]]]
+"""Method, target, version and headers."""
 
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 

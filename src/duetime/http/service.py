@@ -11,7 +11,7 @@ import resource
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -108,9 +108,43 @@ class ClientConnection(Protocol):
 
 
 class HttpRequest(Protocol):
-    """A request that is being answered, as its listener sees it."""
+    """A request that is being answered, as its listener sees it. It has no task if it is served without one."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Task[None] | None
+
+
+class WholeRequest(HttpRequest, Protocol):
+    """A request of which everything has been read, as it is offered to be served without a task."""
+
+    method: bytes
+    url: bytes
+    headers: list[tuple[bytes, bytes]]
+    received: int
+    gone: bool
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def scope(self) -> MutableMapping[str, Any]: ...
+
+    def body(self) -> bytes:
+        """All of it; it stays there for the application, should that serve the request after all."""
+        ...
+
+    def finish(self, status: int, headers: "Headers", body: bytes) -> bool:
+        """Answer, and end the request. False if its client has gone."""
+        ...
+
+    def start(self) -> None:
+        """Hand the request to the application after all."""
+        ...
+
+
+Shortcut = Callable[[WholeRequest], bool]
+"""Takes a whole request that it can serve without a task, and answers it with `finish` in a later turn of the event
+loop; never in the same, so that requests that a client sends ahead do not nest. False: the application serves it.
+"""
 
 
 RefusalBody = Callable[[bytes, int, str], tuple[bytes, bytes]]
@@ -134,6 +168,7 @@ class Service:
         self.balance = balance
         self.connections: set[ClientConnection] = set()
         self.proxies: TrustedProxies | None = None
+        self.shortcut: Shortcut | None = None
         self.refusal_body: RefusalBody = plain_refusal
         self.spares: set[ClientConnection] = set()
         self.parked = 0
@@ -217,7 +252,7 @@ class Service:
 
     async def cut(self) -> None:
         """Ends a drain whose time is over: cancels the requests that are left and waits for them."""
-        tasks = [request.task for request in self.requests]
+        tasks = [request.task for request in self.requests if request.task is not None]
         for task in tasks:
             task.cancel()
         for client in list(self.connections):

@@ -36,8 +36,9 @@ from typing import Protocol
 from msgspec import UNSET, Struct, UnsetType, field
 
 from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, QueueTotals, State
+from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, QueueTotals, Reason, State
 from duetime.names import Queue
+from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.stores.registry import Registry
 
 IDLE_MS = 600_000
@@ -141,7 +142,8 @@ class QueueRules(Struct, frozen=True):
 
     `strict` ignores quotas; `expired_to_dead` keeps expired jobs among the dead letters; `max_jobs` counts jobs in
     any state, expired ones until they are ended. `kept` keeps the queue and its totals, however long it is idle and
-    also when it is purged.
+    also when it is purged. `offline` refuses pushes, but not of jobs that come with their born: those were accepted
+    before. The queue of a topic that is offline has it.
     """
 
     paused: bool = False
@@ -150,6 +152,7 @@ class QueueRules(Struct, frozen=True):
     max_jobs: int = 0
     max_body: int = 0
     kept: bool = False
+    offline: bool = False
 
 
 class RulesChange(Struct, frozen=True):
@@ -161,6 +164,20 @@ class RulesChange(Struct, frozen=True):
     max_jobs: int | UnsetType = UNSET
     max_body: int | UnsetType = UNSET
     kept: bool | UnsetType = UNSET
+    offline: bool | UnsetType = UNSET
+
+
+class Withdrawal(Struct, frozen=True):
+    """A job to take out, as its caller last saw it: `due_at` is 0 for a dead one.
+
+    With a `reason` a waiting job goes to the dead letters, with that reason and `error`; without one the job is gone.
+    """
+
+    id: str
+    born: int
+    due_at: int
+    reason: Reason | None = None
+    error: str = ""
 
 
 class StoreInfo(Struct, frozen=True):
@@ -169,6 +186,9 @@ class StoreInfo(Struct, frozen=True):
     `used_bytes` of `max_bytes` tells how full the server's memory or the disk is, with everything that is kept there.
     `max_bytes` is 0 where there is no limit or none is known.
     `problems`, by name: the parts of the store that do not answer while the others serve.
+    `persistence` says in a few words what survives a crash of the store's server; it is empty where that is not known.
+    `members`: the stores of a group that answer, by name. `drain` of a member is "draining" while it takes no new jobs,
+    and "empty" when it holds none any more.
     """
 
     kind: str
@@ -178,13 +198,21 @@ class StoreInfo(Struct, frozen=True):
     used_bytes: int = 0
     max_bytes: int = 0
     problems: Mapping[str, DuetimeError] = field(default_factory=dict[str, DuetimeError])
+    persistence: str = ""
+    members: Mapping[str, "StoreInfo"] = field(default_factory=dict[str, "StoreInfo"])
+    drain: str = ""
 
 
 class Wake(Struct, frozen=True):
-    """A job waits in `queue` from `due_at` on. Without a queue: wakes may have been missed, look everywhere."""
+    """A job waits in `queue` from `due_at` on. Without a queue: wakes may have been missed, look everywhere.
+
+    With `results`: results of these jobs of the queue were kept, and no job is announced; an empty tuple stands for
+    more of them than a wake names.
+    """
 
     queue: Queue | None = None
     due_at: int = 0
+    results: tuple[str, ...] | None = None
 
 
 class Store(Protocol):
@@ -202,10 +230,11 @@ class Store(Protocol):
 
         Atomic per request. Idempotent with if_exists=keep while the id lives, with a mark while the mark lives: the
         mark is set in the same step, and a request whose mark exists does nothing and answers what it answered then.
-        Order of checks within a request: mark, then job by job (first refusal wins): max_body, expiry, if_exists,
-        max_jobs (only a job that adds to the number of jobs can be refused for it).
+        Order of checks within a request: mark, then job by job (first refusal wins): offline, max_body, expiry,
+        if_exists, max_jobs (only a job that adds to the number of jobs can be refused for it).
         An id that stands twice in one request is its own conflict: its second place sees the first.
-        Cost O(log n) per job. Values: JobExists, ExpiresBeforeDue, BodyTooLarge, QueueFull, MarkMismatch, StoreFull.
+        Cost O(log n) per job. Values: JobExists, ExpiresBeforeDue, BodyTooLarge, QueueFull, TopicOffline,
+        MarkMismatch, StoreFull.
         """
         ...
 
@@ -226,6 +255,29 @@ class Store(Protocol):
         """
         ...
 
+    async def finish(
+        self, queue: Queue, finishes: Sequence[Finish]
+    ) -> Sequence[Finished | LeaseLost | DuetimeError | None]:
+        """Finish jobs as `ack` does; in the same step push the jobs that follow from each, and keep its result.
+
+        Atomic per finish: the jobs that follow exist if and only if the job was acked. Idempotent: None where the job
+        was gone already, and then nothing is pushed or kept; nor is it with LeaseLost. Finishes happen in their order.
+        A job that follows may have the id of the one that is finished; an id that is taken is kept. `max_jobs` and
+        `offline` do not hold for jobs that follow, and a store that is short of room takes them, because an ack is
+        never refused for room. A finish that is refused (BodyTooLarge, ExpiresBeforeDue) changes nothing: the lease is
+        still held. A result takes the place of an earlier one of the same id, outlives a purge, and is announced by a
+        wake. At most STEP_JOBS jobs in a call, those that follow included. Cost O(log n) per job.
+        """
+        ...
+
+    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
+        """The results that are kept of these jobs, None where there is none (any more). Moves nothing.
+
+        Answers for the ids in order, for at least one; fewer answers than ids mean that the call ended at its bound.
+        Cost O(1) per id.
+        """
+        ...
+
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         """Give a job back, due `delay_ms` from now: it waits again, or ends as dead ("tries") when used >= tries > 0.
 
@@ -234,11 +286,12 @@ class Store(Protocol):
         """
         ...
 
-    async def give_back(self, lease: Lease) -> Moved:
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
         """Undo a delivery that never reached its consumer: the job waits with its old due_at, used falls by one.
 
-        The attempt stays as it is. The job ends as expired if it has passed expires_at. Atomic; not idempotent. Cost
-        O(log n). Raises LeaseLost.
+        With a delay it is due that long from now instead: a consumer may not work on it before then. The attempt stays
+        as it is. The job ends as expired if it has passed expires_at, or would be due after it. Atomic; not
+        idempotent. Cost O(log n). Raises LeaseLost.
         """
         ...
 
@@ -346,7 +399,8 @@ class Store(Protocol):
         ...
 
     async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
-        """How many jobs wait with edges[i] <= due_at < edges[i + 1]: one number less than edges. O(log n) per edge.
+        """How many jobs wait with edges[i] <= due_at < edges[i + 1]: one number less than edges, which never fall.
+        O(log n) per edge; a SQL store walks the jobs, SQLite all but those of the most crowded stretch of time.
 
         Expired jobs count until they are ended.
         """
@@ -375,6 +429,17 @@ class Store(Protocol):
         With all four states and no limit the queue itself is forgotten with its totals; if it has rules, they stay
         with it, and the totals of a `kept` queue stay. Marks stay. Ends at its bound with `more`; atomic up to there.
         Expired jobs that are met count as removed.
+        """
+        ...
+
+    async def withdraw(
+        self, queue: Queue, withdrawals: Sequence[Withdrawal]
+    ) -> Sequence[Moved | StoreUnavailable | None]:
+        """Take out jobs that wait or are dead, if they are as the caller saw them: same born, same due_at.
+
+        For moving jobs between stores: whoever has copied a job removes exactly what was copied. None where there is no
+        such job, it has changed, or it is leased. Events: cancelled, deleted if it was dead, dead with a `reason`.
+        Atomic per job. Idempotent. At most STEP_JOBS in a call. Cost O(log n) per job.
         """
         ...
 

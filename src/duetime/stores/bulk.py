@@ -15,6 +15,7 @@ from duetime.errors import DuetimeError
 from duetime.job import Event, Moved, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, Store, StoreInfo
+from duetime.stores.repair_mark import repair_mark
 
 Pace = Callable[[int], Awaitable[None]]
 """Called with a number of jobs before they are sent; returns when they may go."""
@@ -48,6 +49,33 @@ class JobColumns(NamedTuple):
         return [
             structs.replace(job, attributes=json.decode(text, type=dict[str, str])) if text else job
             for job, text in zip(jobs, texts, strict=True)
+        ]
+
+
+class LostColumns(NamedTuple):
+    """Jobs that a store has lost and gets back under their old born: Arrow arrays of one length, without nulls."""
+
+    ids: Any
+    bodies: Any
+    due_at: Any
+    ttl_ms: Any
+    tries: Any
+    priority: Any
+    attempt: Any
+    born: Any
+
+    def jobs(self) -> list[NewJob]:
+        """The rows as objects, for stores that want them."""
+        return [
+            NewJob(job_id, body, due_at=due_at, ttl_ms=ttl_ms, tries=tries, priority=Priority(priority), **rest)
+            for job_id, body, due_at, ttl_ms, tries, priority, rest in zip(
+                *(column.to_pylist() for column in self[:6]),
+                (
+                    {"attempt": attempt, "born": born}
+                    for attempt, born in zip(self.attempt.to_pylist(), self.born.to_pylist(), strict=True)
+                ),
+                strict=True,
+            )
         ]
 
 
@@ -96,6 +124,13 @@ class Bulk(Protocol):
         """Push the steps and yield one answer per step, in their order. A store may have several under way."""
         ...
 
+    async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
+        """Push at most STEP_JOBS lost jobs, each as a request of its own with if_exists=keep and its `repair_mark`.
+
+        Returns an answer per job, or the store's time if every job was accepted by this call.
+        """
+        ...
+
     async def ping(self) -> StoreInfo: ...
 
     async def close(self) -> None: ...
@@ -115,6 +150,9 @@ class PlainBulk:
                 await pace(step.last - step.first)
             [answer] = await self._store.push(queue, [Push(columns.jobs(step.first, step.last), mark=step.mark)])
             yield loaded(step, answer)
+
+    async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
+        return await self._store.push(queue, [Push([job], mark=repair_mark(job)) for job in jobs.jobs()])
 
     async def ping(self) -> StoreInfo:
         return await self._store.ping()

@@ -28,7 +28,9 @@ from duetime.stores.base import (
     Store,
     StoreInfo,
     Wake,
+    Withdrawal,
 )
+from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.stores.registry import Registry
 
 P = ParamSpec("P")
@@ -68,11 +70,19 @@ class ForwardingStore:
     ) -> Later[Sequence[Moved | LeaseLost | StoreUnavailable | None]]:
         return self._call("ack", self.inner.ack, queue, leases)
 
+    def finish(
+        self, queue: Queue, finishes: Sequence[Finish]
+    ) -> Later[Sequence[Finished | LeaseLost | DuetimeError | None]]:
+        return self._call("finish", self.inner.finish, queue, finishes)
+
+    def results(self, queue: Queue, ids: Sequence[str]) -> Later[Sequence[KeptResult | None]]:
+        return self._call("results", self.inner.results, queue, ids)
+
     def release(self, lease: Lease, delay_ms: int, error: str = "") -> Later[Moved]:
         return self._call("release", self.inner.release, lease, delay_ms, error)
 
-    def give_back(self, lease: Lease) -> Later[Moved]:
-        return self._call("give_back", self.inner.give_back, lease)
+    def give_back(self, lease: Lease, delay_ms: int | None = None) -> Later[Moved]:
+        return self._call("give_back", self.inner.give_back, lease, delay_ms)
 
     def kill(self, lease: Lease, error: str = "") -> Later[Moved]:
         return self._call("kill", self.inner.kill, lease, error)
@@ -130,6 +140,11 @@ class ForwardingStore:
 
     def purge(self, queue: Queue, states: Sequence[State], *, limit: int | None = None) -> Later[Purged]:
         return self._call("purge", self.inner.purge, queue, states, limit=limit)
+
+    def withdraw(
+        self, queue: Queue, withdrawals: Sequence[Withdrawal]
+    ) -> Later[Sequence[Moved | StoreUnavailable | None]]:
+        return self._call("withdraw", self.inner.withdraw, queue, withdrawals)
 
     def configure(self, queue: Queue, change: RulesChange | None = None) -> Later[QueueRules]:
         return self._call("configure", self.inner.configure, queue, change)

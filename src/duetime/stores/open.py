@@ -76,18 +76,34 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
             opening = {member: partial(open_store, own, clock=clock) for member, own in members.items()}
             return await GroupStore.open(name, opening, drain)
         case _:
-            raise InvalidSettings(f"no store for {scheme!r}: a store URL starts with one of {', '.join(SCHEMES)}")
+            raise _unknown(url)
+
+
+def _unknown(url: str) -> InvalidSettings:
+    scheme, _, rest = url.partition(":")
+    port = rest.partition("/")[0]
+    if port.isascii() and port.isdigit():
+        return InvalidSettings(f"{scheme}:{port} has no scheme: did you mean http://{scheme}:{port}?")
+    return InvalidSettings(f"no store for {scheme!r}: a store URL starts with one of {', '.join(SCHEMES)}")
 
 
 async def open_bulk(url: str) -> Bulk:
     """Connect as `open_store` does, for loading jobs by columns."""
     store = await open_store(url)
+    try:
+        return bulk_of(store, url)
+    except InvalidSettings:
+        await store.close()
+        raise
+
+
+def bulk_of(store: Store, url: str) -> Bulk:
+    """The loader of an open store. Closing one closes the other."""
     if url.startswith("redis"):
         try:
             from duetime.stores.redis.bulk import RedisBulk
             from duetime.stores.redis.store import RedisStore
         except ModuleNotFoundError as missing:
-            await store.close()
             raise InvalidSettings.lacks("loading by columns", "spark", missing) from None
         if isinstance(store, RedisStore):
             return RedisBulk(store)

@@ -18,6 +18,8 @@ class Record(Struct, frozen=True):
     version: int
 
 
+MOVED_AWAY = "moved"
+"""The kind of the record in a store from which all jobs were moved: it says where to."""
 MAX_TOMBSTONES = 500
 """How many deletions a registry remembers: the latest ones, each key once."""
 

@@ -9,7 +9,7 @@ REPAIR_LIFE_MS = 86_400_000
 
 def repair_mark(job: NewJob) -> Mark | None:
     """None for a new job. The name begins with a slash, so that it never equals the mark of a batch: that one begins
-    with the batch's name.
+    with the batch's name. lua/push.lua makes the same name.
     """
     if not job.born:
         return None

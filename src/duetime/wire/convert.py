@@ -13,12 +13,17 @@ from duetime.errors import BY_CODE, DuetimeError, InvalidRequest
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import Mark, Page, Pushed
+from duetime.stores.finishes import Finish, Finished, Join, KeptResult
 from duetime.wire.messages import (
     CountsOut,
     DeliveryOut,
     ErrorOut,
+    FinishedOut,
+    FinishIn,
     JobIn,
     JobOut,
+    JoinIn,
+    KeptResultOut,
     LeaseRef,
     MarkIn,
     PageOut,
@@ -93,6 +98,36 @@ def error_out(error: DuetimeError) -> ErrorOut:
     fields = {name: Raw(msgspec.json.encode(value)) for name, value in error.fields.items()}
     title = (type(error).__doc__ or "").split("\n", 1)[0]
     return ErrorOut(error.code, title, error.status, detail=error.message, fields=fields)
+
+
+def finish_in(one: Finish) -> FinishIn:
+    text, b64 = (UNSET, UNSET) if one.result is None else body_out(one.result)
+    return FinishIn(
+        lease_ref(one.lease),
+        [job_in(job) for job in one.then],
+        Raw(msgspec.json.encode(text)) if isinstance(text, str) else UNSET,
+        b64,
+        _ms(one.result_ttl_ms) if one.result_ttl_ms else 0,
+        join_in(one.join) if one.join else None,
+    )
+
+
+def join_in(join: Join) -> JoinIn:
+    return JoinIn(join.name, join.of, [job_in(job) for job in join.then], _ms(join.life_ms))
+
+
+def finished_out(answer: Finished | DuetimeError | None) -> FinishedOut:
+    match answer:
+        case Finished():
+            return FinishedOut(moved=answer.acked, then=list(answer.then), now=answer.now, joined=answer.joined)
+        case DuetimeError():
+            return FinishedOut(error=error_out(answer))
+        case None:
+            return FinishedOut()
+
+
+def kept_result_out(kept: KeptResult) -> KeptResultOut:
+    return KeptResultOut(kept.id, kept.born, kept.kept_until, *body_out(kept.result))
 
 
 def pushed_out(pushed: Pushed) -> PushedOut:
@@ -173,28 +208,33 @@ def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
 
 
 def body_of(message: JobIn) -> bytes:
-    if message.body is not UNSET and message.body_b64 is not UNSET:
-        raise InvalidRequest.not_both("body", "body_b64")
-    if message.body_b64 is not UNSET:
-        return _unbase64(message.body_b64)
-    if message.body is UNSET:
+    return _bytes_of(message.body, message.body_b64, "body")
+
+
+def _bytes_of(text: Raw | UnsetType, b64: str | UnsetType, what: str) -> bytes:
+    """What came as text, as any JSON value or in base64; `what` is the name of the field."""
+    if text is not UNSET and b64 is not UNSET:
+        raise InvalidRequest.not_both(what, f"{what}_b64")
+    if b64 is not UNSET:
+        return _unbase64(b64, what)
+    if text is UNSET:
         return b""
-    raw = bytes(message.body)
+    raw = bytes(text)
     try:
         if raw.startswith(b'"'):
             return msgspec.json.decode(raw, type=str).encode()
         # The decoder passes over a raw value without reading its strings; JSON is UTF-8 throughout.
         raw.decode()
     except (msgspec.DecodeError, UnicodeError):
-        raise InvalidRequest("the body is not valid text") from None
+        raise InvalidRequest(f"the {what} is not valid text") from None
     return raw
 
 
-def _unbase64(text: str) -> bytes:
+def _unbase64(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidRequest("body_b64 is not base64") from None
+        raise InvalidRequest(f"{what}_b64 is not base64") from None
 
 
 def body_in(body: str | UnsetType, b64: str | UnsetType) -> bytes:
@@ -227,6 +267,32 @@ def result(message: ResultOut) -> Moved | DuetimeError | None:
 
 def results(messages: Sequence[ResultOut]) -> list[Moved | DuetimeError | None]:
     return [result(message) for message in messages]
+
+
+def finish(queue: Queue, message: FinishIn, make_id: Callable[[], str]) -> Finish:
+    is_given = message.result is not UNSET or message.result_b64 is not UNSET
+    return Finish(
+        lease(queue, message.lease),
+        [new_job(one, make_id) for one in message.then],
+        _bytes_of(message.result, message.result_b64, "result") if is_given else None,
+        duration_ms(message.result_ttl),
+        _join(message.join, make_id) if message.join else None,
+    )
+
+
+def _join(message: JoinIn, make_id: Callable[[], str]) -> Join:
+    then = [new_job(one, make_id) for one in message.then]
+    return Join(message.name, message.of, then, duration_ms(message.life))
+
+
+def finished(message: FinishedOut) -> Finished | DuetimeError | None:
+    if message.error:
+        return error(message.error)
+    return Finished(message.moved, message.then, message.now, message.joined) if message.moved else None
+
+
+def kept_result(message: KeptResultOut) -> KeptResult:
+    return KeptResult(message.id, message.born, body_in(message.result, message.result_b64), message.kept_until)
 
 
 def delivery(namespace: str, message: DeliveryOut) -> Delivery:

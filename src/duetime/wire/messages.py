@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from duetime.clock import MAX_DURATION, MAX_INSTANT
-from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, IfExists, Moved, State
+from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, MAX_RESULT, STEP_BYTES, STEP_JOBS, IfExists, Moved, State
 from duetime.names import MAX_ID
 from duetime.stores.base import QueueRules, RulesChange
 
@@ -19,6 +19,8 @@ MAX_PUSH = 1000
 MAX_RESERVE = 500
 MAX_LIST = 500
 MAX_RESPAWN = 10_000
+MAX_RESULTS = STEP_BYTES // MAX_RESULT
+"""Results in one answer."""
 MAX_WAIT_MS = 3_600_000
 """The longest that one request waits; a client that wants to wait longer asks again."""
 MAX_REQUEST = 8 * 1_048_576
@@ -175,6 +177,71 @@ class ResultsOut(Struct):
     results: list[ResultOut]
 
 
+class JoinIn(Struct, forbid_unknown_fields=True):
+    """The last of `of` finishes that carry this join pushes `then`; they are counted for `life` after the last one."""
+
+    name: IdIn
+    of: Annotated[int, Meta(ge=1, le=MAX_CAP)]
+    then: Annotated[list[JobIn], Meta(min_length=1, max_length=STEP_JOBS - 1)]
+    life: DurationIn
+
+
+class FinishIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The end of one job: the jobs that follow from it in the same queue, and its result, kept for `result_ttl`."""
+
+    lease: LeaseRef
+    then: Annotated[list[JobIn], Meta(max_length=STEP_JOBS - 1)] = []
+    result: Annotated[Raw, Meta(description="text, or any JSON value, kept as sent")] | UnsetType = UNSET
+    result_b64: Annotated[str, Meta(description="the result in base64, for bytes that are not text")] | UnsetType = (
+        UNSET
+    )
+    result_ttl: DurationIn = 0
+    join: JoinIn | None = None
+
+
+class FinishesIn(Struct, forbid_unknown_fields=True):
+    finishes: Annotated[list[FinishIn], Meta(max_length=MAX_PUSH)]
+
+
+class FinishedOut(ResultOut, omit_defaults=True):
+    """`moved` is the end of the job, `then` has one event per job that follows, `now` is the store's time, `joined` is
+    how many finishes the join has seen.
+    """
+
+    then: list[Moved] = []
+    now: int = 0
+    joined: int = 0
+
+
+class FinishesOut(Struct):
+    """One result per finish, in order."""
+
+    results: list[FinishedOut]
+
+
+class ResultsIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Whose results; `wait` is for how long to wait until all are there."""
+
+    ids: Annotated[list[IdIn], Meta(max_length=MAX_RESULTS)]
+    wait: DurationIn = 0
+
+
+class KeptResultOut(Struct, omit_defaults=True):
+    """What the job of this `born` gave when it was finished."""
+
+    id: str
+    born: int
+    kept_until: int
+    result: str | UnsetType = UNSET
+    result_b64: str | UnsetType = UNSET
+
+
+class KeptResultsOut(Struct):
+    """One entry per id, in order; null where no result is kept."""
+
+    results: list[KeptResultOut | None]
+
+
 class ReleaseIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     lease: LeaseRef
     delay: DurationIn = 0
@@ -186,8 +253,11 @@ class KillIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     error: str = ""
 
 
-class GiveBackIn(Struct, forbid_unknown_fields=True):
+class GiveBackIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Without `delay` the job waits with its old due time."""
+
     lease: LeaseRef
+    delay: DurationIn | UnsetType = UNSET
 
 
 class ExtendIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -346,8 +416,11 @@ class CountIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     life: DurationIn = 0
 
 
-class CounterOut(Struct):
+class CounterOut(Struct, omit_defaults=True):
+    """`left_ms` is what remains of the counter's life, 0 if it lives for ever."""
+
     value: int
+    left_ms: int = 0
 
 
 class AnswerOut(Struct, omit_defaults=True):

@@ -15,6 +15,10 @@ TICKS = "duetime.recurring"
 """The queue of the recurring tasks of a namespace: one job per schedule, due at its next run."""
 RESTARTS = "restarts"
 """The counter whose change has every worker of a namespace exit."""
+PAUSED_TASKS = "paused-tasks"
+"""The counter of the tasks whose jobs no worker of a namespace begins; each has a counter of its own beside it."""
+PAUSES = "pauses"
+"""The counter that is above 0 while the workers of a namespace take no new jobs."""
 
 
 class Payload(Struct, rename={"name": "job"}, omit_defaults=False):
@@ -106,6 +110,11 @@ def describe(body: bytes) -> str | None:
         shown = _short(arguments)
     text = f"{payload.displayName or payload.name}({shown})"
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
+
+
+def paused_task(name: str) -> str:
+    """The counter that is above 0 while a task is paused."""
+    return f"{PAUSED_TASKS}/{name[-200:]}"
 
 
 def counter_name(namespace: str, name: str) -> str:

@@ -18,6 +18,8 @@ from duetime.topic import (
     MAX_RATE,
     MAX_TEXT,
     MAX_URL,
+    NEW_METHOD,
+    NEW_SUCCESS,
     Method,
     Status,
     Success,
@@ -50,6 +52,16 @@ CapIn = Annotated[
 TimeoutIn = Annotated[
     DurationIn, Meta(description=f"how long a call may take; {DEFAULT_TIMEOUT_MS // 1000}s for a new topic")
 ]
+MethodIn = Annotated[
+    Method, Meta(description=f"fields in the query, as a form, or the whole body as JSON; {NEW_METHOD} for a new topic")
+]
+SuccessIn = Annotated[
+    Success,
+    Meta(
+        description="which answers are a success: a 2xx status, a body that is not empty, or both (2xx); "
+        f"{NEW_SUCCESS} for a new topic"
+    ),
+]
 AlertIn = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]], Meta(max_length=MAX_ALERTS)]
 InFlightIn = Annotated[
     int,
@@ -70,13 +82,13 @@ class TopicFields(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
 
     name: Text | UnsetType = UNSET
     delay: DurationIn | UnsetType = UNSET
-    method: Method | UnsetType = UNSET
+    method: MethodIn | UnsetType = UNSET
     timeout: TimeoutIn | UnsetType = UNSET
     retry_if: ConditionIn | UnsetType = UNSET
     schedule: ScheduleIn | UnsetType = UNSET
     cap: CapIn | UnsetType = UNSET
     lift_cap: bool | UnsetType = UNSET
-    success: Success | UnsetType = UNSET
+    success: SuccessIn | UnsetType = UNSET
     priority: PriorityIn | UnsetType = UNSET
     alert: AlertIn | UnsetType = UNSET
     creator: Text | UnsetType = UNSET
@@ -213,8 +225,9 @@ class SampleOut(Struct):
 
 
 def topic_of(message: TopicIn) -> Topic:
-    """The topic of a message; only its times are checked. Raises InvalidTime."""
-    return Topic(key=message.topic, **change_of(message))
+    """The new topic of a message; only its times are checked. Raises InvalidTime."""
+    fields: dict[str, Any] = {"method": NEW_METHOD, "success": NEW_SUCCESS} | change_of(message)
+    return Topic(key=message.topic, **fields)
 
 
 def change_of(message: TopicFields) -> dict[str, Any]:

@@ -4,6 +4,9 @@ A layout is the set of members that took new jobs at a time. A job's home is the
 (member, queue, id); adding or removing one member moves the homes of that member's share and of no other job. A job
 that was pushed under an earlier layout stays where it is. So a job is looked for at its home and then at its earlier
 homes; for most jobs these are the same member.
+
+Only the part of an id before the first `~>` counts. So `order-7`, `order-7~>mail` and `order-7~>mail~>2` have the same
+home, whatever the members are, and a job can be finished together with the push of one that follows it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 from duetime.errors import StoreDamaged
-from duetime.names import Queue
+from duetime.names import Queue, placing_part
 
 Layout = tuple[str, ...]
 """Names of members, sorted."""
@@ -20,7 +23,7 @@ Layout = tuple[str, ...]
 
 def home(queue: Queue, job_id: str, layout: Layout) -> str:
     """The job's home in a layout. This rule must never change, because stored jobs are found by it."""
-    key = f"{queue}\0{job_id}".encode()
+    key = f"{queue}\0{placing_part(job_id)}".encode()
     return max(layout, key=lambda name: (_score(name, key), name))
 
 

@@ -3,10 +3,13 @@
 Each member's registry holds a record of the layouts under which jobs were pushed. Processes of one deployment may have
 different settings while they are restarted one after the other, so a process reads the records again every second
 and never forgets a layout that it has seen. It writes down its own layout wherever that is missing.
+
+A layout also changes when somebody lets a member drain while the servers run (stores/drain.py).
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -15,6 +18,8 @@ from msgspec import Struct
 from duetime.errors import InvalidSettings, StoreFull, StoreUnavailable, VersionConflict
 from duetime.names import Queue
 from duetime.stores.base import Store
+from duetime.stores.drain import KIND as DRAIN
+from duetime.stores.drain import read_drain
 from duetime.stores.group import layout
 from duetime.stores.group.layout import Layout
 from duetime.stores.group.member import Member, MemberProblem
@@ -27,6 +32,8 @@ READ_AGAIN_S = 1.0
 SETTLE_S = 2.5
 """A process with a new layout waits this long before it pushes by it, so that all other processes have read of it."""
 WRITES_TRIED = 5
+EMPTY_S = 10.0
+"""How often a process looks whether a member that drains by record is empty."""
 
 log = logging.getLogger("duetime.stores")
 
@@ -59,7 +66,10 @@ class Members:
             raise InvalidSettings(f"group {group}: at least one member must take new jobs")
         self._group = group
         self._members = {name: Member(name, openers[name], self._ready) for name in sorted(openers)}
-        self._drain = frozenset(drain)
+        self._settings_drain = self._drain = frozenset(drain)
+        self._record_drain: frozenset[str] = frozenset()
+        self._announced: list[Layout] = []
+        self._looked_at: dict[str, float] = {}
         # Another process that does not drain yet pushes to all named members, even if no record says so.
         self._layouts = layout.merge(current, [tuple(self._members)])
         self._recorded: set[Layout] = set()
@@ -77,6 +87,9 @@ class Members:
             raise error
         if not any(member.is_up for member in self):
             raise StoreUnavailable(f"no member of group {self._group} can be reached")
+        if self.first.is_up:
+            for current in (await self.ask(self._wanted_layout, [self.first.name])).found.values():
+                self._use(current)
         is_new = bool(self._recorded) and self._layouts.current not in self._recorded
         # Write only now: when the first member was read, the records of the others were not known yet.
         (await self.ask(self._write)).require_one()
@@ -138,6 +151,10 @@ class Members:
                 found[name] = answer
         return Answers(found, problems)
 
+    def drain_of(self, name: str) -> str:
+        """Whether a member drains, in the words of StoreInfo."""
+        return "" if name not in self._drain else "empty" if name in self._emptied else "draining"
+
     # --- the records
 
     async def read_again(self) -> None:
@@ -166,11 +183,57 @@ class Members:
         async def read(store: Store) -> None:
             if self._layouts.current not in await self._read(store):
                 await self._write(store)
+            if member is self.first:
+                await self._follow_drain(store)
+            if member.name in self._record_drain & self._drain - self._emptied:
+                await self._look_if_empty(member, store)
 
         while True:
             await asyncio.sleep(READ_AGAIN_S)
             if member.is_up:
                 await self.ask(read, [member.name])
+
+    # --- drains by record
+
+    async def _wanted_layout(self, store: Store) -> Layout:
+        """The members that take new jobs by the settings and the record; as it is, if none were left."""
+        self._record_drain = read_drain(await store.registry.get(DRAIN, self._group))
+        drain = self._settings_drain | self._record_drain
+        return tuple(name for name in self._members if name not in drain) or self._layouts.current
+
+    async def _follow_drain(self, store: Store) -> None:
+        current = await self._wanted_layout(store)
+        if current == self._layouts.current:
+            return
+        # All processes must look for jobs at their new homes before this one pushes to them.
+        self._announced = [current]
+        await self.ask(self._write)
+        await asyncio.sleep(SETTLE_S)
+        self._use(current)
+        self._announced = []
+        await self.ask(self._write)
+
+    def _use(self, current: Layout) -> None:
+        if current == self._layouts.current:
+            return
+        self._layouts = layout.merge(current, [self._layouts.current, *self._layouts.earlier])
+        self._drain = frozenset(self._members) - frozenset(current)
+        self._emptied &= self._drain
+        self._looked_at = {name: time.monotonic() for name in self._drain}
+        log.info("group_layout_changed", extra={"group": self._group, "members": ",".join(current)})
+
+    async def _look_if_empty(self, member: Member, store: Store) -> None:
+        """A member that drains and is empty leaves the records, so that it can be taken out of the settings.
+
+        A process that has not heard of the drain yet, and pushes to the member, writes it down again.
+        """
+        if time.monotonic() - self._looked_at.get(member.name, 0.0) < EMPTY_S:
+            return
+        self._looked_at[member.name] = time.monotonic()
+        if await _is_empty(store):
+            self._emptied.add(member.name)
+            log.info("group_member_empty", extra={"group": self._group, "member": member.name})
+            await self.ask(self._write)
 
     async def _read(self, store: Store) -> Sequence[Layout]:
         record = await store.registry.get(KIND, self._group)
@@ -187,7 +250,7 @@ class Members:
         """
         for _ in range(WRITES_TRIED):
             record = await store.registry.get(KIND, self._group)
-            known = layout.read(record.value) if record else sorted(self._recorded)
+            known = [*(layout.read(record.value) if record else sorted(self._recorded)), *self._announced]
             value = layout.write(layout.without(layout.merge(self._layouts.current, known), self._emptied))
             if record and record.value == value:
                 return

@@ -9,6 +9,8 @@ jobs a group promises less:
 - Reserve and lists keep the order (due_at, then id) on each member; reserve takes the member with the earliest job
   first.
 - `max_jobs` and marks hold on each member, and a mark only while its jobs' homes stay.
+- A job that follows from a finished one lives on that one's member. If its id does not begin as that of the finished
+  one does (`layout.py`), a push of the same id elsewhere may find the id free.
 - Counts and totals are refused while a member is down: a part of the number would be wrong.
 
 A member that is to go away drains: it takes nothing new, and its jobs are delivered and found until it is empty.
@@ -48,7 +50,10 @@ from duetime.stores.base import (
     Store,
     StoreInfo,
     Wake,
+    Withdrawal,
 )
+from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.stores.group.finish import finish, results
 from duetime.stores.group.lookup import find_each, find_lease
 from duetime.stores.group.member import PROBLEMS, Member, MemberProblem
 from duetime.stores.group.members import Members
@@ -103,11 +108,17 @@ class GroupStore:
             lambda store, places: store.ack(queue, [leases[place] for place in places]),
         )
 
+    async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
+        return await finish(self._members, queue, finishes)
+
+    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
+        return await results(self._members, queue, ids)
+
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await find_lease(self._members, lease, lambda store: store.release(lease, delay_ms, error))
 
-    async def give_back(self, lease: Lease) -> Moved:
-        return await find_lease(self._members, lease, lambda store: store.give_back(lease))
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
+        return await find_lease(self._members, lease, lambda store: store.give_back(lease, delay_ms))
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         return await find_lease(self._members, lease, lambda store: store.kill(lease, error))
@@ -123,6 +134,16 @@ class GroupStore:
             queue,
             ids,
             lambda store, places: store.cancel(queue, [ids[place] for place in places], finished=finished),
+        )
+
+    async def withdraw(
+        self, queue: Queue, withdrawals: Sequence[Withdrawal]
+    ) -> Sequence[Moved | StoreUnavailable | None]:
+        return await find_each(
+            self._members,
+            queue,
+            [one.id for one in withdrawals],
+            lambda store, places: store.withdraw(queue, [withdrawals[place] for place in places]),
         )
 
     async def reschedule(
@@ -295,17 +316,18 @@ class GroupStore:
     async def ping(self) -> StoreInfo:
         """Describes the members that answer; `problems` names the others. Their epochs are as last known."""
         pings = await asyncio.gather(*(member.ping() for member in self._members), return_exceptions=True)
-        found: list[StoreInfo] = []
+        members: dict[str, StoreInfo] = {}
         problems: dict[str, MemberProblem] = {}
         for member, answer in zip(self._members, pings, strict=True):
             if isinstance(answer, StoreInfo):
-                found.append(answer)
+                members[member.name] = msgspec.structs.replace(answer, drain=self._members.drain_of(member.name))
             elif isinstance(answer, MemberProblem):
                 problems[member.name] = answer
             else:
                 raise answer
-        if not found:
+        if not members:
             raise next(iter(problems.values()))
+        found = list(members.values())
         kinds = sorted({info.kind for info in found})
         versions = sorted({info.version for info in found})
         fullest = max(found, key=lambda info: info.used_bytes / info.max_bytes if info.max_bytes else 0)
@@ -317,6 +339,8 @@ class GroupStore:
             fullest.used_bytes,
             fullest.max_bytes,
             problems,
+            "; ".join(sorted({info.persistence for info in found if info.persistence})),
+            members,
         )
 
     async def check(self) -> Sequence[str]:

@@ -19,6 +19,7 @@ from duetime.errors import (
     JobRunning,
     MarkMismatch,
     QueueFull,
+    TopicOffline,
 )
 from duetime.job import (
     DAY_MS,
@@ -43,7 +44,8 @@ from duetime.job import (
     utc_date,
 )
 from duetime.names import Queue
-from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, QueueRules, RulesChange
+from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, QueueRules, RulesChange, Withdrawal
+from duetime.stores.finishes import KeptResult
 
 WAITING, LEASED, DEAD = "waiting", "leased", "dead"
 
@@ -84,6 +86,9 @@ class MemoryQueue:
     leases: Index = field(default_factory=list[tuple[int, str]])
     dead: Index = field(default_factory=list[tuple[int, str]])
     marks: dict[str, tuple[bytes, int, Pushed]] = field(default_factory=dict[str, tuple[bytes, int, Pushed]])
+    results: dict[str, KeptResult] = field(default_factory=dict[str, KeptResult])
+    joins: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """How many finishes have joined, and until when that is kept."""
     rules: QueueRules = field(default_factory=QueueRules)
     floor: int = 0
     used_at: int = 0
@@ -162,10 +167,10 @@ class MemoryQueue:
     def die(self, job: StoredJob, now: int, reason: Reason) -> Moved:
         """Put a job among the dead letters; it must be out of its place."""
         job.expires_at = 0
-        job.reason = reason
+        job.reason = reason.value
         self.put(job, DEAD, now)
         self.count("dead", now)
-        return Moved(Event.DEAD, job.id, job.born, job.attempt, reason=reason)
+        return Moved(Event.DEAD, job.id, job.born, job.attempt, reason=reason.value)
 
     def expire(self, job: StoredJob, now: int) -> Moved:
         """End a job by its ttl; it must be out of its place."""
@@ -186,6 +191,11 @@ class MemoryQueue:
         if event is not Event.GIVEN_BACK:
             self.count("released" if event is Event.RELEASED else "lapsed", now)
         return Moved(event, job.id, job.born, job.attempt, due_at)
+
+
+def holds(job: StoredJob, lease: Lease) -> bool:
+    """The fence: whether this lease still holds the job."""
+    return job.place == LEASED and (job.born, job.attempt) == (lease.born, lease.attempt)
 
 
 def _remove(index: Index, entry: tuple[int, str]) -> None:
@@ -256,10 +266,10 @@ def push(stored: MemoryQueue, request: Push, now: int) -> Pushed | DuetimeError:
         if digest != mark.digest:
             return MarkMismatch.of(mark.name)
         return msgspec.structs.replace(answer, now=now, repeated=True)
-    if refusal := _refusal(stored, request, now):
-        return refusal
+    if refused := refusal(stored, request, stored.rules, now):
+        return refused
     stored.known = True
-    moved = [_add(stored, job, request.if_exists, now) for job in request.jobs]
+    moved = [add(stored, job, request.if_exists, now) for job in request.jobs]
     pushed = Pushed(moved, now)
     if added := sum([one.event is not Event.KEPT for one in moved]):
         stored.count("accepted", now, added)
@@ -268,10 +278,12 @@ def push(stored: MemoryQueue, request: Push, now: int) -> Pushed | DuetimeError:
     return pushed
 
 
-def _refusal(stored: MemoryQueue, request: Push, now: int) -> DuetimeError | None:
-    """Why the whole request is refused, if it is; nothing has been changed then."""
-    rules, seen, held = stored.rules, set[str](), len(stored.jobs)
+def refusal(stored: MemoryQueue, request: Push, rules: QueueRules, now: int) -> DuetimeError | None:
+    """Why the whole request is refused by these rules, if it is; nothing has been changed then."""
+    seen, held = set[str](), len(stored.jobs)
     for job in request.jobs:
+        if rules.offline and not job.born:
+            return TopicOffline.of_queue()
         if rules.max_body and len(job.body) > rules.max_body:
             return BodyTooLarge.of(job.id, len(job.body), rules.max_body)
         if job.ttl_ms and _due(job, now) > now + job.ttl_ms:
@@ -292,7 +304,7 @@ def _due(job: NewJob, now: int) -> int:
     return now + job.delay_ms if job.due_at is None else job.due_at
 
 
-def _add(stored: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved:
+def add(stored: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Moved:
     old = stored.jobs.get(new.id)
     expired = old is not None and old.expired(now)
     if old and not expired and if_exists is not IfExists.REPLACE:
@@ -320,6 +332,21 @@ def _add(stored: MemoryQueue, new: NewJob, if_exists: IfExists, now: int) -> Mov
     stored.wait(job, _due(new, now))
     event = Event.REPLACED if old and not expired else Event.ACCEPTED
     return Moved(event, job.id, born, job.attempt, job.due_at, reason="expired" if expired else "", was=was)
+
+
+def withdraw(stored: MemoryQueue, withdrawal: Withdrawal, now: int) -> Moved | None:
+    job = stored.jobs.get(withdrawal.id)
+    if job is None or job.place == LEASED or job.born != withdrawal.born or job.expired(now):
+        return None
+    if withdrawal.due_at != (job.due_at if job.place == WAITING else 0):
+        return None
+    if withdrawal.reason is None:
+        return cancel(stored, job.id, now, finished=False)
+    if job.place == DEAD:
+        return None
+    stored.take(job)
+    job.error = withdrawal.error or job.error
+    return stored.die(job, now, withdrawal.reason)
 
 
 def cancel(stored: MemoryQueue, job_id: str, now: int, *, finished: bool) -> Moved | None:

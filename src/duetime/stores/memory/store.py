@@ -40,10 +40,14 @@ from duetime.stores.base import (
     RulesChange,
     StoreInfo,
     Wake,
+    Withdrawal,
 )
+from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.stores.memory import finishing
 from duetime.stores.memory import queue as moves
 from duetime.stores.memory.queue import DEAD, LEASED, MemoryQueue, StoredJob
 from duetime.stores.memory.registry import MemoryRegistry
+from duetime.stores.results_wake import results_wake
 
 MAX_PENDING_WAKES = 10_000
 
@@ -69,7 +73,7 @@ class MemoryStore:
         """The queue and the job of a lease that is held. Raises LeaseLost."""
         stored = self._stored(lease.queue)
         job = stored.jobs.get(lease.id)
-        if job is None or job.place != LEASED or (job.born, job.attempt) != (lease.born, lease.attempt):
+        if job is None or not moves.holds(job, lease):
             raise LeaseLost.of(lease.id, lease.attempt)
         return stored, job
 
@@ -77,13 +81,16 @@ class MemoryStore:
         earliest = stored.earliest()
         if earliest is None or stored.rules.paused or (before is not None and before <= earliest):
             return
+        self._tell(Wake(queue, earliest))
+
+    def _tell(self, wake: Wake) -> None:
         for listener in self._listeners:
             if listener.full():
                 while not listener.empty():
                     listener.get_nowait()
                 listener.put_nowait(Wake())
             else:
-                listener.put_nowait(Wake(queue, earliest))
+                listener.put_nowait(wake)
 
     # --- the hot path
 
@@ -117,6 +124,19 @@ class MemoryStore:
         stored.count("acked", self._clock.now_ms())
         return Moved(Event.ACKED, job.id, job.born, job.attempt)
 
+    async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
+        stored, now = self._stored(queue), self._clock.now_ms()
+        before = stored.earliest()
+        answers = [finishing.finish(stored, one, now) for one in finishes]
+        self._announce(queue, stored, before)
+        done = [one for one, answer in zip(finishes, answers, strict=True) if isinstance(answer, Finished)]
+        if kept := [one.lease.id for one in done if one.keeps_result]:
+            self._tell(results_wake(queue, kept))
+        return answers
+
+    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
+        return finishing.results(self._stored(queue), ids, self._clock.now_ms())
+
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         stored, job = self._leased(lease)
         now, before = self._clock.now_ms(), stored.earliest()
@@ -126,12 +146,13 @@ class MemoryStore:
         self._announce(lease.queue, stored, before)
         return moved
 
-    async def give_back(self, lease: Lease) -> Moved:
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
         stored, job = self._leased(lease)
         now, before = self._clock.now_ms(), stored.earliest()
         stored.take(job)
         job.used -= 1
-        moved = stored.back_to_waiting(job, now, job.due_at, Event.GIVEN_BACK)
+        due_at = job.due_at if delay_ms is None else now + delay_ms
+        moved = stored.back_to_waiting(job, now, due_at, Event.GIVEN_BACK)
         self._announce(lease.queue, stored, before)
         return moved
 
@@ -150,6 +171,10 @@ class MemoryStore:
     async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
         stored, now = self._stored(queue), self._clock.now_ms()
         return [moves.cancel(stored, job_id, now, finished=finished) for job_id in ids]
+
+    async def withdraw(self, queue: Queue, withdrawals: Sequence[Withdrawal]) -> Sequence[Moved | None]:
+        stored, now = self._stored(queue), self._clock.now_ms()
+        return [moves.withdraw(stored, one, now) for one in withdrawals]
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
@@ -172,6 +197,7 @@ class MemoryStore:
                 moved[queue] = happened
                 left -= len(happened)
                 self._announce(queue, stored, before)
+            finishing.forget_results(stored, now)
             if stored.known and stored.is_idle(now):
                 stored.known, stored.expired = False, 0
         ends = [stored.leases[0][0] for stored in self._queues.values() if stored.leases]
@@ -264,7 +290,10 @@ class MemoryStore:
         if limit is None and set(states) == set(State):
             floor = max([stored.floor, now, *(job.born for job in stored.jobs.values())])
             rules = stored.rules
-            purged = MemoryQueue(marks=stored.marks, rules=rules, floor=floor, known=rules != QueueRules())
+            purged = MemoryQueue(
+                marks=stored.marks, results=stored.results, joins=stored.joins, rules=rules, floor=floor
+            )
+            purged.known = rules != QueueRules()
             if rules.kept:
                 purged.totals = stored.totals
             self._queues[queue] = purged

@@ -13,10 +13,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pymysql
 from msgspec import Struct
 from pymysql.connections import Connection
-from pymysql.constants import CR, ER
+from pymysql.constants import CLIENT, CR, ER
 
 from duetime.clock import Clock
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.stores.mysql.session import CLIENT_ERRORS, MysqlSession
 from duetime.stores.mysql.step import MysqlStep
 from duetime.stores.sql.connection_threads import DatabaseLink
 from duetime.stores.sql.incoming import DEFAULT_MYSQL_PREFIX, mysql_table_names
@@ -29,6 +30,7 @@ from duetime.stores.sql.queries import (
     named_tables,
     statements,
 )
+from duetime.stores.sql.server_step import QueueIds
 from duetime.stores.sql.step import Step
 
 CONNECT_S = 5
@@ -55,9 +57,16 @@ _MARIADB_SESSION = _SESSION | {
 }
 _MYSQL_SESSION = _SESSION | {"transaction_isolation": "'READ-COMMITTED'"}
 
+_TRANSACTIONS = {
+    "begin": ["BEGIN"],
+    "begin_reading": [
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+    ],
+    "commit": ["COMMIT"],
+    "rollback": ["ROLLBACK"],
+}
 _NO_SPACE = 28
-_LOST = 2000
-"""Codes from here to 2999 are the client's: the connection could not be made, or is lost."""
 _TRANSIENT = (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CHECKREAD)
 _FULL = (ER.RECORD_FILE_FULL, ER.DISK_FULL)
 _FILE_ERRORS = (3, ER.ERROR_ON_WRITE, ER.GET_ERRNO)
@@ -176,79 +185,66 @@ def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
     )
     if code in _FULL or (code in _FILE_ERRORS and str(_NO_SPACE) in text):
         return StoreFull(f"MySQL has no room: {text}")
-    is_lost = _LOST <= code < _LOST + 1000
-    if is_lost or code in _UNAVAILABLE:
+    if code in CLIENT_ERRORS or code in _UNAVAILABLE:
         return StoreUnavailable(f"MySQL cannot be used: {text}", unknown=committing)
     return StoreDamaged(f"MySQL refuses what Duetime does: {text}")
 
 
-class MysqlLink(DatabaseLink[Connection]):
+def open_connection(address: MysqlAddress) -> Connection:
+    """A connection with the settings that the store's statements need."""
+    connection = pymysql.connect(
+        **address.options,
+        charset="utf8mb4",
+        autocommit=True,
+        connect_timeout=CONNECT_S,
+        read_timeout=ANSWER_S,
+        write_timeout=ANSWER_S,
+        binary_prefix=True,
+        program_name="duetime",
+        client_flag=CLIENT.MULTI_STATEMENTS,
+    )
+    try:
+        with connection.cursor() as cursor:
+            settings = _MARIADB_SESSION if is_mariadb(connection) else _MYSQL_SESSION
+            variables = ", ".join(f"{name} = {value}" for name, value in settings.items())
+            cursor.execute(f"SET NAMES utf8mb4 COLLATE {collation(connection)}, {variables}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class MysqlLink(DatabaseLink):
     errors = (pymysql.MySQLError,)
 
     def __init__(self, address: MysqlAddress, clock: Clock | None) -> None:
-        self._address, self._clock = address, clock
-        self._queries = {
+        self._address, self._clock, self._queue_ids = address, clock, QueueIds()
+        self._queries = _TRANSACTIONS | {
             name: statements(address.name_tables(text) + ";\n") for name, text in load_queries("mysql").items()
         }
         self._max_body = 0
 
-    def connect(self) -> Connection:
-        connection = pymysql.connect(
-            **self._address.options,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=CONNECT_S,
-            read_timeout=ANSWER_S,
-            write_timeout=ANSWER_S,
-            binary_prefix=True,
-            program_name="duetime",
-        )
-        try:
-            with connection.cursor() as cursor:
-                settings = _MARIADB_SESSION if is_mariadb(connection) else _MYSQL_SESSION
-                variables = ", ".join(f"{name} = {value}" for name, value in settings.items())
-                cursor.execute(f"SET NAMES utf8mb4 COLLATE {collation(connection)}, {variables}")
-                cursor.execute("SELECT @@max_allowed_packet")
-                [(packet,)] = cursor.fetchall()
-        except BaseException:
-            connection.close()
-            raise
+    def connect(self) -> MysqlSession:
+        session = MysqlSession(connection := open_connection(self._address), self._queries)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@max_allowed_packet")
+            [(packet,)] = cursor.fetchall()
         # Escaping can double a body, and the rest of the statement needs room as well.
         self._max_body = packet // 2 - 65_536
-        return connection
+        return session
 
     def prepare_tables(self) -> None:
         """Make or upgrade the tables at need. Safe in many processes at once."""
         try:
-            with closing(self.connect()) as connection:
+            with closing(open_connection(self._address)) as connection:
                 migrator = Migrator(connection, self._address)
                 if migrator.missing():
                     migrator.run()
         except pymysql.MySQLError as error:
             raise translate(error) from error
 
-    def begin(self, connection: Connection, *, read_only: bool) -> None:
-        if not read_only:
-            connection.begin()
-            return
-        with connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-
-    def step(self, connection: Connection) -> Step:
-        return MysqlStep(connection, self._queries, self._clock, self._max_body)
-
-    def commit(self, connection: Connection) -> None:
-        connection.commit()
-
-    def rollback(self, connection: Connection) -> None:
-        connection.rollback()
-
-    def close(self, connection: Connection) -> None:
-        connection.close()
-
-    def is_lost(self, connection: Connection) -> bool:
-        return not connection.open
+    def step(self, session: MysqlSession) -> Step:
+        return MysqlStep(session, self._queue_ids, self._clock, self._max_body)
 
     def is_transient(self, error: Exception) -> bool:
         return _code(error) in _TRANSIENT
@@ -260,7 +256,7 @@ class MysqlLink(DatabaseLink[Connection]):
 def pending(address: MysqlAddress) -> list[Migration]:
     """What `MysqlLink.prepare_tables` would do."""
     try:
-        with closing(MysqlLink(address, None).connect()) as connection:
+        with closing(open_connection(address)) as connection:
             return Migrator(connection, address).pending()
     except pymysql.MySQLError as error:
         raise translate(error) from error

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from duetime.errors import DuetimeError
 from duetime.stores.base import Wake
-from duetime.stores.mysql.connection import Connection, MysqlAddress, MysqlLink
+from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection
+from duetime.stores.mysql.session import MysqlSession, NewsSession
 from duetime.stores.sql.announcements import POLL_S, Announcement, AnnouncingHub, encode_announcement
 from duetime.stores.sql.step import Step
 
@@ -26,11 +27,8 @@ PATIENCE_S = 2.0
 
 
 class NewsLink(MysqlLink):
-    """Runs each statement by itself: a look is one statement, and a transaction around it would be three more."""
-
-    def begin(self, connection: Connection, *, read_only: bool) -> None: ...
-
-    def commit(self, connection: Connection) -> None: ...
+    def connect(self) -> MysqlSession:
+        return NewsSession(open_connection(self._address), self._queries)
 
 
 class MysqlWakeHub(AnnouncingHub):

@@ -10,15 +10,15 @@ import psycopg
 from msgspec import Struct
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
-from psycopg.types.string import StrBinaryDumper, StrDumper
 
 from duetime.clock import Clock
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.stores.postgres.step import PostgresQueries, PostgresStep
+from duetime.stores.postgres.session import PostgresSession, Statement
+from duetime.stores.postgres.step import PostgresStep
 from duetime.stores.sql.connection_threads import DatabaseLink
 from duetime.stores.sql.incoming import DEFAULT_SCHEMA, channel, table_names
 from duetime.stores.sql.queries import Migration, check_newer, load_migrations, load_queries, named_tables, statements
+from duetime.stores.sql.server_step import QueueIds
 from duetime.stores.sql.step import Step
 
 Connection = psycopg.Connection[Any]
@@ -37,6 +37,7 @@ _SESSION = {
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+    "client_encoding": "UTF8",
     # A user's other default would make steps fail that wait for each other.
     "default_transaction_isolation": "read committed",
     "lock_timeout": f"{LOCK_TIMEOUT_S}s",
@@ -45,6 +46,12 @@ _SESSION = {
     "idle_in_transaction_session_timeout": "30s",
 }
 
+_TRANSACTIONS = {
+    "begin": "BEGIN",
+    "begin_reading": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    "commit": "COMMIT",
+    "rollback": "ROLLBACK",
+}
 _NOW = "(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint"
 _TRANSIENT = ("40001", "40P01")
 _POOLED = ("26000", "42P05")
@@ -116,30 +123,29 @@ def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
     return StoreDamaged(f"PostgreSQL refuses what Duetime does: {text}")
 
 
-class PostgresLink(DatabaseLink[Connection]):
+def open_connection(address: PostgresAddress) -> Connection:
+    """A connection with the settings that the store's statements need."""
+    connection = psycopg.connect(address.conninfo, autocommit=True)
+    try:
+        settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
+        connection.execute(_own("SELECT " + settings))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class PostgresLink(DatabaseLink):
     errors = (psycopg.Error,)
 
     def __init__(self, address: PostgresAddress, clock: Clock | None) -> None:
-        self._address, self._clock = address, clock
-        texts = {name: address.name_tables(text) for name, text in load_queries("postgres").items()}
-        self._queries = PostgresQueries(texts)
+        self._address, self._clock, self._queue_ids = address, clock, QueueIds()
+        texts = {name: address.name_tables(text) for name, text in load_queries("postgres").items()} | _TRANSACTIONS
+        self._statements = {name: Statement.parse(text) for name, text in texts.items()}
 
-    def connect(self) -> Connection:
-        connection = psycopg.connect(self._address.conninfo, autocommit=True)
-        try:
-            connection.prepare_threshold = 0 if self._address.prepares else None
-            connection.prepared_max = 500
-            # All numbers have one type; otherwise each size of a number would need a prepared statement of its own.
-            for dumper in (Int8Dumper, Int8BinaryDumper):
-                connection.adapters.register_dumper(int, dumper)
-            for dumper in (StrDumper, StrBinaryDumper):
-                connection.adapters.register_dumper(str, dumper)
-            settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
-            connection.execute(_own("SELECT " + settings))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def connect(self) -> PostgresSession:
+        connection = open_connection(self._address)
+        return PostgresSession(connection, self._statements, prepares=self._address.prepares)
 
     def prepare_tables(self) -> None:
         """Make or upgrade the tables at need. Safe in many processes at once."""
@@ -155,23 +161,8 @@ class PostgresLink(DatabaseLink[Connection]):
         except psycopg.Error as error:
             raise translate(error) from error
 
-    def begin(self, connection: Connection, *, read_only: bool) -> None:
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if read_only else "BEGIN")
-
-    def step(self, connection: Connection) -> Step:
-        return PostgresStep(connection, self._queries, self._clock)
-
-    def commit(self, connection: Connection) -> None:
-        connection.execute("COMMIT")
-
-    def rollback(self, connection: Connection) -> None:
-        connection.execute("ROLLBACK")
-
-    def close(self, connection: Connection) -> None:
-        connection.close()
-
-    def is_lost(self, connection: Connection) -> bool:
-        return connection.closed
+    def step(self, session: PostgresSession) -> Step:
+        return PostgresStep(session, self._queue_ids, self._clock)
 
     def is_transient(self, error: Exception) -> bool:
         return getattr(error, "sqlstate", None) in _TRANSIENT

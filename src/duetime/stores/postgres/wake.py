@@ -39,6 +39,7 @@ class PostgresWakeHub(AnnouncingHub):
         payload = encode_announcement(message)
         if len(payload) > MAX_PAYLOAD:
             payload = encode_announcement(Announcement(message.sender, message.registry_version, None))
+        # An answer is waited for before the commit, so that a session that was ended meanwhile is replaced.
         step.fetch_one("notify", channel=self._address.channel, payload=payload.decode())
 
     async def _join(self) -> None:

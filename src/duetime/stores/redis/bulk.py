@@ -7,6 +7,7 @@ step's request is a head of a few bytes and two slices. Several requests are on 
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
@@ -15,11 +16,12 @@ import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 from duetime.errors import DuetimeError
 from duetime.job import STEP_BYTES, Event, Moved
 from duetime.names import Queue
-from duetime.stores.base import StoreInfo
-from duetime.stores.bulk import Failed, JobColumns, Loaded, LoadStep, Pace, PlainBulk
+from duetime.stores.base import Pushed, StoreInfo
+from duetime.stores.bulk import Failed, JobColumns, Loaded, LoadStep, LostColumns, Pace, PlainBulk
 from duetime.stores.redis.codec import BRIEF, HOW, read_marked, read_moved
-from duetime.stores.redis.pipe import pack
+from duetime.stores.redis.pipe import Command, pack
 from duetime.stores.redis.store import RedisStore, read_refusal
+from duetime.stores.repair_mark import REPAIR_LIFE_MS
 
 UNDER_WAY = 2
 """Requests that are sent and not answered: enough to keep Redis busy, few enough not to hold up live traffic."""
@@ -68,6 +70,11 @@ class RedisBulk:
 
         return send()
 
+    async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
+        rest, count = _put_back_request(jobs)
+        now, answer = await self._store.push_packed(queue, rest, count)
+        return now if answer == 0 else await PlainBulk(self._store).put_back(queue, jobs)
+
     async def ping(self) -> StoreInfo:
         return await self._store.ping()
 
@@ -80,14 +87,9 @@ class Encoded:
 
     def __init__(self, columns: JobColumns) -> None:
         self.columns = columns
-        ids = columns.ids.cast(_arrow.binary())
         self._times = columns.due_at.to_numpy()
-        times = columns.due_at.cast(_arrow.string()).cast(_arrow.binary())
-        self._pairs, self._pair_ends = _pieces(
-            _join(b"$", _length(times), b"\r\n", times, b"\r\n$", _length(ids), b"\r\n", ids, b"\r\n", b"")
-        )
-        bodies = columns.bodies
-        self._bodies, self._body_ends = _pieces(_join(b"$", _length(bodies), b"\r\n", bodies, b"\r\n", b""))
+        self._pairs, self._pair_ends = _places(columns.due_at, columns.ids)
+        self._bodies, self._body_ends = _encoded(columns.bodies)
         self._how = HOW.pack(columns.ttl_ms, columns.tries, columns.priority, 0, 0)
 
     def request(self, step: LoadStep) -> tuple[bytes, int]:
@@ -109,13 +111,52 @@ class Encoded:
             int(times.min()),
             int(times.max()),
         )
-        packed = pack(head)
         parts = (
-            packed[packed.index(b"$") :],
+            _arguments(head),
             self._pairs[self._pair_ends[first] : self._pair_ends[last]],
             self._bodies[self._body_ends[first] : self._body_ends[last]],
         )
         return b"".join(parts), len(head) + 3 * size
+
+
+def _put_back_request(jobs: LostColumns) -> tuple[bytes, int]:
+    """As `Encoded.request`, for jobs with a born of their own: neighbours that share all other options are a group."""
+    (places, place_ends), (bodies, body_ends) = _places(jobs.due_at, jobs.ids, jobs.born), _encoded(jobs.bodies)
+    times: Any = jobs.due_at.to_numpy()
+    options: list[Any] = [column.to_numpy() for column in (jobs.ttl_ms, jobs.tries, jobs.priority, jobs.attempt)]
+    differs: Any = sum(column[1:] != column[:-1] for column in options)
+    starts: list[int] = [0, *(differs.nonzero()[0] + 1).tolist(), len(times)]
+    distinct = _bulk.count_distinct(jobs.ids).as_py() == len(times)
+    head = (STEP_BYTES, "1" if distinct else "", 1, "P", "", "", REPAIR_LIFE_MS, len(starts) - 1)
+    parts: list[bytes | memoryview] = [_arguments(head)]
+    count = len(head)
+    for first, last in pairwise(starts):
+        span = times[first:last]
+        how = HOW.pack(*(int(column[first]) for column in options), 0)
+        group = (how, last - first, "b", int(span.min()), int(span.max()))
+        parts += (
+            _arguments(group),
+            places[place_ends[first] : place_ends[last]],
+            bodies[body_ends[first] : body_ends[last]],
+        )
+        count += len(group) + 4 * (last - first)
+    return b"".join(parts), count
+
+
+def _arguments(values: Command) -> bytes:
+    """The values in Redis's protocol, without the head of a command."""
+    packed = pack(values)
+    return packed[packed.index(b"$") :]
+
+
+def _places(due_at: Any, names: Any, *more: Any) -> tuple[memoryview, Any]:
+    """For each job: due_at, id, and what else is given."""
+    texts = [one.cast(_arrow.string()).cast(_arrow.binary()) for one in (due_at, names, *more)]
+    return _pieces(_join(*(part for text in texts for part in (b"$", _length(text), b"\r\n", text, b"\r\n")), b""))
+
+
+def _encoded(values: Any) -> tuple[memoryview, Any]:
+    return _pieces(_join(b"$", _length(values), b"\r\n", values, b"\r\n", b""))
 
 
 def _length(values: Any) -> Any:

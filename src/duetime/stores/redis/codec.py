@@ -6,6 +6,7 @@ and the attributes.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -26,20 +27,21 @@ BRIEF = Struct(">QQ")
 """What a brief mark keeps: born and now. A full mark is always longer, so the length tells them apart."""
 
 EVENTS: tuple[Event, ...] = tuple(Event)
-REASONS: tuple[str, ...] = ("", *Reason, "waiting", "leased", "dead", "running", UNFENCED)
+REASONS: tuple[str, ...] = ("", *(reason.value for reason in Reason), "waiting", "leased", "dead", "running", UNFENCED)
 PRIORITIES: tuple[Priority, ...] = (Priority.NORMAL, *Priority)
 """By the number that is stored, which begins at 1."""
 
 UNREADABLE_INFO = "the attributes of this job are damaged and left out"
 
 WAITING, LEASED = 0, 1
-DEAD_REASONS = {2: Reason.TRIES, 3: Reason.KILLED, 4: Reason.EXPIRED}
+DEAD_REASONS = {2: Reason.TRIES.value, 3: Reason.KILLED.value, 4: Reason.EXPIRED.value}
 
 BORN_EPOCH = 1_577_836_800_000
 TRIES_BY_CODE = (5, 1, 0, 2, 3, 10, 25)
 _TRIES_FOLLOW = 7
 _TTL_BYTES = (0, 2, 2, 6)
 _TTL_UNIT_MS = (0, 1000, 60_000)
+MAX_SPAN = 65_535
 
 HEADER_BYTES = tuple(
     1 + (8 if flags & 128 else 5) + _TTL_BYTES[flags >> 2 & 3] + (2 if flags >> 4 & 7 == _TRIES_FOLLOW else 0)
@@ -97,6 +99,29 @@ def pack_how(job: NewJob) -> bytes:
     """The options of a pushed job without its due time."""
     packed = HOW.pack(job.ttl_ms, job.tries, job.priority, job.attempt, job.born)
     return packed + _encode(dict(job.attributes)) if job.attributes else packed
+
+
+def plain_header(job: NewJob) -> tuple[bytes, bytes] | None:
+    """What stands before and behind the born in the header of a job that is accepted now and has common options; None
+    for any other job.
+    """
+    if job.attributes or job.born or job.attempt or job.due_at is not None or 0 < job.ttl_ms < job.delay_ms:
+        return None
+    return _plain_header(job.priority, job.ttl_ms, job.tries)
+
+
+@lru_cache(256)
+def _plain_header(priority: Priority, ttl_ms: int, tries: int) -> tuple[bytes, bytes] | None:
+    if priority is not Priority.NORMAL:
+        return None
+    for form, unit_ms in enumerate(_TTL_UNIT_MS):
+        span, rest = divmod(ttl_ms, unit_ms) if unit_ms else (0, ttl_ms)
+        if rest == 0 and span <= MAX_SPAN:
+            code = TRIES_BY_CODE.index(tries) if tries in TRIES_BY_CODE else _TRIES_FOLLOW
+            flags = PRIORITIES.index(priority, 1) + 4 * form + 16 * code
+            tail = (U16.pack(span) if form else b"") + (U16.pack(tries) if code == _TRIES_FOLLOW else b"")
+            return bytes((flags,)), tail
+    return None
 
 
 def read_moved(job_id: str, packed: bytes) -> Moved:

@@ -12,7 +12,7 @@ Options in the query: `timeout` (seconds to wait for an answer, 5), `tls` (1 for
 import asyncio
 import ssl
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.asyncio.connection import Connection, SSLConnection
@@ -97,11 +97,8 @@ def _parse_host(text: str, default_port: int) -> tuple[str, int]:
 def connect(url: str) -> Link:
     """Make the link of a URL; it connects with its first command."""
     address = parse_address(url)
-    try:
-        timeout_s = float(address.option("timeout", "5"))
-    except ValueError as error:
-        raise InvalidSettings(f"an option of the Redis URL is no number: {error}") from None
-    maker = _NodeMaker(address, Login(address.username, address.password, address.db, _tls(address)), timeout_s)
+    timeout_s = _timeout_s(address)
+    maker = _NodeMaker(address, _login(address), timeout_s)
     match address.scheme:
         case "redis+cluster":
             return Link(Cluster(address, maker), timeout_s)
@@ -110,6 +107,34 @@ def connect(url: str) -> Link:
             return Link(Sentinel(address, maker, _NodeMaker(address, login, min(timeout_s, 1.0))), timeout_s)
         case _:
             return Link(SingleRedis(maker.make(*address.hosts[0])), timeout_s)
+
+
+class SingleAddress(NamedTuple):
+    """What a connection to a Redis without Sentinels and Cluster needs."""
+
+    host: str
+    port: int
+    login: Login
+    timeout_s: float
+
+
+def single_address(url: str) -> SingleAddress | None:
+    """None for the URL of a Sentinel or a Cluster."""
+    address = parse_address(url)
+    if address.scheme in {"redis+cluster", "redis+sentinel"}:
+        return None
+    return SingleAddress(*address.hosts[0], _login(address), _timeout_s(address))
+
+
+def _timeout_s(address: Address) -> float:
+    try:
+        return float(address.option("timeout", "5"))
+    except ValueError as error:
+        raise InvalidSettings(f"an option of the Redis URL is no number: {error}") from None
+
+
+def _login(address: Address) -> Login:
+    return Login(address.username, address.password, address.db, _tls(address))
 
 
 def _tls(address: Address) -> ssl.SSLContext | None:
@@ -154,7 +179,7 @@ class SingleRedis:
     """One Redis."""
 
     def __init__(self, node: RedisNode) -> None:
-        self._node = node
+        self._node = self.only = node
 
     async def node(self, key: Argument) -> RedisNode:
         return self._node
@@ -175,6 +200,8 @@ class SingleRedis:
 
 class _Renewing:
     """A topology that is learned from servers. Callers that renew it at the same time share one answer."""
+
+    only = None
 
     def __init__(self, maker: _NodeMaker) -> None:
         self._maker = maker

@@ -12,7 +12,9 @@ from duetime.names import Queue
 PARTITIONS = 64
 
 WAKE = "dt:wake"
-"""Channel: "namespace/queue due_at"."""
+"""Channel: "namespace/queue due_at"; or "namespace/queue r" and the ids of jobs whose results were kept, one per line,
+none for too many to be named.
+"""
 REGISTRY_CHANGED = "dt:registry"
 """Channel: the registry's new version."""
 EPOCH = "dt:epoch"

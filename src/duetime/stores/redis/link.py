@@ -80,6 +80,10 @@ class RedisNode:
                 self._pipe = await Pipe.dial(self.host, self.port, self._login, self._timeout_s)
             return self._pipe
 
+    @property
+    def open_pipe(self) -> Pipe | None:
+        return None if self._pipe is None or self._pipe.is_closed else self._pipe
+
     async def open(self) -> RedisWire:
         """Open a connection that only the caller uses."""
         wire = self._dial(self.host, self.port)
@@ -101,8 +105,12 @@ class RedisNode:
 
 
 class Topology(Protocol):
-    """Knows which node has a key. `renew` is called after a failure, `moved` after a redirection."""
+    """Knows which node has a key. `renew` is called after a failure, `moved` after a redirection. `only` is the node
+    that has all keys, None if there may be several.
+    """
 
+    @property
+    def only(self) -> RedisNode | None: ...
     async def node(self, key: Argument) -> RedisNode: ...
     async def any_node(self) -> RedisNode: ...
     async def renew(self, failed: RedisNode | None) -> None: ...
@@ -203,6 +211,12 @@ class Link:
                 outage.failed()
                 await asyncio.sleep(outage.pause_s)
                 await self._renew(node)
+
+    @property
+    def only_pipe(self) -> Pipe | None:
+        """The open connection to the one Redis there is; None without one, or if there are several."""
+        node = self._topology.only
+        return None if node is None else node.open_pipe
 
     async def close(self) -> None:
         await self._topology.close()

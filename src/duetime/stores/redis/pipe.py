@@ -16,7 +16,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import hiredis
 from redis._parsers import BaseParser
@@ -67,12 +67,22 @@ class Login:
         return commands
 
 
+class AnswerReceiver(Protocol):
+    """Where the answers to a request go: a future, or an object of a caller that has no task to wait in. Nothing here
+    may raise.
+    """
+
+    def done(self) -> bool: ...
+    def set_result(self, result: list[Any], /) -> None: ...
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
 class Expected:
     """The answers that one caller waits for."""
 
     __slots__ = ("deadline", "future", "received", "wanted")
 
-    def __init__(self, wanted: int, deadline: float, future: "asyncio.Future[list[Any]]") -> None:
+    def __init__(self, wanted: int, deadline: float, future: AnswerReceiver) -> None:
         self.wanted, self.deadline, self.future = wanted, deadline, future
         self.received: list[Any] = []
 
@@ -135,17 +145,21 @@ class Pipe(asyncio.Protocol):
 
     async def send(self, packed: bytes, answers: int = 1) -> list[Any]:
         """Send packed commands and wait for the answers; errors that Redis answers are values. Raises Unsent, Lost."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self.post(packed, answers, future)
+        return await future
+
+    def post(self, packed: bytes, answers: int, reply: AnswerReceiver) -> None:
+        """Send packed commands; `reply` gets their answers, or Lost. Raises Unsent."""
         transport = self._transport
         if transport is None or self.is_closed or (not self._expected and self._has_ended()):
             raise Unsent(f"{self._name}: the connection has ended")
         if transport.get_write_buffer_size() > MAX_UNSENT:
             raise Unsent(f"{self._name}: Redis does not take what is sent")
-        future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._expected.append(Expected(answers, self._loop.time() + self._timeout_s, future))
+        self._expected.append(Expected(answers, self._loop.time() + self._timeout_s, reply))
         transport.write(packed)
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s, self._check)
-        return await future
 
     def close(self) -> None:
         self._end(None)

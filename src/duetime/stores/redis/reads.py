@@ -1,7 +1,7 @@
 """The part of the Redis store that looks and administers: what consoles, tools and tests call, off the hot path."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,7 @@ from msgspec.structs import astuple
 from redis.exceptions import OutOfMemoryError
 
 from duetime.clock import Clock
+from duetime.errors import StoreUnavailable
 from duetime.job import (
     DAY_MS,
     STEP_BYTES,
@@ -100,8 +101,8 @@ class RedisReads:
                     counted[index] = Counts(delayed, ready, leased, dead, expired, now, damaged)
             left = behind
             if not left:
-                break
-        return counted
+                return counted
+        raise StoreUnavailable(f"the jobs of {queues[left[0]]} that became due are too many to be counted")
 
     async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
         runs = [([keys.prefix(queue)], (self._now(),)) for queue in queues]
@@ -144,23 +145,26 @@ class RedisReads:
 
     async def configure(self, queue: Queue, change: RulesChange | None = None) -> QueueRules:
         wanted = ["" if value is UNSET else int(value) for value in astuple(change or RulesChange())]
-        paused, strict, expired_to_dead, max_jobs, max_body, kept = await self._scripts.run(
+        paused, strict, expired_to_dead, max_jobs, max_body, kept, offline = await self._scripts.run(
             "configure", keys.prefix(queue), "0" if change is None else "1", *wanted, again=True
         )
-        return QueueRules(bool(paused), bool(strict), bool(expired_to_dead), max_jobs, max_body, bool(kept))
+        flags = bool(paused), bool(strict), bool(expired_to_dead)
+        return QueueRules(*flags, max_jobs, max_body, bool(kept), bool(offline))
 
     async def ping(self) -> StoreInfo:
-        commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH), ("INFO", "memory")
+        commands = ("TIME",), ("SET", keys.EPOCH, secrets.token_hex(8), "NX"), ("GET", keys.EPOCH)
+        commands = *commands, ("INFO", "memory"), ("INFO", "persistence")
         answers = await self._link.many([(keys.EPOCH, command) for command in commands])
         if isinstance(answers[1], OutOfMemoryError) and answers[2]:
             answers[1] = None  # a full Redis refuses SET before it looks at NX; the epoch is there, so all is well
-        time, _, epoch, memory = checked(answers)
+        time, _, epoch, memory, persistence = checked(answers)
         if not self._version:
             server = checked([await self._link.call(keys.EPOCH, ("INFO", "server"), again=True)])[0]
             self._version = _info(server).get("redis_version", "")
         now = self._clock.now_ms() if self._clock else int(time[0]) * 1000 + int(time[1]) // 1000
         used, limit = (int(_info(memory).get(name, 0)) for name in ("used_memory", "maxmemory"))
-        return StoreInfo("redis", self._version, epoch.decode(), now, used, limit)
+        said = _persistence(_info(persistence))
+        return StoreInfo("redis", self._version, epoch.decode(), now, used, limit, persistence=said)
 
     async def check(self) -> Sequence[str]:
         problems: list[str] = []
@@ -182,6 +186,14 @@ def _read_totals(now: int, flat: Sequence[bytes]) -> QueueTotals:
     first = now // DAY_MS - TOTAL_DAYS + 1
     days = {utc_date(day): Totals(*numbers) for day, numbers in sorted(found.items()) if day >= first}
     return QueueTotals(Totals(*map(sum, zip(*found.values(), strict=True))), days)
+
+
+def _persistence(info: Mapping[str, str]) -> str:
+    """What INFO tells; how often snapshots are made is known to CONFIG alone, which many servers forbid."""
+    if info.get("aof_enabled") != "1":
+        return "snapshots at most, no append-only file"
+    failed = info.get("aof_last_write_status", "ok") != "ok"
+    return "append-only file, which cannot be written" if failed else "append-only file"
 
 
 def _info(answer: Any) -> dict[str, str]:

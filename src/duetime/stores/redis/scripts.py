@@ -43,6 +43,12 @@ def sources() -> Mapping[str, str]:
     }
 
 
+@cache
+def hashes() -> Mapping[str, str]:
+    """The name by which Redis knows each script."""
+    return {name: sha1(text.encode()).hexdigest() for name, text in sources().items()}
+
+
 def needed_prelude(prelude: str, script: str) -> str:
     """The prelude with only the functions that the script can reach, because Redis makes them anew in every run."""
     functions = {found[1]: found[0] for found in _FUNCTION.finditer(prelude)}
@@ -61,7 +67,7 @@ class Scripts:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._sources = sources()
-        self._hashes = {name: sha1(text.encode()).hexdigest() for name, text in self._sources.items()}
+        self._hashes = hashes()
         self._sent = dict.fromkeys(self._sources, 0)
         """How often each script was sent in full."""
         self._sending = asyncio.Lock()

@@ -23,18 +23,17 @@ from duetime.errors import (
     QueueFull,
     StoreFull,
     StoreUnavailable,
+    TopicOffline,
 )
-from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob, payload_bytes
+from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
 from duetime.names import Queue
-from duetime.stores.base import Ask, Mark, Push, Pushed, Reaped, Reserved, Wake
-from duetime.stores.redis import keys
+from duetime.stores.base import Ask, Mark, Push, Pushed, Reaped, Reserved, Wake, Withdrawal
+from duetime.stores.redis import keys, one_job, push_batches
 from duetime.stores.redis.codec import (
     BRIEF,
-    HEADER_BYTES,
     LEASED,
-    PRIORITIES,
+    REASONS,
     RECORD,
-    Record,
     pack_fence,
     pack_how,
     read_info,
@@ -43,8 +42,11 @@ from duetime.stores.redis.codec import (
 )
 from duetime.stores.redis.connect import connect
 from duetime.stores.redis.damage import read_happened
+from duetime.stores.redis.direct import DirectRedis
+from duetime.stores.redis.finishing import RedisFinishing
+from duetime.stores.redis.link import Link
 from duetime.stores.redis.pipe import Argument, pack
-from duetime.stores.redis.reads import RedisReads
+from duetime.stores.redis.posted import PostedRedis
 from duetime.stores.redis.scripts import checked
 
 AGENDA_PAGE = 16
@@ -60,13 +62,19 @@ T = TypeVar("T")
 _KINDS = {IfExists.KEEP: "k", IfExists.REPLACE: "r", IfExists.ERROR: "e"}
 
 
-class RedisStore(RedisReads):
+class RedisStore(RedisFinishing):
     """Keeps the contract of `stores.base.Store`."""
+
+    def __init__(self, link: Link, clock: Clock | None) -> None:
+        super().__init__(link, clock)
+        self._unusual = one_job.UnusualQueues()
+        self._url = ""
 
     @classmethod
     async def open(cls, url: str, *, clock: Clock | None = None) -> "RedisStore":
         """Connect and draw the data set's epoch if it has none. A `clock` replaces Redis's own."""
         store = cls(connect(url), clock)
+        store._url = url
         try:
             await store.ping()
         except BaseException:
@@ -74,10 +82,33 @@ class RedisStore(RedisReads):
             raise
         return store
 
+    # --- see stores/direct.py
+
+    def direct_calls(self) -> DirectRedis | None:
+        return DirectRedis.of(self._url, self._clock, self._unusual) if self._url else None
+
+    def posted_calls(self) -> PostedRedis:
+        return PostedRedis(self._link, self._clock, self._unusual)
+
+    # --- the hot path
+
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         if len(requests) == 1:
-            return await self._push(queue, requests)
-        return await self._push_batches(queue, list(_batches(requests)))
+            return await self._push_one(queue, requests[0]) or await self._push(queue, requests)
+        return await self._push_batches(queue, list(push_batches.batches(requests)))
+
+    async def _push_one(self, queue: Queue, request: Push) -> list[Pushed | DuetimeError] | None:
+        """Push one plain job by a shorter script; None if it has to go the general way, and then nothing was done."""
+        arguments = one_job.push_arguments(request)
+        if arguments is None or self._unusual.has("push_one", queue):
+            return None
+        try:
+            answer = await self._scripts.run("push_one", keys.prefix(queue), self._now(), *arguments)
+        except StoreFull as full:
+            return [full]
+        if answer is None:
+            self._unusual.add("push_one", queue)
+        return [one_job.read_pushed(request, answer)] if answer else None
 
     async def _push_batches(self, queue: Queue, batches: Sequence[Sequence[Push]]) -> list[Pushed | DuetimeError]:
         answers: list[Pushed | DuetimeError] = []
@@ -91,6 +122,11 @@ class RedisStore(RedisReads):
         return answers
 
     async def _push(self, queue: Queue, requests: Sequence[Push]) -> list[Pushed | DuetimeError]:
+        if len(requests) > 1 and (one := push_batches.as_one(requests)):
+            [answer] = await self._push(queue, [one])
+            if isinstance(answer, Pushed):
+                return push_batches.split_pushed(requests, answer)
+            # Nothing has happened, but some of the requests may be fine on their own.
         arguments = _push_arguments(requests)
         try:
             now, *answers = await self._scripts.run("push", keys.prefix(queue), self._now(), STEP_BYTES, *arguments)
@@ -111,6 +147,8 @@ class RedisStore(RedisReads):
         return answer[0], answer[1]
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
+        if len(asks) == 1 and asks[0].limit == 1 and (found := await self._reserve_one(queue, asks[0])):
+            return found
         wanted: list[Argument] = []
         for ask in asks:
             wanted += (ask.limit, ask.ttr_ms, *ask.quotas)
@@ -121,12 +159,37 @@ class RedisStore(RedisReads):
         deliveries: list[list[Delivery]] = []
         found = zip(ids, RECORD.iter_unpack(records), raws, strict=True)
         for ask, count in zip(asks, given, strict=True):
-            deliveries.append(_read_deliveries(queue, islice(found, count), now + ask.ttr_ms))
+            deliveries.append(one_job.read_deliveries(queue, islice(found, count), now + ask.ttr_ms))
         if infos:
             deliveries = _with_infos(deliveries, infos)
         return Reserved(deliveries, next_at, now, read_happened(queue, expired))
 
+    async def _reserve_one(self, queue: Queue, ask: Ask) -> Reserved | None:
+        if self._unusual.has("reserve_one", queue):
+            return None
+        answer = await self._scripts.run("reserve_one", keys.prefix(queue), self._now(), ask.ttr_ms)
+        if answer is None:
+            self._unusual.add("reserve_one", queue)
+            return None
+        return one_job.read_reserved(queue, ask, answer)
+
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
+        if len(leases) != 1 or self._unusual.has("ack_one", queue):
+            return await self._ack(queue, leases)
+        try:
+            moved = await self._ack_one(queue, leases[0])
+            return [moved] if moved else await self._ack(queue, leases)
+        except StoreUnavailable as lost:
+            if not lost.outcome_unknown:
+                raise
+        try:
+            return await self._ack(queue, leases)
+        except StoreUnavailable as error:
+            raise error.after_a_loss() from error
+
+    async def _ack(
+        self, queue: Queue, leases: Sequence[Lease]
+    ) -> Sequence[Moved | LeaseLost | StoreUnavailable | None]:
         answers: list[Moved | LeaseLost | StoreUnavailable | None] = []
         for some in _ack_batches(leases):
             ids = [lease.id for lease in some]
@@ -147,11 +210,18 @@ class RedisStore(RedisReads):
                 answers += [_read_ack(lease, letter) for lease, letter in zip(some, letters, strict=True)]
         return answers
 
+    async def _ack_one(self, queue: Queue, lease: Lease) -> Moved | None:
+        arguments = one_job.ack_arguments(lease)
+        if await self._scripts.run("ack_one", keys.prefix(queue), self._now(), *arguments):
+            return one_job.acked(lease)
+        self._unusual.add("ack_one", queue)
+        return None
+
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return _held(lease, await self._on_lease("release", lease, delay_ms, error))
 
-    async def give_back(self, lease: Lease) -> Moved:
-        return _held(lease, await self._on_lease("give_back", lease))
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
+        return _held(lease, await self._on_lease("give_back", lease, "" if delay_ms is None else delay_ms))
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         return _held(lease, await self._on_lease("kill", lease, error))
@@ -177,6 +247,16 @@ class RedisStore(RedisReads):
         self, queue: Queue, ids: Sequence[str], *, finished: bool = False
     ) -> Sequence[Moved | StoreUnavailable | None]:
         return await self._on_ids("cancel", queue, ids, ("1" if finished else "",), _read_cancelled)
+
+    async def withdraw(
+        self, queue: Queue, withdrawals: Sequence[Withdrawal]
+    ) -> Sequence[Moved | StoreUnavailable | None]:
+        arguments: list[Argument] = []
+        for one in withdrawals:
+            reason = 0 if one.reason is None else REASONS.index(one.reason)
+            arguments += [one.id, one.born, one.due_at, reason, one.error]
+        packed = await self._scripts.run("withdraw", keys.prefix(queue), self._now(), *arguments)
+        return [_read_cancelled(one.id, moved) for one, moved in zip(withdrawals, packed, strict=True)]
 
     async def reschedule(
         self, queue: Queue, ids: Sequence[str], *, delay_ms: int = 0, due_at: int | None = None
@@ -256,23 +336,11 @@ class RedisStore(RedisReads):
             if message is None:
                 yield Wake()
             else:
-                name, _, due_at = message.decode().partition(" ")
-                yield Wake(Queue.parse(name), int(due_at))
-
-
-def _batches(requests: Sequence[Push]) -> Iterator[Sequence[Push]]:
-    """Requests in portions that keep one script short. A request is never split."""
-    batch: list[Push] = []
-    jobs = size = 0
-    for request in requests:
-        count, weight = len(request.jobs), sum([payload_bytes(job) for job in request.jobs])
-        if batch and (jobs + count > STEP_JOBS or size + weight > STEP_BYTES):
-            yield batch
-            batch, jobs, size = [], 0, 0
-        batch.append(request)
-        jobs, size = jobs + count, size + weight
-    if batch:
-        yield batch
+                name, _, news = message.decode().partition(" ")
+                if news.startswith("r"):
+                    yield Wake(Queue.parse(name), results=tuple(filter(None, news[1:].split("\n"))))
+                else:
+                    yield Wake(Queue.parse(name), int(news))
 
 
 def _push_arguments(requests: Sequence[Push]) -> list[Argument]:
@@ -287,22 +355,23 @@ def _push_arguments(requests: Sequence[Push]) -> list[Argument]:
         for group in groups:
             first, ids = group[0], [job.id for job in group]
             arguments += (pack_how(first), len(group))
-            if first.due_at is None:
-                arguments += (first.delay_ms, "", "", *ids)
+            own_delays = first.due_at is None
+            times = [job.delay_ms if job.due_at is None else job.due_at for job in group]
+            least, greatest = min(times), max(times)
+            if own_delays and least == greatest:
+                arguments += (least, "", "", *ids)
             else:
-                dues = [job.due_at or 0 for job in group]
                 pairs: list[Argument] = [""] * (2 * len(group))
-                pairs[0::2], pairs[1::2] = dues, ids
-                arguments += ("", min(dues), max(dues), *pairs)
+                pairs[0::2], pairs[1::2] = times, ids
+                arguments += ("+" if own_delays else "", least, greatest, *pairs)
             arguments += [job.body for job in group]
     return arguments
 
 
 def _groups(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
-    """Splits jobs into runs of neighbours that differ in id, body and due_at only."""
+    """Splits jobs into runs of neighbours that differ in id, body and due time only."""
     alike = [
-        job.attributes
-        or (job.delay_ms if job.due_at is None else -1, job.ttl_ms, job.tries, job.priority, job.born, job.attempt)
+        job.attributes or (job.due_at is None, job.ttl_ms, job.tries, job.priority, job.born, job.attempt)
         for job in jobs
     ]
     if jobs and not jobs[0].attributes and alike.count(alike[0]) == len(jobs):
@@ -340,6 +409,8 @@ def read_refusal(jobs: Sequence[NewJob], mark: Mark | None, text: str) -> Duetim
     if code == "m":
         name = mark.name if mark else ""
         return MarkMismatch.of(name)
+    if code == "o":
+        return TopicOffline.of_queue()
     if code == "f":
         return QueueFull.of(int(numbers[0]))
     job = jobs[int(numbers[0]) - 1]
@@ -348,28 +419,6 @@ def read_refusal(jobs: Sequence[NewJob], mark: Mark | None, text: str) -> Duetim
     if code == "l":
         return ExpiresBeforeDue.of(job.id)
     return JobExists.of(job.id)
-
-
-def _read_deliveries(queue: Queue, found: Iterable[tuple[bytes, Any, bytes]], lease_until: int) -> list[Delivery]:
-    """Makes deliveries of ids, records and values (header + body)."""
-    deliveries: list[Delivery] = []
-    for job_id, record, raw in found:
-        fields: Record = record
-        _, born, attempt, used, tries, priority, due_at, expires_at = fields
-        deliveries.append(
-            Delivery(
-                Lease(queue, job_id.decode(), born, attempt),
-                raw[HEADER_BYTES[raw[0]] :],
-                due_at,
-                lease_until,
-                PRIORITIES[priority],
-                tries,
-                used,
-                expires_at,
-                {},
-            )
-        )
-    return deliveries
 
 
 def _ack_batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from duetime.errors import DuetimeError
 from duetime.names import Queue
 from duetime.stores.base import Wake
+from duetime.stores.results_wake import results_wake
 from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.wake import WakeHub
@@ -30,11 +31,14 @@ POLL_S = 1.0
 
 
 class Announcement(Struct, frozen=True, array_like=True):
-    """What one process tells the others. `wakes` is None for "look everywhere"."""
+    """What one process tells the others. `wakes` is None for "look everywhere". `results` names jobs whose results were
+    kept, by queue; no ids stand for too many to be named.
+    """
 
     sender: str
     registry_version: int
     wakes: Sequence[tuple[str, str, int]] | None
+    results: Sequence[tuple[str, str, Sequence[str]]] = ()
 
 
 encode_announcement = msgspec.json.Encoder().encode
@@ -44,11 +48,12 @@ _decode = msgspec.json.Decoder(Announcement).decode
 class AnnouncingHub(WakeHub):
     """`look` reads the registry's version. Announcements go through `link`."""
 
-    def __init__(self, name: str, link: DatabaseLink[Any], look: Callable[[], Awaitable[int]]) -> None:
+    def __init__(self, name: str, link: DatabaseLink, look: Callable[[], Awaitable[int]]) -> None:
         super().__init__()
         self._name, self._look = name, look
         self._own = secrets.token_hex(8)
         self._outgoing: dict[Queue, int] = {}
+        self._outgoing_results: dict[Queue, tuple[str, ...]] = {}
         self._outgoing_version = 0
         self._announcer: asyncio.Task[None] | None = None
         self._sender = ConnectionThreads(f"duetime-{name}-announcer", link, size=1, announce=_nothing)
@@ -78,7 +83,12 @@ class AnnouncingHub(WakeHub):
         self._outgoing_version = max(self._outgoing_version, version)
         for wake in wakes:
             self._deliver(wake)
-            if wake.queue is not None:
+            if wake.queue is not None and wake.results is not None:
+                before = self._outgoing_results.get(wake.queue)
+                # An empty tuple stands for all, so it stays empty.
+                ids = wake.results if before is None else before and wake.results and before + wake.results
+                self._outgoing_results[wake.queue] = results_wake(wake.queue, ids).results or ()
+            elif wake.queue is not None:
                 self._outgoing[wake.queue] = min(wake.due_at, self._outgoing.get(wake.queue, wake.due_at))
         if self._announcer is None and not self._closed:
             self._announcer = self._start(self._send_all(), "announcer")
@@ -86,10 +96,11 @@ class AnnouncingHub(WakeHub):
     async def _send_all(self) -> None:
         """Send until nothing is left. What cannot be sent is lost, and the other processes find it by polling."""
         try:
-            while self._outgoing or self._outgoing_version:
+            while self._outgoing or self._outgoing_results or self._outgoing_version:
                 wakes = [(queue.namespace, queue.name, due_at) for queue, due_at in self._outgoing.items()]
-                message = Announcement(self._own, self._outgoing_version, wakes)
-                self._outgoing, self._outgoing_version = {}, 0
+                results = [(queue.namespace, queue.name, ids) for queue, ids in self._outgoing_results.items()]
+                message = Announcement(self._own, self._outgoing_version, wakes, results)
+                self._outgoing, self._outgoing_results, self._outgoing_version = {}, {}, 0
                 await self._send(message)
                 await asyncio.sleep(PAUSE_S)
         finally:
@@ -131,6 +142,8 @@ class AnnouncingHub(WakeHub):
             self._deliver(Wake())
         for namespace, name, due_at in news.wakes or ():
             self._deliver(Wake(Queue(namespace, name), due_at))
+        for namespace, name, ids in news.results:
+            self._deliver(Wake(Queue(namespace, name), results=tuple(ids)))
         return False
 
     async def _poll(self) -> None:

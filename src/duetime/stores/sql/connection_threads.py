@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.stores.sql.session import DatabaseSession, NotCommitted
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import BIG_JOBS
 
@@ -26,36 +27,20 @@ MAX_STEPS = 64
 MAX_TRIES = 5
 """How often a transaction is tried that the database aborts in favour of another one."""
 
-C = TypeVar("C")
 T = TypeVar("T")
 
 
-class DatabaseLink(ABC, Generic[C]):
-    """How a dialect handles its connections. Every method blocks and runs in the threads."""
+class DatabaseLink(ABC):
+    """How a dialect makes its sessions and reads its errors. Every method blocks and runs in the threads."""
 
     errors: tuple[type[Exception], ...]
     """The exceptions that the driver raises."""
 
     @abstractmethod
-    def connect(self) -> C: ...
+    def connect(self) -> DatabaseSession: ...
 
     @abstractmethod
-    def begin(self, connection: C, *, read_only: bool) -> None: ...
-
-    @abstractmethod
-    def step(self, connection: C) -> Step: ...
-
-    @abstractmethod
-    def commit(self, connection: C) -> None: ...
-
-    @abstractmethod
-    def rollback(self, connection: C) -> None: ...
-
-    @abstractmethod
-    def close(self, connection: C) -> None: ...
-
-    @abstractmethod
-    def is_lost(self, connection: C) -> bool: ...
+    def step(self, session: Any) -> Step: ...
 
     @abstractmethod
     def is_transient(self, error: Exception) -> bool:
@@ -89,16 +74,19 @@ class QueuedStep:
             self.future.set_exception(self.error)
 
 
-class ConnectionThreads(Generic[C]):
+class ConnectionThreads:
     """Up to `size` threads, started as they are needed; `announce` is called in them with the steps of each commit."""
 
-    def __init__(
-        self, name: str, link: DatabaseLink[C], *, size: int, announce: Callable[[Sequence[Step]], None]
-    ) -> None:
+    def __init__(self, name: str, link: DatabaseLink, *, size: int, announce: Callable[[Sequence[Step]], None]) -> None:
         self._name, self._link, self._size, self._announce = name, link, size, announce
         self._loop = asyncio.get_running_loop()
-        self._changed = threading.Condition()
-        self._lines: dict[Hashable, deque[QueuedStep]] = {}
+        self._lock = threading.Lock()
+        self._resting: list[threading.Condition] = []
+        """Threads that have nothing to do, each with its own bell; the last one to rest is the first to work.
+
+        So a few connections are used all the time, and they have their statements prepared.
+        """
+        self._waiting: dict[Hashable, deque[QueuedStep]] = {}
         self._turns: deque[Hashable] = deque()
         self._busy: set[Hashable] = set()
         self._idle = 0
@@ -106,141 +94,148 @@ class ConnectionThreads(Generic[C]):
         self._closing = False
 
     async def run(
-        self, operation: Callable[[Step], T], *, line: Hashable = None, jobs: int = 1, read_only: bool = False
+        self, operation: Callable[[Step], T], *, order_key: Hashable = None, jobs: int = 1, read_only: bool = False
     ) -> T:
-        """Run a step; steps of one `line` run one after the other."""
+        """Run a step; steps with the same `order_key` run one after the other."""
         if self._closing:
             raise StoreUnavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
         call = QueuedStep(operation, future, jobs >= BIG_JOBS, read_only)
-        self._submit(call, object() if line is None else line)
+        self._submit(call, object() if order_key is None else order_key)
         return await future
 
     async def close(self) -> None:
         """Finish the steps that were asked for so far, then close the connections. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._closing = True
-            self._changed.notify_all()
+            while self._resting:
+                self._resting.pop().notify()
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
 
-    def _submit(self, call: QueuedStep, line: Hashable) -> None:
-        with self._changed:
-            self._lines.setdefault(line, deque()).append(call)
-            if line not in self._busy and len(self._lines[line]) == 1:
-                self._turns.append(line)
+    def _submit(self, call: QueuedStep, order_key: Hashable) -> None:
+        with self._lock:
+            self._waiting.setdefault(order_key, deque()).append(call)
+            if order_key in self._busy or len(self._waiting[order_key]) > 1:
+                return  # it comes behind a step that has its turn
+            self._turns.append(order_key)
             if self._idle < len(self._turns) and len(self._threads) < self._size:
                 name = f"{self._name}-{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._main, name=name, daemon=True))
                 self._threads[-1].start()
-            self._changed.notify()
+            elif self._resting:
+                self._resting.pop().notify()
 
     # --- in the threads
 
     def _main(self) -> None:
-        connection: C | None = None
-        while (taken := self._take()) is not None:
-            line, calls = taken
+        session: DatabaseSession | None = None
+        bell = threading.Condition(self._lock)
+        while (taken := self._take(bell)) is not None:
+            order_key, calls = taken
             try:
-                connection = self._serve(connection, calls)
+                session = self._serve(session, calls)
             except BaseException as error:
                 # This is a bug of ours: better an error than callers that wait for ever.
                 log.exception("store_thread_failed")
                 self._fail(StoreUnavailable(f"the store's thread has failed: {error!r}", unknown=True), calls)
-                connection = self._let_go(connection)
+                session = self._let_go(session)
             finally:
-                self._done(line)
-        self._let_go(connection)
+                self._done(order_key)
+        self._let_go(session)
 
-    def _take(self) -> tuple[Hashable, list[QueuedStep]] | None:
-        """The next line and its steps for one transaction; None when the store is closed and nothing is left."""
-        with self._changed:
+    def _take(self, bell: threading.Condition) -> tuple[Hashable, list[QueuedStep]] | None:
+        """The next key and its steps for one transaction; None when the store is closed and nothing is left."""
+        with self._lock:
             self._idle += 1
             while not self._turns:
                 if self._closing:
                     return None
-                self._changed.wait()
+                self._resting.append(bell)
+                bell.wait()
             self._idle -= 1
-            line = self._turns.popleft()
-            self._busy.add(line)
-            waiting = self._lines[line]
+            order_key = self._turns.popleft()
+            self._busy.add(order_key)
+            waiting = self._waiting[order_key]
             calls = [waiting.popleft()]
             while waiting and len(calls) < MAX_STEPS and not calls[0].is_big and not waiting[0].is_big:
                 calls.append(waiting.popleft())
-            return line, calls
+            return order_key, calls
 
-    def _done(self, line: Hashable) -> None:
-        with self._changed:
-            self._busy.discard(line)
-            if self._lines[line]:
-                self._turns.append(line)
-                self._changed.notify()
+    def _done(self, order_key: Hashable) -> None:
+        with self._lock:
+            self._busy.discard(order_key)
+            if self._waiting[order_key]:
+                # This thread takes it, or what was in front of it: then another one is at work already.
+                self._turns.append(order_key)
             else:
-                del self._lines[line]
+                del self._waiting[order_key]
 
-    def _serve(self, connection: C | None, calls: list[QueuedStep]) -> C | None:
+    def _serve(self, session: DatabaseSession | None, calls: list[QueuedStep]) -> DatabaseSession | None:
         """Run steps, and return the connection to go on with; None after it was lost."""
         calls = [call for call in calls if not call.future.cancelled()]
         for attempt in range(1, MAX_TRIES + 1):
             if not calls:
-                return connection
+                return session
             try:
-                connection = connection or self._link.connect()
+                session = session or self._link.connect()
             except self._link.errors as error:
                 self._fail(self._link.translate(error), calls)
                 return None
             try:
-                if self._transact(connection, calls):
-                    return self._let_go(connection) if self._link.is_lost(connection) else connection
+                if self._transact(session, calls):
+                    return self._let_go(session) if session.is_lost else session
             except self._link.errors as error:
-                connection = self._clean(connection)
+                session = self._clean(session)
                 # One reconnect is enough: steps that lose the new connection too would lose a third one as well.
-                again = attempt == 1 if connection is None else self._link.is_transient(error)
+                again = attempt == 1 if session is None else self._link.is_transient(error)
                 if again and attempt < MAX_TRIES:
                     continue
-                if connection is None or len(calls) == 1:
+                if session is None or len(calls) == 1:
                     self._fail(self._link.translate(error), calls)
-                    return connection
-            return self._serve_apart(connection, calls)
-        return connection
+                    return session
+            return self._serve_apart(session, calls)
+        return session
 
-    def _serve_apart(self, connection: C | None, calls: list[QueuedStep]) -> C | None:
+    def _serve_apart(self, session: DatabaseSession | None, calls: list[QueuedStep]) -> DatabaseSession | None:
         """One of these steps failed, and the transaction with it. Run each in its own, so that only that step fails."""
         if len(calls) == 1:
             self._resolve(calls)
-            return connection
+            return session
         for call in calls:
-            connection = self._serve(connection, [call])
-        return connection
+            session = self._serve(session, [call])
+        return session
 
-    def _transact(self, connection: C, calls: Sequence[QueuedStep]) -> bool:
+    def _transact(self, session: DatabaseSession, calls: Sequence[QueuedStep]) -> bool:
         """Run steps in one transaction; False if it was rolled back because one of them failed.
 
         Raises the driver's errors before the commit, and of a commit that the database refused in favour of another
         transaction; nothing has changed then.
         """
-        self._link.begin(connection, read_only=calls[0].read_only)
-        if not self._operate(connection, calls):
-            self._link.rollback(connection)
-            return False
+        session.begin(read_only=calls[0].read_only)
         try:
-            self._link.commit(connection)
+            if not self._operate(session, calls):
+                session.rollback()
+                return False
+            session.commit()
+        except NotCommitted as refused:
+            raise refused.__cause__ or refused from None
         except self._link.errors as error:
-            if self._link.is_transient(error):
+            if not session.is_committing or self._link.is_transient(error):
                 raise
             self._fail(self._link.translate(error, committing=True), calls)
         else:
             self._settle(calls)
         return True
 
-    def _operate(self, connection: C, calls: Sequence[QueuedStep]) -> bool:
+    def _operate(self, session: DatabaseSession, calls: Sequence[QueuedStep]) -> bool:
         """Run the operations; False if one failed after it had written, and the transaction must not be kept."""
         for call in calls:
-            step = call.step = self._link.step(connection)
+            step = call.step = self._link.step(session)
+            step.is_alone = len(calls) == 1
             try:
                 call.result, call.error = call.operation(step), None
-                step.finish()
-            except self._link.errors:
+            except (*self._link.errors, NotCommitted):
                 raise
             except Exception as error:
                 call.error = error
@@ -253,18 +248,18 @@ class ConnectionThreads(Generic[C]):
         if steps := [call.step for call in calls if call.step is not None and call.error is None]:
             self._announce(steps)
 
-    def _clean(self, connection: C) -> C | None:
+    def _clean(self, session: DatabaseSession) -> DatabaseSession | None:
         """Roll back after an error; None if the connection can no longer be used."""
         try:
-            self._link.rollback(connection)
+            session.rollback()
         except self._link.errors:
-            return self._let_go(connection)
-        return connection
+            return self._let_go(session)
+        return self._let_go(session) if session.is_lost else session
 
-    def _let_go(self, connection: C | None) -> None:
-        if connection is not None:
+    def _let_go(self, session: DatabaseSession | None) -> None:
+        if session is not None:
             with suppress(*self._link.errors):
-                self._link.close(connection)
+                session.close()
 
     def _fail(self, error: DuetimeError, calls: Sequence[QueuedStep]) -> None:
         for call in calls:

@@ -1,6 +1,7 @@
 """Jobs that another program wrote in its own transaction (`client/push_in.py`), until the reaper takes them in."""
 
 from functools import cache
+from hashlib import sha256
 
 from msgspec import Struct
 
@@ -18,6 +19,9 @@ INCOMING_JOBS = 100
 
 DEFAULT_SCHEMA = "duetime"
 DEFAULT_MYSQL_PREFIX = "duetime_"
+
+MAX_CHANNEL = 63
+"""Bytes of a channel's name; PostgreSQL cuts or refuses longer ones."""
 
 NEWS_OF_INCOMING = '["push_in",0,null]'
 """A notification that tells the servers to look everywhere; an `Announcement` as JSON."""
@@ -64,8 +68,11 @@ def mysql_table_names(schema: str, prefix: str) -> tuple[str, str, str]:
 
 
 def channel(schema: str, prefix: str) -> str:
-    """On which PostgreSQL's sessions notify each other."""
-    return f"duetime {schema}.{prefix}"[:63]
+    """On which PostgreSQL's sessions notify each other. A name that is too long for PostgreSQL becomes its digest."""
+    name = f"duetime {schema}.{prefix}"
+    if len(name.encode()) <= MAX_CHANNEL:
+        return name
+    return f"duetime {sha256(name.encode()).hexdigest()[:32]}"
 
 
 # --- the reaper's part

@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from duetime.job import Job, NewJob, Priority, State
 from duetime.names import Queue
-from duetime.stores.base import IDLE_MS, QueueRules
+from duetime.stores.base import IDLE_MS, QueueRules, RulesChange
 
 log = logging.getLogger("duetime.stores")
 
 WAITING, LEASED, DEAD, GONE = 0, 1, 2, -1
 """Places in the column `place`; GONE is never stored, it tells the writer to delete the row."""
+KEPT, OFFLINE = 1, 2
+"""Flags in the column `kept`. A version that knows the first one only keeps the queue."""
 PLACE_NAMES = ("waiting", "leased", "dead")
 NO_RULES = QueueRules()
 PRIORITIES: tuple[Priority, ...] = tuple(Priority)
@@ -30,7 +32,9 @@ _encode = msgspec.json.Encoder().encode
 class QueueRow(Struct):
     """A queue in one step; its fields are in the order of the columns. `id` is 0 until the queue has a row.
 
-    `happened` is no column; it holds what the step adds to the queue's totals.
+    `kept` holds two rules: 1 kept, and 2 offline, which keeps the row as well.
+    `today` is the day whose totals are in the row itself; SQLite alone has it. `happened` is no column; it holds what
+    the step adds to the queue's totals.
     """
 
     id: int = 0
@@ -48,6 +52,7 @@ class QueueRow(Struct):
     leased: int = 0
     dead: int = 0
     reap_at: int = 0
+    today: int = 0
     happened: dict[str, int] = field(default_factory=dict[str, int])
 
     def count(self, what: str, by: int = 1) -> None:
@@ -55,8 +60,11 @@ class QueueRow(Struct):
         self.happened[what] = self.happened.get(what, 0) + by
 
     def columns(self) -> tuple[int, ...]:
-        """The values of its row, without the id."""
-        return msgspec.structs.astuple(self)[1:-1]
+        """The values that verbs change, in the order of the columns."""
+        return msgspec.structs.astuple(self)[1:-2]
+
+    def named_columns(self) -> dict[str, int]:
+        return dict(zip(QUEUE_COLUMNS, (self.id, *self.columns()), strict=True))
 
     def rules(self) -> QueueRules:
         return QueueRules(
@@ -65,8 +73,17 @@ class QueueRow(Struct):
             expired_to_dead=bool(self.expired_to_dead),
             max_jobs=self.max_jobs,
             max_body=self.max_body,
-            kept=bool(self.kept),
+            kept=bool(self.kept & KEPT),
+            offline=bool(self.kept & OFFLINE),
         )
+
+    def change_rules(self, change: RulesChange) -> None:
+        values = {name: int(value) for name, value in msgspec.structs.asdict(change).items() if value is not UNSET}
+        rules = self.rules()
+        kept, offline = values.pop("kept", rules.kept), values.pop("offline", rules.offline)
+        self.kept = KEPT * kept + OFFLINE * offline
+        for name, value in values.items():
+            setattr(self, name, value)
 
     def idle_from(self) -> int:
         """When the queue is forgotten if nothing is pushed; 0 while it has jobs or rules, or is not known."""
@@ -84,6 +101,10 @@ class QueueRow(Struct):
         if born > now:
             self.floor = max(self.floor, born)
         return born
+
+
+QUEUE_COLUMNS = QueueRow.__struct_fields__[:-2]
+"""The columns that every dialect has."""
 
 
 class JobRow(Struct):

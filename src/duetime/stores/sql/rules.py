@@ -16,6 +16,7 @@ from duetime.errors import (
     JobRunning,
     LeaseLost,
     QueueFull,
+    TopicOffline,
 )
 from duetime.job import (
     STEP_BYTES,
@@ -31,11 +32,12 @@ from duetime.job import (
     Reason,
 )
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.base import Ask, Push, Pushed, Withdrawal
 from duetime.stores.sql.rows import (
     DEAD,
     GONE,
     LEASED,
+    OFFLINE,
     PLACE_NAMES,
     PRIORITIES,
     WAITING,
@@ -60,98 +62,98 @@ def holds(job: JobRow | None, lease: Lease) -> bool:
 # --- ways out of a place
 
 
-def leave(line: QueueRow, job: JobRow) -> None:
+def leave(queue_row: QueueRow, job: JobRow) -> None:
     """Take a job out of its place; the same step puts it into another one or ends it."""
     if job.place == LEASED:
-        line.leased -= 1
+        queue_row.leased -= 1
     elif job.place == DEAD:
-        line.dead -= 1
+        queue_row.dead -= 1
     job.lease_until = job.dead_at = 0
     job.reason = ""
 
 
-def end(line: QueueRow, job: JobRow) -> None:
+def end(queue_row: QueueRow, job: JobRow) -> None:
     """End a job. The floor rises to its born, so that no later job gets that born, even if the clock steps back."""
-    leave(line, job)
-    line.jobs -= 1
+    leave(queue_row, job)
+    queue_row.jobs -= 1
     job.place = GONE
-    line.floor = max(line.floor, job.born)
+    queue_row.floor = max(queue_row.floor, job.born)
 
 
 # --- ways into a place
 
 
-def wait(line: QueueRow, job: JobRow, due_at: int) -> None:
+def wait(queue_row: QueueRow, job: JobRow, due_at: int) -> None:
     job.place, job.due_at = WAITING, due_at
     if job.expires_at:
-        line.reap_by(job.expires_at + 1)
+        queue_row.reap_by(job.expires_at + 1)
 
 
-def hold(line: QueueRow, job: JobRow, until: int) -> None:
+def hold(queue_row: QueueRow, job: JobRow, until: int) -> None:
     job.place, job.lease_until = LEASED, until
-    line.leased += 1
-    line.reap_by(until)
+    queue_row.leased += 1
+    queue_row.reap_by(until)
 
 
-def die(line: QueueRow, job: JobRow, now: int, reason: Reason) -> Moved:
-    leave(line, job)
-    line.dead += 1
-    line.count("dead")
+def die(queue_row: QueueRow, job: JobRow, now: int, reason: Reason) -> Moved:
+    leave(queue_row, job)
+    queue_row.dead += 1
+    queue_row.count("dead")
     job.place, job.dead_at, job.reason, job.expires_at = DEAD, now, reason.value, 0
     return Moved(Event.DEAD, job.id, job.born, job.attempt, reason=reason.value)
 
 
-def expire(line: QueueRow, job: JobRow, now: int) -> Moved:
+def expire(queue_row: QueueRow, job: JobRow, now: int) -> Moved:
     """End a job by its ttl."""
-    line.expired += 1
-    if line.expired_to_dead:
-        return die(line, job, now, Reason.EXPIRED)
-    end(line, job)
-    line.count("expired")
+    queue_row.expired += 1
+    if queue_row.expired_to_dead:
+        return die(queue_row, job, now, Reason.EXPIRED)
+    end(queue_row, job)
+    queue_row.count("expired")
     return Moved(Event.EXPIRED, job.id, job.born, job.attempt)
 
 
-def wait_again(line: QueueRow, job: JobRow, now: int, due_at: int, event: Event) -> Moved:
+def wait_again(queue_row: QueueRow, job: JobRow, now: int, due_at: int, event: Event) -> Moved:
     """Let a leased job wait again, or end it: "tries" wins over "expired". A job that is given back regains its try."""
     if event is Event.GIVEN_BACK:
         job.used -= 1
     elif 0 < job.tries <= job.used:
-        return die(line, job, now, Reason.TRIES)
+        return die(queue_row, job, now, Reason.TRIES)
     if job.expires_at and max(now, due_at) > job.expires_at:
-        return expire(line, job, now)
-    leave(line, job)
-    wait(line, job, due_at)
+        return expire(queue_row, job, now)
+    leave(queue_row, job)
+    wait(queue_row, job, due_at)
     if event is not Event.GIVEN_BACK:
-        line.count("released" if event is Event.RELEASED else "lapsed")
+        queue_row.count("released" if event is Event.RELEASED else "lapsed")
     return Moved(event, job.id, job.born, job.attempt, due_at)
 
 
 # --- ack
 
 
-def ack(line: QueueRow, job: JobRow | None, lease: Lease, now: int) -> Moved | LeaseLost | None:
+def ack(queue_row: QueueRow, job: JobRow | None, lease: Lease, now: int) -> Moved | LeaseLost | None:
     if job is None or job.place == GONE or job.expired(now):
         return None
     if not holds(job, lease):
         return lease_lost(lease)
-    end(line, job)
-    line.count("acked")
+    end(queue_row, job)
+    queue_row.count("acked")
     return Moved(Event.ACKED, job.id, job.born, job.attempt)
 
 
-def ack_held(line: QueueRow, leases: Sequence[Lease]) -> list[Moved]:
+def ack_held(queue_row: QueueRow, leases: Sequence[Lease]) -> list[Moved]:
     """As `ack`, for different leases that are all known to be held."""
-    line.jobs -= len(leases)
-    line.leased -= len(leases)
-    line.count("acked", len(leases))
-    line.floor = max(line.floor, *(lease.born for lease in leases))
+    queue_row.jobs -= len(leases)
+    queue_row.leased -= len(leases)
+    queue_row.count("acked", len(leases))
+    queue_row.floor = max(queue_row.floor, *(lease.born for lease in leases))
     return [Moved(Event.ACKED, lease.id, lease.born, lease.attempt) for lease in leases]
 
 
 # --- verbs on ids
 
 
-def cancel(line: QueueRow, job: JobRow, now: int, *, finished: bool) -> Moved | None:
+def cancel(queue_row: QueueRow, job: JobRow, now: int, *, finished: bool) -> Moved | None:
     if job.place == GONE or job.expired(now):
         return None
     event, reason = Event.CANCELLED, "running" if job.place == LEASED else ""
@@ -160,12 +162,25 @@ def cancel(line: QueueRow, job: JobRow, now: int, *, finished: bool) -> Moved | 
     elif finished:
         event, reason = Event.ACKED, UNFENCED
     if event is not Event.DELETED:
-        line.count(event)
-    end(line, job)
+        queue_row.count(event)
+    end(queue_row, job)
     return Moved(event, job.id, job.born, job.attempt, reason=reason)
 
 
-def reschedule(line: QueueRow, job: JobRow, now: int, due_at: int) -> Moved | DuetimeError | None:
+def withdraw(queue_row: QueueRow, job: JobRow, now: int, withdrawal: Withdrawal) -> Moved | None:
+    due_at = job.due_at if job.place == WAITING else 0
+    is_same = (job.born, due_at) == (withdrawal.born, withdrawal.due_at)
+    if job.place in (GONE, LEASED) or job.expired(now) or not is_same:
+        return None
+    if withdrawal.reason is None:
+        return cancel(queue_row, job, now, finished=False)
+    if job.place == DEAD:
+        return None
+    job.error = withdrawal.error or None
+    return die(queue_row, job, now, withdrawal.reason)
+
+
+def reschedule(queue_row: QueueRow, job: JobRow, now: int, due_at: int) -> Moved | DuetimeError | None:
     if job.expired(now):
         return None
     if job.place == LEASED:
@@ -174,17 +189,17 @@ def reschedule(line: QueueRow, job: JobRow, now: int, due_at: int) -> Moved | Du
         return JobDead.of(job.id)
     if job.expires_at and due_at > job.expires_at:
         return ExpiresBeforeDue.of(job.id)
-    wait(line, job, due_at)
+    wait(queue_row, job, due_at)
     return Moved(Event.RESCHEDULED, job.id, job.born, job.attempt, due_at)
 
 
-def respawn(line: QueueRow, job: JobRow, now: int, expires_at: int, tries: int | None) -> Moved:
-    leave(line, job)
+def respawn(queue_row: QueueRow, job: JobRow, now: int, expires_at: int, tries: int | None) -> Moved:
+    leave(queue_row, job)
     job.used, job.error, job.expires_at = 0, "", expires_at
     if tries is not None:
         job.tries = tries
-    wait(line, job, now)
-    line.count("respawned")
+    wait(queue_row, job, now)
+    queue_row.count("respawned")
     return Moved(Event.RESPAWNED, job.id, job.born, job.attempt, now)
 
 
@@ -196,15 +211,26 @@ class PushPlan:
 
     `jobs` are the stored jobs with the ids of the call. The caller deletes `removed` from the store before it writes
     `inserted`. Without `capped` no limits hold: the jobs were accepted before. `largest` is the largest
-    body that the database takes, 0 for no limit.
+    body that the database takes, 0 for no limit. `follow`: the jobs follow finished ones, so that `max_jobs` and
+    `offline` do not hold.
     """
 
     def __init__(
-        self, line: QueueRow, jobs: dict[str, JobRow], now: int, *, capped: bool = True, largest: int = 0
+        self,
+        queue_row: QueueRow,
+        jobs: dict[str, JobRow],
+        now: int,
+        *,
+        capped: bool = True,
+        largest: int = 0,
+        follow: bool = False,
     ) -> None:
-        self._line, self._jobs, self._now = line, jobs, now
-        largest = min(filter(None, (line.max_body, largest)), default=0)
-        self._max_body, self._max_jobs = (largest, line.max_jobs) if capped else (0, 0)
+        self._queue_row, self._jobs, self._now = queue_row, jobs, now
+        largest = min(filter(None, (queue_row.max_body, largest)), default=0)
+        self._max_body, self._max_jobs = (largest, queue_row.max_jobs) if capped else (0, 0)
+        self._offline = capped and queue_row.kept & OFFLINE
+        if follow:
+            self._max_jobs = self._offline = 0
         self._stored = frozenset(jobs)
         self._inserted: dict[str, tuple[object, ...]] = {}
         self.earliest: int | None = None
@@ -218,16 +244,22 @@ class PushPlan:
         return [job_id for job_id in self._stored if job_id in self._inserted]
 
     def decide(self, request: Push) -> Pushed | DuetimeError:
-        if refusal := self._refusal(request):
+        if refusal := self.refusal(request):
             return refusal
-        self._line.known = 1
+        return self.accept(request)
+
+    def accept(self, request: Push) -> Pushed:
+        """Carry out a request that nothing speaks against."""
+        self._queue_row.known = 1
         return Pushed([self._add(new, request.if_exists) for new in request.jobs], self._now)
 
-    def _refusal(self, request: Push) -> DuetimeError | None:
+    def refusal(self, request: Push) -> DuetimeError | None:
         """Why the whole request is refused, if it is; nothing has been changed then."""
         max_body, max_jobs, now = self._max_body, self._max_jobs, self._now
-        seen, held = set[str](), self._line.jobs
+        seen, held = set[str](), self._queue_row.jobs
         for new in request.jobs:
+            if self._offline and not new.born:
+                return TopicOffline.of_queue()
             if max_body and len(new.body) > max_body:
                 return BodyTooLarge.of(new.id, len(new.body), max_body)
             if new.ttl_ms and _due(new, now) > now + new.ttl_ms:
@@ -250,27 +282,27 @@ class PushPlan:
         if not expired and if_exists is not IfExists.REPLACE:
             due_at = old.due_at if old.place == WAITING else 0
             return Moved(Event.KEPT, old.id, old.born, old.attempt, due_at, reason=PLACE_NAMES[old.place])
-        end(self._line, old)
+        end(self._queue_row, old)
         if expired:
-            self._line.expired += 1
-            self._line.count("expired")
+            self._queue_row.expired += 1
+            self._queue_row.count("expired")
             return self._accept(new, Event.ACCEPTED, reason="expired", was=old.born)
         return self._accept(new, Event.REPLACED, was=old.born)
 
     def _accept(self, new: NewJob, event: Event, *, reason: str = "", was: int = 0) -> Moved:
-        line, now = self._line, self._now
-        born, due_at = new.born or line.next_born(now, was), _due(new, now)
+        queue_row, now = self._queue_row, self._now
+        born, due_at = new.born or queue_row.next_born(now, was), _due(new, now)
         expires_at = now + new.ttl_ms if new.ttl_ms else 0
         job = JobRow(new.id, born, WAITING, int(new.priority), due_at, expires_at, new.tries, 0, new.attempt)
-        line.jobs += 1
-        line.count("accepted")
-        line.last_born = max(line.last_born, born)
+        queue_row.jobs += 1
+        queue_row.count("accepted")
+        queue_row.last_born = max(queue_row.last_born, born)
         if expires_at:
-            line.reap_by(expires_at + 1)
+            queue_row.reap_by(expires_at + 1)
         if self.earliest is None or due_at < self.earliest:
             self.earliest = due_at
         self._jobs[new.id] = job
-        self._inserted[new.id] = insert_values(line.id, job, new)
+        self._inserted[new.id] = insert_values(queue_row.id, job, new)
         return Moved(event, new.id, born, new.attempt, due_at, reason, was)
 
 
@@ -314,8 +346,8 @@ class Picker:
     ended; `ended` holds the events of these ends.
     """
 
-    def __init__(self, line: QueueRow, now: int, read: ReadReady) -> None:
-        self._line, self._now, self._read = line, now, read
+    def __init__(self, queue_row: QueueRow, now: int, read: ReadReady) -> None:
+        self._queue_row, self._now, self._read = queue_row, now, read
         self._after: dict[Priority, tuple[int, str]] = {}
         self._exhausted: set[Priority] = set()
         self._looks_left = STEP_JOBS
@@ -325,7 +357,7 @@ class Picker:
 
     def serve(self, ask: Ask) -> list[Pick]:
         taken: list[Pick] = []
-        if not self._line.strict:
+        if not self._queue_row.strict:
             for priority, quota in zip(PRIORITIES, ask.quotas, strict=True):
                 self._take(priority, min(quota, ask.limit - len(taken)), ask.ttr_ms, taken)
         for priority in PRIORITIES:
@@ -352,7 +384,7 @@ class Picker:
         if 0 < row.expires_at < self._now:
             self._looks_left -= 1
             job = row.as_job(priority)
-            self.ended.append(expire(self._line, job, self._now))
+            self.ended.append(expire(self._queue_row, job, self._now))
             self.expired.append(job)
             return False
         if self._bytes and self._bytes + row.size > STEP_BYTES:
@@ -363,9 +395,9 @@ class Picker:
         return True
 
     def _pick(self, row: ReadyRow, priority: Priority, lease_until: int) -> Pick:
-        self._line.leased += 1
-        self._line.count("delivered")
-        self._line.reap_by(lease_until)
+        self._queue_row.leased += 1
+        self._queue_row.count("delivered")
+        self._queue_row.reap_by(lease_until)
         return Pick(row, priority, lease_until)
 
 

@@ -6,7 +6,7 @@ Steps run in `ConnectionThreads`. One round of the reaper is many transactions, 
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from duetime.errors import DuetimeError
 from duetime.job import Moved
@@ -25,21 +25,21 @@ log = logging.getLogger("duetime.stores")
 T = TypeVar("T")
 
 _RECORDS = "records"
-"""The line in which writers of the registry wait for each other."""
+"""The key by which writers of the registry run one after the other."""
 
 
 class ServerStore(SqlStore):
     """Keeps the contract of `stores.base.Store` on connections of a `DatabaseLink`."""
 
-    def __init__(self, name: str, link: DatabaseLink[Any], connections: int, hub: AnnouncingHub) -> None:
+    def __init__(self, name: str, link: DatabaseLink, connections: int, hub: AnnouncingHub) -> None:
         self._hub = self._server_hub = hub
         self._threads = ConnectionThreads(f"duetime-{name}", link, size=connections, announce=hub.announce)
-        self.registry = SqlRegistry(partial(self._threads.run, line=_RECORDS), self._read, hub)
+        self.registry = SqlRegistry(partial(self._threads.run, order_key=_RECORDS), self._read, hub)
 
     async def _write(
         self, operation: Callable[[Step], T], *, queue: Queue | None = None, jobs: int = 1, adds: bool = False
     ) -> T:
-        return await self._threads.run(operation, line=queue, jobs=jobs)
+        return await self._threads.run(operation, order_key=queue, jobs=jobs)
 
     async def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> T:
         return await self._threads.run(operation, read_only=True)
@@ -57,25 +57,34 @@ class ServerStore(SqlStore):
         return pushed
 
     async def reap(self, limit: int = 500) -> Reaped:
-        moved: dict[Queue, Sequence[Moved]] = {}
-        left = limit
         now, agenda = await self._read(lambda step: (step.now, verbs.queues_to_reap(step, limit)))
-        for queue in agenda:
-            if happened := await self._write(partial(verbs.reap_queue, queue=queue, limit=left), queue=queue):
-                moved[queue] = happened
-                left -= len(happened)
-            if left <= 0:
-                break
-        more = await self._sweep()
-        next_at = await self._read(verbs.next_reap)
-        # Nothing that can fail comes after this: what was moved must reach the journal.
+        moved: dict[Queue, Sequence[Moved]] = {}
+        try:
+            await self._reap_queues(agenda, limit, moved)
+            more = await self._sweep()
+            next_at = await self._read(verbs.next_reap)
+        except DuetimeError as error:
+            if not moved:
+                raise
+            # What was moved must reach the journal, so the error is not raised. The next round comes at once, and
+            # meets it if it lasts.
+            log.warning("reaper_round_cut_short", extra={"error": error.message})
+            return Reaped(moved, now, now)
         pushed = await self._take_incoming()
         more = more or any(len(part) == INCOMING_JOBS for part in pushed.values())
         return Reaped(moved, now if more else next_at, now, pushed)
 
+    async def _reap_queues(self, agenda: Sequence[Queue], limit: int, moved: dict[Queue, Sequence[Moved]]) -> None:
+        for queue in agenda:
+            if happened := await self._write(partial(verbs.reap_queue, queue=queue, limit=limit), queue=queue):
+                moved[queue] = happened
+                limit -= len(happened)
+            if limit <= 0:
+                break
+
     async def _sweep(self) -> bool:
         """Delete some of what is no longer needed; True if there is more to delete now."""
-        await self._write(verbs.sweep_marks_and_counters)
+        await self._write(verbs.sweep_what_has_ended)
         await self._write(verbs.forget_queues)
         for queue in await self._read(verbs.queues_with_old_totals):
             await self._write(partial(verbs.fold_totals, queue=queue), queue=queue)
@@ -83,10 +92,6 @@ class ServerStore(SqlStore):
 
     async def _registry_version(self) -> int:
         return (await self._read(lambda step: step.fetch_one("registry_version")))[0]
-
-    async def check(self) -> Sequence[str]:
-        apart = await self._read(lambda step: step.fetch("check_bodies"))
-        return [*(await super().check()), *(f"queue {queue}: {job_id!r} {what}" for queue, job_id, what in apart)]
 
     async def close(self) -> None:
         self._hub.close()

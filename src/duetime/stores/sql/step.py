@@ -7,18 +7,34 @@ locked. The functions below the class read and write rows the same way for every
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
-from duetime.job import DAY_MS, Lease, Priority, Totals
+from duetime.errors import DuetimeError, LeaseLost
+from duetime.job import DAY_MS, Lease, Moved, Priority, Totals
 from duetime.names import Queue
-from duetime.stores.base import Wake
-from duetime.stores.sql.rows import DEAD, GONE, LEASED, JobRow, Payload, QueueRow, ReadyRow
+from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
+from duetime.stores.sql.rows import DEAD, GONE, LEASED, PRIORITIES, JobRow, Payload, QueueRow, ReadyRow
+from duetime.stores.sql.session import Command
 
 log = logging.getLogger("duetime.stores")
 
 TOTALS = Totals.__struct_fields__
 """The columns of the table `totals` that follow the day."""
+
+
+StoredMark = tuple[bytes, bytes]
+"""The digest of a mark's request, and what was answered then."""
+
+
+class QueueNumbers(NamedTuple):
+    """What a queue holds: its row, the jobs that are due, those of them that have expired, and damaged rows."""
+
+    queue_row: QueueRow
+    due: int
+    expired: int
+    damaged: int
 
 
 class Step(ABC):
@@ -34,6 +50,8 @@ class Step(ABC):
         self.wakes: list[Wake] = []
         self.registry_version = 0
         self.has_written = False
+        self.is_alone = False
+        """Whether no other step shares the transaction, so that this one may commit it."""
 
     @property
     @abstractmethod
@@ -49,10 +67,35 @@ class Step(ABC):
 
     @abstractmethod
     def execute(self, query: str, **parameters: object) -> None:
-        """Run a statement without an answer. It may run later, but before the next statement with an answer."""
+        """Run a statement without an answer. It may run later: before the next one with an answer, or the commit."""
 
-    def finish(self) -> None:
-        """Called after the operation: run what was put off. A dialect that puts nothing off has nothing to do."""
+    # --- whole verbs in one statement; None where the dialect has none, or it does not fit the case
+
+    def push_at_once(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError] | None:
+        return None
+
+    def reserve_at_once(self, queue: Queue, asks: Sequence[Ask]) -> Reserved | None:
+        return None
+
+    def ack_at_once(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None] | None:
+        return None
+
+    # --- what a verb will read behind the lock of its queue; a dialect may use it to save round trips
+
+    def read_ahead(self, reads: Sequence[Command]) -> None:
+        """The next `lock_queue` is followed by these queries, each with the parameter `queue`."""
+        return
+
+    def expect_push(self, queue: Queue, ids: Sequence[str], marks: Sequence[str]) -> None:
+        """The next `lock_queue` is followed by `earliest`, `find_jobs` and, if there are `marks`, `find_marks`."""
+        return
+
+    def expect_reserve(self, limit: int) -> None:
+        """The next `lock_queue` is followed by `ready_jobs` for at most `limit` jobs."""
+        return
+
+    def expect_ack(self, leases: Sequence[Lease]) -> None:
+        """The next `lock_queue` is followed by `count_held`."""
         return
 
     # --- locks
@@ -83,17 +126,30 @@ class Step(ABC):
 
     # --- many rows at once
 
+    def find_marks(self, queue: Queue, names: Sequence[str]) -> dict[str, StoredMark]:
+        """The marks with these names that still live."""
+        found: dict[str, StoredMark] = {}
+        for name in names:
+            row = self.fetch_one("get_mark", namespace=queue.namespace, queue=queue.name, name=name, now=self.now)
+            if row is not None:
+                found[name] = row
+        return found
+
     @abstractmethod
     def ready_jobs(
-        self, queue: Queue, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
+        self, queue: Queue, queue_row: QueueRow, priority: Priority, after: tuple[int, str], limit: int
     ) -> Sequence[ReadyRow]:
         """The jobs of one priority that are due, after (due_at, id), in order, without payloads."""
 
     @abstractmethod
-    def payloads(self, line: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]: ...
+    def payloads(self, queue_row: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]: ...
+
+    def payloads_and_head(self, queue_row: QueueRow, ids: Sequence[str]) -> tuple[Mapping[str, Payload], int | None]:
+        """`payloads` and `earliest`."""
+        return self.payloads(queue_row, ids), earliest(self, queue_row)
 
     @abstractmethod
-    def count_held(self, line: QueueRow, leases: Sequence[Lease]) -> int:
+    def count_held(self, queue_row: QueueRow, leases: Sequence[Lease]) -> int:
         """How many of these leases are held."""
 
     @abstractmethod
@@ -101,11 +157,25 @@ class Step(ABC):
         """`rows` come from `rows.insert_values`."""
 
     @abstractmethod
-    def move_jobs(self, line: QueueRow, jobs: Sequence[JobRow]) -> None:
+    def move_jobs(self, queue_row: QueueRow, jobs: Sequence[JobRow]) -> None:
         """Write back jobs that changed their place or other fields."""
 
     @abstractmethod
-    def update_queue(self, line: QueueRow) -> None: ...
+    def update_queue(self, queue_row: QueueRow) -> None: ...
+
+    def write_queue(self, queue: Queue, queue_row: QueueRow, *, is_changed: bool) -> None:
+        """Write back a queue's row if it changed, and what the step adds to the queue's totals."""
+        if is_changed:
+            self.update_queue(queue_row)
+        if queue_row.happened:
+            self.add_to_totals(queue, self.now // DAY_MS, queue_row.happened)
+
+    def remove_queues(self, ids: Sequence[int]) -> None:
+        """Remove rows of queues; their totals stay."""
+        self.execute("remove_queues", ids=ids)
+
+    def delete_totals(self, queue: Queue) -> None:
+        self.execute("delete_totals", namespace=queue.namespace, queue=queue.name)
 
     def add_to_totals(self, queue: Queue, day: int, happened: Mapping[str, int]) -> None:
         numbers = {what: happened.get(what, 0) for what in TOTALS}
@@ -113,47 +183,70 @@ class Step(ABC):
 
     def heads(self, queues: Sequence[Queue]) -> list[int | None]:
         """The contract's `heads`."""
-        lines = (self.load_queue(queue) for queue in queues)
-        return [None if line.paused else earliest(self, line) for line in lines]
+        queue_rows = (self.load_queue(queue) for queue in queues)
+        return [None if queue_row.paused else earliest(self, queue_row) for queue_row in queue_rows]
+
+    def queue_numbers(self, queues: Sequence[Queue]) -> list[QueueNumbers]:
+        return [_numbers(self, self.load_queue(queue)) for queue in queues]
+
+    def count_between(self, queue_row: QueueRow, edges: Sequence[int]) -> list[int]:
+        """How many jobs wait with first <= due_at < last, for each two neighbouring edges."""
+        return [
+            sum(
+                self.fetch_one("count_waiting", queue=queue_row.id, priority=int(priority), first=first, last=last)[0]
+                for priority in PRIORITIES
+            )
+            for first, last in pairwise(edges)
+        ]
+
+    def totals_by_day(self, queues: Sequence[Queue]) -> list[list[tuple[Any, ...]]]:
+        """The day and its totals, for all days of each queue."""
+        return [self.fetch("get_totals", namespace=queue.namespace, queue=queue.name) for queue in queues]
 
 
 class changing:
     """A context manager that locks a queue's row for a step, and writes it back if the step changed it.
 
-    It is a class, because every verb uses it, and a generator would cost twice as much.
+    With `forgets` the queue does not remember that it had jobs. It is a class, because every verb uses it, and a
+    generator would cost twice as much.
     """
 
-    __slots__ = ("_before", "_create", "_held", "_line", "_queue", "_step")
+    __slots__ = ("_before", "_create", "_forgets", "_held", "_queue", "_queue_row", "_step")
 
-    def __init__(self, step: Step, queue: Queue, *, create: bool = False) -> None:
-        self._step, self._queue, self._create = step, queue, create
+    def __init__(self, step: Step, queue: Queue, *, create: bool = False, forgets: bool = False) -> None:
+        self._step, self._queue, self._create, self._forgets = step, queue, create, forgets
 
     def __enter__(self) -> QueueRow:
-        self._line, is_new = self._step.lock_queue(self._queue, create=self._create)
-        self._held = self._line.jobs
-        self._before = None if is_new else self._line.columns()
-        return self._line
+        self._queue_row, is_new = self._step.lock_queue(self._queue, create=self._create)
+        self._held = self._queue_row.jobs
+        self._before = None if is_new else self._queue_row.columns()
+        return self._queue_row
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             return
-        step, line = self._step, self._line
-        if self._held and not line.jobs:
-            line.last_born = max(line.last_born, step.now)
-        if not line.jobs and (idle_from := line.idle_from()):
-            line.reap_by(idle_from)
-        if line.id and line.columns() != self._before:
-            step.update_queue(line)
-        if line.happened:
-            step.add_to_totals(self._queue, step.now // DAY_MS, line.happened)
+        step, queue_row = self._step, self._queue_row
+        if self._held and not queue_row.jobs and not self._forgets:
+            queue_row.last_born = max(queue_row.last_born, step.now)
+        if not queue_row.jobs and (idle_from := queue_row.idle_from()):
+            queue_row.reap_by(idle_from)
+        if queue_row.id:
+            step.write_queue(self._queue, queue_row, is_changed=queue_row.columns() != self._before)
 
 
-def find_jobs(step: Step, line: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:
+def _numbers(step: Step, queue_row: QueueRow) -> QueueNumbers:
+    [due] = step.count_between(queue_row, (0, step.now + 1))
+    (expired,) = step.fetch_one("count_expired", queue=queue_row.id, now=step.now)
+    damaged = step.fetch_one("count_jobs", queue=-queue_row.id)[0] if queue_row.id else 0
+    return QueueNumbers(queue_row, due, expired, damaged)
+
+
+def find_jobs(step: Step, queue_row: QueueRow, ids: Iterable[str]) -> dict[str, JobRow]:
     """The stored jobs by id, in the order of the ids."""
     wanted = list(ids)
-    found = job_rows(step.fetch("find_jobs", queue=line.id, ids=wanted) if line.jobs else [])
+    found = job_rows(step.fetch("find_jobs", queue=queue_row.id, ids=wanted) if queue_row.jobs else [])
     return {job_id: found[job_id] for job_id in wanted if job_id in found} if found else found
 
 
@@ -162,7 +255,7 @@ def job_rows(rows: Iterable[tuple[Any, ...]]) -> dict[str, JobRow]:
     return {row[0]: JobRow(*row) for row in rows}
 
 
-def write_jobs(step: Step, line: QueueRow, jobs: Iterable[JobRow]) -> None:
+def write_jobs(step: Step, queue_row: QueueRow, jobs: Iterable[JobRow]) -> None:
     """Write back jobs that the rules have moved or ended."""
     moved, gone = list[JobRow](), list[str]()
     for job in jobs:
@@ -171,34 +264,34 @@ def write_jobs(step: Step, line: QueueRow, jobs: Iterable[JobRow]) -> None:
         else:
             moved.append(job)
     if moved:
-        step.move_jobs(line, moved)
+        step.move_jobs(queue_row, moved)
     if gone:
-        step.execute("delete_jobs", queue=line.id, ids=gone)
+        step.execute("delete_jobs", queue=queue_row.id, ids=gone)
 
 
-def set_aside(step: Step, queue: Queue, line: QueueRow, ids: Sequence[Any]) -> None:
+def set_aside(step: Step, queue: Queue, queue_row: QueueRow, ids: Sequence[Any]) -> None:
     """Move rows that cannot be read as jobs out of the queue, where they would block others; counts show them."""
-    for (place,) in step.fetch("set_aside_jobs", queue=line.id, ids=list(ids)):
-        line.jobs -= 1
-        line.leased -= place == LEASED
-        line.dead -= place == DEAD
+    for (place,) in step.fetch("set_aside_jobs", queue=queue_row.id, ids=list(ids)):
+        queue_row.jobs -= 1
+        queue_row.leased -= place == LEASED
+        queue_row.dead -= place == DEAD
     for job_id in ids:
         log.error("damaged_job_set_aside", extra={"queue": str(queue), "job": str(job_id)})
 
 
-def sound_rows(step: Step, queue: Queue, line: QueueRow, rows: list[tuple[Any, ...]]) -> dict[str, JobRow]:
+def sound_rows(step: Step, queue: Queue, queue_row: QueueRow, rows: list[tuple[Any, ...]]) -> dict[str, JobRow]:
     """As `job_rows`; rows that hold something else than numbers after their id are set aside."""
     damaged = [row[0] for row in rows if any(type(value) is not int for value in row[1:])]
     if damaged:
-        set_aside(step, queue, line, damaged)
+        set_aside(step, queue, queue_row, damaged)
     return job_rows(row for row in rows if row[0] not in damaged)
 
 
-def earliest(step: Step, line: QueueRow) -> int | None:
+def earliest(step: Step, queue_row: QueueRow) -> int | None:
     """The earliest due_at of the jobs that wait in a queue, expired or not."""
-    if line.jobs == line.leased + line.dead:
+    if queue_row.jobs == queue_row.leased + queue_row.dead:
         return None
-    heads = step.fetch_one("heads", queue=line.id)
+    heads = step.fetch_one("heads", queue=queue_row.id)
     return min((head for head in heads if head is not None), default=None)
 
 

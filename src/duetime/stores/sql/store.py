@@ -21,8 +21,10 @@ from duetime.stores.base import (
     Reserved,
     RulesChange,
     Wake,
+    Withdrawal,
 )
-from duetime.stores.sql import verbs, views
+from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.stores.sql import finishing, verbs, views
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.wake import WakeHub
 
@@ -51,20 +53,38 @@ class SqlStore(ABC):
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         jobs = sum([len(request.jobs) for request in requests])
-        return await self._write(lambda step: verbs.push(step, queue, requests), queue=queue, jobs=jobs, adds=True)
+
+        def push(step: Step) -> Sequence[Pushed | DuetimeError]:
+            return step.push_at_once(queue, requests) or verbs.push(step, queue, requests)
+
+        return await self._write(push, queue=queue, jobs=jobs, adds=True)
 
     async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
         jobs = sum([ask.limit for ask in asks])
-        return await self._write(lambda step: verbs.reserve(step, queue, asks), queue=queue, jobs=jobs)
+
+        def reserve(step: Step) -> Reserved:
+            return step.reserve_at_once(queue, asks) or verbs.reserve(step, queue, asks)
+
+        return await self._write(reserve, queue=queue, jobs=jobs)
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
-        return await self._write(lambda step: verbs.ack(step, queue, leases), queue=queue, jobs=len(leases))
+        def ack(step: Step) -> Sequence[Moved | LeaseLost | None]:
+            return step.ack_at_once(queue, leases) or verbs.ack(step, queue, leases)
+
+        return await self._write(ack, queue=queue, jobs=len(leases))
+
+    async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
+        jobs = sum([1 + len(one.then) for one in finishes])
+        return await self._write(lambda step: finishing.finish(step, queue, finishes), queue=queue, jobs=jobs)
+
+    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
+        return await self._read(lambda step: finishing.results(step, queue, ids), queue=queue)
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await self._write(lambda step: verbs.release(step, lease, delay_ms, error), queue=lease.queue)
 
-    async def give_back(self, lease: Lease) -> Moved:
-        return await self._write(lambda step: verbs.give_back(step, lease), queue=lease.queue)
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
+        return await self._write(lambda step: verbs.give_back(step, lease, delay_ms), queue=lease.queue)
 
     async def kill(self, lease: Lease, error: str = "") -> Moved:
         return await self._write(lambda step: verbs.kill(step, lease, error), queue=lease.queue)
@@ -75,6 +95,11 @@ class SqlStore(ABC):
     async def cancel(self, queue: Queue, ids: Sequence[str], *, finished: bool = False) -> Sequence[Moved | None]:
         return await self._write(
             lambda step: verbs.cancel(step, queue, ids, finished=finished), queue=queue, jobs=len(ids)
+        )
+
+    async def withdraw(self, queue: Queue, withdrawals: Sequence[Withdrawal]) -> Sequence[Moved | None]:
+        return await self._write(
+            lambda step: verbs.withdraw(step, queue, withdrawals), queue=queue, jobs=len(withdrawals)
         )
 
     async def reschedule(
@@ -105,7 +130,7 @@ class SqlStore(ABC):
         return await self._read(lambda step: views.counts(step, queues))
 
     async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
-        return await self._read(lambda step: [views.totals(step, queue) for queue in queues])
+        return await self._read(lambda step: views.totals(step, queues))
 
     async def queues(self, namespace: str | None = None) -> Sequence[Queue]:
         return await self._read(lambda step: views.queues(step, namespace))

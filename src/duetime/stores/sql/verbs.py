@@ -22,12 +22,13 @@ from duetime.job import (
     State,
 )
 from duetime.names import Queue
-from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange
+from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Withdrawal
 from duetime.stores.sql import rules
 from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, Payload, QueueRow
 from duetime.stores.sql.step import (
     TOTALS,
     Step,
+    StoredMark,
     announce,
     changing,
     earliest,
@@ -54,41 +55,41 @@ _decode_answer = msgspec.msgpack.Decoder(Pushed).decode
 
 
 def push(step: Step, queue: Queue, requests: Sequence[Push], *, capped: bool = True) -> list[Pushed | DuetimeError]:
-    with changing(step, queue, create=True) as line:
-        head = earliest(step, line)
-        found = find_jobs(step, line, [job.id for request in requests for job in request.jobs])
-        plan = rules.PushPlan(line, found, step.now, capped=capped, largest=step.max_body)
-        answers = [_push_once(step, queue, plan, request) for request in requests]
+    ids = [job.id for request in requests for job in request.jobs]
+    names = list(dict.fromkeys(request.mark.name for request in requests if request.mark))
+    step.expect_push(queue, ids, names)
+    with changing(step, queue, create=True) as queue_row:
+        head = earliest(step, queue_row)
+        found = find_jobs(step, queue_row, ids)
+        marks = step.find_marks(queue, names) if names else {}
+        plan = rules.PushPlan(queue_row, found, step.now, capped=capped, largest=step.max_body)
+        answers = [_push_once(step, queue, plan, request, marks) for request in requests]
         if plan.removed:
-            step.execute("delete_jobs", queue=line.id, ids=list(plan.removed))
+            step.execute("delete_jobs", queue=queue_row.id, ids=list(plan.removed))
         step.insert_jobs(plan.inserted)
-        if not line.paused:
+        if not queue_row.paused:
             announce(step, queue, head, plan.earliest)
     return answers
 
 
-def _push_once(step: Step, queue: Queue, plan: rules.PushPlan, request: Push) -> Pushed | DuetimeError:
-    if request.mark is None:
+def _push_once(
+    step: Step, queue: Queue, plan: rules.PushPlan, request: Push, marks: dict[str, StoredMark]
+) -> Pushed | DuetimeError:
+    if (mark := request.mark) is None:
         return plan.decide(request)
-    if (repeated := _repeated(step, queue, request.mark)) is not None:
-        return repeated
-    answer = plan.decide(request)
-    if isinstance(answer, Pushed):
-        _set_mark(step, queue, request.mark, answer)
-    return answer
+    if mark.name in marks:
+        digest, answer = marks[mark.name]
+        if digest != mark.digest:
+            return MarkMismatch.of(mark.name)
+        return msgspec.structs.replace(_decode_answer(answer), now=step.now, repeated=True)
+    decided = plan.decide(request)
+    if isinstance(decided, Pushed):
+        marks[mark.name] = mark.digest, _encode_answer(decided)
+        _set_mark(step, queue, mark, marks[mark.name][1])
+    return decided
 
 
-def _repeated(step: Step, queue: Queue, mark: Mark) -> Pushed | DuetimeError | None:
-    row = step.fetch_one("get_mark", namespace=queue.namespace, queue=queue.name, name=mark.name, now=step.now)
-    if row is None:
-        return None
-    digest, answer = row
-    if digest != mark.digest:
-        return MarkMismatch.of(mark.name)
-    return msgspec.structs.replace(_decode_answer(answer), now=step.now, repeated=True)
-
-
-def _set_mark(step: Step, queue: Queue, mark: Mark, answer: Pushed) -> None:
+def _set_mark(step: Step, queue: Queue, mark: Mark, answer: bytes) -> None:
     step.execute(
         "set_mark",
         namespace=queue.namespace,
@@ -96,7 +97,7 @@ def _set_mark(step: Step, queue: Queue, mark: Mark, answer: Pushed) -> None:
         name=mark.name,
         digest=mark.digest,
         expires_at=step.now + mark.life_ms,
-        answer=_encode_answer(answer),
+        answer=answer,
     )
 
 
@@ -104,100 +105,105 @@ def _set_mark(step: Step, queue: Queue, mark: Mark, answer: Pushed) -> None:
 
 
 def reserve(step: Step, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-    with changing(step, queue) as line:
-        if line.paused or not line.jobs:
-            return Reserved([[] for _ in asks], None, step.now, paused=bool(line.paused))
-        picker = rules.Picker(line, step.now, partial(step.ready_jobs, queue, line))
+    step.expect_reserve(min(sum(ask.limit for ask in asks), STEP_JOBS))
+    with changing(step, queue) as queue_row:
+        if queue_row.paused or not queue_row.jobs:
+            return Reserved([[] for _ in asks], None, step.now, paused=bool(queue_row.paused))
+        picker = rules.Picker(queue_row, step.now, partial(step.ready_jobs, queue, queue_row))
         picked = [picker.serve(ask) for ask in asks]
-        payloads = _lease(step, line, [pick for picks in picked for pick in picks])
+        write_jobs(step, queue_row, picker.expired)
+        payloads, next_at = _lease(step, queue_row, [pick for picks in picked for pick in picks])
         deliveries = [[pick.delivery(queue, payloads[pick.row.id]) for pick in picks] for picks in picked]
-        write_jobs(step, line, picker.expired)
-        return Reserved(deliveries, earliest(step, line), step.now, picker.ended)
+        return Reserved(deliveries, next_at, step.now, picker.ended)
 
 
-def _lease(step: Step, line: QueueRow, picks: Sequence[rules.Pick]) -> Mapping[str, Payload]:
-    """Write the leases, and read the payloads that go with them."""
+def _lease(step: Step, queue_row: QueueRow, picks: Sequence[rules.Pick]) -> tuple[Mapping[str, Payload], int | None]:
+    """Write the leases; read the payloads that go with them, and when the next job is due after that."""
     if not picks:
-        return {}
+        return {}, earliest(step, queue_row)
     by_end: dict[int, list[str]] = {}
     for pick in picks:
         by_end.setdefault(pick.lease_until, []).append(pick.row.id)
     for lease_until, ids in by_end.items():
-        step.execute("lease_jobs", queue=line.id, lease_until=lease_until, ids=ids)
-    return step.payloads(line, [pick.row.id for pick in picks])
+        step.execute("lease_jobs", queue=queue_row.id, lease_until=lease_until, ids=ids)
+    return step.payloads_and_head(queue_row, [pick.row.id for pick in picks])
 
 
 def ack(step: Step, queue: Queue, leases: Sequence[Lease]) -> list[Moved | LeaseLost | None]:
-    with changing(step, queue) as line:
+    if leases:
+        step.expect_ack(leases)
+    with changing(step, queue) as queue_row:
         answers: list[Moved | LeaseLost | None]
-        if _all_held(step, line, leases):
+        if _all_held(step, queue_row, leases):
             # The usual case need not read each job: the leases say all there is to know.
-            answers = [*rules.ack_held(line, leases)]
+            answers = [*rules.ack_held(queue_row, leases)]
         else:
-            jobs = find_jobs(step, line, [lease.id for lease in leases])
-            answers = [rules.ack(line, jobs.get(lease.id), lease, step.now) for lease in leases]
+            jobs = find_jobs(step, queue_row, [lease.id for lease in leases])
+            answers = [rules.ack(queue_row, jobs.get(lease.id), lease, step.now) for lease in leases]
         if ended := [answer.id for answer in answers if isinstance(answer, Moved)]:
-            step.execute("delete_jobs", queue=line.id, ids=ended)
+            step.execute("delete_jobs", queue=queue_row.id, ids=ended)
     return answers
 
 
-def _all_held(step: Step, line: QueueRow, leases: Sequence[Lease]) -> bool:
+def _all_held(step: Step, queue_row: QueueRow, leases: Sequence[Lease]) -> bool:
     fences = {(lease.id, lease.born, lease.attempt) for lease in leases}
-    if not leases or len(fences) < len(leases) or not line.leased:
+    if not leases or len(fences) < len(leases) or not queue_row.leased:
         return False
-    return step.count_held(line, leases) == len(leases)
+    return step.count_held(queue_row, leases) == len(leases)
 
 
 # --- verbs on one lease
 
 
 def release(step: Step, lease: Lease, delay_ms: int, error: str) -> Moved:
-    def decide(line: QueueRow, job: JobRow) -> Moved:
+    def decide(queue_row: QueueRow, job: JobRow) -> Moved:
         job.error = error or None
-        return rules.wait_again(line, job, step.now, step.now + delay_ms, Event.RELEASED)
+        return rules.wait_again(queue_row, job, step.now, step.now + delay_ms, Event.RELEASED)
 
     return _move_lease(step, lease, decide)
 
 
-def give_back(step: Step, lease: Lease) -> Moved:
-    def decide(line: QueueRow, job: JobRow) -> Moved:
-        return rules.wait_again(line, job, step.now, job.due_at, Event.GIVEN_BACK)
+def give_back(step: Step, lease: Lease, delay_ms: int | None) -> Moved:
+    def decide(queue_row: QueueRow, job: JobRow) -> Moved:
+        due_at = job.due_at if delay_ms is None else step.now + delay_ms
+        return rules.wait_again(queue_row, job, step.now, due_at, Event.GIVEN_BACK)
 
     return _move_lease(step, lease, decide)
 
 
 def kill(step: Step, lease: Lease, error: str) -> Moved:
-    def decide(line: QueueRow, job: JobRow) -> Moved:
+    def decide(queue_row: QueueRow, job: JobRow) -> Moved:
         job.error = error or None
-        return rules.die(line, job, step.now, Reason.KILLED)
+        return rules.die(queue_row, job, step.now, Reason.KILLED)
 
     return _move_lease(step, lease, decide)
 
 
 def extend(step: Step, lease: Lease, ttr_ms: int) -> int:
-    def decide(line: QueueRow, job: JobRow) -> int:
-        rules.leave(line, job)
-        rules.hold(line, job, step.now + ttr_ms)
+    def decide(queue_row: QueueRow, job: JobRow) -> int:
+        rules.leave(queue_row, job)
+        rules.hold(queue_row, job, step.now + ttr_ms)
         return job.lease_until
 
     return _move_lease(step, lease, decide)
 
 
 def _move_lease(step: Step, lease: Lease, decide: Callable[[QueueRow, JobRow], T]) -> T:
-    with changing(step, lease.queue) as line:
-        job = find_jobs(step, line, [lease.id]).get(lease.id)
+    step.read_ahead([("find_jobs", {"ids": [lease.id]}), ("heads", {})])
+    with changing(step, lease.queue) as queue_row:
+        job = find_jobs(step, queue_row, [lease.id]).get(lease.id)
         if job is None or not rules.holds(job, lease):
             raise rules.lease_lost(lease)
-        head = earliest(step, line)
-        answer = decide(line, job)
-        _settle(step, lease.queue, line, [job], head)
+        head = earliest(step, queue_row)
+        answer = decide(queue_row, job)
+        _settle(step, lease.queue, queue_row, [job], head)
     return answer
 
 
-def _settle(step: Step, queue: Queue, line: QueueRow, jobs: Sequence[JobRow], head: int | None) -> None:
+def _settle(step: Step, queue: Queue, queue_row: QueueRow, jobs: Sequence[JobRow], head: int | None) -> None:
     """Write jobs that have moved, and announce the earliest of those that wait now."""
-    write_jobs(step, line, jobs)
-    if not line.paused:
+    write_jobs(step, queue_row, jobs)
+    if not queue_row.paused:
         announce(step, queue, head, min((job.due_at for job in jobs if job.place == WAITING), default=None))
 
 
@@ -205,38 +211,51 @@ def _settle(step: Step, queue: Queue, line: QueueRow, jobs: Sequence[JobRow], he
 
 
 def cancel(step: Step, queue: Queue, ids: Sequence[str], *, finished: bool) -> list[Moved | None]:
-    with changing(step, queue) as line:
-        jobs = find_jobs(step, line, ids)
+    step.read_ahead([("find_jobs", {"ids": list(ids)})])
+    with changing(step, queue) as queue_row:
+        jobs = find_jobs(step, queue_row, ids)
         found = [jobs.get(job_id) for job_id in ids]
-        answers = [rules.cancel(line, job, step.now, finished=finished) if job else None for job in found]
-        write_jobs(step, line, [job for job in jobs.values() if job.place == GONE])
+        answers = [rules.cancel(queue_row, job, step.now, finished=finished) if job else None for job in found]
+        write_jobs(step, queue_row, [job for job in jobs.values() if job.place == GONE])
+    return answers
+
+
+def withdraw(step: Step, queue: Queue, withdrawals: Sequence[Withdrawal]) -> list[Moved | None]:
+    with changing(step, queue) as queue_row:
+        jobs = find_jobs(step, queue_row, [one.id for one in withdrawals])
+        answers = [
+            rules.withdraw(queue_row, jobs[one.id], step.now, one) if one.id in jobs else None for one in withdrawals
+        ]
+        moved = {answer.id for answer in answers if answer}
+        write_jobs(step, queue_row, [job for job in jobs.values() if job.id in moved])
     return answers
 
 
 def reschedule(
     step: Step, queue: Queue, ids: Sequence[str], delay_ms: int, due_at: int | None
 ) -> list[Moved | DuetimeError | None]:
-    with changing(step, queue) as line:
-        head, jobs = earliest(step, line), find_jobs(step, line, ids)
+    step.read_ahead([("heads", {}), ("find_jobs", {"ids": list(ids)})])
+    with changing(step, queue) as queue_row:
+        head, jobs = earliest(step, queue_row), find_jobs(step, queue_row, ids)
         at = step.now + delay_ms if due_at is None else due_at
-        answers = [rules.reschedule(line, jobs[key], step.now, at) if key in jobs else None for key in ids]
+        answers = [rules.reschedule(queue_row, jobs[key], step.now, at) if key in jobs else None for key in ids]
         moved = {answer.id for answer in answers if isinstance(answer, Moved)}
-        _settle(step, queue, line, [jobs[job_id] for job_id in moved], head)
+        _settle(step, queue, queue_row, [jobs[job_id] for job_id in moved], head)
     return answers
 
 
 def respawn(
     step: Step, queue: Queue, ids: Sequence[str] | None, limit: int, ttl_ms: int, tries: int | None
 ) -> list[Moved]:
-    with changing(step, queue) as line:
-        head = earliest(step, line)
+    with changing(step, queue) as queue_row:
+        head = earliest(step, queue_row)
         if ids is None:
-            chosen = job_rows(step.fetch("longest_dead", queue=line.id, limit=min(limit, STEP_JOBS)))
+            chosen = job_rows(step.fetch("longest_dead", queue=queue_row.id, limit=min(limit, STEP_JOBS)))
         else:
-            chosen = find_jobs(step, line, ids[:STEP_JOBS])
+            chosen = find_jobs(step, queue_row, ids[:STEP_JOBS])
         dead = [job for job in chosen.values() if job.place == DEAD]
-        moved = [rules.respawn(line, job, step.now, step.now + ttl_ms if ttl_ms else 0, tries) for job in dead]
-        _settle(step, queue, line, dead, head)
+        moved = [rules.respawn(queue_row, job, step.now, step.now + ttl_ms if ttl_ms else 0, tries) for job in dead]
+        _settle(step, queue, queue_row, dead, head)
     return moved
 
 
@@ -244,53 +263,52 @@ def respawn(
 
 
 def purge(step: Step, queue: Queue, states: Sequence[State], limit: int | None) -> Purged:
-    with changing(step, queue, create=True) as line:
-        line.floor = max(line.floor, step.now)
-        if limit is None and set(states) == set(State):
-            if not line.kept:
-                step.execute("delete_totals", namespace=queue.namespace, queue=queue.name)
-            return _forget(step, line)
+    forgets = limit is None and set(states) == set(State)
+    with changing(step, queue, create=True, forgets=forgets) as queue_row:
+        queue_row.floor = max(queue_row.floor, step.now)
+        if forgets:
+            if not queue_row.rules().kept:
+                step.delete_totals(queue)
+            return _forget(step, queue_row)
         bound = STEP_JOBS if limit is None else min(limit, STEP_JOBS)
         found = list[str]()
         for state in dict.fromkeys(states):
-            keys = list_keys(step, line, state, limit=bound + 1 - len(found), expired=True)
+            keys = list_keys(step, queue_row, state, limit=bound + 1 - len(found), expired=True)
             found.extend(key.id for key in keys)
-        jobs = find_jobs(step, line, found[:bound])
+        jobs = find_jobs(step, queue_row, found[:bound])
         for job in jobs.values():
-            rules.end(line, job)
-        write_jobs(step, line, jobs.values())
+            rules.end(queue_row, job)
+        write_jobs(step, queue_row, jobs.values())
         more = len(found) > bound and (limit is None or limit > bound)
         return Purged(len(jobs), step.now, more=more)
 
 
-def _forget(step: Step, line: QueueRow) -> Purged:
-    removed = line.jobs
-    step.execute("delete_queue_jobs", queue=-line.id)
-    if removed and line.last_born >= step.now:
+def _forget(step: Step, queue_row: QueueRow) -> Purged:
+    removed = queue_row.jobs
+    step.execute("delete_queue_jobs", queue=-queue_row.id)
+    if removed and queue_row.last_born >= step.now:
         # This is rare: a job was born in this millisecond, or the clock has stepped back.
-        (last_born,) = step.fetch_one("last_born", queue=line.id)
-        line.floor = max(line.floor, last_born)
+        (last_born,) = step.fetch_one("last_born", queue=queue_row.id)
+        queue_row.floor = max(queue_row.floor, last_born)
     if removed <= STEP_JOBS:
-        step.execute("delete_queue_jobs", queue=line.id)
+        step.execute("delete_queue_jobs", queue=queue_row.id)
     else:
         new = step.new_queue_id()
-        step.execute("discard", queue=line.id)
-        step.execute("change_queue_id", old=line.id, new=new)
-        line.id = new
-    line.known = int(line.rules() != QueueRules())
-    line.expired = line.jobs = line.leased = line.dead = line.reap_at = line.last_born = 0
+        step.execute("discard", queue=queue_row.id)
+        step.execute("change_queue_id", old=queue_row.id, new=new)
+        queue_row.id = new
+    queue_row.known = int(queue_row.rules() != QueueRules())
+    queue_row.expired = queue_row.jobs = queue_row.leased = queue_row.dead = queue_row.reap_at = queue_row.last_born = 0
     return Purged(removed, step.now)
 
 
 def configure(step: Step, queue: Queue, change: RulesChange) -> QueueRules:
-    with changing(step, queue, create=True) as line:
-        was_paused, line.known = line.paused, 1
-        for name, value in msgspec.structs.asdict(change).items():
-            if value is not msgspec.UNSET:
-                setattr(line, name, int(value))
-        if was_paused and not line.paused:
-            announce(step, queue, None, earliest(step, line))
-    return line.rules()
+    with changing(step, queue, create=True) as queue_row:
+        was_paused, queue_row.known = queue_row.paused, 1
+        queue_row.change_rules(change)
+        if was_paused and not queue_row.paused:
+            announce(step, queue, None, earliest(step, queue_row))
+    return queue_row.rules()
 
 
 # --- the reaper
@@ -306,7 +324,7 @@ def reap(step: Step, limit: int) -> Reaped:
             left -= len(happened)
         if left <= 0:
             break
-    sweep_marks_and_counters(step)
+    sweep_what_has_ended(step)
     forget_queues(step)
     for queue in queues_with_old_totals(step):
         fold_totals(step, queue)
@@ -323,33 +341,40 @@ def next_reap(step: Step) -> int | None:
 
 
 def reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:
-    with changing(step, queue) as line:
-        head = earliest(step, line)
-        lapsed = sound_rows(step, queue, line, step.fetch("lapsed_jobs", queue=line.id, now=step.now, limit=limit))
-        moved = [rules.wait_again(line, job, step.now, step.now, Event.LEASE_EXPIRED) for job in lapsed.values()]
+    with changing(step, queue) as queue_row:
+        head = earliest(step, queue_row)
+        lapsed = sound_rows(
+            step, queue, queue_row, step.fetch("lapsed_jobs", queue=queue_row.id, now=step.now, limit=limit)
+        )
+        moved = [rules.wait_again(queue_row, job, step.now, step.now, Event.LEASE_EXPIRED) for job in lapsed.values()]
         left = limit - len(lapsed)
-        expired = sound_rows(step, queue, line, step.fetch("expired_jobs", queue=line.id, now=step.now, limit=left))
-        moved += [rules.expire(line, job, step.now) for job in expired.values()]
-        _settle(step, queue, line, [*lapsed.values(), *expired.values()], head)
-        (next_lapse,), (next_expiry,) = (step.fetch_one(name, queue=line.id) for name in ("next_lapse", "next_expiry"))
-        line.reap_at = rules.next_visit(next_lapse, next_expiry)
-        if not moved and 0 < line.idle_from() <= step.now:
-            line.known = line.expired = 0
+        expired = sound_rows(
+            step, queue, queue_row, step.fetch("expired_jobs", queue=queue_row.id, now=step.now, limit=left)
+        )
+        moved += [rules.expire(queue_row, job, step.now) for job in expired.values()]
+        _settle(step, queue, queue_row, [*lapsed.values(), *expired.values()], head)
+        (next_lapse,), (next_expiry,) = (
+            step.fetch_one(name, queue=queue_row.id) for name in ("next_lapse", "next_expiry")
+        )
+        queue_row.reap_at = rules.next_visit(next_lapse, next_expiry)
+        if not moved and 0 < queue_row.idle_from() <= step.now:
+            queue_row.known = queue_row.expired = 0
     return moved
 
 
 # --- what the reaper deletes, a bounded number at a time: rows that are no longer needed
 
 
-def sweep_marks_and_counters(step: Step) -> None:
+def sweep_what_has_ended(step: Step) -> None:
     step.execute("delete_old_marks", now=step.now - CLOCK_ERROR_MS, limit=STEP_JOBS)
     step.execute("delete_old_counters", now=step.now, limit=STEP_JOBS)
+    step.execute("delete_old_results", now=step.now, limit=STEP_JOBS)
 
 
 def forget_queues(step: Step) -> None:
     """Remove rows of purged or forgotten queues. The highest of their floors is kept for the whole store."""
     if removable := step.fetch("removable_queues", before=step.now - PURGED_MS, limit=STEP_JOBS):
-        step.execute("remove_queues", ids=[queue_id for queue_id, _ in removable])
+        step.remove_queues([queue_id for queue_id, _ in removable])
         step.execute("forget_floor", floor=max(floor for _, floor in removable))
 
 

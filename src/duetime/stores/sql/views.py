@@ -1,8 +1,8 @@
 """The verbs that only read, each as one step on one snapshot."""
 
 import heapq
-from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from duetime.clock import MAX_INSTANT
@@ -22,7 +22,7 @@ from duetime.job import (
 from duetime.names import Queue
 from duetime.stores.base import Page
 from duetime.stores.sql.rows import PRIORITIES, QueueRow, view
-from duetime.stores.sql.step import Step
+from duetime.stores.sql.step import QueueNumbers, Step
 
 
 class Key(NamedTuple):
@@ -45,34 +45,34 @@ _START = Key(0, -1, "")
 
 
 def list_keys(
-    step: Step, line: QueueRow, state: State, *, after: Key = _START, limit: int, expired: bool = False
+    step: Step, queue_row: QueueRow, state: State, *, after: Key = _START, limit: int, expired: bool = False
 ) -> list[Key]:
     """The next jobs of a state in its order. `expired` includes jobs that have expired and were not ended yet."""
     match state:
         case State.LEASED:
-            keys = _keys(step, "list_leased", line, after, limit)
+            keys = _keys(step, "list_leased", queue_row, after, limit)
         case State.DEAD:
-            keys = _keys(step, "list_dead", line, after, limit)
+            keys = _keys(step, "list_dead", queue_row, after, limit)
         case State.DELAYED:
-            keys = _delayed(step, line, after, limit)
+            keys = _delayed(step, queue_row, after, limit)
         case State.READY:
-            keys = _ready(step, line, after, limit, 0 if expired else step.now)
+            keys = _ready(step, queue_row, after, limit, 0 if expired else step.now)
     return list(islice(keys, limit))
 
 
-def _keys(step: Step, query: str, line: QueueRow, after: Key, limit: int) -> Iterator[Key]:
-    rows = step.fetch(query, queue=line.id, after_at=after.at, after_id=after.id, limit=limit)
+def _keys(step: Step, query: str, queue_row: QueueRow, after: Key, limit: int) -> Iterator[Key]:
+    rows = step.fetch(query, queue=queue_row.id, after_at=after.at, after_id=after.id, limit=limit)
     return (Key(0, at, job_id) for at, job_id in rows)
 
 
-def _delayed(step: Step, line: QueueRow, after: Key, limit: int) -> Iterator[Key]:
+def _delayed(step: Step, queue_row: QueueRow, after: Key, limit: int) -> Iterator[Key]:
     after_at, after_id = max((after.at, after.id), (step.now + 1, ""))
     window = {"after_at": after_at, "after_id": after_id, "last": MAX_INSTANT, "alive_at": 0, "limit": limit}
-    readings = (step.fetch("list_waiting", queue=line.id, priority=int(each), **window) for each in PRIORITIES)
+    readings = (step.fetch("list_waiting", queue=queue_row.id, priority=int(each), **window) for each in PRIORITIES)
     return (Key(0, at, job_id) for at, job_id in heapq.merge(*readings))
 
 
-def _ready(step: Step, line: QueueRow, after: Key, limit: int, alive_at: int) -> Iterator[Key]:
+def _ready(step: Step, queue_row: QueueRow, after: Key, limit: int, alive_at: int) -> Iterator[Key]:
     for priority in map(int, PRIORITIES):
         if priority >= after.priority:
             start = after if priority == after.priority else _START
@@ -83,15 +83,15 @@ def _ready(step: Step, line: QueueRow, after: Key, limit: int, alive_at: int) ->
                 "alive_at": alive_at,
                 "limit": limit,
             }
-            for at, job_id in step.fetch("list_waiting", queue=line.id, priority=priority, **window):
+            for at, job_id in step.fetch("list_waiting", queue=queue_row.id, priority=priority, **window):
                 yield Key(priority, at, job_id)
 
 
 def list_jobs(step: Step, queue: Queue, state: State, cursor: str | None, limit: int) -> Page:
-    line = step.load_queue(queue)
+    queue_row = step.load_queue(queue)
     after = Key.parse(cursor) if cursor else _START
-    keys = list_keys(step, line, state, after=after, limit=limit + 1)
-    found = _within_bound(step, queue, line, [key.id for key in keys[:limit]])
+    keys = list_keys(step, queue_row, state, after=after, limit=limit + 1)
+    found = _within_bound(step, queue, queue_row, [key.id for key in keys[:limit]])
     cursor = str(keys[len(found) - 1]) if len(found) < len(keys) else None
     return Page([job for job in found if job], cursor)
 
@@ -101,16 +101,16 @@ def get(step: Step, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
     return [None if job is None or _expired(job, step.now) else job for job in found]
 
 
-def _within_bound(step: Step, queue: Queue, line: QueueRow, ids: Sequence[str]) -> list[Job | None]:
+def _within_bound(step: Step, queue: Queue, queue_row: QueueRow, ids: Sequence[str]) -> list[Job | None]:
     """The first of these jobs, at least one, whose payloads fit into STEP_BYTES; None for one that cannot be read."""
-    sizes = dict(step.fetch("job_sizes", queue=line.id, ids=list(ids)))
+    sizes = dict(step.fetch("job_sizes", queue=queue_row.id, ids=list(ids)))
     room, first = STEP_BYTES, list[str]()
     for job_id in ids:
         room -= sizes.get(job_id, 0)
         if first and room < 0:
             break
         first.append(job_id)
-    rows = step.fetch("get_jobs", queue=line.id, ids=list(set(first)))
+    rows = step.fetch("get_jobs", queue=queue_row.id, ids=list(set(first)))
     jobs = {row[0]: view(queue, row, step.now) for row in rows}
     return [jobs.get(job_id) for job_id in first]
 
@@ -120,42 +120,41 @@ def _expired(job: Job, now: int) -> bool:
 
 
 def counts(step: Step, queues: Sequence[Queue]) -> list[Counts]:
-    return [_counts(step, step.load_queue(queue)) for queue in queues]
+    return [_counts(step, numbers) for numbers in step.queue_numbers(queues)]
 
 
-def _counts(step: Step, line: QueueRow) -> Counts:
-    """Only the jobs that are due are counted row by row, because a healthy queue has few; delayed jobs are the rest."""
-    waiting = line.jobs - line.leased - line.dead
-    due = _count(step, line, 0, step.now + 1) if waiting else 0
-    (gone,) = step.fetch_one("count_expired", queue=line.id, now=step.now)
+def _counts(step: Step, numbers: QueueNumbers) -> Counts:
+    queue_row, due, gone, damaged = numbers
     return Counts(
-        delayed=waiting - due,
+        delayed=queue_row.jobs - queue_row.leased - queue_row.dead - due,
         ready=due - gone,
-        leased=line.leased,
-        dead=line.dead + (gone if line.expired_to_dead else 0),
-        expired=line.expired + gone,
+        leased=queue_row.leased,
+        dead=queue_row.dead + (gone if queue_row.expired_to_dead else 0),
+        expired=queue_row.expired + gone,
         now=step.now,
-        damaged=step.fetch_one("count_jobs", queue=-line.id)[0] if line.id else 0,
+        damaged=damaged,
     )
 
 
-def totals(step: Step, queue: Queue) -> QueueTotals:
+def totals(step: Step, queues: Sequence[Queue]) -> list[QueueTotals]:
+    return [_totals(step, days) for days in step.totals_by_day(queues)]
+
+
+def _totals(step: Step, days: Sequence[Sequence[int]]) -> QueueTotals:
     first = step.now // DAY_MS - TOTAL_DAYS + 1
-    rows = step.fetch("get_totals", namespace=queue.namespace, queue=queue.name)
-    running = Totals(*map(sum, zip(*(numbers for _, *numbers in rows), strict=True)))
-    return QueueTotals(running, {utc_date(day): Totals(*numbers) for day, *numbers in rows if day >= first})
+    by_day: dict[int, list[tuple[int, ...]]] = {}
+    for day, *numbers in days:
+        by_day.setdefault(day, []).append(tuple(numbers))
+    running = _sum(numbers for rows in by_day.values() for numbers in rows)
+    return QueueTotals(running, {utc_date(day): _sum(by_day[day]) for day in sorted(by_day) if day >= first})
+
+
+def _sum(rows: Iterable[tuple[int, ...]]) -> Totals:
+    return Totals(*map(sum, zip(*rows, strict=True)))
 
 
 def due_histogram(step: Step, queue: Queue, edges: Sequence[int]) -> list[int]:
-    line = step.load_queue(queue)
-    return [_count(step, line, first, last) for first, last in pairwise(edges)]
-
-
-def _count(step: Step, line: QueueRow, first: int, last: int) -> int:
-    return sum(
-        step.fetch_one("count_waiting", queue=line.id, priority=int(priority), first=first, last=last)[0]
-        for priority in PRIORITIES
-    )
+    return step.count_between(step.load_queue(queue), edges)
 
 
 def queues(step: Step, namespace: str | None) -> list[Queue]:
@@ -172,10 +171,13 @@ def check(step: Step) -> Iterator[str]:
     for queue, job_id in step.fetch("check_owners"):
         what = "was set aside, because it cannot be read as a job" if queue < 0 else "belongs to no queue"
         yield f"queue {queue}: {job_id!r} {what}"
+    for queue, job_id, what in step.fetch("check_bodies"):
+        yield f"queue {queue}: {job_id!r} {what}"
     for name, reap_at, needed_at in step.fetch("check_agenda"):
         yield f"{name}: the reaper comes at {reap_at} and is needed at {needed_at}"
     for queue in queues(step, None):
-        line = step.load_queue(queue)
-        running = totals(step, queue).running
-        for problem in broken_totals(running, jobs=line.jobs, leased=line.leased, dead=line.dead):
+        queue_row = step.load_queue(queue)
+        [found] = totals(step, [queue])
+        running = found.running
+        for problem in broken_totals(running, jobs=queue_row.jobs, leased=queue_row.leased, dead=queue_row.dead):
             yield f"{queue}: {problem}"

@@ -73,6 +73,10 @@ class DiskReserve:
             return True
         return False
 
+    def see_log(self) -> None:
+        """Remember how large the log is. Called at times and before the close, which deletes the log."""
+        self._largest_log = max(self._largest_log, _size(self._log))
+
     def keep_what_is_left(self) -> None:
         """Called after the close: SQLite deletes the log with its last connection, and the next log needs room."""
         if self._reserve and (missing := self._missing()):
@@ -80,7 +84,7 @@ class DiskReserve:
 
     def _missing(self) -> int:
         """Bytes by which the ballast is too small for the log."""
-        self._largest_log = max(self._largest_log, _size(self._log))
+        self.see_log()
         wanted = min(max(LEAST_BALLAST, 1 << self._largest_log.bit_length()), self._reserve // 4)
         return max(wanted - _size(self._ballast), 0)
 

@@ -2,15 +2,16 @@
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import msgspec
 
-from duetime.job import Lease, Priority
+from duetime.job import DAY_MS, Lease, Priority
 from duetime.names import Queue
 from duetime.stores.sql.queries import for_one_id, for_rows
 from duetime.stores.sql.rows import (
+    PRIORITIES,
     JobRow,
     Payload,
     QueueRow,
@@ -26,6 +27,16 @@ from duetime.stores.sqlite.connection import QUERIES
 _INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
 _FOR_ONE_ID = {name: for_one_id(query) for name, query in QUERIES.items() if "json_each(:ids)" in query}
 """SQLite takes twice as long for a list of one id as for the id itself."""
+
+
+INLINE_BYTES = 800
+"""A larger body has a row of its own: with it a row of `jobs` would not fit into a page of SQLite (4 KiB) four times,
+and then SQLite spreads the row, which every move of the job writes anew, over several pages."""
+
+
+FIRST_COUNT, COUNT_GROWTH = 256, 8
+"""So many jobs of each stretch of time are counted at first, and so many times more in each further round."""
+FIRST_INSTANT, BEYOND_INSTANTS = -(2**62), 2**62
 
 
 class SqliteStep(Step):
@@ -60,12 +71,12 @@ class SqliteStep(Step):
         return self.connection.execute(QUERIES[query], parameters)
 
     def lock_queue(self, queue: Queue, *, create: bool) -> tuple[QueueRow, bool]:
-        line = self.load_queue(queue)
-        if line.id or not create:
-            return line, False
-        line.id, line.floor = self.fetch_one("new_queue")
-        self.execute("insert_queue", id=line.id, namespace=queue.namespace, name=queue.name)
-        return line, True
+        queue_row = self.load_queue(queue)
+        if queue_row.id or not create:
+            return queue_row, False
+        queue_row.id, queue_row.floor = self.fetch_one("new_queue")
+        self.execute("insert_queue", id=queue_row.id, namespace=queue.namespace, name=queue.name)
+        return queue_row, True
 
     def new_queue_id(self) -> int:
         return self.fetch_one("new_queue")[0]
@@ -78,9 +89,9 @@ class SqliteStep(Step):
     def lock_counter(self, name: str) -> None: ...
 
     def ready_jobs(
-        self, queue: Queue, line: QueueRow, priority: Priority, after: tuple[int, str], limit: int
+        self, queue: Queue, queue_row: QueueRow, priority: Priority, after: tuple[int, str], limit: int
     ) -> Sequence[ReadyRow]:
-        place = {"queue": line.id, "priority": int(priority), "after_at": after[0], "after_id": after[1]}
+        place = {"queue": queue_row.id, "priority": int(priority), "after_at": after[0], "after_id": after[1]}
         while True:
             (answer,) = self.fetch_one("ready_jobs", **place, now=self.now, limit=limit)
             try:
@@ -88,34 +99,88 @@ class SqliteStep(Step):
             except msgspec.ValidationError:
                 if not (damaged := damaged_ready(answer)):
                     raise
-                set_aside(self, queue, line, damaged)
+                set_aside(self, queue, queue_row, damaged)
 
-    def payloads(self, line: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]:
-        (answer,) = self.fetch_one("get_payloads", queue=line.id, ids=list(ids))
+    def payloads(self, queue_row: QueueRow, ids: Sequence[str]) -> Mapping[str, Payload]:
+        (answer,) = self.fetch_one("get_payloads", queue=queue_row.id, ids=list(ids))
         return payloads_by_id(answer)
 
-    def count_held(self, line: QueueRow, leases: Sequence[Lease]) -> int:
+    def count_held(self, queue_row: QueueRow, leases: Sequence[Lease]) -> int:
         if len(leases) == 1:
-            fence = (line.id, leases[0].id, leases[0].born, leases[0].attempt)
+            fence = (queue_row.id, leases[0].id, leases[0].born, leases[0].attempt)
             return self.connection.execute(QUERIES["is_held"], fence).fetchone()[0]
         fences = as_json([(lease.id, lease.born, lease.attempt) for lease in leases])
-        return self.fetch_one("count_held", queue=line.id, leases=fences)[0]
+        return self.fetch_one("count_held", queue=queue_row.id, leases=fences)[0]
+
+    def count_between(self, queue_row: QueueRow, edges: Sequence[int]) -> list[int]:
+        """The number of all jobs that wait is known. So the most crowded stretch of time need not be walked: it holds
+        what is left when the others are counted. Mostly that is what is ready, or what is far away.
+        """
+        if len(edges) > 2 and [*edges] != sorted(edges):
+            return [self.count_between(queue_row, pair)[0] for pair in pairwise(edges)]
+        left = queue_row.jobs - queue_row.leased - queue_row.dead
+        counts = [0] * (len(edges) + 1)
+        bounds = [*pairwise((FIRST_INSTANT, *edges, BEYOND_INSTANTS))] if left else []
+        heads = self.fetch_one("heads", queue=queue_row.id)
+        present = [int(priority) for priority, head in zip(PRIORITIES, heads, strict=True) if head is not None]
+        stretches = [
+            (at, first, last, priority)
+            for at, (first, last) in enumerate(bounds)
+            if first < last
+            for priority in present
+        ]
+        limit = FIRST_COUNT
+        while len(stretches) > 1:
+            crowded: list[tuple[int, int, int, int]] = []
+            for stretch in stretches:
+                at, first, last, priority = stretch
+                place = {"queue": queue_row.id, "priority": priority, "first": first, "last": last}
+                (count,) = self.fetch_one("count_waiting", **place, limit=limit)
+                if count == limit:
+                    crowded.append(stretch)
+                else:
+                    counts[at] += count
+                    left -= count
+            stretches, limit = crowded, limit * COUNT_GROWTH
+        for at, *_ in stretches:
+            counts[at] += left
+        return counts[1:-1]
 
     def insert_jobs(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Uses statements for a few fixed numbers of rows, so that each of them stays prepared."""
+        rows = [row if len(row[-1]) <= INLINE_BYTES else (*row[:-1], self._insert_body(row[-1])) for row in rows]
         start = 0
         for size, insert in _INSERTS:
             while len(rows) - start >= size:
                 self.connection.execute(insert, list(chain.from_iterable(rows[start : start + size])))
                 start += size
 
-    def move_jobs(self, line: QueueRow, jobs: Sequence[JobRow]) -> None:
-        rows = [{"queue": line.id, **msgspec.structs.asdict(job)} for job in jobs]
+    def _insert_body(self, body: bytes) -> int | None:
+        return self.connection.execute(QUERIES["insert_body"], (body,)).lastrowid
+
+    def move_jobs(self, queue_row: QueueRow, jobs: Sequence[JobRow]) -> None:
+        rows = [{"queue": queue_row.id, **msgspec.structs.asdict(job)} for job in jobs]
         self.connection.executemany(QUERIES["move_job"], rows)
 
-    def update_queue(self, line: QueueRow) -> None:
-        self.connection.execute(QUERIES["update_queue"], (*line.columns(), line.id))
+    def update_queue(self, queue_row: QueueRow) -> None:
+        self.connection.execute(QUERIES["update_queue"], (*queue_row.columns(), queue_row.id))
 
-    def add_to_totals(self, queue: Queue, day: int, happened: Mapping[str, int]) -> None:
+    def write_queue(self, queue: Queue, queue_row: QueueRow, *, is_changed: bool) -> None:
+        """One statement for both: the totals of the day are in the queue's row, which most steps change anyway."""
+        happened = queue_row.happened
+        if not happened:
+            return self.update_queue(queue_row) if is_changed else None
+        if queue_row.today != (day := self.now // DAY_MS):
+            self.execute("close_days", ids=[queue_row.id])
+            self.execute("begin_day", namespace=queue.namespace, name=queue.name, day=day)
         numbers = [happened.get(what, 0) for what in TOTALS]
-        self.connection.execute(QUERIES["add_to_totals"], (queue.namespace, queue.name, day, *numbers))
+        self.connection.execute(QUERIES["update_queue_and_today"], (*queue_row.columns(), *numbers, queue_row.id))
+        return None
+
+    def remove_queues(self, ids: Sequence[int]) -> None:
+        self.execute("close_days", ids=ids)
+        super().remove_queues(ids)
+
+    def delete_totals(self, queue: Queue) -> None:
+        super().delete_totals(queue)
+        self.execute("begin_day", namespace=queue.namespace, name=queue.name, day=0)

@@ -22,6 +22,7 @@ from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
 from duetime.stores.sqlite.connection import Turnstile, check_synchronous, connect, lacks_room, prepare_file
+from duetime.stores.sqlite.direct import DirectSqlite
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.threads import ReaderThread, WriterThread
 from duetime.stores.sqlite.wake import Mailboxes, Meta, SqliteWakeHub
@@ -38,7 +39,7 @@ class SqliteStore(SqlStore):
     def __init__(
         self, path: Path, clock: Clock, synchronous: str, lock_timeout_s: float, reserve: int | None = None
     ) -> None:
-        self._path, self._disk = path, _disk_of(path, reserve)
+        self._path, self._disk, self._synchronous = path, _disk_of(path, reserve), synchronous
         open_file = partial(connect, path, synchronous=synchronous, checkpoint_pages=self._disk.checkpoint_pages)
 
         def open_writer() -> sqlite3.Connection:
@@ -121,6 +122,10 @@ class SqliteStore(SqlStore):
     def _read(self, operation: Callable[[Step], T], *, queue: Queue | None = None) -> Later[T]:
         return self._reader.run(operation, queue=queue)
 
+    def direct_calls(self) -> DirectSqlite:
+        """See `stores/direct.py`."""
+        return DirectSqlite(self._writer, self._push)
+
     # --- verbs that know the file
 
     async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
@@ -145,7 +150,8 @@ class SqliteStore(SqlStore):
         epoch, now, disk = await self._reader.run(
             lambda step: (step.fetch_one("get_meta")[0], step.now, shutil.disk_usage(self._path.parent))
         )
-        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, now, disk.total - disk.free, disk.total)
+        used, said = disk.total - disk.free, f"every commit, synchronous={self._synchronous}"
+        return StoreInfo("sqlite", sqlite3.sqlite_version, epoch, now, used, disk.total, persistence=said)
 
     async def check(self) -> Sequence[str]:
         """The rows are checked only if SQLite finds the file itself sound."""
@@ -154,6 +160,7 @@ class SqliteStore(SqlStore):
 
     async def close(self) -> None:
         self._hub.close()
+        self._disk.see_log()
         await self._writer.close()
         await self._reader.close()
         self._disk.keep_what_is_left()

@@ -66,6 +66,74 @@ WHERE
 ORDER BY due_at, id
 LIMIT %(limit)s;
 
+-- name: ready_ahead
+-- description: The first jobs that a consumer may get from each priority, in order. A now of null is the clock.
+(
+    SELECT
+        1 AS priority,
+        id,
+        born,
+        due_at,
+        expires_at,
+        tries,
+        used,
+        attempt,
+        error,
+        size
+    FROM dt.jobs FORCE INDEX (by_due)
+    WHERE
+        queue = %(queue)s
+        AND place = 0
+        AND priority = 1
+        AND due_at <= coalesce(%(now)s, CAST(floor(unix_timestamp(now(3)) * 1000) AS SIGNED))
+    ORDER BY due_at, id
+    LIMIT %(limit)s
+)
+UNION ALL
+(
+    SELECT
+        2 AS priority,
+        id,
+        born,
+        due_at,
+        expires_at,
+        tries,
+        used,
+        attempt,
+        error,
+        size
+    FROM dt.jobs FORCE INDEX (by_due)
+    WHERE
+        queue = %(queue)s
+        AND place = 0
+        AND priority = 2
+        AND due_at <= coalesce(%(now)s, CAST(floor(unix_timestamp(now(3)) * 1000) AS SIGNED))
+    ORDER BY due_at, id
+    LIMIT %(limit)s
+)
+UNION ALL
+(
+    SELECT
+        3 AS priority,
+        id,
+        born,
+        due_at,
+        expires_at,
+        tries,
+        used,
+        attempt,
+        error,
+        size
+    FROM dt.jobs FORCE INDEX (by_due)
+    WHERE
+        queue = %(queue)s
+        AND place = 0
+        AND priority = 3
+        AND due_at <= coalesce(%(now)s, CAST(floor(unix_timestamp(now(3)) * 1000) AS SIGNED))
+    ORDER BY due_at, id
+    LIMIT %(limit)s
+);
+
 -- name: get_payloads
 -- description: The bodies of jobs by id, and their attributes.
 SELECT
@@ -213,6 +281,66 @@ FROM json_table(%(queues)s, '$[*]' COLUMNS (
 STRAIGHT_JOIN dt.queues AS q FORCE INDEX (by_name)
     ON q.namespace = asked.namespace AND q.name = asked.name AND q.paused = 0;
 
+-- name: queues_of
+-- description: Rows of queues, the earliest due_at of each priority, and how many damaged rows there are.
+SELECT
+    asked.position,
+    q.id,
+    q.known,
+    q.paused,
+    q.strict,
+    q.expired_to_dead,
+    q.max_jobs,
+    q.max_body,
+    q.kept,
+    q.floor,
+    q.last_born,
+    q.expired,
+    q.jobs,
+    q.leased,
+    q.dead,
+    q.reap_at,
+    (
+        SELECT due_at FROM dt.jobs FORCE INDEX (by_due)
+        WHERE queue = q.id AND place = 0 AND priority = 1 ORDER BY due_at LIMIT 1
+    ),
+    (
+        SELECT due_at FROM dt.jobs FORCE INDEX (by_due)
+        WHERE queue = q.id AND place = 0 AND priority = 2 ORDER BY due_at LIMIT 1
+    ),
+    (
+        SELECT due_at FROM dt.jobs FORCE INDEX (by_due)
+        WHERE queue = q.id AND place = 0 AND priority = 3 ORDER BY due_at LIMIT 1
+    ),
+    (SELECT count(*) FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = -q.id)
+FROM json_table(%(queues)s, '$[*]' COLUMNS (
+    position FOR ORDINALITY,
+    namespace varchar(255) CHARACTER SET utf8mb4 PATH '$[0]',
+    name varchar(255) CHARACTER SET utf8mb4 PATH '$[1]'
+)) AS asked
+STRAIGHT_JOIN dt.queues AS q FORCE INDEX (by_name)
+    ON q.namespace = asked.namespace AND q.name = asked.name;
+
+-- name: count_due
+-- description: How many jobs of a queue are due, and how many of these are past their time.
+SELECT
+    (
+        SELECT count(*) FROM dt.jobs FORCE INDEX (by_due)
+        WHERE queue = %(queue)s AND place = 0 AND priority = 1 AND due_at <= %(now)s
+    )
+    + (
+        SELECT count(*) FROM dt.jobs FORCE INDEX (by_due)
+        WHERE queue = %(queue)s AND place = 0 AND priority = 2 AND due_at <= %(now)s
+    )
+    + (
+        SELECT count(*) FROM dt.jobs FORCE INDEX (by_due)
+        WHERE queue = %(queue)s AND place = 0 AND priority = 3 AND due_at <= %(now)s
+    ),
+    (
+        SELECT count(*) FROM dt.jobs FORCE INDEX (by_turn)
+        WHERE queue = %(queue)s AND place = 0 AND turn_at > 0 AND turn_at < %(now)s
+    );
+
 -- name: get_jobs
 -- description: Jobs as they are, by id.
 SELECT
@@ -295,20 +423,11 @@ WHERE
     AND due_at >= %(first)s
     AND due_at < %(last)s;
 
--- name: count_expired
--- description: How many wait past their time, because nobody has met them yet.
-SELECT count(*) FROM dt.jobs FORCE INDEX (by_turn)
-WHERE queue = %(queue)s AND place = 0 AND turn_at > 0 AND turn_at < %(now)s;
-
 -- name: set_aside_jobs
 -- description: Rows that cannot be read as jobs leave their queue: the number of the queue is negative from now on.
 SELECT place FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s AND id IN %(ids)s;
 
 UPDATE dt.jobs FORCE INDEX (PRIMARY) SET queue = -queue WHERE queue = %(queue)s AND id IN %(ids)s;
-
--- name: count_jobs
--- description: How many rows there are under a number of a queue.
-SELECT count(*) FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s;
 
 -- name: some_jobs
 -- description: Any jobs of a discarded queue.

@@ -57,7 +57,7 @@ DELETE FROM dt.queue_ids WHERE id = last_insert_id();
 SELECT last_insert_id();
 
 -- name: insert_queue
--- description: A queue that was not there; its fields follow by update_queue. No change if somebody else was faster.
+-- description: A queue that was not there; its fields follow by update_queue. Answers 1, or 0 if somebody was faster.
 INSERT INTO dt.queues (
     id,
     namespace,
@@ -78,6 +78,8 @@ INSERT INTO dt.queues (
     reap_at
 ) VALUES (%(id)s, %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 ON DUPLICATE KEY UPDATE known = known;
+
+SELECT row_count();
 
 -- name: forgotten_floor
 -- description: What a new queue begins with.
@@ -170,13 +172,15 @@ LIMIT %(limit)s;
 -- description: When the reaper is next needed, at the earliest.
 SELECT min(reap_at) FROM dt.queues FORCE INDEX (by_reap) WHERE reap_at > 0;
 
--- name: get_mark
--- description: What a push with this mark answered, while the mark lives.
+-- name: get_marks
+-- description: What pushes with these marks answered, and until when the marks live.
 SELECT
+    name,
     digest,
-    answer
-FROM dt.marks
-WHERE namespace = %(namespace)s AND queue = %(queue)s AND name = %(name)s AND expires_at > %(now)s;
+    answer,
+    expires_at
+FROM dt.marks FORCE INDEX (PRIMARY)
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND name IN %(names)s;
 
 -- name: set_mark
 -- description: Also over one whose life has ended.
@@ -247,22 +251,27 @@ ON DUPLICATE KEY UPDATE
     expired = expired + values(expired),
     respawned = respawned + values(respawned);
 
--- name: get_totals
--- description: What happened in a queue, day by day.
+-- name: totals_of
+-- description: What happened in queues, day by day, for many at once.
 SELECT
-    day,
-    accepted,
-    delivered,
-    acked,
-    released,
-    lapsed,
-    dead,
-    cancelled,
-    expired,
-    respawned
-FROM dt.totals FORCE INDEX (PRIMARY)
-WHERE namespace = %(namespace)s AND queue = %(queue)s
-ORDER BY day;
+    asked.position,
+    t.day,
+    t.accepted,
+    t.delivered,
+    t.acked,
+    t.released,
+    t.lapsed,
+    t.dead,
+    t.cancelled,
+    t.expired,
+    t.respawned
+FROM json_table(%(queues)s, '$[*]' COLUMNS (
+    position FOR ORDINALITY,
+    namespace varchar(255) CHARACTER SET utf8mb4 PATH '$[0]',
+    name varchar(255) CHARACTER SET utf8mb4 PATH '$[1]'
+)) AS asked
+STRAIGHT_JOIN dt.totals AS t FORCE INDEX (PRIMARY)
+    ON t.namespace = asked.namespace AND t.queue = asked.name;
 
 -- name: delete_totals
 -- description: Of a queue that is purged and not kept.
@@ -375,6 +384,7 @@ INSERT INTO dt.incoming (
 SELECT
     max_jobs,
     max_body,
-    jobs
+    jobs,
+    kept
 FROM dt.queues FORCE INDEX (by_name)
 WHERE namespace = %(namespace)s AND name = %(name)s;

@@ -100,9 +100,9 @@ CREATE TABLE dt.jobs (
     reason varchar(255) NOT NULL,
     error mediumtext NOT NULL,
     PRIMARY KEY (queue, id),
-    -- serves ready_jobs, heads, heads_of, list_waiting, count_waiting
+    -- serves ready_jobs, heads, heads_of, queues_of, count_due, list_waiting, count_waiting
     INDEX by_due (queue, place, priority, due_at, id),
-    -- serves lapsed_jobs, next_lapse, list_leased, longest_dead, list_dead, expired_jobs, count_expired, next_expiry
+    -- serves lapsed_jobs, next_lapse, list_leased, longest_dead, list_dead, expired_jobs, count_due, next_expiry
     INDEX by_turn (queue, place, turn_at, id)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_nopad_bin;
 
@@ -125,6 +125,19 @@ CREATE TABLE dt.marks (
     PRIMARY KEY (namespace, queue, name),
     -- serves delete_old_marks
     INDEX by_end (expires_at)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_nopad_bin;
+
+-- Results of finished jobs, kept for a while. Kept by the queue's name: a purge does not touch them.
+CREATE TABLE dt.results (
+    namespace varchar(255) NOT NULL,
+    queue varchar(255) NOT NULL,
+    id varchar(255) NOT NULL,
+    born bigint NOT NULL,               -- of the job that gave the result
+    kept_until bigint NOT NULL,
+    result longblob NOT NULL,
+    PRIMARY KEY (namespace, queue, id),
+    -- serves delete_old_results
+    INDEX by_end (kept_until)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_nopad_bin;
 
 -- Records, and the tombstones of those that are gone.

@@ -1,33 +1,12 @@
 -- What verbs do to jobs, always behind the lock of their queue's row.
+--
+-- A plan is made once per session, often while the tables are still empty, and must be right when they are full. So no
+-- statement leaves PostgreSQL a choice: jobs by id are sought one by one (`LATERAL ... LIMIT 1`), because for
+-- `id = ANY(...)` it may decide to read the whole queue; and the earliest is the first in order, because for `min` it
+-- may decide to look at all. Rows are then changed by their `ctid`: nobody else moves them behind the lock.
 
 -- name: insert_jobs
 -- description: New incarnations wait; columns of the same length, one statement for any number of jobs.
-WITH new AS (
-    SELECT *
-    FROM unnest(
-        %(ids)b::text [],
-        %(borns)b::bigint [],
-        %(priorities)b::bigint [],
-        %(due_ats)b::bigint [],
-        %(expires_ats)b::bigint [],
-        %(tries)b::bigint [],
-        %(attempts)b::bigint [],
-        %(sizes)b::bigint [],
-        %(attributes)b::text [],
-        %(bodies)b::bytea []
-    ) AS given (id, born, priority, due_at, expires_at, tries, attempt, size, attributes, body)
-),
-
-kept AS (
-    INSERT INTO dt.bodies (queue, id, attributes, body)
-    SELECT
-        %(queue)s,
-        new.id,
-        new.attributes,
-        new.body
-    FROM new
-)
-
 INSERT INTO dt.jobs (
     queue,
     id,
@@ -61,22 +40,55 @@ SELECT
     new.size,
     '',
     ''
-FROM new;
+FROM unnest(
+    %(ids)b::text [],
+    %(borns)b::bigint [],
+    %(priorities)b::bigint [],
+    %(due_ats)b::bigint [],
+    %(expires_ats)b::bigint [],
+    %(tries)b::bigint [],
+    %(attempts)b::bigint [],
+    %(sizes)b::bigint []
+) AS new (id, born, priority, due_at, expires_at, tries, attempt, size);
+
+-- name: insert_bodies
+-- description: Their payloads.
+INSERT INTO dt.bodies (queue, id, attributes, body)
+SELECT
+    %(queue)s,
+    new.id,
+    new.attributes,
+    new.body
+FROM unnest(%(ids)b::text [], %(attributes)b::text [], %(bodies)b::bytea []) AS new (id, attributes, body);
 
 -- name: find_jobs
 -- description: What the rules need to know about jobs by id; ids that are not there are passed over.
 SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
-FROM dt.jobs
-WHERE queue = %(queue)s AND id = ANY(%(ids)b::text []);
+    j.id,
+    j.born,
+    j.place,
+    j.priority,
+    j.due_at,
+    j.expires_at,
+    j.tries,
+    j.used,
+    j.attempt
+FROM unnest(%(ids)b::text []) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT
+        id,
+        born,
+        place,
+        priority,
+        due_at,
+        expires_at,
+        tries,
+        used,
+        attempt
+    FROM dt.jobs
+    WHERE queue = %(queue)s AND id = wanted.id
+    LIMIT 1
+) AS j;
 
 -- name: ready_jobs
 -- description: What a consumer may get from one priority after (after_at, after_id), in order, without payloads.
@@ -101,7 +113,7 @@ ORDER BY due_at, id
 LIMIT %(limit)s;
 
 -- name: ready_ahead
--- description: The first jobs that a consumer may get from each priority, in order, without payloads.
+-- description: The first jobs that a consumer may get from each priority, in order. A now of null is the clock.
 SELECT
     p.priority,
     j.id,
@@ -126,7 +138,11 @@ CROSS JOIN LATERAL (
         error,
         size
     FROM dt.jobs
-    WHERE queue = %(queue)s AND place = 0 AND priority = p.priority AND due_at <= %(now)s
+    WHERE
+        queue = %(queue)s
+        AND place = 0
+        AND priority = p.priority
+        AND due_at <= (SELECT coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint))
     ORDER BY due_at, id
     LIMIT %(limit)s
 ) AS j;
@@ -134,11 +150,18 @@ CROSS JOIN LATERAL (
 -- name: get_payloads
 -- description: The bodies of jobs by id, and their attributes.
 SELECT
-    id,
-    body,
-    attributes
-FROM dt.bodies
-WHERE queue = %(queue)s AND id = ANY(%(ids)b::text []);
+    wanted.id,
+    b.body,
+    b.attributes
+FROM unnest(%(ids)b::text []) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT
+        body,
+        attributes
+    FROM dt.bodies
+    WHERE queue = %(queue)s AND id = wanted.id
+    LIMIT 1
+) AS b;
 
 -- name: lease_jobs
 -- description: waiting -> leased, one more delivery each.
@@ -148,13 +171,25 @@ SET
     lease_until = %(lease_until)s,
     used = used + 1,
     attempt = attempt + 1
-WHERE queue = %(queue)s AND id = ANY(%(ids)b::text []);
+WHERE ctid = ANY(ARRAY(
+    SELECT found.ctid
+    FROM unnest(%(ids)b::text []) AS wanted (id)
+    CROSS JOIN LATERAL (SELECT ctid FROM dt.jobs WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS found
+));
 
 -- name: count_held
 -- description: How many of these leases (id, born, attempt) are held.
 SELECT count(*)
 FROM unnest(%(ids)b::text [], %(borns)b::bigint [], %(attempts)b::bigint []) AS lease (id, born, attempt)
-INNER JOIN dt.jobs AS j ON j.queue = %(queue)s AND j.id = lease.id
+CROSS JOIN LATERAL (
+    SELECT
+        place,
+        born,
+        attempt
+    FROM dt.jobs
+    WHERE queue = %(queue)s AND id = lease.id
+    LIMIT 1
+) AS j
 WHERE j.place = 1 AND j.born = lease.born AND j.attempt = lease.attempt;
 
 -- name: move_jobs
@@ -182,15 +217,26 @@ FROM unnest(
     %(reasons)b::text [],
     %(errors)b::text []
 ) AS moved (id, place, due_at, expires_at, lease_until, dead_at, tries, used, reason, error)
-WHERE j.queue = %(queue)s AND j.id = moved.id;
+CROSS JOIN LATERAL (SELECT ctid FROM dt.jobs WHERE queue = %(queue)s AND id = moved.id LIMIT 1) AS found
+WHERE j.ctid = found.ctid;
 
 -- name: delete_jobs
 -- description: The end of jobs in any place.
 WITH gone AS (
-    DELETE FROM dt.bodies WHERE queue = %(queue)s AND id = ANY(%(ids)b::text [])
+    DELETE FROM dt.bodies
+    WHERE ctid = ANY(ARRAY(
+        SELECT found.ctid
+        FROM unnest(%(ids)b::text []) AS wanted (id)
+        CROSS JOIN LATERAL (SELECT ctid FROM dt.bodies WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS found
+    ))
 )
 
-DELETE FROM dt.jobs WHERE queue = %(queue)s AND id = ANY(%(ids)b::text []);
+DELETE FROM dt.jobs
+WHERE ctid = ANY(ARRAY(
+    SELECT found.ctid
+    FROM unnest(%(ids)b::text []) AS wanted (id)
+    CROSS JOIN LATERAL (SELECT ctid FROM dt.jobs WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS found
+));
 
 -- name: lapsed_jobs
 -- description: Leases that ran out, earliest first.
@@ -245,30 +291,77 @@ LIMIT %(limit)s;
 
 -- name: next_lapse
 -- description: When the queue's next lease runs out.
-SELECT min(lease_until) FROM dt.jobs WHERE queue = %(queue)s AND place = 1;
+SELECT
+    (SELECT lease_until FROM dt.jobs WHERE queue = %(queue)s AND place = 1 ORDER BY lease_until LIMIT 1);
 
 -- name: next_expiry
 -- description: When the queue's next waiting job expires.
-SELECT min(expires_at) FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND expires_at > 0;
+SELECT
+    (
+        SELECT expires_at FROM dt.jobs
+        WHERE queue = %(queue)s AND place = 0 AND expires_at > 0
+        ORDER BY expires_at
+        LIMIT 1
+    );
 
 -- name: heads
 -- description: The earliest due_at per priority; three seeks instead of an index without the priority.
 SELECT
-    (SELECT min(due_at) FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 1),
-    (SELECT min(due_at) FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 2),
-    (SELECT min(due_at) FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 3);
+    (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 1 ORDER BY due_at LIMIT 1),
+    (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 2 ORDER BY due_at LIMIT 1),
+    (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 3 ORDER BY due_at LIMIT 1);
 
 -- name: heads_of
 -- description: The earliest due_at of each queue that is not paused, for all queues with waiting consumers at once.
 SELECT
     least(
-        (SELECT min(due_at) FROM dt.jobs WHERE queue = q.id AND place = 0 AND priority = 1),
-        (SELECT min(due_at) FROM dt.jobs WHERE queue = q.id AND place = 0 AND priority = 2),
-        (SELECT min(due_at) FROM dt.jobs WHERE queue = q.id AND place = 0 AND priority = 3)
+        (SELECT due_at FROM dt.jobs WHERE queue = q.id AND place = 0 AND priority = 1 ORDER BY due_at LIMIT 1),
+        (SELECT due_at FROM dt.jobs WHERE queue = q.id AND place = 0 AND priority = 2 ORDER BY due_at LIMIT 1),
+        (SELECT due_at FROM dt.jobs WHERE queue = q.id AND place = 0 AND priority = 3 ORDER BY due_at LIMIT 1)
     )
 FROM unnest(%(namespaces)b::text [], %(names)b::text []) WITH ORDINALITY AS asked (namespace, name, position)
 LEFT JOIN dt.queues AS q ON q.namespace = asked.namespace AND q.name = asked.name AND q.paused = 0
 ORDER BY asked.position;
+
+-- name: counts_of
+-- description: What queues hold, for many at once. Of one without waiting jobs no job is read, but damaged rows.
+SELECT
+    asked.position,
+    q.id,
+    q.known,
+    q.paused,
+    q.strict,
+    q.expired_to_dead,
+    q.max_jobs,
+    q.max_body,
+    q.kept,
+    q.floor,
+    q.last_born,
+    q.expired,
+    q.jobs,
+    q.leased,
+    q.dead,
+    q.reap_at,
+    CASE WHEN q.jobs > q.leased + q.dead THEN
+        (
+            SELECT count(*) FROM dt.jobs
+            WHERE queue = q.id AND place = 0 AND priority = 1 AND due_at <= %(now)s
+        )
+        + (
+            SELECT count(*) FROM dt.jobs
+            WHERE queue = q.id AND place = 0 AND priority = 2 AND due_at <= %(now)s
+        )
+        + (
+            SELECT count(*) FROM dt.jobs
+            WHERE queue = q.id AND place = 0 AND priority = 3 AND due_at <= %(now)s
+        )
+    ELSE 0 END,
+    CASE WHEN q.jobs > q.leased + q.dead THEN
+        (SELECT count(*) FROM dt.jobs WHERE queue = q.id AND place = 0 AND expires_at > 0 AND expires_at < %(now)s)
+    ELSE 0 END,
+    (SELECT count(*) FROM dt.jobs WHERE queue = -q.id)
+FROM unnest(%(namespaces)b::text [], %(names)b::text []) WITH ORDINALITY AS asked (namespace, name, position)
+INNER JOIN dt.queues AS q ON q.namespace = asked.namespace AND q.name = asked.name;
 
 -- name: get_jobs
 -- description: Jobs as they are, by id.
@@ -288,17 +381,42 @@ SELECT
     j.error,
     b.attributes,
     b.body
-FROM dt.jobs AS j
-INNER JOIN dt.bodies AS b ON b.queue = j.queue AND b.id = j.id
-WHERE j.queue = %(queue)s AND j.id = ANY(%(ids)b::text []);
+FROM unnest(%(ids)b::text []) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT
+        id,
+        born,
+        place,
+        priority,
+        due_at,
+        expires_at,
+        lease_until,
+        dead_at,
+        tries,
+        used,
+        attempt,
+        reason,
+        error
+    FROM dt.jobs
+    WHERE queue = %(queue)s AND id = wanted.id
+    LIMIT 1
+) AS j
+CROSS JOIN LATERAL (
+    SELECT
+        attributes,
+        body
+    FROM dt.bodies
+    WHERE queue = %(queue)s AND id = wanted.id
+    LIMIT 1
+) AS b;
 
 -- name: job_sizes
 -- description: The bytes of jobs' payloads by id.
 SELECT
-    id,
-    size
-FROM dt.jobs
-WHERE queue = %(queue)s AND id = ANY(%(ids)b::text []);
+    wanted.id,
+    j.size
+FROM unnest(%(ids)b::text []) AS wanted (id)
+CROSS JOIN LATERAL (SELECT size FROM dt.jobs WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS j;
 
 -- name: list_waiting
 -- description: Keys of one priority's waiting jobs after (after_at, after_id), due by last and not expired at alive_at.
@@ -346,20 +464,15 @@ WHERE
     AND due_at >= %(first)s
     AND due_at < %(last)s;
 
--- name: count_expired
--- description: How many wait past their time, because nobody has met them yet.
-SELECT count(*) FROM dt.jobs
-WHERE queue = %(queue)s AND place = 0 AND expires_at > 0 AND expires_at < %(now)s;
-
 -- name: set_aside_jobs
 -- description: Rows that cannot be read as jobs leave their queue: the number of the queue is negative from now on.
 UPDATE dt.jobs SET queue = -queue
-WHERE queue = %(queue)s AND id = ANY(%(ids)b::text [])
+WHERE ctid = ANY(ARRAY(
+    SELECT found.ctid
+    FROM unnest(%(ids)b::text []) AS wanted (id)
+    CROSS JOIN LATERAL (SELECT ctid FROM dt.jobs WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS found
+))
 RETURNING place;
-
--- name: count_jobs
--- description: How many rows there are under a number of a queue.
-SELECT count(*) FROM dt.jobs WHERE queue = %(queue)s;
 
 -- name: some_jobs
 -- description: Any jobs of a discarded queue.

@@ -172,15 +172,25 @@ LIMIT %(limit)s;
 
 -- name: next_reap
 -- description: When the reaper is next needed, at the earliest.
-SELECT min(reap_at) FROM dt.queues WHERE reap_at > 0;
+SELECT (SELECT reap_at FROM dt.queues WHERE reap_at > 0 ORDER BY reap_at LIMIT 1);
 
--- name: get_mark
--- description: What a push with this mark answered, while the mark lives.
+-- name: get_marks
+-- description: What pushes with these marks answered, and until when the marks live.
 SELECT
-    digest,
-    answer
-FROM dt.marks
-WHERE namespace = %(namespace)s AND queue = %(queue)s AND name = %(name)s AND expires_at > %(now)s;
+    wanted.name,
+    m.digest,
+    m.answer,
+    m.expires_at
+FROM unnest(%(names)b::text []) AS wanted (name)
+CROSS JOIN LATERAL (
+    SELECT
+        digest,
+        answer,
+        expires_at
+    FROM dt.marks
+    WHERE namespace = %(namespace)s AND queue = %(queue)s AND name = wanted.name
+    LIMIT 1
+) AS m;
 
 -- name: set_mark
 -- description: Also over one whose life has ended.
@@ -252,22 +262,22 @@ ON CONFLICT (namespace, queue, day) DO UPDATE SET
     expired = t.expired + excluded.expired,
     respawned = t.respawned + excluded.respawned;
 
--- name: get_totals
--- description: What happened in a queue, day by day.
+-- name: totals_of
+-- description: What happened in queues, day by day, for many at once.
 SELECT
-    day,
-    accepted,
-    delivered,
-    acked,
-    released,
-    lapsed,
-    dead,
-    cancelled,
-    expired,
-    respawned
-FROM dt.totals
-WHERE namespace = %(namespace)s AND queue = %(queue)s
-ORDER BY day;
+    asked.position,
+    t.day,
+    t.accepted,
+    t.delivered,
+    t.acked,
+    t.released,
+    t.lapsed,
+    t.dead,
+    t.cancelled,
+    t.expired,
+    t.respawned
+FROM unnest(%(namespaces)b::text [], %(names)b::text []) WITH ORDINALITY AS asked (namespace, name, position)
+INNER JOIN dt.totals AS t ON t.namespace = asked.namespace AND t.queue = asked.name;
 
 -- name: delete_totals
 -- description: Of a queue that is purged and not kept.
@@ -381,6 +391,7 @@ INSERT INTO dt.incoming (
 SELECT
     max_jobs,
     max_body,
-    jobs
+    jobs,
+    kept
 FROM dt.queues
 WHERE namespace = %(namespace)s AND name = %(name)s;

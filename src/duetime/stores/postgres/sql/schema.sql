@@ -105,10 +105,10 @@ CREATE TABLE dt.jobs (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- serves ready_jobs, heads, heads_of, list_waiting, count_waiting
+-- serves ready_jobs, heads, heads_of, counts_of, list_waiting, count_waiting
 CREATE INDEX dt_jobs_waiting ON dt.jobs (queue, priority, due_at, id) WHERE place = 0;
 
--- serves expired_jobs, count_expired, next_expiry
+-- serves expired_jobs, counts_of, next_expiry
 CREATE INDEX dt_jobs_expiring ON dt.jobs (queue, expires_at, id) WHERE place = 0 AND expires_at > 0;
 
 -- serves lapsed_jobs, next_lapse, list_leased
@@ -138,6 +138,20 @@ CREATE TABLE dt.marks (
 
 -- serves delete_old_marks
 CREATE INDEX dt_marks_old ON dt.marks (expires_at);
+
+-- Results of finished jobs, kept for a while. Kept by the queue's name: a purge does not touch them.
+CREATE TABLE dt.results (
+    namespace text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    born bigint NOT NULL,               -- of the job that gave the result
+    kept_until bigint NOT NULL,
+    result bytea NOT NULL,
+    PRIMARY KEY (namespace, queue, id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+
+-- serves delete_old_results
+CREATE INDEX dt_results_old ON dt.results (kept_until);
 
 -- Records, and the tombstones of those that are gone.
 CREATE TABLE dt.registry (

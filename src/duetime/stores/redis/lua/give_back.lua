@@ -1,6 +1,6 @@
--- Undo a delivery: the job waits where it was, and the delivery does not count.
+-- Undo a delivery: the job waits where it was, or for a while, and the delivery does not count.
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
--- ARGV: 1 now or '' · 2 id · 3 fence
+-- ARGV: 1 now or '' · 2 id · 3 fence · 4 delay_ms or '' for the old due_at
 -- Returns: packed Moved (given_back, expired or dead), false if the lease is lost
 -- Touches: leases wait tries jobs info dead ttl meta agenda totals
 
@@ -12,7 +12,8 @@ if not job then
 end
 local before = q.earliest()
 job[3] = job[3] - 1
-local moved = q.settle(id, job, expires, now, job[6], GIVEN_BACK)
+local due = ARGV[4] == '' and job[6] or now + tonumber(ARGV[4])
+local moved = q.settle(id, job, expires, now, due, GIVEN_BACK)
 q.commit()
 q.announce(before)
 return moved

@@ -15,6 +15,10 @@
 --                     day 0 is the sum of the days that are no longer kept one by one. Outlives a queue that was
 --                     forgotten, for a while
 --   P:mark:*    string  what a marked push answered
+--   P:join:*    string  until I8 and how many finishes a join has seen, I8; the rest of the key is its name
+--   P:result:*  string  kept_until I8, born I8 and the result of a finished job; the rest of the key is its id
+--   P:repaired  hash  name of a repair's mark -> '' if the lost job was put back under it, else the packed Moved; lives
+--                     for as long as the latest of the marks
 --   P:damaged   hash  id -> what was found of a job that cannot be read, set aside for people to look at
 --   KEYS[2]     zset  `dt:{NN}:queues`: queue by a lower bound of its next lease end or expiry; the registry of
 --                     queues and the reaper's agenda in one
@@ -54,10 +58,10 @@ local TRIES_BY_CODE, TRIES_FOLLOW = { [0] = 5, 1, 0, 2, 3, 10, 25 }, 7
 local EPOCH = 1577836800000 -- 2020-01-01: five bytes of milliseconds last until 2054
 local LONGEST_HEADER = 17
 
--- What P:meta keeps of the rules: 1 paused + 2 strict + 4 expired_to_dead + 8 kept, max_jobs, max_body; and of the
--- running state: floor, the latest born or end of the last job, swept, slack, the largest value that P:jobs ever had;
--- and then, once something has happened, the day of the last event (I4) and its totals, so that counting costs no
--- command of its own.
+-- What P:meta keeps of the rules: 1 paused + 2 strict + 4 expired_to_dead + 8 kept + 16 offline, max_jobs, max_body;
+-- and of the running state: floor, the latest born or end of the last job, swept, slack, the largest value that P:jobs
+-- ever had; and then, once something has happened, the day of the last event (I4) and its totals, so that counting
+-- costs no command of its own.
 local RULES, STATE = '>BI8I8', '>I8I8I8I8I8'
 local NO_SLACK = 2 ^ 52
 
@@ -87,6 +91,7 @@ local q = {
   ttl = prefix .. ':ttl',
   damaged = prefix .. ':damaged',
   totals = prefix .. ':totals',
+  repaired = prefix .. ':repaired',
   wait = { prefix .. ':wait:1', prefix .. ':wait:2', prefix .. ':wait:3' },
   agenda = KEYS[2],
   floors = sub(KEYS[2], 1, 7) .. ':floor',
@@ -160,7 +165,7 @@ function q.read_rules(rules)
     flags, q.max_jobs, q.max_body = unpack_struct(RULES, rules)
   end
   q.paused, q.strict, q.expired_to_dead = flags % 2 >= 1, flags % 4 >= 2, flags % 8 >= 4
-  q.kept = flags % 16 >= 8
+  q.kept, q.offline = flags % 16 >= 8, flags % 32 >= 16
 end
 
 -- Above this every born of a new queue is.
@@ -170,7 +175,8 @@ end
 
 -- True for a queue without jobs, damaged entries and rules, which only its last push keeps from being forgotten.
 function q.is_idle()
-  local has_rules = q.paused or q.strict or q.expired_to_dead or q.kept or q.max_jobs > 0 or q.max_body > 0
+  local has_rules = q.paused or q.strict or q.expired_to_dead or q.kept or q.offline
+  has_rules = has_rules or q.max_jobs > 0 or q.max_body > 0
   return not has_rules and q.aside == 0 and call('HLEN', q.jobs) == 0
 end
 

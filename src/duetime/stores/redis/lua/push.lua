@@ -1,19 +1,24 @@
 -- Add jobs to a queue: several requests, each all or nothing.
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to hold at a time · 3 '1' if no id stands twice in this call · 4 number of
---   requests · 5.. the requests. A request is if_exists (k keep, r replace, e error; K keep with a brief mark) · mark
---   name · digest · life_ms (all '' without a mark) · number of groups · groups. A group is jobs that differ in id,
---   body and due_at only: how (ttl_ms I8, tries I2, priority B, attempt I4, born I8, packed attributes) · number of
---   jobs · delay_ms ('' if each has a due_at of its own) · least due_at · greatest due_at ('' with a delay) · ids, or
---   pairs of due_at and id · bodies
+--   requests · 5.. the requests. A request is if_exists (k keep, r replace, e error; K keep with a brief mark; P keep,
+--   all jobs or none of them, with a repair's mark for each job) · mark name · digest · life_ms (all '' without a mark;
+--   a P has a life only) · number of groups · groups. A group is jobs that differ in id, body and due_at only: how
+--   (ttl_ms I8, tries I2, priority B, attempt I4, born I8, packed attributes) · number of jobs · delay_ms of all ('' if
+--   each has a due_at of its own, '+' if each has a delay of its own, 'b' in a P: each has a due_at and a born) · least
+--   and greatest of the due_ats or delays (both '' with one delay for all) · ids, or pairs of due_at or delay and id
+--   or due_at, id and born · bodies
 -- Returns: { now, answer.. }, an answer per request:
 --   born (integer)          every job was accepted with this born, attempt 0, in no other's place
 --   { moved.. }             one packed Moved per job
 --   { 'repeated', packed }  the mark was there; packed: id length I2, id, Moved, for each job; or born I8, now I8 where
 --                           a brief mark stands for jobs that were all accepted with one born
+--   0                       every job of a P was accepted with its own born and attempt
 --   text                    refused: 'm' mark_mismatch · 'f max_jobs' queue_full · 'b index max_body' body_too_large ·
---                           'l index' expires_before_due · 'x index' job_exists
--- Touches: jobs wait tries info leases dead ttl meta agenda damaged mark totals
+--                           'l index' expires_before_due · 'x index' job_exists · 'o' topic_offline · 'u' a P that is
+--                           not plain: one of its ids or marks is known, or the queue refuses a job; each job has to
+--                           be pushed alone
+-- Touches: jobs wait tries info leases dead ttl meta agenda damaged mark repaired totals
 
 local args = ARGV
 local now, budget, distinct = q.clock(args[1]), tonumber(args[2]), args[3] == '1'
@@ -33,29 +38,63 @@ local function read_how(how)
   return o
 end
 
+-- The names of the marks of jobs that are put back: `repair_mark` of stores/repair_mark.py.
+local function repair_names(request)
+  local names = {}
+  for g = 1, #request do
+    local group = request[g]
+    local born, attempt = q.text(group.o.born), '/' .. q.text(group.o.attempt) .. '/'
+    for at = group.ids, group.bodies - 1, group.step do
+      names[#names + 1] = '/repair/' .. (group.own_born and args[at + 1] or born) .. attempt .. args[at]
+    end
+  end
+  return names
+end
+
 local requests, ids, cursor = {}, {}, 5
 for r = 1, tonumber(args[4]) do
   local mark = args[cursor + 1]
   local brief = args[cursor] == 'K'
   local request = { kind = brief and 'k' or args[cursor], brief = brief, mark = mark, digest = args[cursor + 2],
-    life = tonumber(args[cursor + 3]), made = mark ~= '' and call('GET', prefix .. ':mark:' .. mark) }
+    life = tonumber(args[cursor + 3]) }
   local groups = tonumber(args[cursor + 4])
   cursor = cursor + 5
   for g = 1, groups do
-    local how, size, delay = args[cursor], tonumber(args[cursor + 1]), tonumber(args[cursor + 2])
-    local step = delay and 1 or 2
-    local group = { o = options[how] or read_how(how), size = size, step = step, ids = cursor + 4 + step,
-      bodies = cursor + 5 + step * size }
+    local how, size, when = args[cursor], tonumber(args[cursor + 1]), args[cursor + 2]
+    local delay = tonumber(when)
+    local step = delay and 1 or when == 'b' and 3 or 2
+    local group = { o = options[how] or read_how(how), size = size, step = step, own_born = step == 3,
+      ids = cursor + (delay and 5 or 6), bodies = cursor + 5 + step * size }
     if delay then
       group.due, group.low, group.high = q.text(now + delay), now + delay, now + delay
     else
       group.low, group.high = tonumber(args[cursor + 3]), tonumber(args[cursor + 4])
+      if when == '+' then
+        group.low, group.high = now + group.low, now + group.high
+        for at = group.ids - 1, group.bodies - 2, 2 do
+          args[at] = now + args[at]
+        end
+      end
     end
     for at = group.ids, group.bodies - 1, step do
       ids[#ids + 1] = args[at]
     end
     request[g] = group
     cursor = group.bodies + size
+  end
+  if request.kind == 'P' then
+    request.repairs = repair_names(request)
+    local made = q.fetch(q.repaired, request.repairs)
+    for i = 1, #request.repairs do
+      request.known = request.known or made[i]
+    end
+  elseif mark ~= '' then
+    local repair = groups == 1 and request[1].size == 1 and request[1].o.born > 0 and repair_names(request)[1]
+    if repair == mark then
+      request.repair, request.repaired = mark, call('HGET', q.repaired, mark)
+    else
+      request.made = call('GET', prefix .. ':mark:' .. mark)
+    end
   end
   requests[r] = request
 end
@@ -114,26 +153,35 @@ local function flush()
   q.recorded, q.informed, q.expiring = 1, 1, 1
 end
 
--- Plans jobs first to last of a group, one born for all, which must be above `above`.
+-- Plans jobs first to last of a group, with a born of their own or one for all, which must be above `above`.
 local function add(group, first, last, above)
-  local o, due, step = group.o, group.due, group.step
+  local o, due, step, own_born = group.o, group.due, group.step, group.own_born
   local born, expires = o.born, o.expires
-  if born == 0 then
+  if own_born then
+    born = tonumber(args[group.ids + step * (first - 1) + 1])
+  elseif born == 0 then
     born = math.max(now, q.floor + 1, above + 1)
     if born > now then
       q.floor = math.max(q.floor, born)
     end
   end
-  local header, list, largest_body = write_header(o, born), scores[o.priority], 0
+  local header, list, largest, latest = write_header(o, born), scores[o.priority], 0, born
   local n, m, id_at, bodies = #values, #list, group.ids - step, group.bodies - 1
+  local told = own_born and args[group.ids + step * (first - 1) + 1]
   for index = first, last do
     local at = id_at + step * index
     local id, body = args[at], args[bodies + index]
-    values[n + 1], values[n + 2] = id, header .. body
+    if own_born and args[at + 1] ~= told then
+      told = args[at + 1]
+      born = tonumber(told)
+      header, latest = write_header(o, born), math.max(latest, born)
+    end
+    local value = header .. body
+    values[n + 1], values[n + 2] = id, value
     list[m + 1], list[m + 2] = due or args[at - 1], id
     n, m = n + 2, m + 2
-    if #body > largest_body then
-      largest_body = #body
+    if #value > largest then
+      largest = #value
     end
   end
   local lingers = expires > 0 and group.low <= q.swept
@@ -150,7 +198,8 @@ local function add(group, first, last, above)
         q.slack = math.min(q.slack, expires - due_at)
       end
       if o.attempt > 0 then
-        q.hset(q.tries, id, pack(RECORD, WAITING, born, o.attempt, 0, o.tries, o.priority, due_at, expires))
+        local its_born = own_born and tonumber(args[at + 1]) or born
+        q.hset(q.tries, id, pack(RECORD, WAITING, its_born, o.attempt, 0, o.tries, o.priority, due_at, expires))
       end
       if o.attributes ~= '' then
         q.hset(q.info, id, '\0\0' .. o.attributes)
@@ -160,9 +209,9 @@ local function add(group, first, last, above)
       end
     end
   end
-  q.first_due, q.latest = math.min(q.first_due, group.low), math.max(q.latest, born)
+  q.first_due, q.latest = math.min(q.first_due, group.low), math.max(q.latest, latest)
   q.next_end = math.min(q.next_end, expires > 0 and expires + 1 or huge)
-  q.largest = math.max(q.largest, #header + largest_body + #o.attributes)
+  q.largest = math.max(q.largest, largest + #o.attributes)
   q.held = q.held + last - first + 1
   q.count(N_ACCEPTED, last - first + 1)
   return born
@@ -225,12 +274,15 @@ end
 
 -- Why a request is refused, if it is. Changes nothing.
 local function refusal(request)
-  local suspicious = q.max_body > 0 or q.max_jobs > 0 or (request.kind == 'e' and not no_conflict)
+  local suspicious = q.offline or q.max_body > 0 or q.max_jobs > 0 or (request.kind == 'e' and not no_conflict)
   for g = 1, #request do
     suspicious = suspicious or (request[g].o.ttl > 0 and request[g].high > request[g].o.expires)
   end
   local seen, count = {}, q.held
   return suspicious and each(request, function(group, i, index, id, due)
+    if q.offline and group.o.born == 0 then
+      return 'o'
+    end
     local size = #args[group.bodies + i - 1]
     if q.max_body > 0 and size > q.max_body then
       return 'b ' .. index .. ' ' .. q.max_body
@@ -254,7 +306,7 @@ end
 -- Carries out a request that nothing speaks against: its Moveds, or the born of all if they are all alike.
 local function accept(request)
   local moved, alike, in_full = {}, nil, request.mark ~= '' and not request.brief
-  if no_conflict then
+  if no_conflict and q.floor < now then -- else each job is born above the one before it
     for g = 1, #request do
       local born = add(request[g], 1, request[g].size, 0)
       in_full = in_full or request[g].o.attempt > 0 or born ~= (alike or born)
@@ -277,6 +329,34 @@ local function accept(request)
   return moved
 end
 
+-- What the marks that this call sets keep, by their names; and the fields and values of those of repairs.
+local made_now, repaired, repair_life = {}, {}, 0
+
+-- Carries out a P: 0, or 'u' if nothing was done.
+local function put_back(request)
+  if request.known or not no_conflict or refusal(request) then
+    return 'u'
+  end
+  for g = 1, #request do
+    add(request[g], 1, request[g].size, 0)
+  end
+  for i = 1, #request.repairs do
+    repaired[#repaired + 1], repaired[#repaired + 2] = request.repairs[i], ''
+  end
+  repair_life = request.life
+  return 0
+end
+
+-- What a repair's mark says: the packed Moved, or nothing if the job was accepted as this request has it.
+local function repeated(request)
+  local group, made = request[1], request.repaired
+  local o, id, due = group.o, args[group.ids], group.due or args[group.ids - 1]
+  if made == '' then
+    made = pack(MOVED, ACCEPTED, NO_REASON, o.born, o.attempt, tonumber(due), 0)
+  end
+  return { 'repeated', pack('>I2', #id) .. id .. made }
+end
+
 local function remember(request, moved)
   local parts = { pack('>I8I2', now + request.life, #request.digest), request.digest }
   if type(moved) == 'number' then
@@ -289,7 +369,7 @@ local function remember(request, moved)
   return table.concat(parts)
 end
 
-local answers, made_now, any = { now }, {}, false
+local answers, any = { now }, false
 for r = 1, #requests do
   local request = requests[r]
   local made = made_now[request.mark] or request.made
@@ -300,11 +380,19 @@ for r = 1, #requests do
   local answer
   if until_at > now then
     answer = sub(made, 11, 10 + length) == request.digest and { 'repeated', sub(made, 11 + length) } or 'm'
+  elseif request.kind == 'P' then
+    answer = put_back(request)
+    any = any or answer == 0
+  elseif request.repaired then
+    answer = repeated(request)
   else
     answer = refusal(request)
     if not answer then
       any, answer = true, accept(request)
-      if request.mark ~= '' then
+      if request.repair then
+        repaired[#repaired + 1], repaired[#repaired + 2] = request.repair, answer[1]
+        repair_life = request.life
+      elseif request.mark ~= '' then
         made_now[request.mark] = remember(request, answer)
       end
     end
@@ -323,6 +411,10 @@ if any then
     -- Redis only cleans up; a given clock may go slower than Redis's own.
     local spare = args[1] == '' and 1 or 3600000
     call('SET', prefix .. ':mark:' .. mark, made, 'PX', unpack_struct('>I8', made) - now + spare)
+  end
+  if #repaired > 0 then
+    q.variadic('HSET', q.repaired, repaired)
+    call('PEXPIRE', q.repaired, repair_life)
   end
   q.announce(before)
 end

@@ -59,3 +59,19 @@ GROUP BY queues.id
 HAVING
     queues.reap_at = 0
     OR queues.reap_at > min(CASE WHEN jobs.place = 1 THEN jobs.lease_until ELSE jobs.expires_at + 1 END);
+
+-- name: check_bodies
+-- description: Jobs whose large body is not there, and bodies that no job names.
+SELECT
+    queue,
+    id,
+    'has no body'
+FROM jobs
+WHERE typeof(body) = 'integer' AND body NOT IN (SELECT number FROM bodies)
+UNION ALL
+SELECT
+    0,
+    number,
+    'is a body without a job'
+FROM bodies
+WHERE number NOT IN (SELECT body FROM jobs WHERE typeof(body) = 'integer');

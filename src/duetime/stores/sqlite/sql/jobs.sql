@@ -22,6 +22,10 @@ INSERT INTO jobs (
     body
 ) VALUES (?, ?, ?, 0, ?, ?, ?, 0, 0, ?, 0, ?, '', '', ?, ?);
 
+-- name: insert_body
+-- description: A large body; its number stands in the row of the job.
+INSERT INTO bodies (body) VALUES (?);
+
 -- name: find_jobs
 -- description: What the rules need to know about jobs by id; ids that are not there are passed over.
 SELECT
@@ -49,7 +53,7 @@ SELECT json_group_array(
         used,
         attempt,
         error,
-        length(body) + coalesce(length(CAST(attributes AS BLOB)), 0)
+        size + coalesce(length(CAST(attributes AS BLOB)), 0)
     )
 )
 FROM (
@@ -63,7 +67,10 @@ FROM (
         attempt,
         error,
         attributes,
-        body
+        CASE typeof(body)
+            WHEN 'integer' THEN (SELECT length(bodies.body) FROM bodies WHERE bodies.number = jobs.body)
+            ELSE length(body)
+        END AS size
     FROM jobs
     WHERE
         queue = :queue
@@ -77,7 +84,16 @@ FROM (
 
 -- name: get_payloads
 -- description: The bodies of jobs by id, in hexadecimal, and their attributes.
-SELECT json_group_array(json_array(jobs.id, hex(jobs.body), jobs.attributes))
+SELECT json_group_array(
+    json_array(
+        jobs.id,
+        hex(CASE typeof(jobs.body)
+                WHEN 'integer' THEN (SELECT bodies.body FROM bodies WHERE bodies.number = jobs.body)
+                ELSE jobs.body
+            END),
+        jobs.attributes
+    )
+)
 FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
@@ -206,7 +222,10 @@ SELECT
     jobs.reason,
     jobs.error,
     jobs.attributes,
-    jobs.body
+    CASE typeof(jobs.body)
+        WHEN 'integer' THEN (SELECT bodies.body FROM bodies WHERE bodies.number = jobs.body)
+        ELSE jobs.body
+    END
 FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
@@ -214,7 +233,13 @@ CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 -- description: The bytes of jobs' payloads by id.
 SELECT
     jobs.id,
-    coalesce(length(CAST(jobs.body AS BLOB)), 0) + coalesce(length(CAST(jobs.attributes AS BLOB)), 0)
+    coalesce(
+        CASE typeof(jobs.body)
+            WHEN 'integer' THEN (SELECT length(bodies.body) FROM bodies WHERE bodies.number = jobs.body)
+            ELSE length(CAST(jobs.body AS BLOB))
+        END,
+        0
+    ) + coalesce(length(CAST(jobs.attributes AS BLOB)), 0)
 FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
@@ -255,9 +280,12 @@ ORDER BY dead_at, id
 LIMIT :limit;
 
 -- name: count_waiting
--- description: How many of one priority wait with first <= due_at < last.
-SELECT count(*) FROM jobs
-WHERE queue = :queue AND place = 0 AND priority = :priority AND due_at >= :first AND due_at < :last;
+-- description: How many of one priority wait with first <= due_at < last; no more than the limit are counted.
+SELECT count(*) FROM (
+    SELECT 1 FROM jobs
+    WHERE queue = :queue AND place = 0 AND priority = :priority AND due_at >= :first AND due_at < :last
+    LIMIT :limit
+);
 
 -- name: count_expired
 -- description: How many wait past their time, because nobody has met them yet.

@@ -17,7 +17,8 @@ SELECT
     jobs,
     leased,
     dead,
-    reap_at
+    reap_at,
+    today
 FROM queues
 WHERE namespace = :namespace AND name = :name;
 
@@ -73,6 +74,35 @@ SET
     leased = ?,
     dead = ?,
     reap_at = ?
+WHERE id = ?;
+
+-- name: update_queue_and_today
+-- description: The same, and what the step adds to the totals of the day.
+UPDATE queues
+SET
+    known = ?,
+    paused = ?,
+    strict = ?,
+    expired_to_dead = ?,
+    max_jobs = ?,
+    max_body = ?,
+    kept = ?,
+    floor = ?,
+    last_born = ?,
+    expired = ?,
+    jobs = ?,
+    leased = ?,
+    dead = ?,
+    reap_at = ?,
+    today_accepted = today_accepted + ?,
+    today_delivered = today_delivered + ?,
+    today_acked = today_acked + ?,
+    today_released = today_released + ?,
+    today_lapsed = today_lapsed + ?,
+    today_dead = today_dead + ?,
+    today_cancelled = today_cancelled + ?,
+    today_expired = today_expired + ?,
+    today_respawned = today_respawned + ?
 WHERE id = ?;
 
 -- name: change_queue_id
@@ -176,7 +206,7 @@ WHERE (namespace, queue, name) IN (
 );
 
 -- name: add_to_totals
--- description: What one step did, under its day.
+-- description: Totals of days that are no longer kept one by one, under day 0.
 INSERT INTO totals (
     namespace,
     queue,
@@ -190,7 +220,7 @@ INSERT INTO totals (
     cancelled,
     expired,
     respawned
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES (:namespace, :queue, :day, :accepted, :delivered, :acked, :released, :lapsed, :dead, :cancelled, :expired, :respawned)
 ON CONFLICT (namespace, queue, day) DO UPDATE SET
     accepted = accepted + excluded.accepted,
     delivered = delivered + excluded.delivered,
@@ -202,8 +232,65 @@ ON CONFLICT (namespace, queue, day) DO UPDATE SET
     expired = expired + excluded.expired,
     respawned = respawned + excluded.respawned;
 
+-- name: close_days
+-- description: Move the totals that are in queues' own rows to `totals`; the caller writes another day there or nothing.
+INSERT INTO totals (
+    namespace,
+    queue,
+    day,
+    accepted,
+    delivered,
+    acked,
+    released,
+    lapsed,
+    dead,
+    cancelled,
+    expired,
+    respawned
+) SELECT
+    namespace,
+    name,
+    today,
+    today_accepted,
+    today_delivered,
+    today_acked,
+    today_released,
+    today_lapsed,
+    today_dead,
+    today_cancelled,
+    today_expired,
+    today_respawned
+FROM queues
+WHERE id IN (SELECT value FROM json_each(:ids)) AND today > 0
+ON CONFLICT (namespace, queue, day) DO UPDATE SET
+    accepted = accepted + excluded.accepted,
+    delivered = delivered + excluded.delivered,
+    acked = acked + excluded.acked,
+    released = released + excluded.released,
+    lapsed = lapsed + excluded.lapsed,
+    dead = dead + excluded.dead,
+    cancelled = cancelled + excluded.cancelled,
+    expired = expired + excluded.expired,
+    respawned = respawned + excluded.respawned;
+
+-- name: begin_day
+-- description: Empty totals of a day in a queue's own row.
+UPDATE queues
+SET
+    today = :day,
+    today_accepted = 0,
+    today_delivered = 0,
+    today_acked = 0,
+    today_released = 0,
+    today_lapsed = 0,
+    today_dead = 0,
+    today_cancelled = 0,
+    today_expired = 0,
+    today_respawned = 0
+WHERE namespace = :namespace AND name = :name;
+
 -- name: get_totals
--- description: What happened in a queue, day by day.
+-- description: What happened in a queue, day by day. A day comes twice if the clock stepped back over midnight.
 SELECT
     day,
     accepted,
@@ -217,7 +304,20 @@ SELECT
     respawned
 FROM totals
 WHERE namespace = :namespace AND queue = :queue
-ORDER BY day;
+UNION ALL
+SELECT
+    today,
+    today_accepted,
+    today_delivered,
+    today_acked,
+    today_released,
+    today_lapsed,
+    today_dead,
+    today_cancelled,
+    today_expired,
+    today_respawned
+FROM queues
+WHERE namespace = :namespace AND name = :queue AND today > 0;
 
 -- name: delete_totals
 -- description: Of a queue that is purged and not kept.

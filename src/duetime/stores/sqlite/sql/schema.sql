@@ -41,7 +41,17 @@ CREATE TABLE queues (
     leased INTEGER NOT NULL,            -- ... in place 1
     dead INTEGER NOT NULL,              -- ... in place 2
     reap_at INTEGER NOT NULL,           -- a lower bound of when the reaper is next needed; 0 = never
-    kept INTEGER NOT NULL DEFAULT 0     -- never forgotten, nor are its totals
+    kept INTEGER NOT NULL DEFAULT 0,    -- never forgotten, nor are its totals
+    today INTEGER NOT NULL DEFAULT 0,   -- the day of the totals that follow; those of earlier days are in `totals`
+    today_accepted INTEGER NOT NULL DEFAULT 0,
+    today_delivered INTEGER NOT NULL DEFAULT 0,
+    today_acked INTEGER NOT NULL DEFAULT 0,
+    today_released INTEGER NOT NULL DEFAULT 0,
+    today_lapsed INTEGER NOT NULL DEFAULT 0,
+    today_dead INTEGER NOT NULL DEFAULT 0,
+    today_cancelled INTEGER NOT NULL DEFAULT 0,
+    today_expired INTEGER NOT NULL DEFAULT 0,
+    today_respawned INTEGER NOT NULL DEFAULT 0
 );
 
 -- serves load_queue, list_queues, list_namespace
@@ -53,7 +63,8 @@ CREATE INDEX queues_reap ON queues (reap_at) WHERE reap_at > 0;
 -- serves removable_queues
 CREATE INDEX queues_unknown ON queues (floor) WHERE known = 0;
 
--- What happened in queues (see job.Totals). Kept by the queue's name: they outlive a queue that was forgotten.
+-- What happened in queues (see job.Totals) before the day that is in the queue's own row. Kept by the queue's name: the
+-- totals outlive a queue that was forgotten.
 CREATE TABLE totals (
     namespace TEXT NOT NULL,
     queue TEXT NOT NULL,
@@ -94,9 +105,19 @@ CREATE TABLE jobs (
     reason TEXT NOT NULL,
     error TEXT NOT NULL,
     attributes TEXT,                    -- JSON; null for none
-    body BLOB NOT NULL,
+    body BLOB NOT NULL,                 -- or, as an integer, the number of a large one in `bodies`
     PRIMARY KEY (queue, id)
 ) WITHOUT ROWID;
+
+-- Bodies that would make a row of `jobs` larger than a page holds well: a lease or a release writes the whole row.
+CREATE TABLE bodies (
+    number INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
+);
+
+-- A large body ends with its job, whichever statement deletes that.
+CREATE TRIGGER jobs_deleted AFTER DELETE ON jobs WHEN typeof(old.body) = 'integer'
+BEGIN DELETE FROM bodies WHERE number = old.body; END;
 
 -- The place stands last in each of these indexes so that counting and looking for the first need no row.
 
@@ -125,6 +146,20 @@ CREATE TABLE marks (
 
 -- serves delete_old_marks
 CREATE INDEX marks_old ON marks (expires_at);
+
+-- Results of finished jobs, kept for a while. Kept by the queue's name: a purge does not touch them.
+CREATE TABLE results (
+    namespace TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    id TEXT NOT NULL,
+    born INTEGER NOT NULL,              -- of the job that gave the result
+    kept_until INTEGER NOT NULL,
+    result BLOB NOT NULL,
+    PRIMARY KEY (namespace, queue, id)
+);
+
+-- serves delete_old_results
+CREATE INDEX results_old ON results (kept_until);
 
 -- Records, and the tombstones of those that are gone.
 CREATE TABLE registry (

@@ -1,0 +1,143 @@
+"""Steps of a blocking caller that are made in its own thread, when nobody else is concerned.
+
+A store may offer calls for one job past the event loop (`stores/direct.py`). They are used while no observer has to
+hear of them, no consumer of this engine waits for the queue, and no other thread makes such a call in this moment; two
+callers at once are served better together, by the group commit. In all other cases the answer here is None, nothing
+was done, and the caller asks the engine.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from duetime.engine.admission import check_jobs, check_lease
+from duetime.engine.observers import Observers
+from duetime.engine.reaper import LONGEST_REST_S
+from duetime.engine.shared_calls import SharedCalls
+from duetime.engine.told_steps import tell_acked, tell_pushed, tell_reserved
+from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.job import Delivery, IfExists, Lease, Moved, NewJob
+from duetime.names import Queue
+from duetime.stores.base import Ask, Mark, Push, Pushed
+from duetime.stores.direct import DirectCalls
+
+T = TypeVar("T")
+
+LEAST_TTR_MS = round(2 * LONGEST_REST_S * 1000)
+"""The reaper looks at least this often for leases that it was not told of, so that these end in time, too."""
+
+
+class DirectSteps:
+    """Made in the engine's event loop, used in other threads."""
+
+    def __init__(
+        self,
+        calls: DirectCalls,
+        *,
+        observers: Observers,
+        shared: SharedCalls,
+        give_back: Callable[[Sequence[Delivery]], None],
+        ack_after_loss: Callable[[Sequence[Lease]], Awaitable[list[Moved | LeaseLost | None]]],
+        max_body: int,
+    ) -> None:
+        self._calls, self._observers, self._shared, self._room = calls, observers, shared, shared.room
+        self._give_back, self._ack_after_loss, self._max_body = give_back, ack_after_loss, max_body
+        self._loop = asyncio.get_running_loop()
+        self._one_at_a_time = threading.Lock()
+        self._is_closed = False
+
+    def push(
+        self, queue: Queue, jobs: Sequence[NewJob], *, if_exists: IfExists = IfExists.KEEP, mark: Mark | None = None
+    ) -> Pushed | None:
+        """As `Engine.push`; None if the engine is to do it."""
+        if len(jobs) != 1 or mark:
+            return None
+        check_jobs(jobs, max_body=self._max_body)
+        request = Push(jobs, if_exists)
+        answer = self._step(
+            lambda: self._calls.push(queue, request), lambda done: tell_pushed(self._observers, queue, request, done)
+        )
+        if isinstance(answer, DuetimeError):
+            raise answer
+        if answer and self._room.has_line(queue):
+            self._loop.call_soon_threadsafe(self._shared.moved, queue, answer.jobs)
+        return answer
+
+    def reserve(self, queues: Sequence[Queue], *, limit: int, ttr_ms: int, wait_ms: int) -> list[Delivery] | None:
+        """As `Engine.reserve`; None if the engine is to do it."""
+        if len(queues) != 1 or limit != 1 or ttr_ms < LEAST_TTR_MS or self._room.has_line(queues[0]):
+            return None
+        queue, wheel = queues[0], self._shared.wheel(queues[0])
+        # Another thread may turn the wheel in the same instant; then one turn of it is lost, which is no harm.
+        ask = Ask(1, ttr_ms, wheel.take(1))
+        reserved = self._step(
+            lambda: self._calls.reserve(queue, ask, self._take_back),
+            lambda done: tell_reserved(self._observers, queue, done),
+        )
+        if not reserved or not reserved.deliveries[0]:
+            wheel.put_back(1)
+            return None if reserved is None or wait_ms > 0 else []
+        return [*reserved.deliveries[0]]
+
+    def ack(self, leases: Sequence[Lease]) -> list[Moved | DuetimeError | None] | None:
+        """As `Engine.ack`; None if the engine is to do it."""
+        if len(leases) != 1:
+            return None
+        lease = leases[0]
+        check_lease(lease)
+        try:
+            moved = self._step(lambda: self._calls.ack(lease), lambda done: tell_acked(self._observers, lease, done))
+        except StoreUnavailable:
+            return [*self._in_loop(self._ack_after_loss(leases))]
+        return None if moved is None else [moved]
+
+    def close(self) -> None:
+        """Later calls answer None. A call that is under way ends, and closes what is to be closed."""
+        self._is_closed = True
+        if self._one_at_a_time.acquire(blocking=False):
+            try:
+                self._calls.close()
+            finally:
+                self._one_at_a_time.release()
+
+    def _step(self, make: Callable[[], T | None], tell: Callable[[T], Awaitable[T]]) -> T | None:
+        """`tell` runs in the event loop, if an observer has begun meanwhile to want to hear of all."""
+        if not self._one_at_a_time.acquire(blocking=False):
+            return None
+        try:
+            call = None if self._is_closed else self._observers.begin_apart()
+            if call is None:
+                return None
+            answer = None
+            try:
+                answer = make()
+            finally:
+                if not self._observers.end_apart(call):
+                    answer = self._in_loop(self._tell(call, answer, tell))
+            return answer
+        finally:
+            self._one_at_a_time.release()
+            if self._is_closed:
+                self.close()
+
+    async def _tell(self, call: int, answer: T | None, tell: Callable[[T], Awaitable[T]]) -> T | None:
+        try:
+            if answer is not None:
+                answer = await tell(answer)
+        finally:
+            self._observers.end(call)
+        await self._observers.flush()
+        return answer
+
+    def _in_loop(self, work: Awaitable[T]) -> T:
+        async def run() -> T:
+            return await work
+
+        try:
+            return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        except RuntimeError as stopped:
+            raise StoreUnavailable.stopping() from stopped
+
+    def _take_back(self, delivery: Delivery) -> None:
+        self._loop.call_soon_threadsafe(self._give_back, [delivery])

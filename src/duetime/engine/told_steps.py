@@ -1,0 +1,31 @@
+"""Telling the observers of an engine, in its event loop, of a step for one job that was made apart from the others."""
+
+from collections.abc import Sequence
+
+from duetime.engine.observers import Observer, Observers
+from duetime.errors import DuetimeError
+from duetime.job import Lease, Moved
+from duetime.names import Queue
+from duetime.stores.base import Push, Pushed, Reserved
+
+
+async def tell_pushed(observers: Observers, queue: Queue, request: Push, answer: Pushed | DuetimeError) -> Pushed:
+    """Answers what the caller is to be told, or raises it."""
+    answers: Sequence[Pushed | DuetimeError] = [answer]
+    for one in observers.overriding(Observer.pushed):
+        answers = await one.pushed(queue, [request], answers)
+    if isinstance(answers[0], DuetimeError):
+        raise answers[0]
+    return answers[0]
+
+
+async def tell_reserved(observers: Observers, queue: Queue, reserved: Reserved) -> Reserved:
+    for one in observers.overriding(Observer.reserved):
+        one.reserved(queue, reserved)
+    return reserved
+
+
+async def tell_acked(observers: Observers, lease: Lease, moved: Moved) -> Moved:
+    for one in observers.overriding(Observer.acked):
+        one.acked(lease.queue, [lease], [moved])
+    return moved

@@ -1,0 +1,61 @@
+"""The data types of `Store.finish` and `Store.results`."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from duetime.job import Lease, Moved, NewJob
+
+
+class Join(Struct, frozen=True):
+    """The last of `of` finishes that carry a join of this name pushes its `then` jobs, which follow from all of them.
+
+    The store counts for `life_ms` after the last of them. Each carries the same join.
+    """
+
+    name: str
+    of: int
+    then: Sequence[NewJob]
+    life_ms: int
+
+
+class Finish(Struct, frozen=True):
+    """The end of a job, and what follows from it. `then` are new jobs for the same queue: their ids differ, and they
+    have no `born` and no `attempt`. `result` is kept for `result_ttl_ms`, if there are both.
+    """
+
+    lease: Lease
+    then: Sequence[NewJob] = ()
+    result: bytes | None = None
+    result_ttl_ms: int = 0
+    join: Join | None = None
+
+    @property
+    def keeps_result(self) -> bool:
+        return self.result is not None and self.result_ttl_ms > 0
+
+
+class Finished(Struct, frozen=True):
+    """`acked` is the end of the job, `then` has one Moved per job that follows: accepted or kept.
+
+    `joined` is how many finishes its join has seen with this one. If they are all, `then` has the join's jobs as well.
+    """
+
+    acked: Moved
+    then: Sequence[Moved]
+    now: int
+    joined: int = 0
+
+
+class KeptResult(Struct, frozen=True):
+    """What the job `id` of this `born` gave when it was finished. It is kept until `kept_until`."""
+
+    id: str
+    born: int
+    result: bytes
+    kept_until: int
+
+
+def following_jobs(one: Finish, joined: int) -> Sequence[NewJob]:
+    """The jobs that follow from a finish, in the order of `Finished.then`, if its join has seen so many with it."""
+    return [*one.then, *one.join.then] if one.join and joined == one.join.of else one.then

@@ -1,0 +1,84 @@
+"""Finishing jobs on Redis with what follows from it: new jobs, and results that are kept for a while."""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Any, cast
+
+from duetime.errors import BodyTooLarge, DuetimeError, ExpiresBeforeDue, LeaseLost, StoreUnavailable
+from duetime.job import STEP_BYTES, STEP_JOBS, Event, Moved
+from duetime.names import Queue
+from duetime.stores.distinct_finishes import distinct_finishes
+from duetime.stores.finishes import Finish, Finished, KeptResult, following_jobs
+from duetime.stores.redis import keys
+from duetime.stores.redis.codec import LEASED, pack_fence, pack_how, read_moved
+from duetime.stores.redis.pipe import Argument
+from duetime.stores.redis.reads import RedisReads
+from duetime.stores.results_wake import MAX_WAKE_RESULTS
+
+_KEPT = Struct(">QQ")
+"""What stands before a result: kept_until and born."""
+
+
+class RedisFinishing(RedisReads):
+    """The part of the contract that is about `Finish`."""
+
+    async def finish(self, queue: Queue, finishes: Sequence[Finish]) -> Sequence[Finished | DuetimeError | None]:
+        answers: list[Finished | DuetimeError | None] = []
+        for some in distinct_finishes(finishes):
+            arguments = [argument for one in some for argument in _arguments(one)]
+            try:
+                now, *found = await self._scripts.run(
+                    "finish", keys.prefix(queue), self._now(), STEP_BYTES, MAX_WAKE_RESULTS, *arguments, again=True
+                )
+            except StoreUnavailable as error:
+                if not answers:
+                    raise
+                return answers + [error] * (len(finishes) - len(answers))  # those before it have happened
+            answers += [_read_finished(one, answer, now) for one, answer in zip(some, found, strict=True)]
+        return answers
+
+    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
+        if not ids:
+            return []
+        found = await self._scripts.run(
+            "results", keys.prefix(queue), self._now(), STEP_BYTES, *ids[:STEP_JOBS], again=True
+        )
+        return [_read_kept(job_id, value) for job_id, value in zip(ids, found, strict=False)]
+
+
+def _arguments(one: Finish) -> Iterator[Argument]:
+    lease = one.lease
+    yield lease.id
+    yield pack_fence(LEASED, lease.born, lease.attempt)
+    yield one.result or b""
+    yield one.result_ttl_ms if one.keeps_result else 0
+    join = one.join
+    yield from (join.name, join.of, join.life_ms, len(join.then)) if join else ("", 0, 0, 0)
+    yield len(one.then)
+    for job in [*one.then, *join.then] if join else one.then:
+        yield job.id
+        yield pack_how(job)
+        yield f"+{job.delay_ms}" if job.due_at is None else job.due_at
+        yield job.body
+
+
+def _read_finished(one: Finish, answer: Any, now: int) -> Finished | DuetimeError | None:
+    lease = one.lease
+    if isinstance(answer, list):
+        joined, *moves = cast("list[Any]", answer)
+        then = [read_moved(job.id, moved) for job, moved in zip(following_jobs(one, joined), moves, strict=True)]
+        return Finished(Moved(Event.ACKED, lease.id, lease.born, lease.attempt), then, now, joined)
+    code, *numbers = answer.decode().split(" ")
+    if code == "g":
+        return None
+    if code == "l":
+        return LeaseLost.of(lease.id, lease.attempt)
+    job = [*one.then, *(one.join.then if one.join else ())][int(numbers[0]) - 1]
+    return ExpiresBeforeDue.of(job.id) if code == "e" else BodyTooLarge.of(job.id, len(job.body), int(numbers[1]))
+
+
+def _read_kept(job_id: str, value: bytes | None) -> KeptResult | None:
+    if value is None:
+        return None
+    kept_until, born = _KEPT.unpack_from(value)
+    return KeptResult(job_id, born, value[_KEPT.size :], kept_until)

@@ -1,0 +1,154 @@
+"""Database servers that end our sessions, restart or fail over under load: nothing is lost, nothing is done twice."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+import pymysql
+import pytest
+
+from duetime.engine import Engine
+from duetime.errors import StoreUnavailable
+from duetime.job import Moved, NewJob
+from duetime.names import Queue
+from duetime.stores.base import Store
+from duetime.stores.open import open_store
+from tests.plugins.mysql_server import MysqlServer
+from tests.plugins.postgres_server import PostgresServer
+
+QUEUE = Queue("shop", "mail")
+JOBS = 60
+
+
+async def push_all(engine: Engine, ids: list[str], before_each: Callable[[int], None]) -> None:
+    """Push each job until it is accepted, as a careful producer does."""
+    for number, job_id in enumerate(ids):
+        await asyncio.to_thread(before_each, number)
+        while True:
+            try:
+                await engine.push(QUEUE, [NewJob(job_id, b"body")])
+                break
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def ack_all(engine: Engine, count: int) -> Counter[str]:
+    """Take and finish jobs until so many different ones are gone; how often each was acked."""
+    acked: Counter[str] = Counter()
+    while len(acked) < count:
+        try:
+            deliveries = await engine.reserve([QUEUE], limit=20, ttr_ms=2_000, wait_ms=200)
+            leases = [delivery.lease for delivery in deliveries]
+            while leases:
+                with suppress(StoreUnavailable):
+                    answers = await engine.ack(leases)
+                    # An ack whose commit was in doubt is repeated, and then finds the job gone.
+                    acked.update(
+                        lease.id
+                        for lease, answer in zip(leases, answers, strict=True)
+                        if answer is None or isinstance(answer, Moved)
+                    )
+                    break
+        except StoreUnavailable:
+            await asyncio.sleep(0.01)
+    return acked
+
+
+async def work_through(store: Store, disturb: Callable[[int], None]) -> None:
+    """Push and finish jobs while `disturb` is called before each push: no job is lost, none is counted twice."""
+    ids = [f"job {number:04}" for number in range(JOBS)]
+    async with Engine(store) as engine:
+        consumer = asyncio.create_task(ack_all(engine, JOBS))
+        await push_all(engine, ids, disturb)
+        acked = await consumer
+    # A lease that was lost with its answer has run out, and its job was delivered again.
+    assert sorted(acked) == ids
+    [counts], [totals] = await store.counts([QUEUE]), await store.totals([QUEUE])
+    assert (counts.delayed, counts.ready, counts.leased, counts.dead) == (0, 0, 0, 0)
+    assert totals.running.accepted == totals.running.acked == JOBS
+    assert list(await store.check()) == []
+    await store.close()
+
+
+@pytest.mark.store_kind("postgres")
+async def test_sessions_that_are_ended_under_load(postgres_url: str) -> None:
+    store = await open_store(f"{postgres_url}&application_name=loaded")
+    ended = 0
+    with psycopg.connect(postgres_url.partition("?")[0], autocommit=True) as connection:
+
+        def end_sessions(number: int) -> None:
+            nonlocal ended
+            if number % 10 == 5:
+                ended += connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'loaded'"
+                ).rowcount
+
+        await work_through(store, end_sessions)
+    assert ended > 0
+
+
+@pytest.mark.store_kind("mysql")
+async def test_sessions_that_are_killed_under_load(mysql_url: str, mysql_server: MysqlServer) -> None:
+    store = await open_store(mysql_url)
+    ended = 0
+
+    def kill_sessions(number: int) -> None:
+        nonlocal ended
+        if number % 10 == 5:
+            rows = mysql_server.administer("SELECT id FROM information_schema.processlist WHERE user = 'duetime'")
+            for (session,) in rows:
+                with suppress(pymysql.OperationalError):  # it has ended meanwhile
+                    mysql_server.administer(f"KILL {session}")
+                    ended += 1
+
+    await work_through(store, kill_sessions)
+    assert ended > 0
+
+
+@pytest.mark.store_kind("postgres")
+async def test_a_postgres_that_crashes_under_load(start_postgres: Callable[..., PostgresServer]) -> None:
+    server = start_postgres()
+
+    def crash(number: int) -> None:
+        if number in (20, 40):
+            server.kill()
+            server.start()
+
+    await work_through(await open_store(server.url), crash)
+
+
+@pytest.mark.store_kind("mysql")
+async def test_a_mariadb_that_crashes_under_load(start_mysql: Callable[..., MysqlServer]) -> None:
+    server = start_mysql(innodb_flush_log_at_trx_commit=1)
+
+    def crash(number: int) -> None:
+        if number in (20, 40):
+            server.kill()
+            server.start()
+
+    await work_through(await open_store(server.url), crash)
+
+
+@pytest.mark.store_kind("postgres")
+async def test_a_standby_that_is_promoted_under_load(start_postgres: Callable[..., PostgresServer]) -> None:
+    """A commit waits for the standby, so that the new primary knows all that was answered."""
+    primary = start_postgres(wal_level="replica", max_wal_senders=4, hot_standby="on")
+    standby = start_postgres(standby_of=primary)
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        connection.execute("SELECT pg_reload_conf()")
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+    store = await open_store(f"postgresql://duetime@{hosts}/postgres?target_session_attrs=read-write")
+
+    def fail_over(number: int) -> None:
+        if number == JOBS // 2:
+            primary.kill()
+            standby.promote()
+            with psycopg.connect(standby.url, autocommit=True) as connection:
+                # It came over from the old primary, and nobody follows the new one.
+                connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                connection.execute("SELECT pg_reload_conf()")
+
+    await work_through(store, fail_over)

@@ -1,0 +1,344 @@
+"""Steps in a blocking caller's own thread: when they are made, who hears of them, and what an interruption leaves."""
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import redis
+
+from duetime import connect
+from duetime.client.client import Client
+from duetime.client.embedded_transport import SyncEmbedded
+from duetime.engine import Engine
+from duetime.engine.direct_steps import DirectSteps
+from duetime.engine.observers import Observer
+from duetime.errors import BodyTooLarge, JobExists, LeaseLost, StoreUnavailable
+from duetime.job import Lease, NewJob
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.open import open_store
+from duetime.stores.redis.direct import DirectRedis
+from duetime.stores.redis.one_job import UnusualQueues
+from duetime.stores.sqlite.store import SqliteStore
+from tests.plugins.until import until
+
+QUEUE = Queue("default", "mail")
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        found = str(request.getfixturevalue("redis_url"))
+        with redis.Redis.from_url(found) as client:
+            client.flushall()
+        return found
+    return f"sqlite://{tmp_path}/jobs.db?synchronous=off"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with connect(url) as client:
+        queue = client.queue("mail")
+        queue.push("first")
+        with queue.take():  # the queue is known now, and the engine has looked for a journal
+            pass
+        yield client
+
+
+def transport(client: Client) -> SyncEmbedded:
+    return cast(SyncEmbedded, client._transport.get())
+
+
+def steps(client: Client) -> DirectSteps:
+    found = transport(client)._inner.direct
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def no_loop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on nothing goes through the event loop, however long ago the engine looked for a journal."""
+
+    def refuse(work: Any) -> Any:
+        work.close()
+        raise AssertionError("this went through the event loop")
+
+    monkeypatch.setattr(transport(client), "_run", refuse)
+    monkeypatch.setattr("duetime.journal.journal_follower.LOOK_EVERY_S", 3600)
+
+
+def test_one_job_at_a_time_needs_no_event_loop(client: Client, no_loop: None) -> None:
+    queue = client.queue("mail")
+    moved = queue.later("0s", "hello", ttl="1h")
+    job = queue.pop()
+
+    assert job is not None
+    assert (job.id, job.body, job.attempt) == (moved.id, b"hello", 1)
+    job.ack()
+    assert queue.pop() is None
+
+
+def test_what_is_refused_is_refused_as_ever(client: Client) -> None:
+    queue = client.queue("mail")
+    queue.push("a", id="taken")
+    with pytest.raises(JobExists):
+        queue.push("b", id="taken", if_exists="error")
+    with pytest.raises(BodyTooLarge):
+        queue.push(b"x" * 5_000_000)
+    job = queue.pop()
+    assert job is not None
+    with pytest.raises(LeaseLost):
+        client.ack(Lease(job.lease.queue, job.lease.id, job.lease.born, job.lease.attempt + 1))
+    client.ack(job)
+    client.ack(job)
+    assert queue.size() == 0
+
+
+def test_a_waiting_consumer_of_the_same_program_hears_of_a_push(client: Client) -> None:
+    queue = client.queue("mail")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(queue.pop, wait=60)
+        asyncio.run(until(lambda: steps(client)._room.has_line(QUEUE)))
+        queue.push("wake up")
+
+        job = waiting.result(60)
+        assert job is not None
+        assert job.body == b"wake up"
+
+
+def test_many_threads_push_and_take_each_job_once(client: Client) -> None:
+    queue = client.queue("mail")
+    taken: list[str] = []
+
+    def work(number: int) -> None:
+        for index in range(25):
+            queue.push(f"{number}/{index}")
+            with queue.take(60) as job:
+                taken.append(job.text())
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+
+    assert sorted(taken) == sorted(f"{number}/{index}" for number in range(8) for index in range(25))
+    assert queue.size() == 0
+
+
+def test_after_the_close_nothing_is_done_directly(client: Client) -> None:
+    direct = steps(client)
+    client.close()
+    assert direct.push(QUEUE, [NewJob("late", b"")]) is None
+    assert direct.ack([Lease(QUEUE, "late", 1, 1)]) is None
+
+
+# --- interruptions
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Interrupts this thread in a moment; what it is given is called before that, in the signal's handler."""
+
+    def arm(before: Callable[[], object]) -> None:
+        def ring(*_: object) -> None:
+            before()
+            raise Interrupted
+
+        signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    old = signal.getsignal(signal.SIGALRM)
+    yield arm
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, old)
+
+
+def hold(client: Client) -> Callable[[], None]:
+    """Stops the store; the answer lets it go on."""
+    url = client._url
+    if url.startswith("redis"):
+        other = redis.Redis.from_url(url)
+        other.client_pause(60_000, all=False)
+        return lambda: (other.client_unpause(), other.close(), None)[-1]
+    entered, opened = threading.Event(), threading.Event()
+
+    def gate(_: object) -> None:
+        entered.set()
+        assert opened.wait(60)
+
+    store = cast(SqliteStore, cast(Any, transport(client)._inner)._engine.store)
+    threading.Thread(target=lambda: store._writer.run_from_thread(gate, queue=QUEUE)).start()
+    assert entered.wait(60)
+    return opened.set
+
+
+def test_a_caller_that_is_interrupted_keeps_no_lease(
+    client: Client, alarm: Callable[[Callable[[], object]], None]
+) -> None:
+    queue = client.queue("mail")
+    queue.push("mine")
+    alarm(hold(client))
+    with pytest.raises(Interrupted):
+        queue.pop(ttr="10m")
+
+    asyncio.run(until(lambda: queue.counts().leased == 0 and queue.counts().ready == 1))
+    with queue.take(60) as job:
+        assert job.body == b"mine"
+
+
+def test_a_signal_handler_may_use_the_client(client: Client) -> None:
+    queue = client.queue("mail")
+    rung = threading.Event()
+
+    def ring(*_: object) -> None:
+        queue.push("from the handler")
+        rung.set()
+
+    old = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        pushed = 0
+        while not rung.is_set():
+            queue.push("from the program")
+            pushed += 1
+    finally:
+        signal.signal(signal.SIGALRM, old)
+
+    assert queue.size() == pushed + 1
+
+
+# --- who hears of it
+
+
+class Watching(Observer):
+    """Lets steps be made apart, and learns of each only at its end that it has to hear of it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.may_begin = True
+
+    def begin_apart(self, call: int) -> bool:
+        return self.may_begin
+
+    def end_apart(self, call: int) -> bool:
+        self.told.append("apart")
+        return False
+
+    def ended(self, call: int) -> None:
+        self.told.append("ended")
+
+    async def pushed(self, queue: Queue, requests: Any, answers: Sequence[Any]) -> Sequence[Any]:
+        self.told += [moved.id for answer in answers for moved in answer.jobs]
+        return answers
+
+    def reserved(self, queue: Queue, reserved: Any) -> None:
+        self.told += [f"{delivery.lease.id} delivered" for delivery in reserved.deliveries[0]]
+
+    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
+        self.told += [f"{lease.id} acked" for lease in leases]
+
+
+async def test_an_observer_that_needs_to_know_is_told_in_the_event_loop(url: str) -> None:
+    store, watching = await open_store(url), Watching()
+    async with Engine(store, observers=[watching]) as engine:
+        for name in ("earlier", "first"):  # Redis has the scripts then
+            await store.push(QUEUE, [Push([NewJob(name, b"")])])
+        reserved = await store.reserve(QUEUE, [Ask(1, 60_000)])
+        await store.ack(QUEUE, [reserved.deliveries[0][0].lease])
+        direct = engine.direct_steps()
+        assert direct is not None
+
+        assert await asyncio.to_thread(direct.push, QUEUE, [NewJob("second", b"")])
+        found = await asyncio.to_thread(direct.reserve, [QUEUE], limit=1, ttr_ms=60_000, wait_ms=0)
+        assert found
+        assert await asyncio.to_thread(direct.ack, [found[0].lease])
+        watching.may_begin = False
+        assert await asyncio.to_thread(direct.push, QUEUE, [NewJob("third", b"")]) is None
+
+        heard = [one for one in watching.told if "/" not in one]
+        assert [one for one in heard if one not in {"apart", "ended"}] == ["second", "first delivered", "first acked"]
+        assert heard.count("apart") == 3
+        direct.close()
+    await store.close()
+
+
+async def test_an_observer_that_says_nothing_keeps_steps_in_the_engine(url: str) -> None:
+    store = await open_store(url)
+    async with Engine(store, observers=[Observer()]) as engine:
+        await store.push(QUEUE, [Push([NewJob("first", b"")])])
+        direct = engine.direct_steps()
+        assert direct is not None
+        assert await asyncio.to_thread(direct.push, QUEUE, [NewJob("second", b"")]) is None
+        assert (await store.counts([QUEUE]))[0].ready == 1
+        direct.close()
+    await store.close()
+
+
+def test_a_program_joins_a_journal_that_begins_beside_it(url: str, tmp_path: Path) -> None:
+    with connect(url) as early:
+        for _ in range(20):
+            early.queue("mail").push("early")
+        with connect(url, journal=str(tmp_path / "journal")) as late:
+            late.queue("mail").push("late")
+        for _ in range(20):
+            early.queue("mail").push("journaled")
+
+        follower = cast(Any, transport(early)._inner)._engine.observers.all[0]
+        assert follower._inner is not None
+        assert steps(early).push(QUEUE, [NewJob("directly", b"")]) is None
+
+
+# --- Redis alone
+
+
+@pytest.mark.store_kind("redis")
+def test_an_answer_that_is_lost_is_not_taken_for_a_refusal() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            for _ in range(2):
+                caller, _ = listener.accept()
+                caller.recv(65_536)
+                caller.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        direct = DirectRedis.of(f"redis://127.0.0.1:{listener.getsockname()[1]}", None, UnusualQueues())
+        assert direct is not None
+        with pytest.raises(StoreUnavailable) as lost:
+            direct.push(QUEUE, Push([NewJob("a", b"")]))
+        assert lost.value.fields["unknown"] is True
+        with pytest.raises(StoreUnavailable):
+            direct.ack(Lease(QUEUE, "a", 1, 1))
+        thread.join()
+    assert direct.push(QUEUE, Push([NewJob("a", b"")])) is None, "nobody listens, so nothing was done"
+
+
+@pytest.mark.store_kind("redis")
+async def test_a_connection_that_redis_closed_is_made_anew(redis_url: str) -> None:
+    store = await open_store(redis_url)
+    await store.push(QUEUE, [Push([NewJob("first", b"")])])
+    direct = DirectRedis.of(redis_url, None, UnusualQueues())
+    assert direct is not None
+    await store.push(QUEUE, [Push([NewJob("known script", b"")])])
+    await store.reserve(QUEUE, [Ask(1, 60_000)])
+    assert isinstance(direct.push(QUEUE, Push([NewJob("a", b"")])), Pushed)
+    with redis.Redis.from_url(redis_url) as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    assert isinstance(direct.push(QUEUE, Push([NewJob("b", b"")])), Pushed)
+    direct.close()
+    await store.close()
+
+
+@pytest.mark.store_kind("redis")
+@pytest.mark.parametrize("url", ["redis+cluster://host", "redis+sentinel://host/service"])
+def test_other_topologies_have_no_direct_calls(url: str) -> None:
+    assert DirectRedis.of(url, None, UnusualQueues()) is None

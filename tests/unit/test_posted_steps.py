@@ -1,0 +1,210 @@
+"""Steps of a lone caller in the event loop: when they are made, who hears of them, and callers that go away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from duetime.engine import Engine
+from duetime.engine.observers import Observer
+from duetime.errors import JobExists, StoreUnavailable
+from duetime.job import Event, IfExists, Lease, Moved, NewJob, Priority
+from duetime.names import Queue
+from duetime.stores.base import Push
+from duetime.stores.open import open_store
+from tests.plugins.until import until
+
+pytestmark = pytest.mark.store_kind("redis")
+
+QUEUE = Queue("shop", "mail")
+
+
+@pytest.fixture
+def client(redis_url: str) -> Any:
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+        yield client
+        client.client_unpause()
+
+
+async def begun(engine: Engine) -> None:
+    """The queue is there, and Redis has the scripts."""
+    await engine.push(QUEUE, [NewJob("begin", b"")])
+    await engine.push(QUEUE, [NewJob("again", b"")])
+    for _ in range(2):
+        [delivery] = await engine.reserve([QUEUE])
+        await engine.ack([delivery.lease])
+    assert engine._posted is not None
+    engine.store._unusual.clear()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+async def engine(redis_url: str, client: redis.Redis) -> AsyncIterator[Engine]:
+    store = await open_store(redis_url)
+    async with Engine(store) as engine:
+        await begun(engine)
+        yield engine
+    await store.close()
+
+
+def calls(engine: Engine) -> int:
+    return engine._pushes.calls + engine._reserves.calls + engine._acks.calls
+
+
+async def test_a_lone_caller_needs_no_group_commit(engine: Engine) -> None:
+    before = calls(engine)
+    await engine.push(QUEUE, [NewJob("a", b"body")])
+    [delivery] = await engine.reserve([QUEUE], wait_ms=1000)
+    [moved] = await engine.ack([delivery.lease])
+
+    assert (delivery.lease.id, delivery.body) == ("a", b"body")
+    assert moved is not None
+    assert await engine.reserve([QUEUE]) == []
+    assert calls(engine) == before
+
+
+async def test_what_is_unusual_goes_the_general_way(engine: Engine) -> None:
+    await engine.push(QUEUE, [NewJob("a", b"")])
+    with pytest.raises(JobExists):
+        await engine.push(QUEUE, [NewJob("a", b"")], if_exists=IfExists.ERROR)
+    await engine.push(QUEUE, [NewJob("urgent", b"", priority=Priority.HIGH)])
+    found = [(await engine.reserve([QUEUE]))[0].lease for _ in range(2)]
+
+    assert {lease.id for lease in found} == {"a", "urgent"}
+    assert all(await engine.ack(found))
+
+
+async def test_many_callers_at_once_share_calls(engine: Engine) -> None:
+    before = calls(engine)
+    await asyncio.gather(*(engine.push(QUEUE, [NewJob(str(number), b"")]) for number in range(100)))
+    found = await asyncio.gather(*(engine.reserve([QUEUE]) for _ in range(100)))
+    await asyncio.gather(*(engine.ack([one.lease for one in some]) for some in found))
+
+    assert sorted(int(one.lease.id) for some in found for one in some) == list(range(100))
+    assert 0 < calls(engine) - before < 60
+    assert (await engine.store.counts([QUEUE]))[0].leased == 0
+
+
+async def test_a_consumer_that_goes_away_keeps_no_lease(engine: Engine, client: redis.Redis) -> None:
+    await engine.push(QUEUE, [NewJob("a", b"")])
+    client.client_pause(60_000, all=False)
+    asking = asyncio.create_task(engine.reserve([QUEUE], ttr_ms=600_000))
+    await until(lambda: engine._posted is not None and engine._posted._is_busy)
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+    client.client_unpause()
+
+    [delivery] = await engine.reserve([QUEUE], wait_ms=60_000)
+    assert delivery.lease.id == "a"
+
+
+async def test_waiting_consumers_hear_of_a_push_whose_caller_has_gone(engine: Engine, client: redis.Redis) -> None:
+    waiting = asyncio.create_task(engine.reserve([QUEUE], wait_ms=60_000))
+    await until(lambda: engine.parked == 1)
+    client.client_pause(60_000, all=False)
+    pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
+    await until(lambda: engine._posted is not None and engine._posted._is_busy)
+    pushing.cancel()
+    with suppress(asyncio.CancelledError):
+        await pushing
+    client.client_unpause()
+
+    [delivery] = await waiting
+    assert delivery.lease.id == "a"
+
+
+async def test_an_answer_that_is_lost_is_unknown(engine: Engine, client: redis.Redis) -> None:
+    client.client_pause(60_000, all=False)
+    pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
+    await until(lambda: engine._posted is not None and engine._posted._is_busy)
+    client.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(StoreUnavailable) as lost:
+        await pushing
+    client.client_unpause()
+
+    assert lost.value.fields["unknown"] is True
+    await engine.push(QUEUE, [NewJob("b", b"")])
+
+
+async def test_an_ack_whose_answer_is_lost_is_repeated(engine: Engine, client: redis.Redis) -> None:
+    await engine.push(QUEUE, [NewJob("a", b"")])
+    [delivery] = await engine.reserve([QUEUE])
+    client.client_pause(60_000, all=False)
+    acking = asyncio.create_task(engine.ack([delivery.lease]))
+    await until(lambda: engine._posted is not None and engine._posted._is_busy)
+    client.client_kill_filter(_type="normal", skipme=True)
+    client.client_unpause()
+
+    assert await acking in ([None], [Moved(Event.ACKED, "a", delivery.lease.born, 1)])
+    assert (await engine.store.counts([QUEUE]))[0].total == 0
+
+
+async def test_an_engine_that_stops_waits_for_the_answer(redis_url: str, client: redis.Redis) -> None:
+    store = await open_store(redis_url)
+    async with Engine(store) as engine:
+        await begun(engine)
+        client.client_pause(60_000, all=False)
+        pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
+        await until(lambda: engine._posted is not None and engine._posted._is_busy)
+        asyncio.get_running_loop().call_later(0.05, client.client_unpause)
+
+    assert (await pushing).jobs[0].id == "a"
+    with pytest.raises(StoreUnavailable):
+        await engine.push(QUEUE, [NewJob("b", b"")])
+    await store.close()
+
+
+class Joining(Observer):
+    """Learns at the end of each step that it has to hear of it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def begin_apart(self, call: int) -> bool:
+        return True
+
+    def end_apart(self, call: int) -> bool:
+        return False
+
+    def ended(self, call: int) -> None:
+        self.told.append("ended")
+
+    async def pushed(self, queue: Queue, requests: Sequence[Push], answers: Sequence[Any]) -> Sequence[Any]:
+        self.told += [moved.id for answer in answers for moved in answer.jobs]
+        return answers
+
+    def reserved(self, queue: Queue, reserved: Any) -> None:
+        self.told += [f"{delivery.lease.id} delivered" for delivery in reserved.deliveries[0]]
+
+    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
+        self.told += [f"{lease.id} acked" for lease in leases]
+
+
+async def test_an_observer_that_needs_to_know_is_told_before_the_answer(redis_url: str, client: redis.Redis) -> None:
+    store, joining = await open_store(redis_url), Joining()
+    async with Engine(store, observers=[joining]) as engine:
+        await begun(engine)
+        joining.told.clear()
+        before = calls(engine)
+        await engine.push(QUEUE, [NewJob("a", b"")])
+        told_after_push = list(joining.told)
+        [delivery] = await engine.reserve([QUEUE])
+        await engine.ack([delivery.lease])
+
+        assert calls(engine) == before
+    assert [one for one in told_after_push if one != "ended"] == ["a"]
+    assert [one for one in joining.told if one != "ended"] == ["a", "a delivered", "a acked"]
+    await store.close()
+
+
+async def test_an_observer_that_says_nothing_keeps_steps_in_the_group_commit(
+    redis_url: str, client: redis.Redis
+) -> None:
+    store = await open_store(redis_url)
+    async with Engine(store, observers=[Observer()]) as engine:
+        assert engine._posted is None
+    await store.close()
