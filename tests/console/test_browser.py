@@ -148,7 +148,9 @@ def test_every_page_loads_is_accessible_and_shows_hostile_text_as_text(
         serious: dict[str, Any] = {}
         for path in every_page(name, job):
             page.set_viewport_size({"width": 1280, "height": 800})
-            assert page.goto(path).status == 200, path
+            answer = page.goto(path)
+            assert answer is not None
+            assert answer.status == 200, path
             assert page.title().endswith("Duetime")
             page.evaluate(axe)
             if found := serious_findings(page):
@@ -241,10 +243,18 @@ def test_a_condition_is_judged_while_it_is_typed(
 ) -> None:
     page = watched().page()
     page.goto("/console/topic-new")
+    page.get_by_label("Key (the queue's name)").press_sequentially("not a key")
+    expect(page.locator("#key-state")).to_contain_text("name")
     page.get_by_label("Key (the queue's name)").fill(name)
+    expect(page.locator("#key-state")).to_have_text("free")
     page.get_by_label("Callback").fill("http://127.0.0.1:9/notify")
     page.get_by_role("button", name="Register").click()
     expect(page.get_by_role("heading", name=name)).to_be_visible()
+    other = page.context.new_page()
+    other.goto("/console/topic-new")
+    other.get_by_label("Key (the queue's name)").fill(name)
+    expect(other.locator("#key-state")).to_have_text("taken")
+    other.close()
 
     verdict = page.locator("#verdict")
     page.locator("#condition-answer").fill('{"code": 500}')

@@ -38,7 +38,7 @@ def test_a_cancel_is_undone_by_pushing_the_jobs_again(
     assert "2 of 2 jobs" in page
     assert waiting(queue) == {}
     new = queue.later("3h", "newer", id=again)
-    assert "1 jobs were brought back" in boss.post("do/undo-bulk", run=run_of(page)).text
+    assert "1 job was brought back" in boss.post("do/undo-bulk", run=run_of(page)).text
     after = waiting(queue)
     assert after.pop(again)[1] == new.due_at
     assert after == {key: value for key, value in before.items() if key != again}

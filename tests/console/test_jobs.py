@@ -13,6 +13,7 @@ import duetime
 from duetime.client.client import QueueClient
 from duetime.clock import SystemClock
 from duetime.errors import LeaseLost
+from duetime.job import State
 from tests.console.conftest import ACCOUNT, Visitor
 from tests.plugins.serving import COMMAND, Served
 from tests.plugins.until import until
@@ -39,7 +40,7 @@ def test_a_queue_is_paused_and_purged_after_its_name_was_typed(
     assert not queue.status().rules.paused
     assert "Nothing was removed" in boss.post("do/purge", **place, state="ready", confirm="wrong").text
     assert queue.status().counts.total == 2
-    assert "1 jobs were removed" in boss.post("do/purge", **place, state="ready", confirm=place["queue"]).text
+    assert "1 job was removed" in boss.post("do/purge", **place, state="ready", confirm=place["queue"]).text
     assert queue.status().counts.delayed == 1
     boss.post("do/rules", **place, max_jobs="7", strict="on")
     assert (queue.status().rules.max_jobs, queue.status().rules.strict) == (7, True)
@@ -89,6 +90,19 @@ def test_the_due_chart_leads_to_the_jobs_of_a_bar(boss: Visitor, client: duetime
     shown = boss.http.get(address).text
     assert shown.count("due in 30") == 2
     assert "due in 5" not in shown
+
+
+def test_jobs_of_any_state_are_filtered_by_when_they_were_due(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue, now = client.queue(place["queue"]), SystemClock().now_ms()
+    for hours in (1, 2, 3):
+        queue.push(f"due {hours} h ago", due_at=now - hours * 3_600_000)
+
+    span = {"since": str(now - 9_000_000), "until": str(now - 5_400_000)}
+    page = boss.get("jobs", **place, state="ready", **span).text
+    assert [hours for hours in (1, 2, 3) if f"due {hours} h ago" in page] == [2]
+    assert "1 job shown, 3 looked at." in page
 
 
 async def test_a_job_is_found_by_its_id_in_any_queue_and_shown_with_its_time_line(
@@ -148,9 +162,41 @@ def test_a_job_is_edited_under_its_id_and_cloned_under_another(
     clone = boss.post("do/push", **place, mode="clone", body="again", encoding="text", tries="1")
     assert clone.url.params["id"] != job_id
     assert queue.get(clone.url.params["id"]).body == b"again"
+    assert re.search(
+        rf"{job_id}</td><td[^>]*>body 4 bytes \w+ -&gt; 8 bytes \w+, [^<]*tries 5 -&gt; 1", boss.get("access").text
+    )
     refused = boss.post("do/push", **place, id=job_id, body="x", tries="1")
     assert queue.get(job_id).body == b"line\ntwo"
     assert "problem" in refused.text
+
+
+def test_a_job_that_is_edited_expires_when_it_would_have(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue = client.queue(place["queue"])
+    job_id = queue.later("1h", "x", ttl="2h").id
+    expires_at = queue.get(job_id).expires_at
+
+    form = boss.get("new", **place, id=job_id, mode="edit").text
+    fields = dict(re.findall(r'<input name="(\w+)" (?:inputmode="\w+" )?value="([^"]*)"', form))
+    boss.post("do/push", **place, mode="edit", body="y", **fields)
+    edited = queue.get(job_id)
+    assert edited.body == b"y"
+    assert expires_at <= edited.expires_at < expires_at + 60_000
+
+
+def test_the_log_says_what_a_change_of_rules_changed(
+    boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    client.queue(place["queue"]).push("x")
+    boss.post("do/rules", **place, max_jobs="7", strict="on")
+    boss.post("do/rules", **place, max_jobs="9", strict="on")
+
+    log = re.findall(
+        rf"<td>boss</td><td[^>]*>Change rules</td><td>default/{place['queue']}</td><td[^>]*>(.*?)</td>",
+        boss.get("access").text,
+    )
+    assert [unescape(one) for one in log] == ["max_jobs 7 -> 9", "strict no -> yes, max_jobs 0 -> 7"]
 
 
 def test_an_action_on_a_filter_is_counted_first_and_done_for_what_fits(
@@ -167,7 +213,7 @@ def test_an_action_on_a_filter_is_counted_first_and_done_for_what_fits(
     assert [json.loads(json.loads(line)["body"])["shop"] for line in exported.splitlines()] == ["a"] * 3
     assert "3 of 3" in boss.post("do/bulk", **fit, verb="cancel").text
     assert queue.status().counts.delayed == 3
-    assert "1 jobs shown" in boss.get("jobs", **place, state="delayed", attribute="n=2").text
+    assert "1 job shown" in boss.get("jobs", **place, state="delayed", attribute="n=2").text
 
 
 def test_dead_letters_are_grouped_by_error_brought_back_deleted_and_exported(
@@ -187,7 +233,7 @@ def test_dead_letters_are_grouped_by_error_brought_back_deleted_and_exported(
     assert "3 jobs" in boss.post("do/respawn", **place, which="error", error="no answer after N s").text
     assert (queue.status().counts.ready, queue.status().counts.dead) == (3, 2)
     [first, _] = queue.list_jobs("dead").jobs
-    assert "1 dead letters" in boss.post("do/delete-dead", **place, id=first.id).text
+    assert "1 dead letter of" in boss.post("do/delete-dead", **place, id=first.id).text
     assert "Nothing was removed" in boss.post("do/delete-dead", **place, which="all", confirm="no").text
     boss.post("do/delete-dead", **place, which="all", confirm=place["queue"])
     assert (queue.status().counts.ready, queue.status().counts.dead) == (3, 0)
@@ -224,11 +270,11 @@ def test_exported_jobs_are_pushed_again_as_they_were(
     command = [*COMMAND[:-1], "push", copy.name.name, "--file", str(file), "--url", store]
     subprocess.run(command, check=True, timeout=120)
 
-    def known(listed: QueueClient, *states: str) -> dict[str, tuple[object, ...]]:
+    def known(listed: QueueClient, *states: State) -> dict[str, tuple[object, ...]]:
         jobs = [job for state in states for job in listed.list_jobs(state).jobs]
         return {job.id: (job.body, job.tries, job.priority, dict(job.attributes)) for job in jobs}
 
-    assert known(copy, "delayed", "ready") == known(queue, "delayed", "ready", "dead")
+    assert known(copy, State.DELAYED, State.READY) == known(queue, State.DELAYED, State.READY, State.DEAD)
     for job in [*queue.list_jobs("delayed").jobs, *queue.list_jobs("ready").jobs]:
         again = copy.get(job.id)
         assert again.due_at == job.due_at

@@ -114,7 +114,8 @@ def test_a_viewer_sees_and_cannot_act(boss: Visitor, client: duetime.Client) -> 
         assert viewer.log_in("val", "looks at things").status_code == 200
         page = viewer.get("queue", pool="default", namespace="default", queue="seen")
         assert "seen" in page.text
-        assert "do/pause" not in page.text
+        assert "/console/do/" not in page.text
+        assert "New job" not in page.text
         answer = viewer.post("do/pause", pool="default", namespace="default", queue="seen")
         assert answer.status_code == 403
         assert not client.queue("seen").status().rules.paused

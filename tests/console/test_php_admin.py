@@ -81,6 +81,9 @@ def test_a_topic_is_added_edited_put_offline_and_deleted(add: Call, check: Call,
     assert check(topic="order") == 2
     assert check(topic="order", id=number) == 1
     assert add("topic_add", topic="order", callback="https://shop.example.com/other") == FAIL
+    assert add("topic_add", topic="plain", callback="https://shop.example.com/plain") == OK
+    assert (topics.get("plain").method, topics.get("plain").success) == ("GET", "body")
+    topics.remove("plain")
     assert add("topic_add", id=number, topic="order", delay="5", timeout="") == OK
     assert (topics.get("order").delay_ms, topics.get("order").timeout_ms) == (5000, 3000)
     assert topics.get("order").callback == "https://shop.example.com/order"

@@ -28,6 +28,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "batches/spring/_manifest", {**done, "files": 1, "epoch": "e", "finished_at": 1_794_000_000_000})
     write(folder / "batches/summer/_accepted", {"folder": "f", "files": [], "rows": 77, "bad": 0, "at": 1})
     write(folder / "batches/summer/_pushing", {"epoch": "e", "at": 1_794_000_000_000})
+    for file, rows in (("before", 10), ("0", 30), ("1", 2)):
+        write(folder / f"batches/summer/_progress/{file}", {"rows": rows})
+    write(folder / "batches/summer/_progress/.2", '{"row')
     write(folder / "batches/torn/_accepted", '{"rows": 1')
     finding = {"kind": "lost", "namespace": "shop", "queue": "mail", "id": SCRIPT, "batch": None, "detail": "gone"}
     audit = {"run": RUN, "at": 1_794_000_000_000, "is_sound": False, "accepted": 4321, "found": {"lost": 2}}
@@ -61,6 +64,7 @@ def test_batches_audit_reconcile_forecast_round_and_reports_are_shown(site: Serv
         "spring",
         "1,190",
         "Pushing",
+        "42 of 77",
         "Not sound",
         "4,321 accepted jobs",
         "Lost: <strong>2</strong>",

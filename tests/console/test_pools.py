@@ -10,9 +10,14 @@ import pytest
 import duetime
 from duetime.alerts.problems import KEY, PAST, PastAlert
 from duetime.client.topics import Topics
-from duetime.console.live import JournalLag, ProcessState
+from duetime.console.live import ProcessState
+from duetime.console.meter_samples import JournalLag
 from duetime.console.pages.overview import stuck_duties
+from duetime.console.pages.workers import RecurringTask
+from duetime.job import Job, Priority, State
+from duetime.names import Queue
 from duetime.stores.open import open_store
+from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import WorkerBeat, beat_name
 from duetime.worker.shared_counters import count
 from tests.plugins.ports import find_free_port
@@ -23,9 +28,8 @@ from tests.plugins.until import until
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("pools")
-    (folder / "duetime.toml").write_text(
-        f'[pool.wide]\nstores = {{ a = "sqlite:{folder}/a.db", b = "sqlite:{folder}/b.db" }}\ndrain = ["b"]\n'
-    )
+    stores = ", ".join(f'{name} = "sqlite:{folder}/{name}.db"' for name in "abc")
+    (folder / "duetime.toml").write_text(f'[pool.wide]\nstores = {{ {stores} }}\ndrain = ["b"]\n')
     with serving(folder, "--dev", DUETIME_CALLBACK_ALLOW="127.0.0.0/8") as served:
         yield served
     assert "Traceback" not in served.log.read_text()
@@ -39,6 +43,29 @@ def test_members_of_a_group_are_shown_with_the_one_that_drains(site: Served) -> 
     shown = page(site, "pools")
     assert "/a.db" in shown
     assert shown.count(">drains<") == 1
+    assert shown.count("every commit, synchronous=FULL") == 5  # the pools default and wide, and the members of wide
+
+
+async def test_a_member_of_a_group_drains_by_a_button_and_takes_jobs_again(site: Served) -> None:
+    def act(action: str, member: str) -> httpx.Response:
+        return httpx.post(
+            f"{site.admin}/console/do/{action}",
+            data={"pool": "wide", "member": member},
+            headers={"origin": site.admin},
+            follow_redirects=True,
+            timeout=60,
+        )
+
+    assert 'name="member" value="b"' not in page(site, "pools")  # its drain is a setting
+    assert "takes no new jobs" in act("drain", "c").text
+    await until(lambda: page(site, "pools").count(">drains<") == 2)
+    assert "At least one store" in act("drain", "a").text
+    assert "no such store" in act("drain", "nobody").text
+    assert "takes new jobs again" in act("undrain", "c").text
+    await until(lambda: page(site, "pools").count(">drains<") == 1)
+    log = page(site, "access")
+    assert ">Drain store</td><td>wide c</td>" in log
+    assert ">End drain</td><td>wide c</td>" in log
 
 
 async def test_past_alerts_are_shown(site: Served) -> None:
@@ -89,3 +116,31 @@ def test_workers_are_shown_with_who_they_are(site: Served) -> None:
     assert "host-&lt;b&gt;7" in shown
     assert "2 / 4" in shown
     assert "4711" in shown
+
+
+def test_workers_of_a_namespace_are_paused_resumed_and_restarted(site: Served) -> None:
+    def act(action: str) -> str:
+        address, headers = f"{site.admin}/console/do/{action}", {"origin": site.admin}
+        place = {"pool": "default", "namespace": "default"}
+        return httpx.post(address, data=place, headers=headers, follow_redirects=True, timeout=60).text
+
+    with duetime.connect(site.api) as client:
+        client.queue("worked").push("x")
+        assert "take no new jobs" in act("pause-workers")
+        act("pause-workers")  # somebody else clicked as well
+        assert client.send(count("default", PAUSES)) > 0
+        assert ">paused<" in page(site, "workers")
+        assert "go on" in act("resume-workers")
+        assert client.send(count("default", PAUSES)) <= 0
+        assert ">paused<" not in page(site, "workers")
+        before = client.send(count("default", RESTARTS))
+        assert "exit after their jobs" in act("restart-workers")
+        assert client.send(count("default", RESTARTS)) == before + 1
+
+
+def test_a_cron_expression_is_said_in_words() -> None:
+    job = Job(Queue("a", "b"), "id", 1, State.DELAYED, b"", 1, Priority.NORMAL, 1)
+    words = [
+        RecurringTask("default", job, "t", text).words for text in ("cron 0 9 * * mon-fri Asia/Shanghai", "?", "cron x")
+    ]
+    assert words == ["At 09:00 on Monday through Friday, Asia/Shanghai", "", ""]

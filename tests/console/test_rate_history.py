@@ -42,15 +42,15 @@ def accepted(history: RateHistory, server: str) -> float:
 async def test_rates_outlive_the_server_that_counted_them(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
     async with figures(url, server="a") as (pools, live, history):
-        await until(lambda: live.history("hour"))  # there is a sample to compare with
+        await until(lambda: live.meters.history("hour"))  # there is a sample to compare with
         await pools.engine("default").push(MAIL, [NewJob(id=str(number), body=b"") for number in range(7)])
         await until(lambda: accepted(history, "a") == 7, deadline_s=120)
-        assert max(point.rates["accepted"] for point in live.history("day")) > 0
+        assert max(point.rates["accepted"] for point in live.meters.history("day")) > 0
 
     async with figures(url, server="b") as (_, live, history):
         assert accepted(history, "a") == 7
         for span in ("hour", "day"):
-            assert max(point.rates["accepted"] for point in live.history(span)) > 0
+            assert max(point.rates["accepted"] for point in live.meters.history(span)) > 0
 
 
 async def test_what_is_older_than_a_day_is_deleted(tmp_path: Path) -> None:

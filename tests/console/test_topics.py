@@ -31,6 +31,13 @@ def receiver() -> Iterator[str]:
         server.shutdown()
 
 
+def test_the_form_of_a_new_topic_offers_what_most_receivers_want(boss: Visitor) -> None:
+    form = boss.get("topic-new").text
+
+    assert "<option selected>JSON</option>" in form
+    assert '<option value="status" selected>' in form
+
+
 def test_a_topic_is_registered_tested_edited_and_removed(boss: Visitor, client: duetime.Client, receiver: str) -> None:
     key = f"t{uuid.uuid4().hex[:12]}"
     place = {"pool": "default", "namespace": "default", "queue": key}

@@ -192,7 +192,7 @@ async def test_a_receiver_that_is_down_is_left_alone_and_its_jobs_keep(world: Wo
 
 async def test_retry_after_holds_the_whole_topic(world: World, receiver: Receiver) -> None:
     receiver.answer = lambda call: Says(b"busy", 429, {"retry-after": "100"})
-    await world.topic(success=Success.STATUS, schedule="1ms")
+    await world.topic(success=Success.BOTH, schedule="1ms")
     await world.add("1")
     job = await world.waits("1")
 
@@ -429,7 +429,7 @@ async def test_two_couriers_share_the_work(world: World, receiver: Receiver) -> 
 async def test_an_edit_ends_the_patience_that_a_receiver_asked_for(world: World, receiver: Receiver) -> None:
     # Given a topic whose receiver does not want to be called for a day
     receiver.answer = lambda call: Says(b"no", 503, {"retry-after": "86400"}) if call.path == "/mail" else OK
-    await world.topic(success=Success.STATUS)
+    await world.topic(success=Success.BOTH)
     lane = world.lane("mail")
     assert isinstance(lane, TopicLane)
     await world.add("1")
@@ -451,7 +451,7 @@ async def test_the_answer_of_an_old_receiver_does_not_hold_calls_to_the_new_one(
     go = asyncio.Event()
     patience = Says(b"no", 503, {"retry-after": "86400"}, hold=go)
     receiver.answer = lambda call: patience if call.path == "/mail" else OK
-    await world.topic(success=Success.STATUS)
+    await world.topic(success=Success.BOTH)
     lane = world.lane("mail")
     assert isinstance(lane, TopicLane)
     await world.add("1")

@@ -15,9 +15,11 @@ from duetime.callbacks.targets import AllowedTargets
 from duetime.callbacks.topic_lane import TopicLane
 from duetime.errors import JobNotFound, TopicNotFound, TopicOffline
 from duetime.job import Event, NewJob, Priority
+from duetime.names import Queue
 from duetime.topic import Method, Status, Success
 from tests.courier.conftest import LOOPBACK, World
 from tests.courier.receiver import EMPTY, OK, Call, Receiver, Says
+from tests.plugins.ports import find_free_port
 from tests.plugins.until import until
 
 
@@ -258,7 +260,7 @@ async def test_the_status_is_ignored_unless_the_topic_looks_at_it(
 ) -> None:
     receiver.answer = lambda call: Says(b"whatever", status, {"location": f"{receiver.url}/elsewhere"})
     await world.topic("blind")
-    await world.topic("strict", success=Success.STATUS)
+    await world.topic("strict", success=Success.BOTH)
 
     await world.add("1", key="blind")
     await world.gone("1", key="blind")
@@ -267,6 +269,64 @@ async def test_the_status_is_ignored_unless_the_topic_looks_at_it(
 
     assert job.error.startswith(f"retry 1: HTTP {status}: whatever")
     assert {call.path for call in receiver.calls} == {"/blind", "/strict"}  # no redirect was followed
+
+
+@pytest.mark.parametrize("status", [404, 500, 302])
+async def test_where_the_status_decides_a_body_saves_no_bad_one(world: World, receiver: Receiver, status: int) -> None:
+    receiver.answer = lambda call: Says(b'{"code": 200}', status)
+    await world.topic(success=Success.STATUS)
+
+    await world.add("1")
+    job = await world.waits("1")
+
+    assert job.error.startswith(f"retry 1: HTTP {status}")
+    assert len(receiver.calls) == 1  # one attempt is one call
+
+
+@pytest.mark.parametrize(("status", "body"), [(204, b""), (200, b""), (200, b"0"), (201, b"made")])
+async def test_where_the_status_decides_an_empty_answer_is_one(
+    world: World, receiver: Receiver, status: int, body: bytes
+) -> None:
+    receiver.answer = lambda call: Says(body, status)
+    await world.topic(success=Success.STATUS, retry_if="{res.code} != 200")
+
+    await world.add("1")
+    await world.gone("1")
+
+    assert len(receiver.calls) == 1
+
+
+async def test_where_the_status_decides_the_condition_and_a_closed_port_still_count(
+    world: World, receiver: Receiver
+) -> None:
+    receiver.answer = lambda call: Says(b'{"code": 500}', 200)
+    await world.topic(success=Success.STATUS, retry_if="{res.code} != 200")
+    await world.topic("away", callback=f"http://127.0.0.1:{find_free_port()}/", success=Success.STATUS)
+
+    await world.add("1")
+    await world.add("1", key="away")
+
+    assert "the retry condition holds" in (await world.waits("1")).error
+    assert "no connection" in (await world.waits("1", key="away")).error
+
+
+async def test_a_halted_topic_refuses_plain_pushes_until_it_is_online(world: World, receiver: Receiver) -> None:
+    receiver.answer = lambda call: Says(b"gone", 410)
+    await world.topic(success=Success.STATUS)
+    queue = world.place("mail").queue
+    await world.add("1")
+
+    await until(lambda: _is_offline(world, queue))
+    with pytest.raises(TopicOffline):
+        await world.engine.push(queue, [NewJob("2", b"{}")])
+    receiver.answer = lambda call: Says(b"ok")
+    await world.service.set_status(world.place("mail"), Status.ONLINE)
+    await world.gone("1")
+    await world.engine.push(queue, [NewJob("2", b"{}")])
+
+
+async def _is_offline(world: World, queue: Queue) -> bool:
+    return (await world.engine.configure(queue)).offline
 
 
 async def test_a_receiver_that_hangs_costs_the_topics_timeout(world: World, receiver: Receiver) -> None:
@@ -425,7 +485,7 @@ async def test_no_more_than_the_bound_is_kept(receiver: Receiver) -> None:
 
 async def test_retry_after_is_honoured_where_it_is_longer(world: World, receiver: Receiver) -> None:
     receiver.answer = lambda call: Says(b"busy", 503, {"retry-after": "7200"})
-    await world.topic(success=Success.STATUS)
+    await world.topic(success=Success.BOTH)
 
     await world.add("1")
     job = await world.waits("1")

@@ -28,8 +28,8 @@ from duetime.alerts.senders import AlertSender, MailServer
 from duetime.clock import Clock, SystemClock
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import DuetimeError, InvalidSettings, VersionConflict
+from duetime.masking import mask
 from duetime.names import is_mail
-from duetime.settings import mask
 from duetime.stores.registry import Record, Registry
 
 log = logging.getLogger("duetime.alerts")

@@ -15,8 +15,8 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct
 
 from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.masking import mask
 from duetime.names import is_mail
-from duetime.settings import mask
 
 log = logging.getLogger("duetime.alerts")
 

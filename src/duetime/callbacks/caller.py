@@ -1,7 +1,7 @@
 """Calls callbacks over HTTP: pooled connections, bounded answers, no redirects, no proxies, only checked addresses.
 
 A call never raises because of its receiver: every failure is a CallbackAnswer that says what went wrong. One attempt
-is up to three quick calls, 10 ms apart, until one gets an answer that is not empty.
+is one call, or, for a topic that wants an answer that is not empty, up to three quick calls, 10 ms apart.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from yarl import URL
 from duetime.callbacks.outcome import CallbackAnswer
 from duetime.callbacks.request import USER_AGENT, CallbackRequest
 from duetime.callbacks.targets import AllowedTargets, ForbiddenTarget
+from duetime.topic import Success, Topic
 
 CONNECT_S = 1.0
 QUICK_TRIES = 3
@@ -56,13 +57,16 @@ class Caller:
             await self._session.close()
 
     async def attempt(
-        self, request: CallbackRequest, *, timeout_ms: int, verify: bool, headers: Mapping[str, str] | None = None
+        self, request: CallbackRequest, topic: Topic, *, headers: Mapping[str, str] | None = None
     ) -> CallbackAnswer:
-        """Make up to three calls; answers the last one's answer, with the time of all."""
+        """Make one call; where the topic wants an answer that is not empty, up to three. Answers the last one's answer,
+        with the time of all.
+        """
+        timeout_ms, verify = topic.timeout_ms, topic.verify_tls
         answer = await self.call(request, timeout_ms=timeout_ms, verify=verify, headers=headers)
         spent = answer.ms
         for _ in range(QUICK_TRIES - 1):
-            if not answer.is_empty:
+            if not answer.is_empty or topic.success is Success.STATUS:
                 return answer
             await asyncio.sleep(QUICK_PAUSE_S)
             answer = await self.call(request, timeout_ms=timeout_ms, verify=verify, headers=headers)

@@ -25,6 +25,7 @@ from duetime.clock import Clock, SystemClock
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import DuetimeError, LeaseLost, TopicNotFound
+from duetime.stores.base import RulesChange
 from duetime.topic import Status, Topic
 
 log = logging.getLogger("duetime.courier")
@@ -209,6 +210,7 @@ class Courier:
         log.warning("topic_halted", extra={"topic": address.key, "why": why})
         try:
             await self._topics.set_status(address, Status.OFFLINE, halted=why)
+            await self._pools.engine(address.pool).configure(address.queue, RulesChange(offline=True))
         except TopicNotFound:
             return
 

@@ -1,9 +1,8 @@
 """Judges a callback's answer: the job is done, tried again later, or given up. Pure rules, most are php-delayqueue's.
 
-An answer counts only if it is not empty ("" and "0" are empty). A JSON answer for which the topic's retry condition is
-true asks for a retry. A topic may also demand a 2xx status; otherwise the status says nothing about success. A failed
-job is tried again after the schedule's wait, or after the receiver's Retry-After if that is longer, until the cap is
-passed.
+The topic's `success` says whether an answer needs a 2xx status, a body that is not empty ("" and "0" are empty), or
+both. A JSON answer for which the topic's retry condition is true asks for a retry. A failed job is tried again after
+the schedule's wait, or after the receiver's Retry-After if that is longer, until the cap is passed.
 """
 
 import json
@@ -49,11 +48,11 @@ class Verdict(StrEnum):
 
 
 def judge(topic: Topic, condition: Condition, answer: CallbackAnswer) -> Verdict:
-    if answer.is_empty:
+    if answer.error or (answer.is_empty and topic.success is not Success.STATUS):
         return Verdict.EMPTY
     if condition.root is not None and _asks_for_retry(condition, answer.body):
         return Verdict.CONDITION
-    if topic.success is Success.STATUS and not 200 <= answer.status < 300:
+    if topic.success is not Success.BODY and not 200 <= answer.status < 300:
         return Verdict.STATUS
     return Verdict.DONE
 

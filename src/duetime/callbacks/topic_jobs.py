@@ -57,7 +57,7 @@ class TopicJobs:
         with _logged_refusal("add", address, job_id):
             topic = await self._topics.find(address)
             if topic.status is not Status.ONLINE:
-                raise TopicOffline(f"the topic {topic.key!r} is offline and takes no new jobs", topic=topic.key)
+                raise TopicOffline.of_queue()
             at = read_clock_text(fix_time, self._zone) if fix_time else due_at
             job = self._job(topic, check_id(job_id), body, at)
             [moved] = (await self._engine(address.pool).push(address.queue, [job], if_exists=IfExists.REPLACE)).jobs

@@ -29,7 +29,7 @@ from duetime.engine.engine import Engine
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, Event, Lease
 from duetime.stores.base import RulesChange
-from duetime.topic import Topic, host_of
+from duetime.topic import Status, Topic, host_of
 
 log = logging.getLogger("duetime.courier")
 notify_log = logging.getLogger("duetime.notify")
@@ -82,6 +82,7 @@ class TopicLane:
         self._in_flight = 0
         self._freed = asyncio.Event()
         self._edited = asyncio.Event()
+        self._edited_rules = asyncio.Event()
         self._done: list[Lease] = []
         self._finishing = False
         self._next_start = 0.0
@@ -92,6 +93,7 @@ class TopicLane:
         self.topic = topic
         self._breaker = Breaker(self._tools.clock.monotonic)
         self._edited.set()
+        self._edited_rules.set()
         self.condition: Condition = parse(topic.retry_if)
         self._host = self._tools.host(host_of(topic.callback))
         self._freed.set()
@@ -105,7 +107,7 @@ class TopicLane:
 
     async def run(self) -> None:
         """Deliver until cancelled. A cancelled lane holds no job that it has not begun to deliver."""
-        keeping = asyncio.create_task(self._keep_queue())
+        keeping = asyncio.create_task(self._keep_rules())
         try:
             outage = Outage()
             while True:
@@ -119,15 +121,20 @@ class TopicLane:
         finally:
             keeping.cancel()
 
-    async def _keep_queue(self) -> None:
-        """Mark the topic's queue as kept, because its totals are the topic's counts. Adding the topic does this, too,
-        unless a part of the store was down, or an older release without totals added it.
+    async def _keep_rules(self) -> None:
+        """Mark the topic's queue as kept, because its totals are the topic's counts, and as offline while the topic is.
+        Whoever changes the topic does this, too, unless a part of the store was down, or its release was older.
         """
         outage = Outage()
         while True:
+            self._edited_rules.clear()
             try:
-                await self._tools.engine(self.address.pool).configure(self.address.queue, RulesChange(kept=True))
-                return
+                offline = self.topic.status is Status.OFFLINE
+                rules = RulesChange(kept=True, offline=offline)
+                await self._tools.engine(self.address.pool).configure(self.address.queue, rules)
+                await self._edited_rules.wait()
+                outage.worked()
+                continue
             except DuetimeError as error:
                 if outage.failed():
                     log.warning("queue_not_kept", extra={"topic": self.address.key, "error": error.message})
@@ -281,9 +288,7 @@ class TopicLane:
     async def _call(self, request: CallbackRequest, lease: Lease, topic: Topic) -> CallbackAnswer:
         now_ms = self._tools.clock.now_ms()
         headers = signed_headers(secrets_of(topic, now_ms), lease.id, request.body, now_ms=now_ms)
-        return await self._tools.caller.attempt(
-            request, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=headers
-        )
+        return await self._tools.caller.attempt(request, topic, headers=headers)
 
     def _tell_breakers(self, answer: CallbackAnswer, host: LaneHost) -> None:
         """Any answer shows that the receiver lives; only a call without an answer counts as a failure."""
@@ -443,7 +448,7 @@ class RemovedTopicLane:
         engine = self._tools.engine(self.address.pool)
         [counts] = await engine.store.counts([self.address.queue])
         if counts.delayed + counts.ready + counts.leased == 0:
-            await engine.configure(self.address.queue, RulesChange(kept=False))
+            await engine.configure(self.address.queue, RulesChange(kept=False, offline=False))
             await self._topics.forget(self.address)
             if await self._topics.exists(self.address):
                 # The topic was added again meanwhile, so its queue must be kept again.

@@ -18,8 +18,8 @@ from duetime.alerts.problems import KEY, SETTINGS, read_settings
 from duetime.clock import Clock, SystemClock
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidRequest, TopicExists, TopicNotFound, VersionConflict
+from duetime.masking import mask
 from duetime.names import Queue, is_mail
-from duetime.settings import mask
 from duetime.stores.registry import Record, Registry
 from duetime.topic import NEW_SECRET, Status, Topic, check_topic
 

@@ -93,12 +93,7 @@ class TopicService:
     async def add(self, address: TopicAddress, topic: Topic) -> TopicOut:
         """Add a topic; the answer shows its secret, if it has one."""
         added = await self.topics.add(address, topic)
-        try:
-            await self._engine(address.pool).configure(address.queue, RulesChange(kept=True))
-        except DuetimeError as error:
-            log.warning(
-                "queue_not_kept", extra={"topic": address.key, "error": error.message}
-            )  # the courier will do it
+        await self._set_rules(address, RulesChange(kept=True, offline=False))
         return await self._show(address, added, secret=added.secret)
 
     async def edit(self, address: TopicAddress, change: Mapping[str, Any]) -> TopicOut:
@@ -107,11 +102,22 @@ class TopicService:
         return await self._show(address, topic, secret=topic.secret if "secret" in change else "")
 
     async def set_status(self, address: TopicAddress, status: Status) -> TopicOut:
-        return await self._show(address, await self.topics.set_status(address, status))
+        topic = await self.topics.set_status(address, status)
+        await self._set_rules(address, RulesChange(offline=status is Status.OFFLINE))
+        return await self._show(address, topic)
 
     async def remove(self, address: TopicAddress) -> TopicOut:
         """Remove the topic; the answer shows it as it was."""
-        return await self._show(address, await self.topics.remove(address))
+        topic = await self.topics.remove(address)
+        await self._set_rules(address, RulesChange(offline=False))
+        return await self._show(address, topic)
+
+    async def _set_rules(self, address: TopicAddress, change: RulesChange) -> None:
+        """Set rules of the topic's queue. If its pool does not answer, the courier will do it."""
+        try:
+            await self._engine(address.pool).configure(address.queue, change)
+        except DuetimeError as error:
+            log.warning("rules_not_set", extra={"topic": address.key, "error": error.message})
 
     async def add_job(
         self, address: TopicAddress, job_id: str, body: bytes, *, fix_time: str = "", due_at: int | None = None

@@ -4,12 +4,16 @@ The last ones are kept in one record of the registry and shown on the page Acces
 log, which keeps them all.
 """
 
+import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import cast
 
 import msgspec
 
+from duetime.clock import rfc3339
 from duetime.errors import VersionConflict
 from duetime.stores.registry import Registry
 
@@ -29,6 +33,24 @@ class ConsoleAction(msgspec.Struct, frozen=True):
     action: str
     subject: str
     detail: str = ""
+
+
+def changes(before: msgspec.Struct, after: msgspec.Struct, names: Iterable[str]) -> str:
+    """What differs between two states of a thing: `tries 3 -> 5, paused no -> yes`."""
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in names]
+    return ", ".join(f"{name} {_shown(name, old)} -> {_shown(name, new)}" for name, old, new in pairs if old != new)
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes {sha256(value).hexdigest()[:8]}"
+    if name.endswith("_at") and isinstance(value, int) and value:
+        return rfc3339(value)
+    if isinstance(value, Mapping):
+        return json.dumps(dict(cast("Mapping[str, object]", value)))
+    return str(value) if value not in ("", None) else "nothing"
 
 
 class ActionLog:

@@ -8,8 +8,9 @@ from markupsafe import Markup, escape
 from duetime.console.formats import compact
 
 WIDTH = 720
-HEIGHT = 160
-FOOT = 18
+SMALL_WIDTH = 360
+HEIGHT = 166
+FOOT = 24
 HEAD = 14
 
 
@@ -22,20 +23,23 @@ class Bar(NamedTuple):
     link: str = ""
 
 
-def bars(found: Sequence[Bar], *, about: str, kind: str = "") -> Markup:
-    """A bar chart. Bars with a link are links, also without JavaScript.
+def bars(found: Sequence[Bar], *, about: str, kind: str = "", small: bool = False) -> Markup:
+    """A bar chart. Bars with a link are links, also without JavaScript. A `small` one has others beside it.
 
     A chart without links is one image to a screen reader. What is inside an image cannot be reached, so a chart with
     links is a group.
     """
     linked = [bool(bar.link and bar.value) for bar in found]
-    most = max((bar.value for bar in found), default=0) or 1
-    step = WIDTH / max(len(found), 1)
+    highest = max((bar.value for bar in found), default=0)
+    most, width = highest or 1, SMALL_WIDTH if small else WIDTH
+    step = width / max(len(found), 1)
     room = HEIGHT - FOOT - HEAD
     parts: list[Markup] = [
-        Markup('<line class="grid" x1="0" x2="{}" y1="{}" y2="{}"/>').format(WIDTH, HEIGHT - FOOT, HEIGHT - FOOT),
-        Markup('<line class="grid faint" x1="0" x2="{}" y1="{}" y2="{}"/>').format(WIDTH, HEAD, HEAD),
-        Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(WIDTH, HEAD - 3, compact(most)),
+        Markup('<line class="grid" x1="0" x2="{}" y1="{}" y2="{}"/>').format(width, HEIGHT - FOOT, HEIGHT - FOOT),
+        Markup('<line class="grid faint" x1="0" x2="{}" y1="{}" y2="{}"/>').format(width, HEAD, HEAD),
+        Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(
+            width, HEAD - 3, compact(highest)
+        ),
     ]
     for place, (bar, leads) in enumerate(zip(found, linked, strict=True)):
         tall = 0.0 if not bar.value else max(bar.value / most * room, 2)
@@ -50,7 +54,12 @@ def bars(found: Sequence[Bar], *, about: str, kind: str = "") -> Markup:
         if bar.label:
             parts.append(Markup('<text class="tick" x="{:.1f}" y="{}">{}</text>').format(left, HEIGHT - 4, bar.label))
     return Markup('<svg class="bars {}" viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>').format(
-        kind, WIDTH, HEIGHT, "group" if any(linked) else "img", about, Markup("").join(parts)
+        f"{kind} small" if small else kind,
+        width,
+        HEIGHT,
+        "group" if any(linked) else "img",
+        about,
+        Markup("").join(parts),
     )
 
 

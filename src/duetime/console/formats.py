@@ -1,6 +1,7 @@
 """How numbers, times and bodies are written on the pages."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ SHOWN_BODY = 64 * 1024
 """How many bytes of a body a page shows; the download has all of them."""
 NONE = "\N{EN DASH}"
 _SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
+ENGLISH_UNITS: Mapping[str, str] = {unit: f"{{}} {unit}" for unit in ("d", "h", "m", "s", "ms")}
 
 
 def number(value: float) -> str:
@@ -28,24 +30,32 @@ def compact(value: float) -> str:
     return number(value)
 
 
-def span(ms: float) -> str:
-    """`250 ms`, `12 s`, `3 m 20 s`, `2 d 4 h`."""
+def span(ms: float, units: Mapping[str, str] = ENGLISH_UNITS) -> str:
+    """`250 ms`, `12 s`, `3 m 20 s`, `2 d 4 h`; `units` has each unit with a place for the number."""
     ms = int(ms)
     if ms < 1000:
-        return f"{ms} ms"
+        return units["ms"].format(ms)
     parts: list[str] = []
     for unit, size in _SPANS:
         count, ms = divmod(ms, size)
         if count:
-            parts.append(f"{count} {unit}")
+            parts.append(units[unit].format(count))
     return " ".join(parts[:2])
 
 
-def seconds(value: float | None) -> str:
+def duration(ms: int) -> str:
+    """A duration as forms take it: `3s`, `10m`, `1500ms`."""
+    for unit, size in _SPANS:
+        if ms and ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms}ms" if ms else "0"
+
+
+def seconds(value: float | None, units: Mapping[str, str] = ENGLISH_UNITS) -> str:
     """Lateness: `5 ms`, `1.5 s`; a dash where there is none."""
     if value is None:
         return NONE
-    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
+    return units["ms"].format(f"{value * 1000:g}") if value < 1 else units["s"].format(f"{value:g}")
 
 
 def instant(at_ms: int) -> str:

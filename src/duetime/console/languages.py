@@ -29,5 +29,12 @@ def choose(cookie: str, accepted: str) -> str:
 
 
 def say(language: str, key: str, **values: object) -> str:
+    """A text with its places filled in. A text of the form `one | many` says how it is for a `count` of 1, and else."""
     text = catalogue(language)[key]
+    if "count" in values and " | " in text:
+        text = text.split(" | ")[str(values["count"]) != "1"]
     return text.format(**values) if values else text
+
+
+def has_text(language: str, key: str) -> bool:
+    return key in catalogue(language)

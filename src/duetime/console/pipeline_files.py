@@ -1,6 +1,7 @@
 """What the pipelines left in their lake, as far as it can be read without Spark: the small JSON files.
 
     <lake>/batches/<batch>/_accepted, _pushing, _manifest    how far a batch that was scheduled from Spark has come
+    <lake>/batches/<batch>/_progress/*                       how many of its rows are pushed
     <lake>/audit/<run>/summary.json                          what an audit found
     <lake>/reconcile/<run>/summary.json                      what a reconcile put back
     <lake>/forecast/<run>/summary.json                       what falls due, and what will be late
@@ -36,6 +37,10 @@ class PushBegun(Struct, frozen=True):
     at: int = 0
 
 
+class FileRows(Struct, frozen=True):
+    rows: int = 0
+
+
 class PushedBatch(Struct, frozen=True):
     namespace: str = ""
     rows: int = 0
@@ -49,7 +54,7 @@ class PushedBatch(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """`state` is accepted, pushing or done."""
+    """`state` is accepted, pushing or done. `pushed` of the good rows are pushed; it is None if nobody counts them."""
 
     name: str
     state: str
@@ -57,6 +62,11 @@ class BatchProgress:
     bad: int
     since: int
     done: PushedBatch | None = None
+    pushed: int | None = None
+
+    @property
+    def good(self) -> int:
+        return max(self.rows - self.bad, 0)
 
 
 class NodeProblem(Struct, frozen=True):
@@ -187,7 +197,16 @@ def _batch(folder: Path) -> BatchProgress | None:
     if accepted is None:
         return None
     state, since = ("pushing", begun.at) if begun else ("accepted", accepted.at)
-    return BatchProgress(folder.name, state, accepted.rows, accepted.bad, since)
+    return BatchProgress(folder.name, state, accepted.rows, accepted.bad, since, pushed=_pushed(folder / "_progress"))
+
+
+def _pushed(folder: Path) -> int | None:
+    """The rows that the tasks of a batch have pushed so far."""
+    try:
+        found = [_read(path, FileRows) for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError:
+        return None
+    return sum(one.rows for one in found if one is not None)
 
 
 def _latest(folder: Path, kind: type[Decoded]) -> Decoded | None:

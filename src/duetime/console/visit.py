@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -16,15 +17,15 @@ from duetime import __version__
 from duetime.console import charts, formats
 from duetime.console.action_log import ActionLog
 from duetime.console.bulk_runs import BulkRuns
-from duetime.console.languages import LANGUAGES, say
+from duetime.console.languages import LANGUAGES, has_text, say
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
 from duetime.doors.asgi import read_body
 from duetime.engine.engine import Engine
 from duetime.errors import Forbidden, NotFound
+from duetime.masking import mask
 from duetime.names import Queue, check_id, check_queue
-from duetime.settings import mask
 
 ROOT = "/console"
 NOTICE = "duetime_notice"
@@ -58,6 +59,22 @@ def job_link(pool: str, queue: Queue, job_id: str) -> str:
     return queue_link(pool, queue, "job", id=job_id)
 
 
+def _units(context: Context) -> Mapping[str, str]:
+    """How the visitor's language writes units of time."""
+    visit: Visit = context["visit"]
+    return {unit: visit.say(f"unit.{unit}") for unit in formats.ENGLISH_UNITS}
+
+
+@pass_context
+def _span(context: Context, ms: float) -> str:
+    return formats.span(ms, _units(context))
+
+
+@pass_context
+def _seconds(context: Context, value: float | None) -> str:
+    return formats.seconds(value, _units(context))
+
+
 def make_environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
@@ -69,8 +86,9 @@ def make_environment() -> Environment:
     environment.filters.update(  # pyright: ignore[reportUnknownMemberType]
         number=formats.number,
         compact=formats.compact,
-        span=formats.span,
-        seconds=formats.seconds,
+        span=_span,
+        seconds=_seconds,
+        duration=formats.duration,
         instant=formats.instant,
         moment=formats.moment,
         size=formats.size,
@@ -133,6 +151,11 @@ class Visit:
 
     def say(self, key: str, **values: object) -> str:
         return say(self.language, key, **values)
+
+    def word(self, section: str, name: str) -> str:
+        """The text for a name that comes from elsewhere; the name itself if the catalogue has none."""
+        key = f"{section}.{name}"
+        return self.say(key) if has_text(self.language, key) else name.replace("_", " ")
 
     def tabs(self) -> list[tuple[str, str, Role]]:
         """The pages that this visitor can open: name, address, least role."""

@@ -143,7 +143,7 @@ class Tokens:
         self._registry = registry
         self._pools = pools
         self._dev = dev
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self._decoded: dict[str, tuple[int, Token]] = {}
         self._digests: dict[str, str] = {}
 
@@ -174,7 +174,7 @@ class Tokens:
             return Token(pool, namespace, digest)
         if not secret:
             raise Unauthorized("token not found")
-        if self._registry_copy.age_s() > self._grace_s:
+        if self._registry_copy.age_s() > self.grace_s:
             await self._registry_copy.refresh()
         key = f"{pool}/{namespace}/{digest}"
         record = self._registry_copy.get(KIND, key)

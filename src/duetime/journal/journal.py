@@ -153,7 +153,7 @@ class Journal:
                     StoreUnavailable(f"done, but the journal could not be written: {error}", unknown=True)
                 )
 
-        self.writer.append((), written)
+        self.writer.wait(written)
         return future
 
     async def flush(self) -> None:

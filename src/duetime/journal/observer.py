@@ -6,18 +6,18 @@ waits for them. For all others the engine waits for `promise` before it answers.
 
 import asyncio
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from duetime.engine.observers import MAY_HAPPEN_AGAIN, Observer
 from duetime.engine.store_time import StoreTime
-from duetime.errors import DuetimeError
+from duetime.errors import DuetimeError, InvalidSettings
 from duetime.job import Lease, Moved, State
 from duetime.journal import pool_journal
 from duetime.journal.events import Draft
 from duetime.journal.journal import Journal
 from duetime.journal.pushed_lines import pushed_lines
-from duetime.journal.registered_nodes import NodeRegistration
+from duetime.journal.registered_nodes import NodeRegistration, forget
 from duetime.journal.repeated_pushes import RepeatedPushes, has_repeated
 from duetime.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
@@ -38,18 +38,26 @@ class JournalObserver(Observer):
         self._pool = pool
         self._time = StoreTime()
         self._known: pool_journal.Journaling | None = None
+        self._epoch = ""
         self._repeated = RepeatedPushes(store, journal, pool)
-        self._registration = NodeRegistration(store, journal.node)
+        self._registration = NodeRegistration(store, journal.node, journal.options.folder)
         self._calls: dict[int, int] = {}
 
     async def begin(self) -> None:
-        """Mark the pool as one that journals, register the node if it exists already, and begin the heartbeats. Raises
+        """Register the node if it exists already, mark the pool as one that journals, and begin the heartbeats. The
+        node comes first, so that programs that notice the mark can write beside it. Raises InvalidSettings,
         StoreUnavailable.
         """
-        await self._read_clock()
-        self._known = await pool_journal.begin(self._store, self._pool)
+        info = await self._store.ping()
+        self._time.learn(info.now)
+        self._epoch = info.epoch
         if self._journal.writer.is_open:
             await self._registration.make()
+        try:
+            self._known = await pool_journal.begin(self._store, self._pool)
+        except InvalidSettings:
+            await forget(self._store, [self._journal.node])
+            raise
         self._journal.keep_for(self._pool, self._pulse, self._renew)
 
     @property
@@ -57,13 +65,26 @@ class JournalObserver(Observer):
         """True until the node is registered; a lazy journal makes and registers its node in `prepare`."""
         return not self._registration.is_made
 
-    async def prepare(self) -> None:
-        """Make the node if there is none yet, and register it. Raises StoreUnavailable."""
+    async def prepare(self, verb: str) -> None:
+        """Make the node if there is none yet, and register it, unless the verb only looks. Raises StoreUnavailable."""
+        if verb in ONLY_LOOKS and not self._journal.writer.is_open:
+            return
         self._journal.ready()
         await self._registration.make()
 
+    def take_over(self, calls: Mapping[int, float]) -> None:
+        """Count calls that are under way already as begun so many seconds ago."""
+        now = self._time.now_ms()
+        self._calls |= {call: now - round(age_s * 1000) for call, age_s in calls.items()}
+
     async def _renew(self) -> None:
-        """Write the pool's and the nodes' records again if the store was wiped and has lost them."""
+        """Write the pool's and the nodes' records again if the store was wiped and has lost them. A store that was not
+        wiped has lost them because the pool's journal was ended: they stay away until a journal begins again.
+        """
+        epoch = (await self._store.ping()).epoch
+        if epoch == self._epoch and await pool_journal.known(self._store) is None:
+            return
+        self._epoch = epoch
         if self._known:
             await pool_journal.remember(self._store, self._known)
         if self._journal.writer.is_open:
@@ -157,15 +178,8 @@ class JournalObserver(Observer):
             self._journal.record(drafts, promise=promise)
 
 
-async def join_journal(store: Store, journal: Journal | None, pool: str) -> Sequence[Observer]:
-    """The observers that the journal needs in an engine on the pool's store: one, or none without a journal.
-
-    Raises InvalidSettings if the pool journals and there is no journal.
-    """
-    if journal is None:
-        if found := await pool_journal.known(store):
-            raise pool_journal.refusal(found)
-        return ()
+async def join_journal(store: Store, journal: Journal, pool: str) -> Sequence[Observer]:
+    """The observer of an engine on the pool's store that writes its journal. Raises as `begin`."""
     observer = JournalObserver(store, journal, pool)
     await observer.begin()
     return (observer,)

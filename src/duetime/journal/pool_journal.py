@@ -1,9 +1,10 @@
 """A pool's journal: the record that the pool has one, and the drafts made from the answers of its store.
 
 A pool that journals has a record beside its jobs that says since when. Audit and reconcile cover all events after that
-time, so from then on an engine on the pool must write a journal, or must not start.
+time, so from then on every engine on the pool writes a journal, or does not work on it (`journal_follower.py`).
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -13,6 +14,7 @@ from msgspec import Struct
 from duetime.clock import rfc3339
 from duetime.errors import InvalidSettings, VersionConflict
 from duetime.job import Event, Lease, Moved, State
+from duetime.journal.engines_without_journal import WithoutJournal, engines_without_journal
 from duetime.journal.events import REPEATED, Draft
 from duetime.journal.registered_nodes import forget, registered
 from duetime.names import Queue
@@ -35,11 +37,46 @@ async def known(store: Store) -> Journaling | None:
     return msgspec.json.decode(record.value, type=Journaling) if record else None
 
 
+NOTICE_MS = 2_000
+"""A journal that begins beside engines without one waits this long for them to notice, which takes them a second."""
+
+
 async def begin(store: Store, pool: str) -> Journaling:
-    """Make the pool one that journals, if it is not yet; answers the record. Idempotent."""
-    while (found := await known(store)) is None:
-        await remember(store, Journaling((await store.ping()).now, pool))
-    return found
+    """Make the pool one that journals, if it is not yet; answers the record. Idempotent.
+
+    Returns when no engine works on the pool without knowing it. Raises InvalidSettings if one was told to keep no
+    journal.
+    """
+    has_waited = False
+    while True:
+        if (found := await known(store)) is None:
+            await _create(store, pool)
+            continue
+        wait_ms = found.since - (await store.ping()).now
+        if wait_ms <= 0 or has_waited:
+            return found
+        await asyncio.sleep(min(wait_ms, NOTICE_MS) / 1000)
+        has_waited = True
+
+
+async def _create(store: Store, pool: str) -> None:
+    now = (await store.ping()).now
+    later = Journaling(now + NOTICE_MS, pool)
+    try:
+        record = await store.registry.put(KIND, KEY, msgspec.json.encode(later), if_version=0)
+    except VersionConflict:  # somebody else was quicker
+        return
+    others = await engines_without_journal(store)
+    if WithoutJournal.TOLD_OFF in others:
+        await store.registry.delete(KIND, KEY, if_version=record.version)
+        raise InvalidSettings(
+            "a server or program that was told to keep no journal works on this store, or was killed within the last "
+            "minute; what it does could not be audited or brought back. Stop it or let it journal, or start this one "
+            "with --journal off, too"
+        )
+    if not others:
+        with suppress(VersionConflict):
+            await store.registry.put(KIND, KEY, msgspec.json.encode(Journaling(now, pool)), if_version=record.version)
 
 
 async def remember(store: Store, journaling: Journaling) -> None:

@@ -6,8 +6,10 @@ nodes remember these records, and write them again into a store that was wiped.
 """
 
 import asyncio
+import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -24,22 +26,25 @@ class RegisteredNode(Struct, frozen=True, omit_defaults=True):
 
     `last` is the seq of its last entry that may be about this pool; None while the node may still write some. An
     `abandoned` node, such as a load that has to begin anew, ended half way, and its missing entries were promised to
-    nobody.
+    nobody. `host` and `folder` say where the node writes; both are empty for nodes of earlier releases and of loads.
     """
 
     at: int
     last: int | None = None
     abandoned: bool = False
+    host: str = ""
+    folder: str = ""
 
 
-async def register(store: Store, node: str) -> None:
+async def register(store: Store, node: str, folder: Path | None = None) -> None:
     """Register a node before it writes entries about the store's pool. Idempotent. A node that signed off is
-    registered again.
+    registered again. `folder` is the journal's folder on this host.
     """
     record = await store.registry.get(KIND, node)
-    at = _decode(record).at if record else (await store.ping()).now
     if record is None or _decode(record).last is not None:
-        await store.registry.put(KIND, node, msgspec.json.encode(RegisteredNode(at)))
+        at = _decode(record).at if record else (await store.ping()).now
+        host, where = (socket.gethostname(), str(folder)) if folder else ("", "")
+        await store.registry.put(KIND, node, msgspec.json.encode(RegisteredNode(at, host=host, folder=where)))
 
 
 async def sign_off(store: Store, node: str, last: int) -> None:
@@ -54,8 +59,9 @@ async def abandon(store: Store, node: str) -> None:
 
 async def _end(store: Store, node: str, last: int | None, *, abandoned: bool) -> None:
     record = await store.registry.get(KIND, node)
-    at = _decode(record).at if record else (await store.ping()).now
-    await store.registry.put(KIND, node, msgspec.json.encode(RegisteredNode(at, last, abandoned)))
+    known = _decode(record) if record else RegisteredNode((await store.ping()).now)
+    ended = msgspec.structs.replace(known, last=last, abandoned=abandoned)
+    await store.registry.put(KIND, node, msgspec.json.encode(ended))
 
 
 async def registered(store: Store) -> dict[str, RegisteredNode]:
@@ -76,8 +82,8 @@ def _decode(record: Record) -> RegisteredNode:
 class NodeRegistration:
     """One process's registration with one pool, and its copy of the records of all nodes."""
 
-    def __init__(self, store: Store, node: str) -> None:
-        self._store, self._node = store, node
+    def __init__(self, store: Store, node: str, folder: Path | None = None) -> None:
+        self._store, self._node, self._folder = store, node, folder
         self._known: dict[str, bytes] = {}
         self._version = 0
         self.is_made = False
@@ -88,7 +94,7 @@ class NodeRegistration:
         """Register once. Raises StoreUnavailable; then the node must not write."""
         async with self._making:
             if not (self.is_made or self._has_ended):
-                await register(self._store, self._node)
+                await register(self._store, self._node, self._folder)
                 await self._learn()
                 self.is_made = True
 

@@ -2,12 +2,15 @@
 
 import os
 import re
+import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from duetime.errors import InvalidSettings
 from duetime.journal.options import Fsync, JournalOptions
+from duetime.journal.registered_nodes import RegisteredNode
 from duetime.settings import DEFAULT_STORE, Settings, load, variable
 
 OFF = "off"
@@ -66,19 +69,57 @@ def sqlite_folder(url: str) -> Path:
 
 
 def embedded_options(
-    store_url: str, journal: str | None, environment: Mapping[str, str] = os.environ
+    store_url: str,
+    journal: str | None,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    nodes: Mapping[str, RegisteredNode] = {},
 ) -> JournalOptions | None:
-    """The options for an engine in somebody's program: the folder is `journal` if given, else DUETIME_JOURNAL, else
-    beside a SQLite file. None if there is to be no journal.
+    """The options for an engine in somebody's program. None if it was told "off", or the store is in memory.
 
-    The other variables of the journal count as well. All other variables are left unread, because a mistake in one of
-    them is for the server to report.
+    The folder is `journal` if given, else DUETIME_JOURNAL, else beside a SQLite file, else where another of the pool's
+    `nodes` writes on this host, else a folder of the user's. The other variables of the journal count as well. All
+    other variables are left unread, because a mistake in one of them is for the server to report.
     """
-    ours = {name: value for name, value in environment.items() if _is_ours(name)}
-    settings = load(flags={"journal": journal, "store": store_url}, environment=ours, file={})
-    if not settings.journal and not store_url.startswith("sqlite:"):
-        return None
+    settings = _embedded_settings(store_url, journal, environment)
+    if not settings.journal and not store_url.startswith(("sqlite:", "memory:")):
+        settings = replace(settings, journal=str(shared_folder(nodes) or user_folder(environment)))
     return options_of(settings)
+
+
+def is_told_off(store_url: str, journal: str | None, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a program said that its engine is to keep no journal."""
+    return _embedded_settings(store_url, journal, environment).journal.lower() == OFF
+
+
+def _embedded_settings(store_url: str, journal: str | None, environment: Mapping[str, str]) -> Settings:
+    ours = {name: value for name, value in environment.items() if _is_ours(name)}
+    return load(flags={"journal": journal, "store": store_url}, environment=ours, file={})
+
+
+def shared_folder(nodes: Mapping[str, RegisteredNode]) -> Path | None:
+    """The folder of the pool's latest node on this host that this user may write to: one folder is one to audit.
+
+    The node's own folder must be in it. A record alone proves nothing: whoever may write to the store could name any
+    folder there.
+    """
+    host = socket.gethostname()
+    for name, node in sorted(nodes.items(), key=lambda item: -item[1].at):
+        folder = Path(node.folder)
+        is_here = node.host == host and folder.is_absolute() and Path(name).name == name and (folder / name).is_dir()
+        if is_here and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return None
+
+
+def user_folder(environment: Mapping[str, str]) -> Path:
+    """`duetime/journal` among the user's files that programs keep (the XDG base directories' state folder)."""
+    if home := environment.get("XDG_STATE_HOME"):
+        return Path(home) / "duetime" / FOLDER
+    try:
+        return Path.home() / ".local" / "state" / "duetime" / FOLDER
+    except RuntimeError:  # a user without a home, as in some containers
+        return sqlite_folder(DEFAULT_STORE)
 
 
 def _is_ours(name: str) -> bool:

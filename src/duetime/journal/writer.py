@@ -125,6 +125,11 @@ class Writer:
         self._lines.extend(lines)
         self.seq += len(lines)
 
+    def wait(self, waiter: Waiter) -> None:
+        """Write everything in line, and tell `waiter` when that is done."""
+        with self._lock:
+            self._ring(waiter)
+
     def write_through(self) -> bool:
         """Hand all entries in line to the operating system in this call; False if the thread has to do it.
 
@@ -162,8 +167,7 @@ class Writer:
             outcome.append(error)
             done.set()
 
-        with self._lock:
-            self._ring(written)
+        self.wait(written)
         if not done.wait(timeout_s):
             raise OSError(f"the journal was not written within {timeout_s} s")
         if outcome[0]:

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 VERBS = tuple(name for name in vars(Store) if not name.startswith("_") and name not in ("registry", "wakeups", "close"))
-GROUPED_VERBS = ("push", "ack", "cancel", "reserve")
+GROUPED_VERBS = ("push", "ack", "finish", "results", "cancel", "reserve")
 
 now_s = time.perf_counter
 
@@ -83,6 +83,10 @@ class MetricsObserver(Observer):
         for answer in answers:
             if isinstance(answer, Moved):
                 self._meters.ended(Lease(queue, answer.id, answer.born, answer.attempt), at_s)
+
+    def running_s(self, lease: Lease) -> float | None:
+        """How long ago this process delivered the job; None if it does not know."""
+        return self._meters.running_s(lease, now_s())
 
     def settled(self, verb: str, lease: Lease, moved: Moved) -> None:
         self.moved(lease.queue, [moved])

@@ -178,6 +178,11 @@ class PoolMeters:
         while len(started) > MAX_RUNNING:
             del started[next(iter(started))]
 
+    def running_s(self, lease: Lease, at_s: float) -> float | None:
+        """How long ago this process delivered the job; None if another one did, or it has been settled."""
+        found = self._started.get(lease.id)
+        return at_s - found[1] if found is not None and found[0] == lease else None
+
     def ended(self, lease: Lease, at_s: float) -> None:
         found = self._started.pop(lease.id, None)
         if found is not None and found[0] == lease:

@@ -32,6 +32,7 @@ from duetime.doors.v1.gate import TokenGate
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.memory_budget import Budget
+from duetime.http.service import Shortcut
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
@@ -85,6 +86,10 @@ class Runtime:
         return make_parts(self.settings, self.pools, self.registry_copy, self.scraper)
 
     @cached_property
+    def lmstfy_door(self) -> LmstfyDoor:
+        return LmstfyDoor(self.lmstfy)
+
+    @cached_property
     def live_figures(self) -> LiveFigures:
         """What the console shows live."""
         name = f"{self.settings.instance or socket.gethostname()}:{self.settings.admin_port}"
@@ -110,7 +115,7 @@ def api_doors(runtime: Runtime) -> Sequence[Door]:
     lmstfy = runtime.lmstfy
     gate = TokenGate(lmstfy.tokens, lmstfy.limits)
     native = NativeDoor(runtime.pools, gate, topics=runtime.callbacks.service)
-    return (Door("/v1", native), Door("/api", LmstfyDoor(lmstfy)))
+    return (Door("/v1", native), Door("/api", runtime.lmstfy_door))
 
 
 def admin_doors(runtime: Runtime) -> Sequence[Door]:
@@ -162,6 +167,12 @@ def companions(runtime: Runtime) -> Sequence[AbstractAsyncContextManager[object]
     failing = FailingCallbacks(courier.streaks, runtime.pools, runtime.registry_copy, failures=settings.alert_callbacks)
     watchdog = Watchdog(runtime.pools, runtime.alerts, targets, more=failing)
     return (runtime.alerts, watchdog, callbacks.logs, courier, runtime.live_figures)
+
+
+def api_shortcut(runtime: Runtime) -> Shortcut | None:
+    """The shortcut of the API listener; None where something around the doors has to see every request."""
+    watched = runtime.tracing is not None or runtime.settings.dev
+    return None if watched else runtime.lmstfy_door.shortcut.take
 
 
 def api_app(runtime: Runtime) -> ASGIApp:

@@ -1,8 +1,11 @@
 """Who observes the engines of a server: its metrics, and its journal if it keeps one."""
 
-from duetime.engine.observers import Watched
+from collections.abc import Sequence
+
+from duetime.engine.observers import Observer, Watched
 from duetime.engine.pools import Pools
 from duetime.journal.journal import Journal
+from duetime.journal.journal_follower import JournalFollower
 from duetime.journal.observer import join_journal
 from duetime.metrics.meters import Meters
 from duetime.metrics.observer import MetricsObserver, TimedStore
@@ -25,7 +28,16 @@ class PoolObservers:
         """Raises InvalidSettings if the pool journals and this process keeps no journal."""
         meters = self._pool(pool)
         timed = TimedStore(store, meters)
-        return Watched(timed, [MetricsObserver(meters), *await join_journal(timed, self._journal, pool)])
+        return Watched(timed, [MetricsObserver(meters), *await self._journal_observers(timed, pool)])
+
+    async def _journal_observers(self, store: Store, pool: str) -> Sequence[Observer]:
+        if self._journal:
+            return await join_journal(store, self._journal, pool)
+        if (await store.ping()).kind == "memory":  # no other process can make it a pool that journals
+            return ()
+        follower = JournalFollower(store, lambda nodes: None, told_off=True)
+        await follower.begin()
+        return [follower]
 
     def count_parked(self, pools: Pools) -> None:
         """Read before each snapshot how many consumers wait; pools that are not open yet are shown by that, too."""

@@ -21,13 +21,13 @@ from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidSettings
 from duetime.http.forwarded import read_proxies
 from duetime.http.listener import Listener
-from duetime.http.service import limits_of
+from duetime.http.service import Shortcut, limits_of
 from duetime.journal.journal import Journal
 from duetime.journal.settings import options_of
 from duetime.metrics.meters import Meters
 from duetime.metrics.process_meters import watch_budget, watch_listener
 from duetime.metrics.siblings import Siblings
-from duetime.server.apps import Runtime, admin_app, api_app, companions
+from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut, companions
 from duetime.server.entrances import Entrance, Listening, Make, Sockets, close_all
 from duetime.server.extra_doors import ouqiang_app, tcp_door
 from duetime.server.observers import PoolObservers
@@ -47,7 +47,13 @@ LAST_GRACE_S = 1.0
 """The admin listener answers until the others are drained, and then has this long."""
 
 
-def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool = False) -> Make:
+def http(
+    name: str,
+    make_app: Callable[[Runtime], ASGIApp],
+    shortcut: Callable[[Runtime], Shortcut | None] = lambda runtime: None,
+    *,
+    is_balanced: bool = False,
+) -> Make:
     """An HTTP listener for an application, within the limits that are set; metrics call it by its name.
 
     The processes of a server share the clients of the balanced listener evenly.
@@ -59,6 +65,7 @@ def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool
         proxies = read_proxies(runtime.settings.trusted_proxies)
         listener = Listener(make_app(runtime), sockets, limits=limits, budget=runtime.budget, balance=balance)
         listener.service.proxies, listener.service.refusal_body = proxies, refusal_body
+        listener.service.shortcut = shortcut(runtime)
         watch_listener(runtime.meters, name, listener.service)
         return listener
 
@@ -66,8 +73,8 @@ def http(name: str, make_app: Callable[[Runtime], ASGIApp], *, is_balanced: bool
 
 
 ENTRANCES: Sequence[Entrance] = (
-    Entrance("API", "host", "port", http("api", api_app, is_balanced=True)),
-    Entrance("socket", "unix_socket", "", http("api_socket", api_app), "unix_socket"),
+    Entrance("API", "host", "port", http("api", api_app, api_shortcut, is_balanced=True)),
+    Entrance("socket", "unix_socket", "", http("api_socket", api_app, api_shortcut), "unix_socket"),
     Entrance("TCP", "tcp_host", "tcp_port", tcp_door, "tcp_door", scheme="tcp"),
     Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), "ouqiang_door"),
     Entrance("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from opentelemetry.trace import Span
 
+from duetime.client.call import Call
 from duetime.client.call_subjects import Pushing, Reserving, Settling
-from duetime.client.calls import Call
 from duetime.client.transport import AsyncTransport, SyncTransport
 from duetime.job import Delivery
 from duetime.tracing.spans import Tracing, now_ns, propagator

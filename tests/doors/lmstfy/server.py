@@ -13,14 +13,16 @@ import uvloop
 from starlette.types import Message, Scope
 
 from duetime.doors.lmstfy import LmstfyDoor, LmstfyParts
+from duetime.doors.lmstfy.shortcut import LmstfyShortcut
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.exchange import ClientGone
 from duetime.http.listener import Listener
+from duetime.http.service import Shortcut, WholeRequest
 from duetime.job import Counts, NewJob
 from duetime.metrics.meters import Meters
 from duetime.names import Queue
-from duetime.server.apps import Runtime, admin_app, api_app
+from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut
 from duetime.server.observers import PoolObservers
 from duetime.settings import Settings, load
 from duetime.stores.open import open_store
@@ -67,6 +69,8 @@ class Server:
         self._started = threading.Event()
         self._error: BaseException | None = None
         self.parts: LmstfyParts
+        self.shortcut: LmstfyShortcut
+        self.short_requests = 0
 
     def __enter__(self) -> "Server":
         self._thread.start()
@@ -132,6 +136,20 @@ class Server:
 
         await self._inside(LmstfyDoor(self.parts)(request, receive, send))
 
+    async def take_shortcut(self, request: WholeRequest) -> bool:
+        async def take() -> bool:
+            return self.shortcut.take(request)
+
+        return await self._inside(take())
+
+    def _counted(self, shortcut: Shortcut | None) -> Shortcut | None:
+        def take(request: WholeRequest) -> bool:
+            taken = shortcut is not None and shortcut(request)
+            self.short_requests += taken
+            return taken
+
+        return shortcut and take
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
@@ -147,10 +165,11 @@ class Server:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with open_runtime(self._settings) as runtime:
-            self.parts = runtime.lmstfy
+            self.parts, self.shortcut = runtime.lmstfy, runtime.lmstfy_door.shortcut
             sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
             apps = (api_app(runtime), admin_app(runtime))
             listeners = [Listener(app, [sock]) for app, sock in zip(apps, sockets, strict=True)]
+            listeners[0].service.shortcut = self._counted(api_shortcut(runtime))
             for listener in listeners:
                 await listener.start()
             self.api, self.admin = (Address(*sock.getsockname()) for sock in sockets)

@@ -8,7 +8,15 @@ from duetime.clock import ManualClock
 from duetime.engine import Engine
 from tests.doors.v1.vocabulary import MAIL, NOW, lease, ok, post, problem, push, reserve, someone_waits
 
-NO_RULES = {"paused": False, "strict": False, "expired_to_dead": False, "max_jobs": 0, "max_body": 0, "kept": False}
+NO_RULES = {
+    "paused": False,
+    "strict": False,
+    "expired_to_dead": False,
+    "max_jobs": 0,
+    "max_body": 0,
+    "kept": False,
+    "offline": False,
+}
 
 
 async def kill(http: httpx.AsyncClient, *ids: str) -> None:

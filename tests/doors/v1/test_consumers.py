@@ -11,6 +11,7 @@ from duetime.job import NewJob
 from duetime.names import Queue
 from tests.doors.v1.server import Served
 from tests.doors.v1.vocabulary import MAIL, NOW, lease, ok, post, problem, push, reserve, someone_waits
+from tests.plugins.until import until
 
 
 async def test_reserve_hands_over_what_is_ready(http: httpx.AsyncClient) -> None:
@@ -162,3 +163,58 @@ async def test_a_body_at_the_limit_of_a_job_fits_into_a_reserve(http: httpx.Asyn
 
     assert first["body"] == body
     assert len(second["body_b64"]) == 1_398_104
+
+
+async def test_finish_pushes_what_follows_and_keeps_the_result(http: httpx.AsyncClient) -> None:
+    held = await lease(http, "a")
+    finish = {"lease": held, "then": [{"id": "b", "body": {"x": 1}}], "result": {"sum": 42}, "result_ttl": "1h"}
+
+    [done, gone] = (await ok(await http.post(f"{MAIL}/finish", json={"finishes": [finish, finish]})))["results"]
+
+    assert (done["moved"]["event"], [moved["id"] for moved in done["then"]], gone) == ("acked", ["b"], {})
+    [delivery] = await reserve(http)
+    assert delivery["body"] == '{"x":1}'
+    answer = await ok(await http.post(f"{MAIL}/results", json={"ids": ["a", "b"]}))
+    [kept, missing] = answer["results"]
+    assert (kept["result"], kept["born"], missing) == ('{"sum":42}', held["born"], None)
+
+
+async def test_a_result_that_is_not_text_comes_back_in_base64(http: httpx.AsyncClient) -> None:
+    finish = {"lease": await lease(http, "a"), "result_b64": "/w==", "result_ttl": 60}
+    await ok(await http.post(f"{MAIL}/finish", json={"finishes": [finish]}))
+    [kept] = (await ok(await http.post(f"{MAIL}/results", json={"ids": ["a"]})))["results"]
+    assert kept["result_b64"] == "/w=="
+
+
+async def test_a_request_waits_for_a_result(http: httpx.AsyncClient, engine: Engine) -> None:
+    held = await lease(http, "a")
+    waiting = asyncio.create_task(http.post(f"{MAIL}/results", json={"ids": ["a"], "wait": "30s"}))
+    await until(lambda: bool(engine._results._waiting))
+    await ok(await http.post(f"{MAIL}/finish", json={"finishes": [{"lease": held, "result": "x", "result_ttl": 9}]}))
+    [kept] = (await ok(await waiting))["results"]
+    assert kept["result"] == "x"
+
+
+async def test_a_draining_server_ends_a_wait_for_results(
+    served: Served, http: httpx.AsyncClient, engine: Engine
+) -> None:
+    waiting = asyncio.create_task(http.post(f"{MAIL}/results", json={"ids": ["a", "b"], "wait": "30s"}))
+    await until(lambda: bool(engine._results._waiting))
+    await served.stop()
+    assert (await ok(await waiting))["results"] == [None, None]
+
+
+async def test_what_a_finish_is_refused_for(http: httpx.AsyncClient) -> None:
+    held = await lease(http, "a")
+    for fields, status, code in (
+        ({"result": "x" * 262_145, "result_ttl": 1}, 413, "body_too_large"),
+        ({"result": "x", "result_ttl": "32d"}, 400, "invalid_time"),
+        ({"result": "x", "result_b64": "eA=="}, 400, "invalid_request"),
+        ({"result_b64": "?"}, 400, "invalid_request"),
+        ({"then": [{"id": "b\n"}]}, 400, "invalid_id"),
+        ({"then": [{"id": "b"}, {"id": "b"}]}, 400, "invalid_request"),
+        ({"then": [{}] * 500}, 400, "invalid_request"),
+    ):
+        problem(await http.post(f"{MAIL}/finish", json={"finishes": [{"lease": held, **fields}]}), status, code)
+    problem(await http.post(f"{MAIL}/results", json={"ids": [str(n) for n in range(17)]}), 400, "invalid_request")
+    problem(await http.post(f"{MAIL}/results", json={"ids": ["a"], "wait": "2h"}), 400, "invalid_time")

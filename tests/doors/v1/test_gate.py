@@ -160,8 +160,9 @@ async def test_a_reader_adds_only_to_counters_that_pass(server: Server) -> None:
     async def count(headers: dict[str, str], **fields: object) -> httpx.Response:
         return await server.http.post(COUNTERS, json=fields, headers=headers)
 
-    assert await ok(await count(reader, **passing)) == {"value": 40}
-    assert await ok(await count(reader, name="progress/mail/1")) == {"value": 40}
+    kept = await ok(await count(reader, **passing))
+    assert kept["value"] == (await ok(await count(reader, name="progress/mail/1")))["value"] == 40
+    assert 0 < kept["left_ms"] <= 86_400_000
     problem(await count(reader, name="x", by=1), 403, "forbidden")
     problem(await count(reader, name="x", by=1, life="25h"), 403, "forbidden")
     problem(await count(reader, name="restarts", by=1, life="1d"), 403, "forbidden")
@@ -182,6 +183,8 @@ async def test_readers_start_a_bounded_number_of_counters(server: Server, monkey
     assert [reply.status_code for reply in replies] == [200] * 6
     problem(refused, 429, "too_many_requests")
     assert 0 < int(refused.headers["retry-after"]) <= 86_400
+    brief = {"name": "5", "by": 1, "life": "1s"}  # a window of a rate limit: bounded by the minute
+    assert (await server.http.post(COUNTERS, json=brief, headers=reader)).status_code == 200
     assert await ok(await server.http.post(COUNTERS, json={"name": "4", "by": 1}, headers=admin)) == {"value": 1}
 
 
@@ -191,3 +194,16 @@ async def test_a_counter_never_leaves_the_numbers_that_json_keeps(server: Server
         most = {"name": f"n{sign}", "by": sign * (2**53 - 1)}
         await ok(await server.http.post(COUNTERS, json=most, headers=headers))
         problem(await server.http.post(COUNTERS, json=most, headers=headers), 400, "invalid_request")
+
+
+async def test_a_finish_that_adds_jobs_needs_write_as_well(server: Server) -> None:
+    reader, both = bearer(await server.token(Access.READ)), bearer(await server.token(Access.READ, Access.WRITE))
+    held = {"id": "a", "born": 1, "attempt": 1}
+
+    async def finish(headers: dict[str, str], **fields: object) -> httpx.Response:
+        message = {"finishes": [{"lease": held, **fields}]}
+        return await server.http.post("/v1/queues/shop/mail/finish", json=message, headers=headers)
+
+    problem(await finish(reader, then=[{"body": ""}]), 403, "forbidden")
+    assert await ok(await finish(reader, result="x", result_ttl=1)) == {"results": [{}]}
+    assert await ok(await finish(both, then=[{"body": ""}])) == {"results": [{}]}

@@ -1,5 +1,6 @@
 """Topics through the native API."""
 
+import json
 from typing import Any
 
 import httpx
@@ -103,8 +104,20 @@ async def test_a_sample_call_tells_what_happened_and_goes_nowhere_private(http: 
 
     told = await ok(await http.post(f"{MAIL}/test", json={"body": {"to": "ann"}}))
 
-    assert told["request"]["url"].startswith("http://127.0.0.1:1/x?to=ann&notify_time=")
+    assert (told["request"]["method"], told["request"]["url"]) == ("POST", "http://127.0.0.1:1/x")
+    assert json.loads(told["request"]["body"])["to"] == "ann"
     assert told["request"]["headers"]["webhook-id"] == "sample"
     assert told["answer"]["status"] == 0
     assert "not public" in told["answer"]["error"]
     assert told["verdict"] == "empty"
+
+
+async def test_a_new_topic_posts_json_and_wants_a_2xx_status_unless_it_says_otherwise(http: httpx.AsyncClient) -> None:
+    new = await ok(await http.post(TOPICS, json={"topic": "mail", "callback": URL}), 201)
+    rules = {"method": "GET", "success": "body"}
+    old = await ok(await http.post(TOPICS, json={"topic": "php", "callback": URL, **rules}), 201)
+
+    assert (new["method"], new["success"]) == ("JSON", "status")
+    assert {name: old[name] for name in rules} == rules
+    edited = await ok(await http.patch(MAIL, json={"delay": "1m"}))
+    assert (edited["method"], edited["success"]) == ("JSON", "status")

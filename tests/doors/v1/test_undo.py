@@ -19,10 +19,10 @@ class Refusing(MemoryStore):
         super().__init__()
         self.error = error
 
-    async def give_back(self, lease: Lease) -> Moved:
+    async def give_back(self, lease: Lease, delay_ms: int | None = None) -> Moved:
         if lease.id == "stuck":
             raise self.error
-        return await super().give_back(lease)
+        return await super().give_back(lease, delay_ms)
 
 
 @pytest.mark.parametrize(

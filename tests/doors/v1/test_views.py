@@ -13,7 +13,15 @@ from tests.contract.vocabulary import ODD_IDS
 from tests.doors.v1.server import Served
 from tests.doors.v1.vocabulary import MAIL, NOW, Json, lease, ok, post, problem, push
 
-NO_RULES = {"paused": False, "strict": False, "expired_to_dead": False, "max_jobs": 0, "max_body": 0, "kept": False}
+NO_RULES = {
+    "paused": False,
+    "strict": False,
+    "expired_to_dead": False,
+    "max_jobs": 0,
+    "max_body": 0,
+    "kept": False,
+    "offline": False,
+}
 
 
 async def test_get_answers_in_the_order_asked(http: httpx.AsyncClient) -> None:

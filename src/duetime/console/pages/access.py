@@ -1,5 +1,6 @@
 """The page Access: namespaces with their tokens and limits, users, sessions, and the log of actions."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from starlette.responses import Response
@@ -22,13 +23,14 @@ async def _page(visit: Visit, secret: str = "") -> Response:
     """`secret` belongs to a token that was just made; it is shown this once."""
     parts = visit.parts
     limits = {token.key: limit for token, limit in await parts.limits.list_limits(refresh=True)}
-    look = await parts.live.look()
-    spaces = {(line.pool, line.queue.namespace) for line in look.lines}
+    look = await parts.live.looks.look()
+    queues = Counter((line.pool, line.queue.namespace) for line in look.lines)
     tokens = await _tokens(visit)
+    held = Counter((token.pool, token.namespace) for token in tokens)
     return visit.page(
         "access.html",
         tokens=[(token, limits.get(token.key)) for token in tokens],
-        namespaces=sorted(spaces | {(token.pool, token.namespace) for token in tokens}),
+        namespaces=[(*place, queues[place], held[place]) for place in sorted(queues | held)],
         pools=parts.pools.names,
         users=visit.services.users.list_users(),
         accounts=sorted(parts.settings.accounts),

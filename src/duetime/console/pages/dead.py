@@ -65,7 +65,7 @@ async def show_dead(visit: Visit) -> Response:
 
 
 async def _list_queues(visit: Visit) -> Response:
-    look = await visit.parts.live.look_for_page(is_partial=visit.is_partial)
+    look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
     lines = [one for one in look.lines if one.counts.dead and visit.session.sees(one.pool, one.queue.namespace)]
     lines.sort(key=lambda one: -one.counts.dead)
     return visit.page("dead_queues.html", lines=lines, counting=not look.is_known)

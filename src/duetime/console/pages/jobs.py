@@ -10,6 +10,7 @@ from typing import NamedTuple
 from starlette.responses import Response, StreamingResponse
 
 from duetime.clock import MAX_INSTANT, duration_ms, instant_ms, rfc3339
+from duetime.console.action_log import changes
 from duetime.console.bulk_runs import VERBS
 from duetime.console.formats import body_text
 from duetime.console.job_lines import job_line
@@ -29,6 +30,8 @@ SEARCH_S = 2.0
 SURELY = 500
 """So many queues are searched for an id in any case, and as many more as the time allows."""
 PREVIEW = 120
+LOGGED = ("body", "due_at", "expires_at", "priority", "tries", "attributes")
+"""What the log of actions says of a job that was edited."""
 
 _ids = IdMaker()
 
@@ -157,7 +160,7 @@ def preview(job: Job) -> str:
 async def _search(visit: Visit) -> Response:
     """Look for an id in every queue that the visitor sees, for no longer than a person would wait."""
     job_id = visit.query.get("id", "").strip()
-    listed, _ = await visit.parts.live.names()
+    listed, _ = await visit.parts.live.looks.names()
     places = sorted(place for place in listed if visit.session.sees(place[0], place[1].namespace))
     found: list[tuple[str, Job]] = []
     looked_at, deadline = 0, time.monotonic() + SEARCH_S
@@ -173,7 +176,7 @@ async def _search(visit: Visit) -> Response:
     if len(found) == 1:
         pool, job = found[0]
         return visit.go(job_link(pool, job.queue, job.id))
-    lines = await visit.parts.live.lines_of(places[:PER_PAGE])
+    lines = await visit.parts.live.looks.lines_of(places[:PER_PAGE])
     return visit.page("search.html", id=job_id, found=found, looked_at=looked_at, queues=len(places), lines=lines)
 
 
@@ -279,11 +282,17 @@ async def show_new(visit: Visit) -> Response:
         attributes="\n".join(f"{name}={value}" for name, value in job.attributes.items()) if job else "",
         priorities=list(Priority),
         due=_due_text(job),
+        ttl=_ttl_left(job),
     )
 
 
 def _due_text(job: Job | None) -> str:
     return rfc3339(job.due_at) if job is not None and job.state is State.DELAYED else ""
+
+
+def _ttl_left(job: Job | None) -> str:
+    """What is left of the ttl, so that a job that is edited expires when it would have."""
+    return f"{max(job.expires_at - int(time.time() * 1000), 1)}ms" if job is not None and job.expires_at else ""
 
 
 def _editable(body: bytes) -> tuple[str, str]:
@@ -298,7 +307,7 @@ def _editable(body: bytes) -> tuple[str, str]:
 
 
 async def push(visit: Visit) -> Response:
-    queue, edited = visit.queue(), visit.field("mode") == "edit"
+    queue, engine, edited = visit.queue(), visit.engine(), visit.field("mode") == "edit"
     job = NewJob(
         id=check_id(visit.field("id").strip() or _ids.make()),
         body=_body(visit),
@@ -309,8 +318,11 @@ async def push(visit: Visit) -> Response:
         **_due(visit.field("when").strip()),  # pyright: ignore[reportArgumentType]
     )
     if_exists = IfExists.REPLACE if edited else IfExists.ERROR
-    await visit.engine().push(queue, [job], if_exists=if_exists)
-    await visit.log("edit" if edited else "push", f"{queue} {job.id}")
+    [before] = await engine.store.get(queue, [job.id])
+    await engine.push(queue, [job], if_exists=if_exists)
+    [after] = await engine.store.get(queue, [job.id])
+    detail = changes(before, after, LOGGED) if edited and before and after else f"{len(job.body)} bytes"
+    await visit.log("edit" if edited else "push", f"{queue} {job.id}", detail)
     return visit.go(job_link(visit.pool(), queue, job.id), visit.say("job.pushed", id=job.id))
 
 

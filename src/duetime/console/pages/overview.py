@@ -42,8 +42,8 @@ class PoolHealth:
 
 async def show_overview(visit: Visit) -> Response:
     live, span = visit.parts.live, chosen(SPANS, visit.query.get("span", ""))
-    look, (point, _) = await live.look_for_page(is_partial=visit.is_partial), await live.now()
-    sums = live.sums(look, visit.session.pool, visit.session.namespace, visit.session.sees)
+    look, (point, _) = await live.looks.look_for_page(is_partial=visit.is_partial), await live.meters.now()
+    sums = live.looks.sums(look, visit.session.pool, visit.session.namespace, visit.session.sees)
     everything = not visit.session.namespace
     return visit.page(
         "overview.html",
@@ -59,11 +59,12 @@ async def show_overview(visit: Visit) -> Response:
         span=span,
         spans=SPANS,
         chart=_chart(visit, span, live) if everything and span != "month" else None,
-        days=day_bars(visit, await live.days(visit.session.sees)) if span == "month" else None,
-        journal=await live.journal() if everything else None,
+        days=day_bars(visit, await live.totals.days(visit.session.sees)) if span == "month" else None,
+        journal=await live.meters.journal() if everything else None,
         stuck=stuck_duties(await live.processes()) if everything else {},
         everything=everything,
-        api=f"http://127.0.0.1:{visit.parts.settings.port or 7777}",
+        # With port 0 the system picked one, which the settings do not know.
+        api=f"http://127.0.0.1:{visit.parts.settings.port}" if visit.parts.settings.port else "",
     )
 
 
@@ -102,7 +103,7 @@ def firing(visit: Visit) -> list[Firing]:
 
 def _chart(visit: Visit, span: str, live: LiveFigures) -> dict[str, Any]:
     """What the page's script draws with uPlot: columns of numbers, the first of which is the time."""
-    points: Sequence[RatePoint] = live.history(span)
+    points: Sequence[RatePoint] = live.meters.history(span)
     names = ("accepted", "delivered", "failed")
     return {
         "rates": {
@@ -128,15 +129,19 @@ def day_bars(visit: Visit, days: Mapping[date, Totals] | None) -> list[tuple[str
     """Bar charts of accepted, acked and dead jobs over the days that stores keep; None while the totals are unknown."""
     if days is None:
         return None
-    today = datetime.now(UTC).date()
-    dates = [today - timedelta(TOTAL_DAYS - 1 - back) for back in range(TOTAL_DAYS)]
     return [
-        (name, [_day_bar(day, getattr(days.get(day, Totals()), name)) for day in dates])
+        (name, [day_bar(day, getattr(days.get(day, Totals()), name)) for day in last_days()])
         for name in ("accepted", "acked", "dead")
     ]
 
 
-def _day_bar(day: date, value: int) -> Bar:
+def last_days() -> list[date]:
+    """The days that stores keep totals of, today last."""
+    today = datetime.now(UTC).date()
+    return [today - timedelta(TOTAL_DAYS - 1 - back) for back in range(TOTAL_DAYS)]
+
+
+def day_bar(day: date, value: int) -> Bar:
     return Bar(value, f"{day.isoformat()}: {number(value)}", f"{day:%m-%d}" if day.toordinal() % 5 == 0 else "")
 
 

@@ -12,9 +12,11 @@ from duetime.console.live import ProcessState
 from duetime.console.pages.overview import firing, pool_health
 from duetime.console.visit import Visit
 from duetime.errors import InvalidRequest, InvalidSettings, NotFound
+from duetime.masking import mask
 from duetime.names import check_channel
-from duetime.settings import mask
 from duetime.settings_file import group_members
+from duetime.stores.drain import KIND as DRAIN
+from duetime.stores.drain import read_drain, set_drain
 
 
 async def show_pools(visit: Visit) -> Response:
@@ -25,15 +27,43 @@ async def show_pools(visit: Visit) -> Response:
     return visit.page(
         "pools.html",
         pools=[(one, mask(parts.settings.pools[one.name]), errors.get(one.name)) for one in await pool_health(visit)],
-        members={name: group_members(url) for name, url in parts.settings.pools.items()},
+        members={name: _members(url) for name, url in parts.settings.pools.items()},
         parked=_sum_parked(await parts.live.processes()),
-        totals=await parts.live.pool_totals(),
+        totals=await parts.live.totals.pool_totals(),
         problems=firing(visit),
         past=read_past(parts.registry_copy.get(PAST, KEY)),
         addresses=[mask(address) for address in settings.addresses],
         channels={name: mask(address) for name, address in settings.channels.items()},
         mail_server=settings.mail_server,
     )
+
+
+def _members(url: str) -> list[tuple[str, str, bool]]:
+    """The stores of a group: name, URL without secrets, and whether the settings let it drain."""
+    return [(name, mask(address), drains) for name, address, drains in group_members(url)]
+
+
+async def drain(visit: Visit) -> Response:
+    """Let a member of a group take no new jobs; what it has is delivered."""
+    return await _set_drain(visit, drains=True)
+
+
+async def undrain(visit: Visit) -> Response:
+    return await _set_drain(visit, drains=False)
+
+
+async def _set_drain(visit: Visit, *, drains: bool) -> Response:
+    pool, member = visit.pool(), visit.field("member")
+    members = group_members(visit.parts.settings.pools.get(pool, ""))
+    if member not in [name for name, _, _ in members]:
+        raise NotFound(visit.say("pool.no_member"))
+    registry = visit.engine().store.registry
+    draining = read_drain(await registry.get(DRAIN, pool)) | {name for name, _, leaves in members if leaves}
+    if drains and draining | {member} >= {name for name, _, _ in members}:
+        raise InvalidRequest(visit.say("pool.last_member"))
+    await set_drain(registry, pool, member, drains=drains)
+    await visit.log("drain" if drains else "undrain", f"{pool} {member}")
+    return visit.go(text=visit.say("pool.drain_set" if drains else "pool.drain_ended", member=member))
 
 
 def _sum_parked(processes: Sequence[ProcessState]) -> dict[str, int]:

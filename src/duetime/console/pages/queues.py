@@ -8,10 +8,11 @@ from starlette.responses import Response
 
 from duetime.callbacks.topic_registry import TopicAddress
 from duetime.clock import rfc3339
+from duetime.console.action_log import changes
 from duetime.console.charts import Bar
 from duetime.console.formats import number
-from duetime.console.live import LiveQueue
 from duetime.console.pages.overview import day_bars
+from duetime.console.queue_looks import LiveQueue
 from duetime.console.visit import Visit, chosen, link, queue_link
 from duetime.errors import InvalidRequest
 from duetime.job import DAY_MS, State
@@ -44,22 +45,26 @@ async def list_queues(visit: Visit) -> Response:
     live, sort = visit.parts.live, chosen(list(SORTS), visit.query.get("sort", ""))
     wanted, counting = visit.query.get("find", "").strip(), False
     if sort == "queue":
-        found, problems = await live.names()
+        found, problems = await live.looks.names()
         places = sorted(place for place in found if _is_wanted(visit, wanted, *place))
     else:
-        look = await live.look_for_page(is_partial=visit.is_partial)
+        look = await live.looks.look_for_page(is_partial=visit.is_partial)
         lines = [line for line in look.lines if _is_wanted(visit, wanted, line.pool, line.queue)]
         lines.sort(key=lambda line: (SORTS[sort](line), line.queue))
         places, problems = [(line.pool, line.queue) for line in lines], look.problems
         counting = not look.is_known
     pages = max(1, -(-len(places) // PER_PAGE))
     page = min(read_number(visit.query.get("page", ""), 1), pages)
-    shown = await live.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
-    _, rates = await live.now()
+    shown = await live.looks.lines_of(places[(page - 1) * PER_PAGE : page * PER_PAGE])
+    _, rates = await live.meters.now()
     rules = await asyncio.gather(*(visit.parts.pools.engine(one.pool).configure(one.queue) for one in shown))
+    late = await live.meters.lateness([(one.pool, *one.queue) for one in shown])
     return visit.page(
         "queues.html",
-        rows=[(line, one.paused, *_rates(rates, line)) for line, one in zip(shown, rules, strict=True)],
+        rows=[
+            (line, one.paused, *_rates(rates, line), lateness)
+            for line, one, lateness in zip(shown, rules, late, strict=True)
+        ],
         sort=sort,
         sorts=list(SORTS),
         find=wanted,
@@ -94,13 +99,14 @@ async def show_queue(visit: Visit) -> Response:
         engine.configure(queue),
         engine.store.totals([queue]),
     )
-    _, rates = await visit.parts.live.now()
+    _, rates = await visit.parts.live.meters.now()
     line = LiveQueue(pool, queue, counts, head)
     return visit.page(
         "queue.html",
         line=line,
         rules=rules,
         rates=_rates(rates, line),
+        lateness=(await visit.parts.live.meters.lateness([(pool, *queue)]))[0],
         totals=totals.running,
         days=day_bars(visit, totals.days),
         due=await _due_bars(visit, pool, queue, counts.now, span),
@@ -147,15 +153,16 @@ async def _switch(visit: Visit, *, paused: bool) -> Response:
 
 
 async def change_rules(visit: Visit) -> Response:
-    queue = visit.queue()
+    queue, engine = visit.queue(), visit.engine()
     change = RulesChange(
         strict=visit.field("strict") == "on",
         expired_to_dead=visit.field("expired_to_dead") == "on",
+        offline=visit.field("offline") == "on",
         max_jobs=_cap(visit, "max_jobs"),
         max_body=_cap(visit, "max_body"),
     )
-    await visit.engine().configure(queue, change)
-    await visit.log("rules", queue, str(change))
+    before, after = await engine.configure(queue), await engine.configure(queue, change)
+    await visit.log("rules", queue, changes(before, after, after.__struct_fields__))
     return visit.go(text=visit.say("queue.rules_done", queue=queue))
 
 

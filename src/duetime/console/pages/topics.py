@@ -9,13 +9,14 @@ from starlette.responses import HTMLResponse, Response
 from duetime.callbacks.outcome import CallbackAnswer, Verdict, judge
 from duetime.callbacks.topic_registry import KIND, TopicAddress
 from duetime.condition import parse
+from duetime.console.action_log import changes
 from duetime.console.charts import Bar
-from duetime.console.formats import number
+from duetime.console.pages.overview import day_bar, last_days
 from duetime.console.visit import Visit, link, queue_link
-from duetime.errors import DuetimeError, InvalidRequest
+from duetime.errors import DuetimeError, InvalidRequest, TopicNotFound
 from duetime.job import State
 from duetime.names import check_queue
-from duetime.topic import Method, Status, Success, Topic
+from duetime.topic import NEW_METHOD, NEW_SUCCESS, Method, Status, Success, Topic
 from duetime.wire.topics import SampleOut, TopicChangeIn, TopicCountsOut, TopicIn, TopicOut, change_of, topic_of
 
 PER_PAGE = 15
@@ -23,6 +24,9 @@ FAILURES = 5
 CHECKS = ("lift_cap", "verify_tls")
 NUMBERS = ("cap", "in_flight", "rate")
 TEXTS = ("callback", "name", "delay", "method", "timeout", "retry_if", "schedule", "success", "priority", "creator")
+
+LOGGED = [name for name in TopicOut.__struct_fields__ if name not in ("totals", "days", "secret")]
+"""What the log of actions says of a topic that was edited."""
 
 
 def _place(visit: Visit) -> TopicAddress:
@@ -95,14 +99,31 @@ def _options() -> dict[str, Any]:
 
 
 def _bars(topic: TopicOut, name: str) -> list[Bar]:
-    return [
-        Bar(value := getattr(one, name), f"{day}: {number(value)}", f"{day[4:6]}-{day[6:]}" if place % 5 == 0 else "")
-        for place, (day, one) in enumerate(sorted(topic.days.items()))
-    ]
+    counts = [(day, topic.days.get(f"{day:%Y%m%d}", TopicCountsOut())) for day in last_days()]
+    return [day_bar(day, getattr(one, name)) for day, one in counts]
 
 
 async def show_new_topic(visit: Visit) -> Response:
-    return visit.page("topic_new.html", pools=visit.parts.pools.names, topic=None, **_options())
+    new = {"new_method": NEW_METHOD, "new_success": NEW_SUCCESS}
+    return visit.page("topic_new.html", pools=visit.parts.pools.names, topic=None, **new, **_options())
+
+
+async def check_key(visit: Visit) -> Response:
+    """Whether a key is free, in a few words: the form asks while the key is typed."""
+    try:
+        queue = check_queue(visit.query.get("namespace", "").strip(), visit.query.get("topic", "").strip())
+        visit.check_sees(visit.pool(), queue.namespace)
+        await visit.parts.topics.get(TopicAddress(visit.pool(), queue))
+        text = visit.say("topic.key_taken")
+    except TopicNotFound:
+        text = visit.say("topic.key_free")
+    except DuetimeError as error:
+        text = error.message
+    return _text(visit, text)
+
+
+def _text(visit: Visit, text: str) -> Response:
+    return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=text))
 
 
 # --- actions
@@ -146,8 +167,11 @@ async def add_topic(visit: Visit) -> Response:
 async def edit_topic(visit: Visit) -> Response:
     place = _place(visit)
     message = _read(_fields(visit), TopicChangeIn)
+    before = await visit.parts.topics.get(place)
     edited = await visit.parts.topics.edit(place, change_of(message))
-    await visit.log("edit-topic", place.queue, message.callback)
+    await visit.log(
+        "edit-topic", place.queue, changes(before, edited, LOGGED) + (", a new secret" if edited.secret else "")
+    )
     if edited.secret:
         # Only the answer to this post shows the secret, so that it is in no address and no cookie.
         return await _page(visit, secret=edited.secret)
@@ -195,5 +219,5 @@ async def check_condition(visit: Visit) -> Response:
     except DuetimeError as error:
         text = error.message
     if visit.is_partial:
-        return HTMLResponse(visit.services.environment.from_string("{{ text }}").render(text=text))
+        return _text(visit, text)
     return await _page(visit, condition=condition, answer=answer, verdict=text)

@@ -2,21 +2,24 @@
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from cronsim import CronSim, CronSimError
 from starlette.responses import Response
 
 from duetime.console.pages.jobs import preview
 from duetime.console.visit import Visit
 from duetime.job import Job, State
 from duetime.names import Queue, check_namespace
-from duetime.wire.payload import RESTARTS, TICKS, counter_name
+from duetime.wire.payload import PAUSES, RESTARTS, TICKS, counter_name
 from duetime.wire.worker_beats import PREFIX, WorkerBeat, read_beats
 
 RUNNING = 50
 SPACES = 20
 RECURRING = 200
+CRON_FIELDS = 5
 
 
 class RecurringTask(NamedTuple):
@@ -25,9 +28,22 @@ class RecurringTask(NamedTuple):
     task: str
     schedule: str
 
+    @property
+    def words(self) -> str:
+        """What a cron expression means, in English; empty where that cannot be said."""
+        kind, _, rest = self.schedule.partition(" ")
+        fields = rest.split()
+        if kind != "cron" or len(fields) < CRON_FIELDS:
+            return ""
+        try:
+            said = CronSim(" ".join(fields[:CRON_FIELDS]), datetime.now(UTC)).explain()
+        except (CronSimError, ValueError):
+            return ""
+        return f"{said}, {fields[CRON_FIELDS]}" if len(fields) > CRON_FIELDS else said
+
 
 async def show_workers(visit: Visit) -> Response:
-    look = await visit.parts.live.look_for_page(is_partial=visit.is_partial)
+    look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
     lines = [one for one in look.lines if visit.session.sees(one.pool, one.queue.namespace)]
     busy = sorted((one for one in lines if one.counts.leased), key=lambda one: -one.counts.leased)
     running: list[tuple[str, Job, str]] = []
@@ -37,6 +53,7 @@ async def show_workers(visit: Visit) -> Response:
         store = visit.parts.pools.engine(line.pool).store
         page = await store.list_jobs(line.queue, State.LEASED, limit=RUNNING - len(running))
         running += [(line.pool, job, preview(job)) for job in page.jobs]
+    since = await visit.parts.live.running_s([(pool, job) for pool, job, _ in running]) if running else []
     everything = not visit.session.namespace
     spaces = sorted({(one.pool, one.queue.namespace) for one in lines})
     return visit.page(
@@ -46,9 +63,9 @@ async def show_workers(visit: Visit) -> Response:
         counting=not look.is_known,
         connected=await _connected(visit, spaces) if spaces else [],
         leased=sum(one.counts.leased for one in lines),
-        running=running,
+        running=[(*one, seconds) for one, seconds in zip(running, since, strict=True)],
         recurring=await _recurring(visit, [(one.pool, one.queue) for one in lines if one.queue.name == TICKS]),
-        spaces=spaces,
+        spaces=[(*space, await _is_paused(visit, *space)) for space in spaces[:SPACES]],
         now=int(time.time() * 1000),
     )
 
@@ -82,10 +99,40 @@ def _read(pool: str, job: Job) -> RecurringTask:
         return RecurringTask(pool, job, "?", "?")
 
 
-async def restart_workers(visit: Visit) -> Response:
-    """Workers of the namespace finish their jobs and exit; whatever keeps them running starts them anew."""
+async def _is_paused(visit: Visit, pool: str, namespace: str) -> bool:
+    registry = visit.parts.pools.engine(pool).store.registry
+    return (await registry.increment(counter_name(namespace, PAUSES), 0)).value > 0
+
+
+def _namespace(visit: Visit) -> str:
     namespace = check_namespace(visit.field("namespace"))
     visit.check_sees(visit.pool(), namespace)
+    return namespace
+
+
+async def restart_workers(visit: Visit) -> Response:
+    """Workers of the namespace finish their jobs and exit; whatever keeps them running starts them anew."""
+    namespace = _namespace(visit)
     await visit.engine().store.registry.increment(counter_name(namespace, RESTARTS))
     await visit.log("restart-workers", namespace)
     return visit.go(text=visit.say("workers.restarting", namespace=namespace))
+
+
+async def pause_workers(visit: Visit) -> Response:
+    """Workers of the namespace finish their jobs and take no new ones. Other consumers go on."""
+    return await _set_pause(visit, paused=True)
+
+
+async def resume_workers(visit: Visit) -> Response:
+    return await _set_pause(visit, paused=False)
+
+
+async def _set_pause(visit: Visit, *, paused: bool) -> Response:
+    namespace, registry = _namespace(visit), visit.engine().store.registry
+    name = counter_name(namespace, PAUSES)
+    # Only the sign counts, so two who click at once do not undo each other.
+    value = (await registry.increment(name, 0)).value
+    await registry.increment(name, int(paused) - value)
+    action = "pause" if paused else "resume"
+    await visit.log(f"{action}-workers", namespace)
+    return visit.go(text=visit.say(f"workers.{action}_done", namespace=namespace))

@@ -17,20 +17,26 @@ function draw(element) {
     return;
   }
   const lines = ["--accent", "--ready", "--dead"];
+  const value = (_, raw) => (raw == null ? "" : raw.toLocaleString(document.documentElement.lang));
+  // Times are UTC, as everywhere in the console.
+  const clock = (at) => new Date(at * 1000).toISOString();
   const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
   element.replaceChildren();
   const chart = new uPlot(
     {
       width: element.clientWidth,
       height: 200,
+      padding: [null, 32, null, null],
       legend: { live: true },
       cursor: { y: false },
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
-      axes: [axis, { ...axis, size: 56 }],
+      axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => clock(at).slice(11, at % 60 ? 19 : 16)), space: 70 }, { ...axis, size: 70 }],
       series: [
-        {},
+        { label: "UTC", value: (_, at) => (at == null ? "" : clock(at).slice(0, 19).replace("T", " ")) },
         ...labels.map((label, place) => ({
           label,
+          value,
           stroke: color(lines[place]),
           width: 2,
           spanGaps: true,

@@ -13,11 +13,13 @@ from duetime.doors.lmstfy.params import MAX_U16, Consuming, consumed_queues, rea
 from duetime.doors.lmstfy.wire import LmstfyAnswer, to_json
 from duetime.doors.parking import park
 from duetime.errors import DuetimeError, InvalidId
-from duetime.job import Delivery
+from duetime.job import Delivery, Moved
 from duetime.names import Queue, check_id
 
 log = logging.getLogger("duetime.lmstfy")
 
+LOOKED = "duetime.looked"
+"""Marks the scope of a consume for which a ready job was looked for in vain a moment ago."""
 NO_JOB = LmstfyAnswer(404, b'{"msg":"no job available"}')
 
 
@@ -37,11 +39,15 @@ async def consume(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     if not found:
         return NO_JOB
     call.taken = found
+    return delivered_answer(tools, call.pool, found, asked)
+
+
+def delivered_answer(tools: DoorTools, pool: str, found: Sequence[Delivery], asked: Consuming) -> LmstfyAnswer:
     now, ttr_ms = tools.clock.now_ms(), asked.ttr * 1000
     bodies: list[bytes] = []
     for delivery in found:
         elapsed = elapsed_ms(delivery.lease.id, now)
-        tools.metrics.consumed(call.pool, delivery.lease.queue, elapsed)
+        tools.metrics.consumed(pool, delivery.lease.queue, elapsed)
         bodies.append(_delivered(delivery, elapsed, ttr_ms))
     return LmstfyAnswer(200, bodies[0] if asked.count == 1 else b"[%b]" % b",".join(bodies))
 
@@ -50,7 +56,7 @@ async def _take(call: LmstfyCall, queues: Sequence[Queue], asked: Consuming, dea
     """Up to `count` jobs that are ready now. If none is, and the request has time, wait for one job."""
     ttr_ms = asked.ttr * 1000
     found: list[Delivery] = []
-    if queues:
+    if queues and LOOKED not in call.scope:
         found = await call.engine.reserve(queues, limit=asked.count, ttr_ms=ttr_ms)
     if found or not asked.timeout:
         return found
@@ -120,7 +126,12 @@ async def acknowledge(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     except InvalidId:
         return LmstfyAnswer(204)  # no job can have this id
     [moved] = await call.engine.ack_by_id(call.queue, [call.job_id])
-    if moved is not None:
-        elapsed = elapsed_ms(call.job_id, tools.clock.now_ms())
-        tools.metrics.acknowledged(call.pool, call.queue, elapsed, delivered=moved.attempt > 0)
+    count_ack(tools, call.pool, call.queue, moved)
     return LmstfyAnswer(204)
+
+
+def count_ack(tools: DoorTools, pool: str, queue: Queue, moved: Moved | None) -> None:
+    """None: there was no such job."""
+    if moved is not None:
+        elapsed = elapsed_ms(moved.id, tools.clock.now_ms())
+        tools.metrics.acknowledged(pool, queue, elapsed, delivered=moved.attempt > 0)

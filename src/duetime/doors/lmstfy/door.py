@@ -13,12 +13,19 @@ from starlette.types import Receive, Scope, Send
 
 from duetime.clock import Clock, SystemClock
 from duetime.doors.access_log import POOL
-from duetime.doors.asgi import header, request_id, send_answer
+from duetime.doors.asgi import exchange_of, header, request_id, send_answer
 from duetime.doors.lmstfy import consumers, inspection, producers
 from duetime.doors.lmstfy.call import DoorTools, LmstfyCall
 from duetime.doors.lmstfy.metrics import METHODS
 from duetime.doors.lmstfy.options import LmstfyParts
-from duetime.doors.lmstfy.params import check_consumed_names, check_names
+from duetime.doors.lmstfy.params import (
+    check_consumed_names,
+    check_names,
+    consumed_queues,
+    read_consuming,
+    read_publishing,
+)
+from duetime.doors.lmstfy.shortcut import KnownLine, LmstfyShortcut
 from duetime.doors.lmstfy.wire import (
     JSON,
     LmstfyAnswer,
@@ -40,6 +47,7 @@ from duetime.errors import (
     PoolNotFound,
     QueueFull,
     TooManyRequests,
+    TopicOffline,
     Unauthorized,
 )
 from duetime.http.exchange import ClientGone
@@ -59,29 +67,34 @@ PREFIX = "/api/:namespace/:queue"
 KNOWN_LINES = 1024
 LONGEST_LINE = 1024
 """How many request lines are remembered, and the longest one in characters and bytes."""
+ERRORS = 300
+"""From this status on an answer is not one of success."""
 ACTIONS = {Side.READ: "consume", Side.WRITE: "produce"}
 
 
 class LmstfyRoute(NamedTuple):
-    """A token needs one of `access`; `side` is the limit that the request counts against; `public` needs no token."""
+    """A token needs one of `access`; `side` is the limit that the request counts against; `public` needs no token;
+    `is_short`: a request like one that was served may take the shortcut.
+    """
 
     handler: Handler
     access: tuple[Access, ...] = (Access.READ,)
     side: Side | None = None
     public: bool = False
     consumes: bool = False
+    is_short: bool = False
 
 
 READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
 
 ROUTES: Mapping[tuple[str, str], LmstfyRoute] = {
-    ("PUT", ""): LmstfyRoute(producers.publish, (WRITE,), Side.WRITE),
+    ("PUT", ""): LmstfyRoute(producers.publish, (WRITE,), Side.WRITE, is_short=True),
     ("PUT", "/bulk"): LmstfyRoute(producers.bulk_publish, (WRITE,), Side.WRITE),
     ("PUT", "/job/:job_id"): LmstfyRoute(producers.republish, (WRITE,), Side.WRITE),
-    ("GET", ""): LmstfyRoute(consumers.consume, (READ,), Side.READ, consumes=True),
+    ("GET", ""): LmstfyRoute(consumers.consume, (READ,), Side.READ, consumes=True, is_short=True),
     ("GET", "/peek"): LmstfyRoute(inspection.peek_head),
     ("GET", "/job/:job_id"): LmstfyRoute(inspection.peek_job),
-    ("DELETE", "/job/:job_id"): LmstfyRoute(consumers.acknowledge, (READ, WRITE)),
+    ("DELETE", "/job/:job_id"): LmstfyRoute(consumers.acknowledge, (READ, WRITE), is_short=True),
     ("DELETE", ""): LmstfyRoute(inspection.destroy, (ADMIN,)),
     ("GET", "/size"): LmstfyRoute(inspection.size, public=True),
     ("GET", "/deadletter"): LmstfyRoute(inspection.peek_dead),
@@ -126,6 +139,7 @@ class LmstfyDoor:
         self._tools = DoorTools(parts.metrics, parts.options.defaults, parts.options.max_body, clock, IdMaker(clock))
         self._request_ids = IdMaker(clock)
         self._known: dict[Line, KnownToken] = {}
+        self.shortcut = LmstfyShortcut(parts, self._tools, _answer_of)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -196,11 +210,15 @@ class LmstfyDoor:
             )
 
     async def _serve(self, route: LmstfyRoute, call: LmstfyCall) -> LmstfyAnswer:
+        version = self.shortcut.version
         token = await self._admit(route, call)
         slot = await self._spend(token, route.side) if token and route.side else None
         if slot is None:
             call.engine = self._pools.engine(call.pool)
-            return await route.handler(self._tools, call)
+            answer = await route.handler(self._tools, call)
+            if token and route.is_short and (answer.status < ERRORS or answer is consumers.NO_JOB):
+                self._teach(call, version)
+            return answer
         status = 0
         try:
             call.engine = self._pools.engine(call.pool)
@@ -210,6 +228,21 @@ class LmstfyDoor:
             if status not in (200, 201):
                 await self._limits.give_back(slot)
         return answer
+
+    def _teach(self, call: LmstfyCall, version: int) -> None:
+        """Let the shortcut know a request that was served; `version` is the registry's when it was admitted."""
+        exchange = exchange_of(call.scope)
+        if exchange is None:
+            return
+        queues, asked = consumed_queues(call.namespace, call.queues), None
+        if exchange.method == b"PUT":
+            asked = read_publishing(call.query, self._tools.defaults)
+        elif exchange.method == b"GET":
+            asked = read_consuming(call.query, self._tools.defaults)
+            if len(queues) != 1 or asked.count != 1:
+                return
+        route = (call.pool, call.namespace, call.api, call.scope["method"])
+        self.shortcut.learn(exchange, KnownLine(version, call.pool, queues[0], asked, route))
 
     async def _admit(self, route: LmstfyRoute, call: LmstfyCall) -> Token | None:
         """Checks the token and returns it; None on a route that asks for none."""
@@ -272,7 +305,15 @@ REFUSALS: Mapping[type[DuetimeError], LmstfyAnswer] = {
     BodyTooLarge: error(413, "body too large"),
     Overloaded: LmstfyAnswer(503, to_json({"error": Overloaded().message}), (JSON, (b"retry-after", b"1"))),
     QueueFull: LmstfyAnswer(429, to_json({"msg": "the queue is full"})),
+    TopicOffline: error(409, TopicOffline.of_queue().message),
 }
+
+
+def _answer_of(failure: Exception) -> LmstfyAnswer:
+    if isinstance(failure, DuetimeError):
+        return _failed(failure)
+    log.error("request_crashed", exc_info=failure)
+    return CRASHED
 
 
 def _failed(failure: DuetimeError) -> LmstfyAnswer:

@@ -45,6 +45,7 @@ class LmstfyParts:
     metrics: Metrics
     scraper: Scraper
     options: LmstfyOptions
+    registry_copy: RegistryCopy
 
     @classmethod
     def make(
@@ -56,5 +57,12 @@ class LmstfyParts:
         access_log = AccessLog(registry_copy, registry, default=options.access_log)
         LmstfyLevels(scraper.levels)
         return cls(
-            pools, tokens, RateLimits(registry_copy, registry), access_log, Metrics(scraper.meters), scraper, options
+            pools,
+            tokens,
+            RateLimits(registry_copy, registry),
+            access_log,
+            Metrics(scraper.meters),
+            scraper,
+            options,
+            registry_copy,
         )

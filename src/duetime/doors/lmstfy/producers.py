@@ -42,6 +42,10 @@ async def publish(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
     asked = read_publishing(call.query, tools.defaults)
     body = await read_all(call.scope, call.receive, tools.max_body, "body too large")
     job_id = await _push_one(tools, call, asked, body)
+    return published_answer(job_id)
+
+
+def published_answer(job_id: str) -> LmstfyAnswer:
     return LmstfyAnswer(201, b'{"job_id":"%b","msg":"published"}' % job_id.encode())
 
 

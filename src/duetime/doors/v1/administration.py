@@ -11,6 +11,7 @@ from duetime.wire.messages import MAX_CAP, CounterOut, CountIn, PurgedOut, Purge
 from duetime.wire.payload import RESTARTS, counter_name
 
 MAX_STARTED = 100_000
+MINUTE_MS = 60_000
 """Counters that the tokens of a namespace, other than an admin's, may start a day."""
 
 
@@ -41,7 +42,7 @@ async def add_to_counter(request: NativeRequest[CountIn, None]) -> Reply:
         if Access.ADMIN not in request.scopes:
             await _check_counting(request, counter.value, life_ms)
         counter = await registry.increment(name, message.by, life_ms=life_ms)
-    return Reply(200, CounterOut(counter.value))
+    return Reply(200, CounterOut(counter.value, counter.left_ms))
 
 
 async def _check_counting(request: NativeRequest[CountIn, None], value: int, life_ms: int) -> None:
@@ -49,11 +50,13 @@ async def _check_counting(request: NativeRequest[CountIn, None], value: int, lif
         raise Forbidden("without the scope admin a counter has a life of at most a day, and workers are not restarted")
     if value:
         return
-    name = f"counters-started/{request.queue.namespace}"
-    started = await request.engine.store.registry.increment(name, life_ms=DAY_MS)
+    # What is bounded is how many there are at a time; the many short ones of rate limits are bounded on their own.
+    span, span_ms = ("minute", MINUTE_MS) if life_ms <= MINUTE_MS else ("day", DAY_MS)
+    name = f"counters-started/{request.queue.namespace}/{span}"
+    started = await request.engine.store.registry.increment(name, life_ms=span_ms)
     if started.value > MAX_STARTED:
         raise TooManyRequests(
-            f"{MAX_STARTED} counters were started within a day", retry_after_s=-(-started.left_ms // 1000)
+            f"{MAX_STARTED} counters were started within a {span}", retry_after_s=-(-started.left_ms // 1000)
         )
 
 

@@ -3,14 +3,18 @@
 import logging
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from duetime.clock import duration_ms
 from duetime.doors.parking import give_back_all
+from duetime.doors.tokens import Access
 from duetime.doors.v1.queries import CallQuery
 from duetime.doors.v1.request import NativeRequest, Reply
 from duetime.engine import request_reply
-from duetime.errors import InvalidTime
+from duetime.errors import Forbidden, InvalidTime
 from duetime.job import Delivery
 from duetime.names import Queue, check_queue
+from duetime.stores.finishes import KeptResult
 from duetime.wire import convert
 from duetime.wire.messages import (
     MAX_WAIT_MS,
@@ -20,12 +24,16 @@ from duetime.wire.messages import (
     DurationIn,
     ExtendedOut,
     ExtendIn,
+    FinishesIn,
+    FinishesOut,
     GiveBackIn,
+    KeptResultsOut,
     KillIn,
     PushIn,
     ReleaseIn,
     ReserveIn,
     ReserveManyIn,
+    ResultsIn,
     ResultsOut,
 )
 
@@ -66,6 +74,21 @@ async def ack(request: NativeRequest[AckIn, None]) -> Reply:
     return Reply(200, ResultsOut([convert.result_out(answer) for answer in answers]))
 
 
+async def finish(request: NativeRequest[FinishesIn, None]) -> Reply:
+    finishes = [convert.finish(request.queue, one, request.make_id) for one in request.message.finishes]
+    if Access.WRITE not in request.scopes and any(one.then or one.join for one in finishes):
+        raise Forbidden("a finish that adds jobs needs a token with the scope write")
+    answers = await request.engine.finish(finishes)
+    return Reply(200, FinishesOut([convert.finished_out(answer) for answer in answers]))
+
+
+async def results(request: NativeRequest[ResultsIn, None]) -> Reply:
+    ids, wait_ms = request.message.ids, wait_of(request.message.wait)
+    nothing: list[KeptResult | None] = [None] * len(ids)
+    found = await request.park(request.engine.results(request.queue, ids, wait_ms=wait_ms), nothing)
+    return Reply(200, KeptResultsOut([kept and convert.kept_result_out(kept) for kept in found]))
+
+
 async def release(request: NativeRequest[ReleaseIn, None]) -> Reply:
     message = request.message
     lease = convert.lease(request.queue, message.lease)
@@ -74,7 +97,9 @@ async def release(request: NativeRequest[ReleaseIn, None]) -> Reply:
 
 
 async def give_back(request: NativeRequest[GiveBackIn, None]) -> Reply:
-    moved = await request.engine.give_back(convert.lease(request.queue, request.message.lease))
+    message = request.message
+    delay_ms = None if message.delay is UNSET else duration_ms(message.delay)
+    moved = await request.engine.give_back(convert.lease(request.queue, message.lease), delay_ms=delay_ms)
     return Reply(200, convert.result_out(moved))
 
 

@@ -123,13 +123,33 @@ EXAMPLES: Mapping[str, Example] = {
         m.ResultsOut([_moved(Event.ACKED)]),
         m.AckIn([LEASE]),
     ),
+    "finish": Example(
+        {200: "one result per finish; an error where the lease is lost, empty where the job was gone already"},
+        m.FinishesOut(
+            [
+                m.FinishedOut(
+                    Moved(Event.ACKED, "welcome-17", NOW, 1),
+                    then=[Moved(Event.ACCEPTED, "welcome-17~>bill", NOW + 1, due_at=NOW)],
+                    now=NOW,
+                )
+            ]
+        ),
+        m.FinishesIn(
+            [m.FinishIn(LEASE, [m.JobIn(id="welcome-17~>bill", body=Raw(b"{}"))], Raw(b"42"), result_ttl="1h")]
+        ),
+    ),
+    "results": Example(
+        {200: "one entry per id, in order; null where no result is kept"},
+        m.KeptResultsOut([m.KeptResultOut("welcome-17", NOW, NOW + 60 * MINUTE, "42"), None]),
+        m.ResultsIn(["welcome-17", "welcome-18"], wait="5s"),
+    ),
     "release": Example(
         {200: "the job waits again, or is dead because its tries are used up, or expired"},
         _moved(Event.RELEASED, NOW + MINUTE),
         m.ReleaseIn(LEASE, delay="10s", error="the mail server is down"),
     ),
     "give_back": Example(
-        {200: "the job is back in its old place, as if it had not been delivered"},
+        {200: "the job is back in its old place, as if it had not been delivered, or due after `delay`"},
         _moved(Event.GIVEN_BACK, NOW),
         m.GiveBackIn(LEASE),
     ),

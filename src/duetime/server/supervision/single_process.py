@@ -10,6 +10,7 @@ import socket
 from contextlib import suppress
 
 from duetime.errors import InvalidSettings
+from duetime.masking import mask
 from duetime.metrics.ended_processes import EndedProcesses
 from duetime.server.apps import Runtime
 from duetime.server.entrances import addresses, bind_all, close_all, leave_all, rebind
@@ -18,7 +19,7 @@ from duetime.server.supervision.program import Program, Started, differ
 from duetime.server.supervision.siblings import Alone
 from duetime.server.supervision.signals import Orders, Signals
 from duetime.server.supervision.systemd import Notifier
-from duetime.settings import Settings, mask
+from duetime.settings import Settings
 
 log = logging.getLogger("duetime.supervision")
 

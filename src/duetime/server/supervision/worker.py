@@ -13,13 +13,14 @@ import msgspec
 
 from duetime.errors import InvalidSettings
 from duetime.http.balance import ConnectionBalance
+from duetime.masking import mask
 from duetime.server.apps import Runtime
 from duetime.server.process import serve
 from duetime.server.supervision.control_channel import Channel
 from duetime.server.supervision.program import Start
 from duetime.server.supervision.siblings import SiblingWorker
 from duetime.server.supervision.signals import Orders, obey_as_worker
-from duetime.settings import Settings, mask
+from duetime.settings import Settings
 
 log = logging.getLogger("duetime.supervision")
 

@@ -1,0 +1,220 @@
+"""Rates and lateness, from the meters of all processes of the server: now, and over the last hour and day.
+
+While it is entered, a task takes a sample every few seconds; every minute one process of the server keeps what was
+counted in the registry (rate_history.py), so that the history survives restarts.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from duetime.console.rate_history import MeterGain, RateHistory, RatePoint, quantile, rate_points
+from duetime.metrics import snapshots
+from duetime.metrics.ended_processes import METRICS
+from duetime.metrics.meters import Labels, Reading
+from duetime.metrics.siblings import Siblings
+
+log = logging.getLogger("duetime.console")
+
+SAMPLE_S = 10.0
+POINTS = 360
+SPANS_S: Mapping[str, int] = {"hour": 3600, "day": 86_400}
+KEEP_S = 60.0
+WRITER = "1"
+"""Of the processes of a server, which all know the same, the one with this name writes the history."""
+LATE_MARK_S = 600.0
+"""The lateness of a queue is that of its jobs since the last mark but one."""
+SHARED_S = 0.5
+"""How long all pages share one sample of the meters."""
+BEHIND_BYTES = 1_048_576
+BEHIND_S = 600.0
+LATENESS = "duetime_job_lateness_seconds"
+RATES: Mapping[str, Sequence[str]] = {
+    "accepted": ("duetime_jobs_pushed_total",),
+    "delivered": ("duetime_jobs_delivered_total",),
+    "finished": ("duetime_jobs_acked_total",),
+    "failed": ("duetime_jobs_released_total", "duetime_jobs_lapsed_total", "duetime_jobs_dead_total"),
+}
+
+
+class JournalLag(NamedTuple):
+    """`backlog` bytes wait to be written; `failing` processes cannot write; `ship_lag_s` is how old the oldest sealed
+    segment without a copy is.
+    """
+
+    backlog: int
+    failing: int
+    ship_lag_s: float
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self.failing) or self.backlog > BEHIND_BYTES or self.ship_lag_s > BEHIND_S
+
+
+class MeterSample(NamedTuple):
+    """What all processes had counted at `at` (epoch seconds): in all, by queue, and by bucket of lateness.
+
+    `journal` is None if no process keeps one. `late_by_queue` has the buckets of each queue; samples of the history
+    have none.
+    """
+
+    at: float
+    sums: Mapping[str, float]
+    by_queue: Mapping[str, Mapping[Labels, float]]
+    lateness: Sequence[float]
+    edges: Sequence[float]
+    journal: JournalLag | None = None
+    late_by_queue: Mapping[Labels, Sequence[float]] = {}
+
+
+class MeterSamples:
+    """An async context manager: while it is entered, a task records the history."""
+
+    def __init__(self, siblings: Siblings, history: RateHistory, *, sample_s: float, keep_s: float) -> None:
+        self._siblings = siblings
+        self._history = history
+        self._sample_s = sample_s
+        self._keep_s = keep_s
+        self._samples: deque[MeterSample] = deque(maxlen=POINTS + 1)
+        self._late_marks: deque[tuple[float, Mapping[Labels, Sequence[float]]]] = deque(maxlen=2)
+        self._kept: MeterSample | None = None
+        self._sampled: tuple[float, MeterSample] | None = None
+        self._sampling = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "MeterSamples":
+        self._task = asyncio.create_task(self._keep_history())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self.loops:
+            task.cancel()
+        await asyncio.gather(*self.loops, return_exceptions=True)
+
+    @property
+    def loops(self) -> Sequence[asyncio.Task[None]]:
+        return (self._task,) if self._task is not None else ()
+
+    async def _keep_history(self) -> None:
+        while True:
+            try:
+                await self._remember(await self._sample())
+            except Exception:
+                # A missing figure must not stop the server.
+                log.exception("console_sample_failed")
+            await asyncio.sleep(self._sample_s)
+
+    async def _remember(self, sample: MeterSample) -> None:
+        self._samples.append(sample._replace(late_by_queue={}))
+        if not self._late_marks or sample.at - self._late_marks[-1][0] >= LATE_MARK_S:
+            self._late_marks.append((sample.at, sample.late_by_queue))
+        if self._siblings.name != WRITER:
+            return
+        before = self._kept = self._kept or sample
+        if sample.at - before.at >= self._keep_s:
+            self._kept = sample
+            await self._history.write(gain_between(before, sample))
+
+    async def _sample(self) -> MeterSample:
+        replies = await self._siblings.ask_all(METRICS)
+        found: list[snapshots.Snapshot] = []
+        for reply in replies:
+            with suppress(msgspec.MsgspecError):  # from a process of another version
+                found.append(snapshots.decode(reply.body))
+        readings = {one.description.name: one for one in snapshots.merge(found).readings}
+        by_queue = {name: _by_queue(readings, metrics) for name, metrics in RATES.items()}
+        sums = {name: sum(series.values()) for name, series in by_queue.items()}
+        late = readings.get(LATENESS)
+        edges = late.description.edges if late else ()
+        counts = [sum(column) for column in zip(*late.series.values(), strict=True)][:-1] if late else []
+        late_by = counts or [0.0] * (len(edges) + 1)
+        late_by_queue = {labels: counts[:-1] for labels, counts in late.series.items()} if late else {}
+        return MeterSample(time.time(), sums, by_queue, late_by, edges, _journal_lag(readings), late_by_queue)
+
+    async def now(self) -> tuple[RatePoint, Mapping[str, Mapping[Labels, float]]]:
+        """The rates since the latest sample of the history that is old enough to compare with, in all and by queue."""
+        sample = await self._shared_sample()
+        known = list(self._samples)
+        before = next((one for one in reversed(known) if sample.at - one.at >= self._sample_s / 2), None)
+        before = before or (known[0] if known else sample)
+        seconds = max(sample.at - before.at, 1.0)
+        by_queue = {
+            name: {labels: (value - before.by_queue[name].get(labels, 0)) / seconds for labels, value in series.items()}
+            for name, series in sample.by_queue.items()
+        }
+        gain = gain_between(before, sample)
+        rates = {name: count / gain.seconds for name, count in gain.counts.items()}
+        return RatePoint(gain.at, rates, quantile(gain.lateness, 0.5), quantile(gain.lateness, 0.99)), by_queue
+
+    async def lateness(self, queues: Sequence[Labels]) -> list[tuple[float | None, float | None]]:
+        """Median and p99 in seconds of the jobs that were delivered since the last mark but one, for each queue."""
+        sample = await self._shared_sample()
+        before: Mapping[Labels, Sequence[float]] = self._late_marks[0][1] if self._late_marks else {}
+        found: list[tuple[float | None, float | None]] = []
+        for labels in queues:
+            gained = list(sample.late_by_queue.get(labels, ()))
+            if labels in before:
+                gained = [max(new - old, 0) for new, old in zip(gained, before[labels], strict=True)]
+            shares = _with_edges(sample.edges, gained)
+            found.append((quantile(shares, 0.5), quantile(shares, 0.99)))
+        return found
+
+    async def _shared_sample(self) -> MeterSample:
+        async with self._sampling:
+            if self._sampled is None or time.monotonic() - self._sampled[0] >= SHARED_S:
+                sample = await self._sample()
+                self._sampled = time.monotonic(), sample
+            return self._sampled[1]
+
+    async def journal(self) -> JournalLag | None:
+        return (await self._shared_sample()).journal
+
+    def history(self, span: str) -> list[RatePoint]:
+        """Points of the last hour or day: what this process knows, before that and of other servers what was kept."""
+        since = time.time() - SPANS_S[span]
+        gains, samples = self._history.read(since), list(self._samples)
+        own = [gain_between(before, after) for before, after in pairwise(samples)]
+        if own:
+            begin = samples[0].at
+            kept = [gain for gain in gains.get(self._history.server, []) if gain.at <= begin]
+            gains[self._history.server] = [*kept, *own]
+        return rate_points(gains, since=since, width_s=SPANS_S[span] / POINTS)
+
+
+def _journal_lag(readings: Mapping[str, Reading]) -> JournalLag | None:
+    names = ("duetime_journal_backlog_bytes", "duetime_journal_failing", "duetime_journal_ship_lag_seconds")
+    if names[0] not in readings:
+        return None
+    backlog, failing, lag = (sum(value[0] for value in readings[name].series.values()) for name in names)
+    return JournalLag(int(backlog), int(failing), lag)
+
+
+def _by_queue(readings: Mapping[str, Reading], metrics: Sequence[str]) -> dict[Labels, float]:
+    found: dict[Labels, float] = {}
+    for metric in metrics:
+        if metric in readings:
+            for labels, value in readings[metric].series.items():
+                found[labels] = found.get(labels, 0) + value[0]
+    return found
+
+
+def gain_between(before: MeterSample, after: MeterSample) -> MeterGain:
+    """What was counted between two samples. A counter that began anew has gained nothing that is known."""
+    counts = {name: max(value - before.sums.get(name, 0), 0) for name, value in after.sums.items()}
+    gained = list(after.lateness)
+    if len(before.lateness) == len(gained):
+        gained = [max(new - old, 0) for new, old in zip(after.lateness, before.lateness, strict=True)]
+    return MeterGain(after.at, max(after.at - before.at, 1.0), counts, _with_edges(after.edges, gained))
+
+
+def _with_edges(edges: Sequence[float], counts: Sequence[float]) -> list[tuple[float, float]]:
+    """Buckets that are not empty, each with its upper edge; that of the last bucket is the highest edge there is."""
+    upper = [*edges, edges[-1]] if edges else []
+    return [(edge, count) for edge, count in zip(upper, counts, strict=False) if count]
