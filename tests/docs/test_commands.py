@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from duetime.cli.main import app
+from duetime.cli.program import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from duetime.cli.main import app
+from duetime.cli.program import app
 from duetime.job import TRANSITIONS
 from duetime.settings import FIELDS, OTHER_VARIABLES, Settings, load, row, shown, variable
 
@@ -46,7 +46,7 @@ def commands() -> Iterator[Any]:
     """Every `duetime ...` line in a shell block."""
     for block in blocks("sh"):
         [text] = block.values
-        for line in str(text).splitlines():
+        for line in str(text).replace("\\\n", " ").splitlines():
             if line.strip().startswith("duetime "):
                 yield pytest.param(line.strip(), id=f"{block.id} {line.strip()}")
 

@@ -78,6 +78,7 @@ class Shell:
             mock.patch.dict(os.environ, self.environment(**environment), clear=True),
             _folder(self.folder),
         ):
+            code: object = 0
             try:
                 main()
             except SystemExit as end:

@@ -1,5 +1,6 @@
 """Verbs on jobs: what they print, in both forms, and how they exit."""
 
+import json
 import time
 from pathlib import Path
 
@@ -154,3 +155,58 @@ def test_a_list_can_be_cut_and_says_so(shell: Shell, tmp_path: Path) -> None:
     assert cut.out.count("\n") == 3
     assert "more" in cut.err
     assert len(shell.json("list", "mail", "--limit", "0")) == 250
+
+
+def test_a_lease_is_extended_and_killed_by_commands_of_their_own(shell: Shell) -> None:
+    shell.ok("push", "mail", "hello", "--id", "a")
+    [delivery] = shell.json("reserve", "mail", "--ttr", "5s")
+    [extended] = shell.json("extend", delivery["lease"], "--ttr", "1h")
+    assert extended["lease_until"] > delivery["lease_until"] + 3_000_000
+    assert (extended["queue"], extended["id"], extended["event"]) == ("mail", "a", "extended")
+    [killed] = shell.json("kill", delivery["lease"], "--error", "no such address")
+    assert (killed["event"], killed["reason"]) == ("dead", "killed")
+    assert shell.json("get", "mail", "a")[0]["error"] == "no such address"
+    for command in ("extend", "kill"):
+        ran = shell.run(command, delivery["lease"], "--json")
+        assert (ran.code, ran.error["code"]) == (1, "lease_lost")
+        both = shell.run(command, delivery["lease"], delivery["lease"], "--json")
+        assert (both.code, len(both.documents), both.error["code"]) == (1, 2, "some_refused")
+
+
+def test_dead_letters_of_all_queues_with_the_last_line_of_their_error(shell: Shell) -> None:
+    for queue in ("mail", "sms"):
+        shell.ok("push", queue, "x", "--id", f"{queue}-1")
+        lease = shell.json("reserve", queue)[0]["lease"]
+        error = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: no address\n'
+        shell.ok("kill", lease, "--error", error)
+    shown = shell.ok("dead", "list").out
+    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [["mail", "mail-1"], ["sms", "sms-1"]]
+    assert shown.count("ValueError: no address") == 2
+    assert "Traceback" not in shown
+    assert [one["queue"] for one in shell.json("dead", "list")] == ["mail", "sms"]
+    assert shell.ok("dead", "list", "--namespace", "empty").err == "no dead jobs in empty\n"
+
+
+def test_what_list_writes_push_reads(shell: Shell) -> None:
+    shell.ok("push", "mail", "text", "--id", "text", "--delay", "1h", "--tries", "7", "--priority", "high")
+    shell.ok("push", "mail", '{"n": 1}', "--id", "json", "--ttl", "1h", "--attribute", "a=b", "--attribute", "c=d e")
+    shell.ok("push", "mail", "-", "--id", "bytes", stdin=b"\xff\x00")
+    before = [one for state in ("delayed", "ready") for one in shell.json("list", "mail", "--state", state)]
+    lines = "".join(shell.ok("list", "mail", "--state", state, "--json").out for state in ("delayed", "ready"))
+    assert shell.json("push", "copy", "--file", "-", stdin=lines)[0]["accepted"] == 3
+    after = [one for state in ("delayed", "ready") for one in shell.json("list", "copy", "--state", state)]
+    same = ("id", "body", "body_b64", "due_at", "tries", "priority", "attributes")
+    assert [[one[name] for name in same] for one in after] == [[one[name] for name in same] for one in before]
+    expiring = [one["expires_at"] for one in (*before, *after) if one["expires_at"]]
+    assert len(expiring) == 2
+    assert abs(expiring[0] - expiring[1]) < 60_000
+
+
+def test_a_listed_job_that_has_expired_is_refused_by_itself(shell: Shell) -> None:
+    shell.ok("push", "mail", "x", "--id", "a", "--ttl", "1h")
+    [job] = shell.json("list", "mail")
+    lines = "\n".join(json.dumps(one) for one in ({**job, "expires_at": 1}, {**job, "id": "b"}))
+    ran = shell.run("push", "copy", "--file", "-", stdin=lines)
+    assert ran.code == 1
+    assert "expired meanwhile" in ran.err
+    assert [one["id"] for one in shell.json("list", "copy")] == ["b"]

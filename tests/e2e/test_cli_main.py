@@ -31,6 +31,7 @@ def test_the_installed_program_works_and_tells_by_its_exit_code(shell: Shell) ->
         (2, "invalid_name", ["push", "no queue", "x"]),
         (2, "invalid_request", ["ack", "not-a-lease"]),
         (2, "invalid_settings", ["queue", "list", "--url", "nonsense://x"]),
+        (2, "invalid_settings", ["queue", "list", "--url", "localhost:7777"]),
         (3, "store_unavailable", ["queue", "list", "--url", "http://127.0.0.1:9"]),
         (3, "store_unavailable", ["queue", "list", "--url", "sqlite:///nowhere/at/all.db"]),
     ],
@@ -68,6 +69,7 @@ def test_global_options_stand_before_or_after_and_win_over_the_environment(shell
 
 def test_json_holds_for_every_command(shell: Shell) -> None:
     assert shell.json("version")[0].keys() == {"version"}
+    assert shell.ok("--version").out == shell.ok("version").out == f"{shell.json('version')[0]['version']}\n"
     assert shell.ok("--json", "version").document == shell.json("version")[0]
     assert shell.json("config")[0]["settings"]["port"]["value"] == "7777"
 
@@ -81,7 +83,14 @@ def test_without_a_url_the_local_server_is_meant(tmp_path: Path, monkeypatch: py
     )
 
 
-MORE_OPTIONS = {"work": 20, "topic edit": 9, "pipeline schedule": 17, "pipeline run": 10}
+def test_a_url_without_a_scheme_gets_a_hint(shell: Shell) -> None:
+    ran = shell.run("push", "mail", "x", "--url", "localhost:7777")
+    assert ran.err == "duetime: localhost:7777 has no scheme: did you mean http://localhost:7777?\n"
+    for command in (["topic", "list"], ["token", "list"], ["queue", "list"]):
+        assert "did you mean http://" in shell.run(*command, "--url", "localhost:7777").err, command
+
+
+MORE_OPTIONS = {"work": 21, "topic edit": 9, "pipeline schedule": 17, "pipeline run": 11}
 """Exceptions by name. The options of `work` are Laravel's, which people bring along; whoever edits a topic may change
 everything that it was added with; a table is described by its options alone;
 `pipeline run` does the work of five commands.
@@ -104,7 +113,7 @@ def test_every_command_has_help_with_an_example_and_at_most_eight_options(shell:
 def all_commands() -> list[list[str]]:
     import typer
 
-    from duetime.cli.main import app
+    from duetime.cli.program import app
 
     root = typer.main.get_command(app)
     found: list[list[str]] = []

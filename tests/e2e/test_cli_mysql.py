@@ -46,7 +46,7 @@ def test_migrate_upgrades_what_an_older_release_has_made(
     fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
 ) -> None:
     shell = Shell(fresh_url, tmp_path)
-    assert shell.ok("migrate").out == "applied 0001_begin\napplied 0002_incoming\n"
+    assert shell.ok("migrate").out == "applied 0001_begin\napplied 0002_incoming\napplied 0003_results\n"
     mysql_server.administer(
         "DROP VIEW fresh.duetime_readable_jobs",
         "DROP TABLE fresh.duetime_incoming",

@@ -73,6 +73,15 @@ def test_dead_letters_are_shown_and_brought_back(filled: Shell) -> None:
     assert filled.ok("dead", "respawn", "mail", "--all").out == ""
 
 
+def test_dead_letters_are_brought_back_by_text_and_time(filled: Shell) -> None:
+    assert filled.ok("dead", "respawn", "mail", "--matching", "no such error").out == ""
+    assert filled.json("dead", "respawn", "mail", "--before", "2020-01-01T00:00:00Z") == []
+    assert filled.run("dead", "respawn", "mail", "--matching", "boom", "--all").code == 2
+    assert filled.run("dead", "respawn", "mail", "--after", "yesterday").code == 2
+    back = filled.json("dead", "respawn", "mail", "--matching", "boom", "--after", "2020-01-01T00:00:00Z")
+    assert sorted(one["id"] for one in back) == ["d0", "d1"]
+
+
 def test_dead_letters_are_deleted_but_nothing_else_is(filled: Shell) -> None:
     [alive] = filled.json("list", "mail", "--limit", "1") or [None]
     assert alive
@@ -90,3 +99,22 @@ def test_prune_removes_only_what_is_old(filled: Shell) -> None:
     assert filled.run("dead", "prune", "mail", "--older-than", "0").code == 2
     assert filled.json("dead", "prune", "mail", "--older-than", "0", "--yes")[0]["removed"] == 2
     assert filled.json("queue", "counts", "mail")[0]["ready"] == 3
+
+
+def test_rules_are_shown_and_changed_one_by_one(shell: Shell) -> None:
+    [before] = shell.json("queue", "rules", "mail")
+    assert (before["queue"], before["rules"]["strict"], before["rules"]["max_jobs"]) == ("mail", False, 0)
+    shell.ok("queue", "rules", "mail", "--strict", "--max-jobs", "1")
+    [after] = shell.json("queue", "rules", "mail", "--max-body", "1KiB", "--expired-to-dead", "--kept")
+    assert after["rules"] == {**before["rules"], "strict": True, "max_jobs": 1, "max_body": 1024} | {
+        "expired_to_dead": True,
+        "kept": True,
+    }
+    shell.ok("push", "mail", "x")
+    assert shell.run("push", "mail", "y", "--json").error["code"] == "queue_full"
+    assert shell.ok("queue", "rules", "mail", "--no-strict", "--max-jobs", "0").out == (
+        "default/mail: expired_to_dead kept max_body=1024\n"
+    )
+    shell.ok("push", "mail", "y")
+    assert shell.run("queue", "rules", "mail", "--max-body", "much", "--json").error["code"] == "invalid_request"
+    assert shell.run("queue", "rules", "mail", "--max-jobs", "-1").code == 2

@@ -1,5 +1,13 @@
-"""`token`: through the registry of a store."""
+"""`token` and `limit`: through the registry of a store, and through the admin API of a server."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from duetime.cli import token_access
+from tests.e2e.conftest import Addresses
 from tests.e2e.shell import Shell
 
 
@@ -22,3 +30,47 @@ def test_text_for_people_is_the_token_alone(shell: Shell) -> None:
     made = shell.ok("token", "create")
     assert len(made.out.strip()) == 26
     assert "not shown again" in made.err
+
+
+def test_the_admin_api_is_found_beside_the_default_server(
+    serve: Callable[..., Addresses], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = serve("--dev")
+    for name, url in (("API_PORT", server.api), ("ADMIN_PORT", server.admin)):
+        monkeypatch.setattr(token_access, name, int(url.rpartition(":")[2]))
+    monkeypatch.setattr("duetime.cli.options.DEFAULT_URL", server.api)
+    for chosen in (Shell("", tmp_path), Shell(server.api, tmp_path), Shell(server.admin, tmp_path)):
+        chosen.ok("token", "create", "--description", chosen.url or "default")
+    assert len(Shell("", tmp_path).json("token", "list")) == 3
+
+
+def test_ports_that_are_not_the_usual_ones_are_left_alone() -> None:
+    assert token_access.admin_address("http://me:word@shop:7777") == "http://me:word@shop:7778"
+    assert token_access.admin_address("http://shop:8080/x") == "http://shop:8080/x"
+    assert token_access.admin_address("https://shop") == "https://shop"
+
+
+@pytest.mark.parametrize("through", ["store", "server"])
+def test_a_limit_is_set_listed_obeyed_and_removed(shell: Shell, serve: Callable[..., Addresses], through: str) -> None:
+    server = serve()
+    where = ("--url", shell.url if through == "store" else server.admin)
+    [made] = shell.json("token", "create", *where)
+    assert shell.json("limit", "list", *where) == []
+    shell.ok("limit", "set", made["token"], "--write", "1", "--every", "1h", *where)
+    [limit] = shell.json("limit", "list", *where)
+    assert (limit["label"], limit["read"], limit["write"], limit["every_s"]) == (made["label"], 0, 1, 3600)
+
+    def push() -> int:
+        header = {"authorization": f"Bearer {made['token']}"}
+        return httpx.post(f"{server.api}/v1/queues/default/mail/jobs", json={"body": "x"}, headers=header).status_code
+
+    answers = [push()]
+    while answers[-1] != 429 and len(answers) < 1_000:  # a server follows its store's registry within a second
+        answers.append(push())
+    assert answers[-1] == 429
+    shell.ok("limit", "remove", made["label"], *where)
+    assert shell.json("limit", "list", *where) == []
+    wrong = shell.run("limit", "set", made["label"], "--every", "1m", *where, "--json")
+    assert (wrong.code, wrong.error["code"]) == (2, "invalid_request")
+    wrong = shell.run("limit", "set", "nobody", "--read", "1", *where, "--json")
+    assert (wrong.code, wrong.error["code"]) == (1, "token_not_found")

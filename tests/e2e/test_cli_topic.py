@@ -38,6 +38,7 @@ def url() -> Iterator[str]:
 def test_the_life_of_a_topic_on_a_store(shell: Shell) -> None:
     [added] = shell.json("topic", "add", "mail", "https://a.example/x", "--delay", "10m", "--set", "secret=new")
     assert (added["delay_ms"], added["signed"]) == (600_000, True)
+    assert (added["method"], added["success"]) == ("JSON", "status")
     assert added["secret"].startswith("whsec_")
     assert shell.run("topic", "add", "mail", "https://a.example/x").code == 1
     [listed] = shell.json("topic", "list")
@@ -73,9 +74,8 @@ def test_what_is_wrong_is_said_in_a_line(shell: Shell, arguments: tuple[str, ...
 
 
 def test_a_sample_call_is_shown(shell: Shell, serve: Callable[..., Addresses], url: str) -> None:
-    (shell.folder / "duetime.toml").write_text('callback_allow = "127.0.0.0/8"\n')
     server = Shell(serve("--dev").api, shell.folder)
-    server.ok("topic", "add", "mail", url)
+    server.ok("topic", "add", "mail", url, "--method", "GET", "--set", "success=body")
 
     [sample] = server.json("topic", "test", "mail", "--body", '{"to": "ann"}')
     assert sample["verdict"] == "done"

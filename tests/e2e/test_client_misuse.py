@@ -77,6 +77,12 @@ def test_a_mistake_is_refused_and_nothing_is_pushed(
     assert queue.counts().total == 0
 
 
+@pytest.mark.parametrize("name", [5, None, b"mail", "", "a/b"])
+def test_a_name_that_no_queue_can_have(client: duetime.Client, name: Any) -> None:
+    with pytest.raises(duetime.InvalidName):
+        client.queue(name)
+
+
 def test_words_for_priorities_states_and_taken_ids(client: duetime.Client) -> None:
     queue = client.queue("words")
     first = queue.push("a", id="a", priority="high")

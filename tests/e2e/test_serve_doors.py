@@ -47,7 +47,7 @@ async def test_from_a_tcp_add_to_the_callback(start_server: StartServer) -> None
 
     server = start_server(**DOORS)
     async with listen(receiver) as at:
-        topic = {"topic": "order", "callback": f"{at.url}/paid"}
+        topic = {"topic": "order", "callback": f"{at.url}/paid", "method": "GET"}
         made = await asyncio.to_thread(httpx.post, f"{server.api}/v1/namespaces/default/topics", json=topic)
         assert made.status_code == 201, made.text
         with socket.create_connection(("127.0.0.1", port(server, "TCP"))) as connection:
@@ -82,7 +82,7 @@ async def test_usr2_finishes_the_call_that_runs_and_starts_no_other(start_server
     async with Receiver() as receiver:
         receiver.answer = lambda call: Says(hold=go)
         server = await asyncio.to_thread(start_server, "--store", url, **DOORS)
-        topic = {"topic": "order", "callback": receiver.url, "in_flight": 1, "timeout": "60s"}
+        topic = {"topic": "order", "callback": receiver.url, "method": "GET", "in_flight": 1, "timeout": "60s"}
         await asyncio.to_thread(httpx.post, f"{server.api}/v1/namespaces/default/topics", json=topic)
         with socket.create_connection(("127.0.0.1", port(server, "TCP"))) as connection:
             for number in ("1", "2"):

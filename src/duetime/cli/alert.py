@@ -15,10 +15,11 @@ from duetime.alerts.problems import FIRING, KEY, SETTINGS, AlertSettings, Firing
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, moment, note, safe
+from duetime.cli.store_access import with_store
 from duetime.clock import SystemClock
 from duetime.errors import DuetimeError, NotFound
+from duetime.masking import MASK, mask
 from duetime.names import check_channel, is_mail
-from duetime.settings import MASK, mask
 from duetime.stores.registry import Registry
 
 T = TypeVar("T")
@@ -187,4 +188,4 @@ def _change(target: Target, change: Callable[[AlertSettings], AlertSettings]) ->
 
 def _run(target: Target, work: Callable[[Registry], Awaitable[T]]) -> T:
     refusal = "alerts are kept in the registry: name its store with --url, such as --url redis://localhost"
-    return target.with_store(lambda store: work(store.registry), refusal)
+    return with_store(target, lambda store: work(store.registry), refusal)

@@ -14,7 +14,8 @@ from rich.table import Column, Table
 from duetime.cli.options import given_before
 from duetime.cli.output import PIPE_WIDTH
 from duetime.errors import InvalidSettings
-from duetime.settings import CONFIG_VARIABLE, FIELDS, FILE, Settings, load, mask, parse_file, row, shown, variable
+from duetime.masking import mask
+from duetime.settings import CONFIG_VARIABLE, FIELDS, FILE, Settings, load, parse_file, row, shown, variable
 
 ConfigOption = Annotated[
     str | None,

@@ -1,4 +1,4 @@
-"""`reserve`, `ack` and `release`: what a consumer does from a shell.
+"""`reserve`, `ack`, `release`, `extend` and `kill`: what a consumer does from a shell.
 
 The lease goes from one command to the next as one word (`leases.py`), so a shell script is a worker:
 
@@ -6,9 +6,9 @@ The lease goes from one command to the next as one word (`leases.py`), so a shel
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from duetime.cli.output import (
     delivery_document,
     moment,
     moved_document,
+    queue_document,
     refused_document,
     relative,
     safe,
@@ -27,9 +28,11 @@ from duetime.cli.output import (
 )
 from duetime.client import Client, calls
 from duetime.clock import SystemClock
-from duetime.errors import DuetimeError, NotFound
+from duetime.errors import DuetimeError, LeaseLost, NotFound
 from duetime.job import DEFAULT_TTR_MS, Delivery, Event, Lease, Moved, batches
 from duetime.names import Queue
+
+TTR = f"{DEFAULT_TTR_MS // 1000}s"
 
 LeasesArgument = Annotated[
     list[str], typer.Argument(metavar="LEASE", help="What `reserve` printed; - reads leases from stdin, one a line.")
@@ -53,9 +56,7 @@ class SomeRefused(DuetimeError):
 @dataclass(frozen=True)
 class ReserveOptions:
     limit: Annotated[int, typer.Option(min=1, max=500, metavar="N", help="Lease up to so many jobs.")] = 1
-    ttr: Annotated[str, typer.Option(metavar="DURATION", help="Time to run: how long the lease holds.")] = (
-        f"{DEFAULT_TTR_MS // 1000}s"
-    )
+    ttr: Annotated[str, typer.Option(metavar="DURATION", help="Time to run: how long the lease holds.")] = TTR
     wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait so long for the first job.")] = "0"
 
 
@@ -74,7 +75,8 @@ def reserve(
         deliveries = client.reserve(queues, limit=options.limit, ttr=options.ttr, wait=options.wait)
     if not deliveries:
         raise NothingReady(f"no job was ready in {', '.join(queues)}")
-    for delivery in deliveries:
+    for job in deliveries:
+        delivery = job.delivery
         lease = write_lease(delivery.lease)
         answer.tell(delivery_document(delivery, lease), describe_delivery(delivery, lease))
 
@@ -159,6 +161,59 @@ def release(lease: LeaseArgument, options: ReleaseOptions, target: Target) -> No
         else:
             moved = client.release(held, delay=options.delay, error=options.error)
     Answer(as_json=target.json).tell(moved_document(held.queue, moved), describe_move(moved))
+
+
+@takes_options
+def extend(
+    leases: LeasesArgument,
+    target: Target,
+    ttr: Annotated[str, typer.Option(metavar="DURATION", help="How long the lease holds, from now.")] = TTR,
+) -> None:
+    """Hold jobs for longer: renew their leases."""
+
+    def renew(client: Client, lease: Lease) -> tuple[dict[str, Any], str]:
+        until = client.extend(lease, ttr)
+        document = {**queue_document(lease.queue), "id": lease.id, "event": "extended", "lease_until": until}
+        return document, f"{lease.id} held until {moment(until, SystemClock().now_ms())}"
+
+    _for_each(leases, target, renew)
+
+
+@takes_options
+def kill(
+    leases: LeasesArgument,
+    target: Target,
+    error: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the job.")] = "",
+) -> None:
+    """Send jobs to the dead letters, without another try."""
+
+    def end(client: Client, lease: Lease) -> tuple[dict[str, Any], str]:
+        moved = client.kill(lease, error=error)
+        return moved_document(lease.queue, moved), describe_move(moved)
+
+    _for_each(leases, target, end)
+
+
+def _for_each(
+    leases: Sequence[str], target: Target, work: Callable[[Client, Lease], tuple[dict[str, Any], str]]
+) -> None:
+    """One answer per lease; one that is refused does not stop the others."""
+    held = [read_lease(text) for text in _each(leases)]
+    answer = Answer(as_json=target.json)
+    failures: list[DuetimeError] = []
+    with target.connect() as client:
+        for lease in held:
+            try:
+                answer.tell(*work(client, lease))
+            except (LeaseLost, NotFound) as error:
+                failures.append(error)
+                if len(held) > 1:
+                    text = f"{lease.id} {error.code}: {error.message}"
+                    answer.tell(refused_document(lease.queue, lease.id, error), text)
+    if failures and len(held) == 1:
+        raise failures[0]
+    if failures:
+        raise SomeRefused(f"{len(failures)} of {len(held)} leases are no longer held")
 
 
 def describe_move(moved: Moved) -> str:

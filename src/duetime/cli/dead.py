@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from duetime.cli.consume import SomeRefused, describe_move
-from duetime.cli.jobs import PAGE, IdArgument, LimitOption, QueueArgument, describe_job, tell_jobs, walk
+from duetime.cli.jobs import PAGE, IdArgument, LimitOption, QueueArgument, describe_job, tell_jobs, tell_walk, walk
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, job_document, moved_document, note
 from duetime.cli.queues import tell_removed
 from duetime.client.client import QueueClient
-from duetime.clock import duration_ms
+from duetime.clock import duration_ms, instant_ms
 from duetime.errors import Conflict, InvalidRequest, JobNotFound
 from duetime.job import STEP_JOBS, Job, Moved, State, batches
 from duetime.names import check_id
+from duetime.wire.payload import describe
 
 SomeIdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead jobs.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -29,10 +30,19 @@ class NotDead(Conflict):
 
 
 @takes_options
-def list_dead(queue: QueueArgument, target: Target, limit: LimitOption = PAGE) -> None:
-    """List dead letters, longest dead first."""
+def list_dead(
+    target: Target,
+    queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Which queue; all if not given.")] = None,
+    limit: LimitOption = PAGE,
+) -> None:
+    """List dead letters with the last line of their error, queue by queue, longest dead first."""
     with target.connect() as client:
-        tell_jobs(client.queue(queue), State.DEAD, limit, as_json=target.json)
+        if queue is not None:
+            tell_jobs(client.queue(queue), State.DEAD, limit, as_json=target.json)
+            return
+        names = sorted(status.queue.name for status in client.queues() if status.counts.dead)
+        every = itertools.chain.from_iterable(walk(client.queue(name), State.DEAD) for name in names)
+        tell_walk(every, State.DEAD, limit, as_json=target.json, nothing=f"no dead jobs in {target.space}")
 
 
 @takes_options
@@ -59,26 +69,44 @@ class RespawnOptions:
     tries: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="New tries; as before if not given.", show_default=False)
     ] = None
+    matching: Annotated[
+        str, typer.Option(metavar="TEXT", help="Those with this in their error, or in their task and arguments.")
+    ] = ""
+    after: Annotated[str, typer.Option(metavar="TIME", help="Those that died at this time or later.")] = ""
+    before: Annotated[str, typer.Option(metavar="TIME", help="Those that died before this time.")] = ""
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.matching or self.after or self.before)
+
+    def fits(self, job: Job) -> bool:
+        if self.after and job.dead_at < instant_ms(self.after):
+            return False
+        if self.before and job.dead_at >= instant_ms(self.before):
+            return False
+        return self.matching in job.error or self.matching in (describe(job.body) or "")
 
 
 @takes_options
 def respawn(queue: QueueArgument, options: RespawnOptions, target: Target) -> None:
     """Bring dead jobs back: ready at once, with all their tries.
 
-    Say which: ids, --limit N or --all.
+    Say which: ids, --limit N, --all, or those that match a text, a range of times (as 2030-01-31T09:00:00Z), or both.
     """
-    if sum((bool(options.ids), options.every, bool(options.limit))) != 1:
-        raise InvalidRequest("say which dead letters: ids, --limit N or --all")
+    if sum((bool(options.ids), options.every, bool(options.limit), options.is_filtered)) != 1:
+        raise InvalidRequest("say which dead letters: ids, --limit N, --all, or --matching, --after, --before")
     answer = Answer(as_json=target.json)
     ids = [check_id(job_id) for job_id in options.ids] if options.ids else None
     back: set[str] = set()
     with target.connect() as client:
         queue_client = client.queue(queue)
+        if options.is_filtered:
+            ids = [job.id for job in walk(queue_client, State.DEAD) if options.fits(job)]
         for moved in _respawn(queue_client, ids, options):
             back.update(one.id for one in moved)
             for one in moved:
                 answer.tell(moved_document(queue_client.name, one), describe_move(one))
-    if missing := [job_id for job_id in ids or () if job_id not in back]:
+    if missing := [job_id for job_id in options.ids or () if job_id not in back]:
         raise JobNotFound(f"not among the dead letters of {queue_client.name}: {', '.join(missing)}", ids=missing)
     if not back and not target.json:
         note(f"no dead letters in {queue_client.name}")

@@ -26,8 +26,9 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.client import Client, connect
 from duetime.client.client import QueueClient
+from duetime.client.leased_job import LeasedJob
 from duetime.errors import DuetimeError
-from duetime.job import Delivery, Event, Moved
+from duetime.job import Event, Moved
 
 FAST = 0.1
 """How long a second of the story lasts with --fast."""
@@ -112,7 +113,7 @@ class Story:
         due = f"due in {delay_s:g} s" if delay_s else "due at once"
         self._say(job, "delayed" if delay_s else "ready", f"pushed, {due}, {tries} tries")
 
-    def _take(self, job: str) -> Delivery:
+    def _take(self, job: str) -> LeasedJob:
         """Wait for the next job as a consumer does; the store decides when, and it must be this one."""
         delivery = self._queue.pop(ttr="30s", wait=10)
         arrived_ms = time.time_ns() / 1_000_000
@@ -124,11 +125,11 @@ class Story:
         self._pause(1.0)
         return delivery
 
-    def _finish(self, delivery: Delivery) -> None:
+    def _finish(self, delivery: LeasedJob) -> None:
         self._client.ack(delivery)
         self._say(delivery.lease.id, "acked", "done: acked and gone")
 
-    def _fail(self, delivery: Delivery, retry_s: float, error: str) -> None:
+    def _fail(self, delivery: LeasedJob, retry_s: float, error: str) -> None:
         moved: Moved = self._client.release(delivery, delay=retry_s * self._time.scale, error=error)
         if moved.event is Event.DEAD:
             self._say(delivery.lease.id, "dead", f"failed ({error}), no tries left: a dead letter")

@@ -13,7 +13,8 @@ from duetime.cli.doctor_sqlite import examine_folder
 from duetime.cli.doctor_store import examine_store
 from duetime.errors import InvalidSettings
 from duetime.journal.settings import options_of
-from duetime.settings import DEFAULT_STORE, Settings, mask
+from duetime.masking import mask
+from duetime.settings import DEFAULT_STORE, Settings
 
 PROBE_S = 2.0
 

@@ -42,12 +42,12 @@ def examine_mysql(url: str) -> Iterator[Finding]:
     try:
         import pymysql  # noqa: PLC0415 (an optional driver)
 
-        from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, translate  # noqa: PLC0415
+        from duetime.stores.mysql.connection import MysqlAddress, open_connection, translate  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         raise InvalidSettings.lacks("mysql://", "mysql", missing) from None
     address = MysqlAddress.parse(url)
     try:
-        with closing(MysqlLink(address, None).connect()) as connection, connection.cursor() as cursor:
+        with closing(open_connection(address)) as connection, connection.cursor() as cursor:
             cursor.execute(_FACTS)
             yield from _server(*cursor.fetchall()[0])
             yield _connections(cursor)
@@ -61,11 +61,11 @@ def has_mysql_tables(url: str) -> bool:
     """Whether the store was opened before; opening it would make its tables."""
     import pymysql  # noqa: PLC0415
 
-    from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, translate  # noqa: PLC0415
+    from duetime.stores.mysql.connection import MysqlAddress, open_connection, translate  # noqa: PLC0415
 
     address = MysqlAddress.parse(url)
     try:
-        with closing(MysqlLink(address, None).connect()) as connection, connection.cursor() as cursor:
+        with closing(open_connection(address)) as connection, connection.cursor() as cursor:
             return address.prefix + "migrations" in _names(cursor)
     except pymysql.MySQLError as error:
         raise translate(error) from error

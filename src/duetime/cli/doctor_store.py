@@ -14,7 +14,7 @@ from duetime.cli.options import Target
 from duetime.cli.output import span
 from duetime.client.transport import is_http
 from duetime.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
-from duetime.settings import mask
+from duetime.masking import mask
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 

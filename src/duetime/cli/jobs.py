@@ -1,7 +1,7 @@
 """`cancel`, `reschedule`, `get`, `list` and `peek`: jobs by their id and state."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -136,10 +136,14 @@ def list_jobs(
 
 
 def tell_jobs(queue: QueueClient, state: State, limit: int, *, as_json: bool) -> None:
+    tell_walk(walk(queue, state), state, limit, as_json=as_json, nothing=f"no {state} jobs in {queue.name}")
+
+
+def tell_walk(found: Iterable[Job], state: State, limit: int, *, as_json: bool, nothing: str) -> None:
     """A table in one piece, or JSON as it comes; says when there are more."""
     answer = Answer(as_json=as_json)
     jobs: list[Job] = []
-    for shown, job in enumerate(walk(queue, state), 1):
+    for shown, job in enumerate(found, 1):
         if limit and shown > limit:
             if not as_json:
                 note(f"there are more; --limit 0 shows all {state} jobs")
@@ -151,7 +155,7 @@ def tell_jobs(queue: QueueClient, state: State, limit: int, *, as_json: bool) ->
     if as_json:
         return
     if not jobs:
-        note(f"no {state} jobs in {queue.name}")
+        note(nothing)
         return
     answer.table([], job_columns(jobs, state))
 
@@ -170,6 +174,8 @@ def walk(queue: QueueClient, state: State) -> Iterator[Job]:
 def job_columns(jobs: Sequence[Job], state: State) -> dict[str, list[str]]:
     now = SystemClock().now_ms()
     columns = {"id": [safe(job.id) for job in jobs]}
+    if len({job.queue for job in jobs}) > 1:
+        columns = {"queue": [job.queue.name for job in jobs], **columns}
     match state:
         case State.LEASED:
             columns["lease ends"] = [relative(job.lease_until, now) for job in jobs]
@@ -182,8 +188,13 @@ def job_columns(jobs: Sequence[Job], state: State) -> dict[str, list[str]]:
     columns["priority"] = [job.priority.name.lower() for job in jobs]
     columns["body"] = [preview(job.body) for job in jobs]
     if state is State.DEAD:
-        columns["last error"] = [preview(job.error.encode()) for job in jobs]
+        columns["last error"] = [preview(last_line(job.error).encode()) for job in jobs]
     return columns
+
+
+def last_line(error: str) -> str:
+    """The line of a traceback that says what happened; the others say where."""
+    return next((line for line in reversed(error.splitlines()) if line.strip()), "")
 
 
 @takes_options

@@ -1,5 +1,6 @@
 """`journal`: the nodes of a journal, and the end of a pool's."""
 
+import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,19 +9,35 @@ import typer
 from duetime.cli.config import ConfigOption
 from duetime.cli.history import JournalOption, journal_folder
 from duetime.cli.options import Target, takes_options
-from duetime.cli.output import Answer, relative
+from duetime.cli.output import Answer, relative, safe
+from duetime.cli.store_access import with_store
+from duetime.client.transport import is_http
 from duetime.clock import SystemClock, rfc3339
-from duetime.errors import NotFound
+from duetime.errors import InvalidSettings, NotFound
 from duetime.journal import pool_journal
+from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.journal.segments import is_alive, nodes, segments
-from duetime.settings import mask
+from duetime.masking import mask
 from duetime.stores.base import Store
 
 
 @takes_options
 def list_nodes(target: Target, journal: JournalOption = None, config: ConfigOption = None) -> None:
-    """List the nodes of the journal: who wrote it, how much, and whether it still writes."""
-    found = [_node(path) for path in nodes(journal_folder(target, journal, config))]
+    """List the nodes of the journal: who wrote it, how much, and whether it still writes.
+
+    With a store's URL also the nodes that its pool knows, wherever they write.
+    """
+    is_store = target.is_chosen and not is_http(target.address)
+    known = with_store(target, registered, "") if is_store else {}
+    try:
+        here = nodes(journal_folder(target, journal, config))
+    except InvalidSettings:
+        if not known:
+            raise
+        here = []
+    found = [_node(path) for path in here]
+    names = {node["node"] for node in found}
+    found += [_registered(name, node) for name, node in sorted(known.items()) if name not in names]
     now = SystemClock().now_ms()
     Answer(as_json=target.json).table(
         found,
@@ -30,7 +47,8 @@ def list_nodes(target: Target, journal: JournalOption = None, config: ConfigOpti
             "segments ": [f"{node['segments']:,}" for node in found],
             "bytes ": [f"{node['bytes']:,}" for node in found],
             "sealed up to ": [f"{node['last']:,}" for node in found],
-            "written": [relative(node["written_at"], now) for node in found],
+            "written": [relative(node["written_at"], now) if node["written_at"] else "" for node in found],
+            "folder": [safe(node["folder"]) for node in found],
         },
     )
 
@@ -45,6 +63,24 @@ def _node(path: Path) -> dict[str, Any]:
         "bytes": sum(stat.st_size for stat in stats),
         "last": max((segment.last for segment in known), default=0),
         "written_at": max((int(stat.st_mtime * 1000) for stat in stats), default=0),
+        "folder": str(path.parent),
+    }
+
+
+def _registered(name: str, node: RegisteredNode) -> dict[str, Any]:
+    """A node that the pool's store knows: its files if they are on this host, else what its record says."""
+    path = Path(node.folder) / name
+    if node.host == socket.gethostname() and Path(name).name == name and path.is_dir():
+        return _node(path)
+    is_over = node.last is not None or node.abandoned
+    return {
+        "node": name,
+        "state": "closed" if is_over else "elsewhere",
+        "segments": 0,
+        "bytes": 0,
+        "last": node.last or 0,
+        "written_at": 0,
+        "folder": f"{node.host}:{node.folder}" if node.host else "",
     }
 
 
@@ -66,7 +102,7 @@ def end(
     """
     answer = Answer(as_json=target.json)
     answer.confirm(f"End the journal of {mask(target.address)}?", yes=yes)
-    began = target.with_store(_end, "give the store's own URL with --url: sqlite:///..., redis://...")
+    began = with_store(target, _end, "give the store's own URL with --url: sqlite:///..., redis://...")
     answer.tell({"since": began}, f"The journal that began {rfc3339(began)} has ended.")
 
 

@@ -6,14 +6,13 @@ four global options are written once. They may stand before the command or after
 then what stands before it, then the environment.
 """
 
-import asyncio
 import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -21,12 +20,8 @@ from duetime.client import Client, connect
 from duetime.client.transport import is_http
 from duetime.clock import MAX_DURATION, Duration, duration_ms, instant_ms
 from duetime.errors import InvalidRequest, InvalidTime, StoreUnavailable
+from duetime.masking import mask
 from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
-from duetime.settings import mask
-from duetime.stores.base import Store
-from duetime.stores.open import open_store
-
-T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:7777"
 """Where `duetime serve --dev` listens."""
@@ -96,20 +91,6 @@ class Target:
 
     def queue(self, name: str) -> Queue:
         return check_queue(self.space, name)
-
-    def with_store(self, work: Callable[[Store], Awaitable[T]], refusal: str) -> T:
-        """Does the work on the store itself. Raises InvalidRequest with `refusal` if the URL is a server's."""
-
-        async def run() -> T:
-            store = await open_store(self.address)
-            try:
-                return await work(store)
-            finally:
-                await store.close()
-
-        if is_http(self.address):
-            raise InvalidRequest(refusal)
-        return asyncio.run(run())
 
 
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -7,13 +7,10 @@ characters, so that a body cannot steer the terminal that displays it.
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from duetime.clock import rfc3339
 from duetime.errors import DuetimeError, InvalidRequest
@@ -21,6 +18,10 @@ from duetime.job import Delivery, Job, Moved
 from duetime.names import Queue
 from duetime.wire import convert
 from duetime.wire.payload import describe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 PIPE_WIDTH = 1_000
 """A pipe has no width to fit into; a table that is cut there would lose data."""
@@ -32,26 +33,40 @@ class Answer:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        width = None if sys.stdout.isatty() else PIPE_WIDTH
-        self.console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+        self._console: Console | None = None
+
+    @property
+    def console(self) -> "Console":
+        """Made when it is first used: a command that prints one line does not wait for the import."""
+        if self._console is None:
+            from rich.console import Console  # noqa: PLC0415
+
+            width = None if sys.stdout.isatty() else PIPE_WIDTH
+            self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+        return self._console
 
     def document(self, value: Mapping[str, Any]) -> None:
         sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
         sys.stdout.flush()
 
-    def tell(self, value: Mapping[str, Any], text: str | Text) -> None:
+    def tell(self, value: Mapping[str, Any], text: "str | Text") -> None:
         """One thing, as JSON or text."""
         if self.as_json:
             self.document(value)
+        elif isinstance(text, str):
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
         else:
             self.console.print(text)
 
-    def table(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Iterable[str | Text]]) -> None:
+    def table(self, rows: Sequence[Mapping[str, Any]], columns: "Mapping[str, Iterable[str | Text]]") -> None:
         """A list of things: one document each, or one table. Columns that end in a blank are set to the right."""
         if self.as_json:
             for row in rows:
                 self.document(row)
             return
+        from rich.table import Table  # noqa: PLC0415
+
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in columns:
             table.add_column(name.strip(), justify="right" if name.endswith(" ") else "left", no_wrap=True)

@@ -7,7 +7,7 @@ programs read only the answer. Used by every pipeline:
         progress.advance_to(done)
         ...
     with show_progress("lifecycle", as_json=target.json) as progress, progress.follow(spark):
-        frame.write.parquet(...)            # the tasks of Spark's stages are counted
+        frame.write.parquet(...)            # the rows that Spark reads and writes are counted
 """
 
 import sys
@@ -33,7 +33,6 @@ class ProgressDisplay:
     def __init__(self, what: str, total: int | None, unit: str) -> None:
         self.what, self.total, self.unit = what, total, unit
         self.done = 0
-        self._rows = 0
         self._started = self._last_line = time.monotonic()
 
     @property
@@ -54,9 +53,8 @@ class ProgressDisplay:
         self.redraw()
 
     def begin(self, what: str, rows: int = 0) -> None:
-        """Another phase; with a number of rows, finished tasks are shown as their share of those."""
-        self.what, self.done, self.total, self._rows = what, 0, rows or None, rows
-        self.unit = "rows" if rows else "tasks"
+        """Another phase, of so many rows if that is known."""
+        self.what, self.done, self.total = what, 0, rows or None
         self._started = time.monotonic()
         self.redraw()
 
@@ -65,25 +63,22 @@ class ProgressDisplay:
 
     @contextmanager
     def follow(self, spark: Any) -> Generator[None]:
-        """Count the finished tasks of Spark's running stages in the meantime. Over Spark Connect nothing is shown."""
-        tracker = _status_tracker(spark)
-        if tracker is None:
+        """Count the rows that Spark's stages have read or written meanwhile. Over Spark Connect nothing is shown."""
+        stages = StageRows.of(spark)
+        if stages is None:
             yield
             return
-        ended = threading.Event()
+        ended, what = threading.Event(), self.what
 
         def look() -> None:
+            phase, before, seen = what, 0, 0
             while not ended.wait(LOOK_EVERY_S):
-                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                known = [stage for stage in stages if stage is not None]
-                if known:
-                    tasks = sum(stage.numTasks for stage in known)
-                    done = sum(stage.numCompletedTasks for stage in known)
-                    self.done = 0  # another stage may have fewer tasks
-                    if self._rows:
-                        self.advance_to(self._rows * done // max(tasks, 1))
-                    else:
-                        self.advance_to(done, total=tasks)
+                last, seen = seen, stages.count()
+                if self.what != phase:
+                    # The phase began after the last look, so what was counted since then is its own.
+                    phase, before = self.what, last
+                if seen > before:
+                    self.advance_to(min(seen - before, self.total or seen))
 
         thread = threading.Thread(target=look, name="duetime-progress", daemon=True)
         thread.start()
@@ -92,6 +87,40 @@ class ProgressDisplay:
         finally:
             ended.set()
             thread.join()
+
+
+class StageRows:
+    """How many rows the stages have gone through that ran since the first look, from Spark's own books."""
+
+    def __init__(self, tracker: Any, store: Any) -> None:
+        self._tracker, self._store = tracker, store
+        self._rows: dict[int, int] = {}
+        self._running: set[int] = set()
+
+    @classmethod
+    def of(cls, spark: Any) -> "StageRows | None":
+        try:
+            context = spark.sparkContext
+            return cls(context.statusTracker(), context._jsc.sc().statusStore())
+        except Exception:  # Spark Connect has no context, and says so with an error of its own
+            return None
+
+    def count(self) -> int:
+        active = set[int](self._tracker.getActiveStageIds())
+        known = max(self._rows, default=min(active, default=0) - 1)
+        # Short stages begin and end between two looks; their numbers are between those of the others.
+        for stage in {*active, *self._running, *range(known + 1, max(active, default=known) + 1)}:
+            self._rows[stage] = max(self._rows.get(stage, 0), self._rows_of(stage))
+        self._running = active
+        return sum(self._rows.values())
+
+    def _rows_of(self, stage: int) -> int:
+        try:
+            found = self._store.lastStageAttempt(stage)
+        except Exception:  # a stage that was planned and skipped
+            return 0
+        read = max(found.inputRecords(), found.shuffleReadRecords())
+        return max(read, found.outputRecords(), found.shuffleWriteRecords())
 
 
 class LineDisplay(ProgressDisplay):
@@ -141,10 +170,3 @@ def show_progress(
             yield display
     else:
         yield LineDisplay(what, total, unit)
-
-
-def _status_tracker(spark: Any) -> Any:
-    try:
-        return spark.sparkContext.statusTracker()
-    except Exception:  # Spark Connect has no context, and says so with an error of its own
-        return None

@@ -10,7 +10,6 @@ import typer
 
 from duetime.cli.options import Target, When, parse_attributes, parse_when, takes_options
 from duetime.cli.output import Answer, moment, moved_document
-from duetime.cli.push_file import load_file
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields, new_job
 from duetime.errors import InvalidRequest
@@ -97,6 +96,8 @@ def push(
     if options.file is not None:
         if options.id is not None:
             raise InvalidRequest("--id names one job; in a file each line has its own id")
+        from duetime.cli.push_file import load_file  # noqa: PLC0415 (it draws a progress bar, which takes long to import)
+
         load_file(target, name, options.file, options.fields(when), options.if_exists)
         return
     with target.connect() as client:

@@ -21,7 +21,7 @@ from duetime.cli.options import Target
 from duetime.cli.output import Answer, error_document, queue_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields
-from duetime.clock import duration_ms, instant_ms
+from duetime.clock import SystemClock, duration_ms, instant_ms
 from duetime.errors import DuetimeError, InvalidRequest, StoreUnavailable
 from duetime.job import DEFAULT_TRIES, STEP_BYTES, STEP_JOBS, Event, IfExists, Moved, NewJob, Priority, payload_bytes
 from duetime.names import Queue
@@ -151,10 +151,15 @@ class Loader:
 
 
 def read_line(raw: bytes, defaults: JobFields, client: Client) -> NewJob:
-    """One line as a job; InvalidRequest says what is wrong with it."""
+    """One line as a job; InvalidRequest says what is wrong with it. A line that `list --json`, `get` or `reserve` wrote
+    is a job too: the same id, body, due time, tries and attributes, and as long to live as it had left.
+    """
     try:
-        written = msgspec.json.decode(raw, type=JobIn)
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        if given.keys() >= {"namespace", "queue", "born"}:
+            given = _listed(given)
+            raw = msgspec.json.encode(given)
+        written = msgspec.json.decode(raw, type=JobIn)
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"not a job: {error}") from None
     if "body" not in given and "body_b64" not in given:
@@ -174,6 +179,22 @@ def read_line(raw: bytes, defaults: JobFields, client: Client) -> NewJob:
     if common := defaults.get("attributes"):
         changes["attributes"] = {**common, **job.attributes}
     return msgspec.structs.replace(job, **changes)
+
+
+LISTED = ("id", "body", "body_b64", "due_at", "tries", "priority", "attributes")
+NULL = msgspec.Raw(b"null")
+
+
+def _listed(given: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """What of a listed job goes into a new one."""
+    kept = {name: given[name] for name in LISTED if given.get(name, NULL) != NULL}
+    expires_at = msgspec.json.decode(given.get("expires_at", b"0"), type=int)
+    if expires_at:
+        left_ms = expires_at - SystemClock().now_ms()
+        if left_ms <= 0:
+            raise InvalidRequest("the job has expired meanwhile")
+        kept["ttl"] = msgspec.Raw(f'"{left_ms}ms"'.encode())
+    return kept
 
 
 class ProgressBar:

@@ -14,7 +14,8 @@ from duetime.client.calls import QueueStatus
 from duetime.errors import InvalidRequest
 from duetime.job import Counts, State, sum_counts
 from duetime.names import Queue
-from duetime.stores.base import QueueRules
+from duetime.settings import read_size
+from duetime.stores.base import QueueRules, RulesChange
 
 QueuesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="QUEUE", help="Names of queues.", show_default=False)
@@ -44,7 +45,7 @@ def _count_columns(counts: Sequence[Counts]) -> dict[str, list[str]]:
 
 
 def describe_rules(rules: QueueRules) -> str:
-    words = [name for name in ("paused", "strict", "expired_to_dead", "kept") if getattr(rules, name)]
+    words = [name for name in ("paused", "strict", "expired_to_dead", "kept", "offline") if getattr(rules, name)]
     words += [f"{name}={getattr(rules, name)}" for name in ("max_jobs", "max_body") if getattr(rules, name)]
     return " ".join(words)
 
@@ -98,6 +99,53 @@ def _configure(queues: Sequence[str] | None, every: bool, target: Target, *, pau
             rules = queue_client.pause() if paused else queue_client.resume()
             text = f"{queue_client.name} {'paused' if rules.paused else 'delivers'}"
             answer.tell({**queue_document(queue_client.name), "rules": asdict(rules)}, text)
+
+
+@dataclass(frozen=True)
+class RulesOptions:
+    """None: not given here, stays as it is."""
+
+    strict: Annotated[
+        bool | None, typer.Option("--strict/--no-strict", help="High priority first, always; else shares 5:3:2.")
+    ] = None
+    expired_to_dead: Annotated[
+        bool | None, typer.Option("--expired-to-dead/--no-expired-to-dead", help="Keep expired jobs as dead letters.")
+    ] = None
+    kept: Annotated[
+        bool | None, typer.Option("--kept/--no-kept", help="Keep the queue and its totals while it is idle.")
+    ] = None
+    offline: Annotated[bool | None, typer.Option("--offline/--no-offline", help="Refuse pushes.")] = None
+    max_jobs: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Refuse pushes beyond so many jobs; 0: no cap.")
+    ] = None
+    max_body: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Refuse larger bodies, such as 64KiB; 0: no cap.")
+    ] = None
+
+    def change(self) -> RulesChange | None:
+        """None: nothing is to be changed."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if self.max_body is not None:
+            given["max_body"] = _size(self.max_body)
+        return RulesChange(**given) if given else None
+
+
+def _size(text: str) -> int:
+    try:
+        return read_size(text)
+    except ValueError:
+        raise InvalidRequest(f"a size is a number of bytes, or such as 64KiB: {text!r}") from None
+
+
+@takes_options
+def rules(queue: QueueArgument, options: RulesOptions, target: Target) -> None:
+    """Show or change what a queue obeys: order, caps, what becomes of expired jobs."""
+    change = options.change()
+    with target.connect() as client:
+        queue_client = client.queue(queue)
+        obeyed = queue_client.configure(change)
+    text = f"{queue_client.name}: {describe_rules(obeyed) or 'no rules'}"
+    Answer(as_json=target.json).tell({**queue_document(queue_client.name), "rules": asdict(obeyed)}, text)
 
 
 @dataclass(frozen=True)

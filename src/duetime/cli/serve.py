@@ -15,8 +15,9 @@ from duetime.cli.config import ConfigOption, read_settings
 from duetime.errors import DuetimeError, InvalidSettings
 from duetime.journal.settings import options_of
 from duetime.logs import reopen_logs, set_up_logging
+from duetime.masking import mask
 from duetime.names import DEFAULT_POOL
-from duetime.settings import DEFAULT_STORE, Settings, mask
+from duetime.settings import DEFAULT_STORE, Settings
 
 if TYPE_CHECKING:
     from duetime.server.supervision.program import Started

@@ -34,8 +34,8 @@ from duetime.client.client import QueueClient
 from duetime.clock import duration_ms, rfc3339
 from duetime.errors import InvalidRequest, StoreUnavailable
 from duetime.job import DAY_MS, Counts, sum_counts
+from duetime.masking import mask
 from duetime.names import Queue
-from duetime.settings import mask
 
 WINDOW = 10
 """Rates are averages over so many looks."""

@@ -32,7 +32,7 @@ class TopicOptions:
     name: Annotated[str | None, typer.Option(metavar="TEXT", help="What people call it.")] = None
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="How long after its add a job is due.")] = None
     method: Annotated[
-        Method | None, typer.Option(help="Fields in the query, as a form, or the whole body as JSON.")
+        Method | None, typer.Option(help="Fields in the query, as a form, or the whole body as JSON; JSON.")
     ] = None
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="How long a call may take; 3s.")] = None
     retry_if: Annotated[
@@ -84,6 +84,7 @@ def add(
 ) -> None:
     """Add a topic: its jobs are delivered to the URL when they are due.
 
+    The body goes as JSON, and a 2xx status is a success. `--method GET --set success=body` are php-delayqueue's rules.
     A secret that is drawn with `--set secret=new` is shown this once.
     """
     with target.connect() as client:

@@ -1,23 +1,25 @@
 """`duetime work` runs tasks; `duetime worker ...` is about the workers that do."""
 
 import logging
+import os
 import sys
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from duetime.backoff import parse
-from duetime.cli.commands import Command, add_commands
 from duetime.cli.config import read_settings
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
+from duetime.cli.reload import RELOADED, run_reloading
 from duetime.clock import duration_ms
 from duetime.errors import DuetimeError
 from duetime.logs import set_up_logging
 from duetime.names import check_queue
-from duetime.wire.payload import RESTARTS
+from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
 from duetime.worker.app import App
 from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of
 from duetime.worker.report_lines import report
@@ -77,12 +79,15 @@ def work(
     until: Until,
     each: Each,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line per event of a job.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="For developing: start anew when a file changes.")] = False,
 ) -> None:
     """Run the jobs of an App's tasks.
 
     TERM, INT (Ctrl-C) and QUIT finish what is running and stop, a second one gives it back; USR2 pauses, CONT resumes.
     Exit codes: 0 stopped, 1 error, 2 wrong options, 12 memory limit.
     """
+    if reload and RELOADED not in os.environ:
+        raise typer.Exit(run_reloading(Path.cwd()))
     loaded = _load(app)
     pool = what.pool or choose_pool(loaded.tasks.values())
     named = tuple(name for name in what.queue.split(",") if name)
@@ -143,6 +148,36 @@ def restart(target: Target) -> None:
     )
 
 
+TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="The name of the task, as shop.send.")]
+
+
+@takes_options
+def pause_task(task: TaskArgument, target: Target) -> None:
+    """Have no worker of the namespace begin jobs of a task, within a second or so.
+
+    They wait and lose no try; pushes go on. Other tasks of the queue go on, too.
+    """
+    _set_paused(task, target, paused=True)
+
+
+@takes_options
+def resume_task(task: TaskArgument, target: Target) -> None:
+    """Let workers begin jobs of a task again; those that were put off come within five seconds."""
+    _set_paused(task, target, paused=False)
+
+
+def _set_paused(task: str, target: Target, *, paused: bool) -> None:
+    name = paused_task(task)
+    with target.connect() as client:
+        value = client.send(count(target.space, name))
+        if paused != (value > 0):
+            by = 1 if paused else -value
+            client.send(count(target.space, name, by))
+            client.send(count(target.space, PAUSED_TASKS, by))
+    document = {"namespace": target.space, "task": task, "paused": paused}
+    Answer(as_json=target.json).tell(document, f"{task} {'is paused' if paused else 'goes on'}")
+
+
 @takes_options
 def progress(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the job.")],
@@ -154,25 +189,3 @@ def progress(
         percent = client.send(count(target.space, progress_name(target.queue(queue), job_id)))
     document = {"namespace": target.space, "queue": queue, "id": job_id, "percent": percent}
     Answer(as_json=target.json).tell(document, f"{percent} %")
-
-
-WORK = (
-    Command(
-        "work",
-        work,
-        "duetime work shop.tasks:app",
-        "duetime work shop.tasks --queue urgent,mail --concurrency 8 --memory 500",
-        "duetime work shop.tasks --stop-when-empty --json",
-    ),
-)
-WORKER = (
-    Command("restart", restart, "duetime worker restart"),
-    Command("progress", progress, "duetime worker progress mail 01JCQ2Y6W3V5Z8T4B7N9M1K0XA"),
-)
-
-
-def register(app: typer.Typer) -> None:
-    add_commands(app, WORK, panel="Tasks")
-    noun = typer.Typer(name="worker", help="Workers: restart them, see how far their jobs are.", no_args_is_help=True)
-    add_commands(noun, WORKER)
-    app.add_typer(noun, rich_help_panel="Tasks")

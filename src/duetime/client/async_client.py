@@ -5,15 +5,21 @@ from datetime import datetime
 from typing import TypeVar, Unpack
 
 from duetime.client import calls, checks
-from duetime.client.calls import Answered, Call, Leased, QueueStatus, Result, StateWord
+from duetime.client.call import Call
+from duetime.client.calls import Leased, QueueStatus, Result, StateWord
 from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_job, delayed, new_push
+from duetime.client.leased_job import AsyncLeasedJob, AsyncTaking
 from duetime.client.lookup import Lookup
 from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_async
+from duetime.client.request_reply_call import Answered, call
 from duetime.clock import Duration, Instant
+from duetime.errors import DuetimeError
 from duetime.ids import ThreadedIdMaker
-from duetime.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, State
+from duetime.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, State
+from duetime.masking import mask
 from duetime.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
 from duetime.stores.base import Page, QueueRules, RulesChange
+from duetime.stores.finishes import Finish, Finished, KeptResult
 
 Answer = TypeVar("Answer")
 TTR_S = DEFAULT_TTR_MS // 1000
@@ -34,10 +40,11 @@ class AsyncClient:
         journal: str | None = None,
         tracing: bool = False,
     ) -> None:
-        """`journal` is for a store URL: the folder of the journal. None: DUETIME_JOURNAL, or beside a SQLite file, if
-        the pool journals. `tracing` sends OpenTelemetry spans to the program's own provider (extra [otel]).
+        """`journal` is for a store URL: the folder of the journal. None: if the pool journals,
+        where docs/journal.md says. `tracing` sends OpenTelemetry spans to the program's own provider (extra [otel]).
         """
         self.namespace = check_namespace(namespace)
+        self._url = url
         self.make_id = ThreadedIdMaker().make
         self._transport = ProcessTransport(ConnectOptions(url, token, journal, tracing), open_async)
 
@@ -59,6 +66,9 @@ class AsyncClient:
         """A queue of this namespace; it comes into being with the first push."""
         return AsyncQueueClient(self, check_queue(self.namespace, name))
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {mask(self._url)}, namespace {self.namespace}>"
+
     async def push_on(self, queue: str, body: Body, **options: Unpack[PushFields]) -> Moved:
         return await self.queue(queue).push(body, **options)
 
@@ -69,10 +79,11 @@ class AsyncClient:
 
     async def reserve(
         self, queues: Sequence[str], *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0
-    ) -> list[Delivery]:
+    ) -> list[AsyncLeasedJob]:
         """Lease up to `limit` jobs from the queues, in their order; wait for the first one."""
         names = [check_queue(self.namespace, name) for name in queues]
-        return await self.send(calls.reserve(self.namespace, names, limit, ttr, wait))
+        found = await self.send(calls.reserve(self.namespace, names, limit, ttr, wait))
+        return [AsyncLeasedJob(self, delivery) for delivery in found]
 
     async def ack(self, leased: Leased) -> None:
         """Finish a job. Repeating it is no error; LeaseLost if somebody else has the job by now."""
@@ -82,9 +93,9 @@ class AsyncClient:
         """Give a job back, to be tried again after the delay."""
         return await self.send(calls.release(leased, delay, error))
 
-    async def give_back(self, leased: Leased) -> Moved:
-        """Undo a delivery: the job has its old place and its try again."""
-        return await self.send(calls.give_back(leased))
+    async def give_back(self, leased: Leased, *, delay: Duration | None = None) -> Moved:
+        """Undo a delivery: the job has its old place and its try again; with a delay it is due after that."""
+        return await self.send(calls.give_back(leased, delay))
 
     async def kill(self, leased: Leased, *, error: str = "") -> Moved:
         """Send a job to the dead letters."""
@@ -107,6 +118,9 @@ class AsyncQueueClient:
         self.dead = AsyncDeadLetters(client, queue)
         self._client = client
         self._send = client.send
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     async def push(self, body: Body, **options: Unpack[PushFields]) -> Moved:
         """Add a job; if its id is taken, that job is kept, replaced, or JobExists is raised, as `if_exists` says."""
@@ -139,19 +153,42 @@ class AsyncQueueClient:
         Raises NoAnswer; the job stays then, and calling again with its id waits on.
         """
         job, if_exists = new_push(body, options, self._client.make_id)
-        return await self._send(calls.call(self.name, job, wait, if_exists))
+        return await self._send(call(self.name, job, wait, if_exists))
 
-    async def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> Delivery | None:
+    async def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> AsyncLeasedJob | None:
         """Lease the next job, or None if there is none in time."""
         return next(iter(await self.reserve(ttr=ttr, wait=wait)), None)
 
-    async def reserve(self, *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0) -> list[Delivery]:
+    def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> AsyncTaking:
+        """Lease the next job, waiting for ever or until the timeout (then TimeoutError). As a context manager it is
+        acked at the end of the block, or released if the block raises.
+        """
+        return AsyncTaking(self._take(timeout, ttr))
+
+    async def _take(self, timeout: Duration | None, ttr: Duration) -> AsyncLeasedJob:
+        for wait in calls.parks(timeout):
+            if job := await self.pop(ttr=ttr, wait=wait):
+                return job
+        raise TimeoutError(f"no job in {self.name} within the timeout")
+
+    async def reserve(self, *, limit: int = 1, ttr: Duration = TTR_S, wait: Duration = 0) -> list[AsyncLeasedJob]:
         """Lease up to `limit` jobs; wait for the first one."""
-        return await self._send(calls.reserve(self.name.namespace, [self.name], limit, ttr, wait))
+        found = await self._send(calls.reserve(self.name.namespace, [self.name], limit, ttr, wait))
+        return [AsyncLeasedJob(self._client, delivery) for delivery in found]
 
     async def ack(self, leases: Sequence[Leased]) -> list[Result]:
         """Finish many jobs; one answer each: what happened, LeaseLost, or None where it was gone already."""
         return await self._send(calls.ack(self.name, leases))
+
+    async def finish(self, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
+        """Finish jobs with what follows from each: further jobs of this queue, a result that is kept. One answer each:
+        what happened, LeaseLost or another refusal, or None where the job was gone already.
+        """
+        return await self._send(calls.finish(self.name, finishes))
+
+    async def results(self, ids: Sequence[str], *, wait: Duration = 0) -> list[KeptResult | None]:
+        """The results that are kept of up to 16 jobs, None where there is none; wait until all are there."""
+        return await self._send(calls.results(self.name, ids, wait))
 
     async def cancel(self, job_id: str) -> Moved:
         """Remove a job, wherever it is. Raises JobNotFound."""

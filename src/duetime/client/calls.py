@@ -1,21 +1,19 @@
-"""Every verb of the SDK, once, without any I/O.
+"""Every verb of the SDK, once: functions that make Calls (`call.py`), without any I/O."""
 
-A Call knows how to be done in two ways: as an HTTP request and its answer, and as a coroutine on an embedded engine.
-Both clients, sync and async, only hand Calls to a transport, so all four combinations answer alike.
-"""
-
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET
 
 from duetime.client import checks
-from duetime.client.call_subjects import Pushing, Reserving, Settling, Subject
+from duetime.client.call import Call, Request, decode, get_request, post_request, queue_path, then
+from duetime.client.call_subjects import Pushing, Reserving, Settling
+from duetime.client.leased_job import JobInHand
 from duetime.client.repeated_push import mark_for_repeats
 from duetime.clock import Duration, Instant, delay_ms, duration_ms
-from duetime.engine import Engine, request_reply
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import (
     STEP_BYTES,
@@ -30,38 +28,18 @@ from duetime.job import (
     State,
     payload_bytes,
 )
-from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.names import Queue
-from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange, StoreInfo
+from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange
+from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.wire import convert, messages
 
-Answer = TypeVar("Answer")
-Other = TypeVar("Other")
-Leased = Lease | Delivery
+if TYPE_CHECKING:
+    from duetime.engine import Engine
+
+Leased = Lease | Delivery | JobInHand
 Result = Moved | DuetimeError | None
 StateWord = Literal["delayed", "ready", "leased", "dead"]
 LIVE_STATES = (State.DELAYED, State.READY, State.LEASED)
-
-
-@dataclass(frozen=True)
-class Request:
-    method: str
-    path: str
-    body: bytes = b""
-
-
-@dataclass(frozen=True)
-class Call(Generic[Answer]):
-    """`repeatable`: doing it twice is as good as once, so a lost answer is asked for again. `request` is made once,
-    however often it is sent.
-    """
-
-    request: Callable[[], Request]
-    parse: Callable[[bytes], Answer]
-    run: Callable[[Engine], Awaitable[Answer]]
-    repeatable: bool = False
-    wait_ms: int = 0
-    subject: Subject = None
 
 
 # --- producers
@@ -73,16 +51,17 @@ def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark |
     """
 
     def parse(reply: bytes) -> Pushed:
-        message = _decode(reply, messages.PushedOut)
+        message = decode(reply, messages.PushedOut)
         moved = [one for one in convert.results(message.results) if isinstance(one, Moved)]
         return Pushed(moved, message.now, message.repeated)
 
     return Call(
-        lambda: _post(queue, "batch", _batch(jobs, if_exists, mark or mark_for_repeats(jobs))),
+        lambda: post_request(queue, "batch", _batch(jobs, if_exists, mark or mark_for_repeats(jobs))),
         parse,
         lambda engine: engine.push(queue, jobs, if_exists=if_exists, mark=mark),
         if_exists is not IfExists.ERROR,
         subject=Pushing(queue, jobs, lambda others: push(queue, others, if_exists, mark)),
+        direct=lambda steps: steps.push(queue, jobs, if_exists=if_exists, mark=mark),
     )
 
 
@@ -114,7 +93,7 @@ def chunks(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
 def push_each(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists) -> Call[list[Result]]:
     """Each job on its own; one answer each."""
 
-    async def run(engine: Engine) -> list[Result]:
+    async def run(engine: "Engine") -> list[Result]:
         answers: list[Result] = []
         for job in jobs:
             try:
@@ -124,8 +103,8 @@ def push_each(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists) -> Call
         return answers
 
     return Call(
-        lambda: _post(queue, "batch", _batch(jobs, if_exists, mark_for_repeats(jobs), atomic=False)),
-        lambda reply: convert.results(_decode(reply, messages.PushedOut).results),
+        lambda: post_request(queue, "batch", _batch(jobs, if_exists, mark_for_repeats(jobs), atomic=False)),
+        lambda reply: convert.results(decode(reply, messages.PushedOut).results),
         run,
         if_exists is not IfExists.ERROR,
         subject=Pushing(queue, jobs, lambda others: push_each(queue, others, if_exists)),
@@ -137,47 +116,12 @@ def _batch(jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark | None, *, at
     return messages.BatchIn([convert.job_in(job) for job in jobs], if_exists, atomic, marked)
 
 
-class Answered(NamedTuple):
-    """What a worker answered to a call: its body, and the attributes that came with it."""
-
-    job_id: str
-    body: bytes
-    attributes: Mapping[str, str]
-
-
-def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExists.KEEP) -> Call[Answered]:
-    """Push a job and wait for the answer that a worker pushes to the queue named after its id. Raises NoAnswer.
-
-    Repeatable: with the same id it waits on for the same answer.
-    """
-    wait_ms = duration_ms(wait)
-
-    async def run(engine: Engine) -> Answered:
-        answers = await request_reply.ask(engine, queue, job, if_exists)
-        found = await engine.reserve([answers], wait_ms=wait_ms)
-        delivery = request_reply.answer_of(answers, found)
-        await request_reply.settle(engine, delivery, is_received=True)
-        return Answered(job.id, delivery.body, delivery.attributes)
-
-    def request() -> Request:
-        return Request(
-            "POST", f"{_path(queue, 'call')}?wait={wait_ms}ms", msgspec.json.encode(convert.push_in(job, if_exists))
-        )
-
-    def parse(reply: bytes) -> Answered:
-        message = _decode(reply, messages.AnswerOut)
-        return Answered(message.id, convert.body_in(message.body, message.body_b64), message.attributes)
-
-    again = Pushing(queue, [job], lambda others: call(queue, others[0], wait, if_exists))
-    return Call(request, parse, run, repeatable=True, wait_ms=wait_ms, subject=again)
-
-
 def cancel(queue: Queue, ids: Sequence[str]) -> Call[list[Result]]:
-    async def run(engine: Engine) -> list[Result]:
+    async def run(engine: "Engine") -> list[Result]:
         return list(await engine.cancel(queue, ids))
 
     ids = [checks.job_id(one) for one in ids]
-    return Call(lambda: _post(queue, "cancel", messages.IdsIn(ids)), _results, run, repeatable=True)
+    return Call(lambda: post_request(queue, "cancel", messages.IdsIn(ids)), _results, run, repeatable=True)
 
 
 def reschedule(queue: Queue, ids: Sequence[str], delay: Duration | None, due_at: Instant | None) -> Call[list[Result]]:
@@ -187,12 +131,12 @@ def reschedule(queue: Queue, ids: Sequence[str], delay: Duration | None, due_at:
     wait_ms = 0 if delay is None else delay_ms(delay)
     at = None if due_at is None else checks.due_at(due_at)
 
-    async def run(engine: Engine) -> list[Result]:
+    async def run(engine: "Engine") -> list[Result]:
         return list(await engine.reschedule(queue, ids, delay_ms=wait_ms, due_at=at))
 
     def request() -> Request:
         when = {"delay": f"{wait_ms}ms"} if at is None else {"due_at": at}
-        return _post(queue, "reschedule", messages.RescheduleIn(ids, **when))
+        return post_request(queue, "reschedule", messages.RescheduleIn(ids, **when))
 
     return Call(request, _results, run, repeatable=at is not None)
 
@@ -211,7 +155,7 @@ def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, 
         return Request("POST", f"/v1/namespaces/{quote(namespace, safe='')}/reserve", msgspec.json.encode(message))
 
     def parse(reply: bytes) -> list[Delivery]:
-        return [convert.delivery(namespace, one) for one in _decode(reply, messages.DeliveriesOut).deliveries]
+        return [convert.delivery(namespace, one) for one in decode(reply, messages.DeliveriesOut).deliveries]
 
     return Call(
         request,
@@ -219,6 +163,7 @@ def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, 
         lambda engine: engine.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms),
         wait_ms=wait_ms,
         subject=Reserving(),
+        direct=lambda steps: steps.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms),
     )
 
 
@@ -226,15 +171,48 @@ def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
     """One answer per lease: what happened, LeaseLost, or None where the job was gone already."""
     held = [lease_of(one) for one in leases]
 
-    async def run(engine: Engine) -> list[Result]:
+    async def run(engine: "Engine") -> list[Result]:
         return list(await engine.ack(held))
 
     return Call(
-        lambda: _post(queue, "ack", messages.AckIn([convert.lease_ref(one) for one in held])),
+        lambda: post_request(queue, "ack", messages.AckIn([convert.lease_ref(one) for one in held])),
         _results,
         run,
         repeatable=True,
-        subject=Settling("ack", leases),
+        subject=Settling("ack", _held(leases)),
+        direct=lambda steps: steps.ack(held),
+    )
+
+
+def finish(queue: Queue, finishes: Sequence[Finish]) -> Call[list[Finished | DuetimeError | None]]:
+    """One answer per finish: what happened, LeaseLost or another refusal, or None where the job was gone already."""
+
+    def parse(reply: bytes) -> list[Finished | DuetimeError | None]:
+        return [convert.finished(one) for one in decode(reply, messages.FinishesOut).results]
+
+    return Call(
+        lambda: post_request(queue, "finish", messages.FinishesIn([convert.finish_in(one) for one in finishes])),
+        parse,
+        lambda engine: engine.finish(finishes),
+        repeatable=True,
+        subject=Settling("finish", [one.lease for one in finishes]),
+    )
+
+
+def results(queue: Queue, ids: Sequence[str], wait: Duration) -> Call[list[KeptResult | None]]:
+    """Results of at most MAX_RESULTS jobs, in the order of the ids."""
+    ids, wait_ms = [checks.job_id(one) for one in ids], duration_ms(wait)
+    checks.whole("the number of ids", len(ids), 0, messages.MAX_RESULTS)
+
+    def parse(reply: bytes) -> list[KeptResult | None]:
+        return [one and convert.kept_result(one) for one in decode(reply, messages.KeptResultsOut).results]
+
+    return Call(
+        lambda: post_request(queue, "results", messages.ResultsIn(ids, f"{wait_ms}ms")),
+        parse,
+        lambda engine: engine.results(queue, ids, wait_ms=wait_ms),
+        repeatable=True,
+        wait_ms=wait_ms,
     )
 
 
@@ -243,18 +221,22 @@ def release(leased: Leased, delay: Duration, error: str) -> Call[Moved]:
 
     message = messages.ReleaseIn(convert.lease_ref(lease), f"{delay_ms}ms", error)
     return Call(
-        lambda: _post(lease.queue, "release", message),
+        lambda: post_request(lease.queue, "release", message),
         _moved,
         lambda engine: engine.release(lease, delay_ms=delay_ms, error=error),
-        subject=Settling("release", [leased]),
+        subject=Settling("release", _held([leased])),
     )
 
 
-def give_back(leased: Leased) -> Call[Moved]:
-    lease = lease_of(leased)
+def give_back(leased: Leased, delay: Duration | None = None) -> Call[Moved]:
+    lease, delay_ms = lease_of(leased), None if delay is None else duration_ms(delay)
 
-    message = messages.GiveBackIn(convert.lease_ref(lease))
-    return Call(lambda: _post(lease.queue, "give_back", message), _moved, lambda engine: engine.give_back(lease))
+    message = messages.GiveBackIn(convert.lease_ref(lease), UNSET if delay_ms is None else f"{delay_ms}ms")
+    return Call(
+        lambda: post_request(lease.queue, "give_back", message),
+        _moved,
+        lambda engine: engine.give_back(lease, delay_ms=delay_ms),
+    )
 
 
 def kill(leased: Leased, error: str) -> Call[Moved]:
@@ -262,10 +244,10 @@ def kill(leased: Leased, error: str) -> Call[Moved]:
 
     message = messages.KillIn(convert.lease_ref(lease), error)
     return Call(
-        lambda: _post(lease.queue, "kill", message),
+        lambda: post_request(lease.queue, "kill", message),
         _moved,
         lambda engine: engine.kill(lease, error=error),
-        subject=Settling("kill", [leased]),
+        subject=Settling("kill", _held([leased])),
     )
 
 
@@ -273,15 +255,36 @@ def extend(leased: Leased, ttr: Duration) -> Call[int]:
     lease, ttr_ms = lease_of(leased), duration_ms(ttr)
 
     return Call(
-        lambda: _post(lease.queue, "extend", messages.ExtendIn(convert.lease_ref(lease), f"{ttr_ms}ms")),
-        lambda reply: _decode(reply, messages.ExtendedOut).lease_until,
+        lambda: post_request(lease.queue, "extend", messages.ExtendIn(convert.lease_ref(lease), f"{ttr_ms}ms")),
+        lambda reply: decode(reply, messages.ExtendedOut).lease_until,
         lambda engine: engine.extend(lease, ttr_ms),
         repeatable=True,
     )
 
 
 def lease_of(leased: Leased) -> Lease:
-    return leased.lease if isinstance(leased, Delivery) else leased
+    return leased if isinstance(leased, Lease) else leased.lease
+
+
+def _held(leased: Sequence[Leased]) -> list[Lease | Delivery]:
+    """The same as data."""
+    return [one.delivery if isinstance(one, JobInHand) else one for one in leased]
+
+
+PARK_MS = 30_000
+"""One wait of a `take` that waits for long; a server ends longer ones."""
+
+
+def parks(timeout: Duration | None) -> Iterator[str]:
+    """The waits one after the other that together are the timeout, for ever without one; 0 is one look."""
+    left_ms = None if timeout is None else duration_ms(timeout)
+    while True:
+        park_ms = PARK_MS if left_ms is None else min(left_ms, PARK_MS)
+        yield f"{park_ms}ms"
+        if left_ms is not None:
+            left_ms -= park_ms
+            if left_ms <= 0:
+                return
 
 
 # --- looking
@@ -291,13 +294,13 @@ def get(queue: Queue, ids: Sequence[str]) -> Call[list[Job | None]]:
     """Jobs by distinct ids, from the first id on: an answer ends at a bound, and `Lookup` asks for the rest."""
     ids = [checks.job_id(one) for one in ids]
 
-    async def run(engine: Engine) -> list[Job | None]:
+    async def run(engine: "Engine") -> list[Job | None]:
         return list(await engine.store.get(queue, ids))
 
     def parse(reply: bytes) -> list[Job | None]:
-        return [one and convert.job(one) for one in _decode(reply, messages.JobsOut).jobs]
+        return [one and convert.job(one) for one in decode(reply, messages.JobsOut).jobs]
 
-    return Call(lambda: _post(queue, "get", messages.IdsIn(ids)), parse, run, repeatable=True)
+    return Call(lambda: post_request(queue, "get", messages.IdsIn(ids)), parse, run, repeatable=True)
 
 
 def get_one(queue: Queue, job_id: str) -> Call[Job]:
@@ -316,8 +319,8 @@ def list_jobs(queue: Queue, state: State | StateWord, cursor: str | None, limit:
     limit = checks.whole("limit", limit, 1, messages.MAX_LIST)
 
     return Call(
-        lambda: _get(_path(queue, "jobs"), state=state, cursor=cursor, limit=limit),
-        lambda reply: convert.page(_decode(reply, messages.PageOut)),
+        lambda: get_request(queue_path(queue, "jobs"), state=state, cursor=cursor, limit=limit),
+        lambda reply: convert.page(decode(reply, messages.PageOut)),
         lambda engine: engine.store.list_jobs(queue, state, cursor=cursor, limit=limit),
         repeatable=True,
     )
@@ -336,25 +339,28 @@ class QueueStatus:
 
 
 def status(queue: Queue) -> Call[QueueStatus]:
-    async def run(engine: Engine) -> QueueStatus:
+    async def run(engine: "Engine") -> QueueStatus:
         [counts] = await engine.store.counts([queue])
         [head] = await engine.store.heads([queue])
         return QueueStatus(queue, counts, await engine.configure(queue), head)
 
     return Call(
-        lambda: _get(_path(queue)), lambda reply: _status(_decode(reply, messages.QueueOut)), run, repeatable=True
+        lambda: get_request(queue_path(queue)),
+        lambda reply: _status(decode(reply, messages.QueueOut)),
+        run,
+        repeatable=True,
     )
 
 
 def statuses(namespace: str | None) -> Call[list[QueueStatus]]:
-    async def run(engine: Engine) -> list[QueueStatus]:
+    async def run(engine: "Engine") -> list[QueueStatus]:
         found = await engine.store.queues(namespace)
         counted = zip(found, await engine.store.counts(found), await engine.store.heads(found), strict=True)
         return [QueueStatus(queue, counts, await engine.configure(queue), head) for queue, counts, head in counted]
 
     return Call(
-        lambda: _get("/v1/queues", namespace=namespace),
-        lambda reply: [_status(one) for one in _decode(reply, messages.QueuesOut).queues],
+        lambda: get_request("/v1/queues", namespace=namespace),
+        lambda reply: [_status(one) for one in decode(reply, messages.QueuesOut).queues],
         run,
         repeatable=True,
     )
@@ -366,43 +372,15 @@ def _status(message: messages.QueueOut) -> QueueStatus:
 
 
 def due_histogram(queue: Queue, edges: Sequence[int]) -> Call[list[int]]:
-    async def run(engine: Engine) -> list[int]:
+    async def run(engine: "Engine") -> list[int]:
         return list(await engine.store.due_histogram(queue, edges))
 
     return Call(
-        lambda: _get(_path(queue, "due"), edges=",".join(map(str, edges))),
-        lambda reply: _decode(reply, messages.HistogramOut).counts,
+        lambda: get_request(queue_path(queue, "due"), edges=",".join(map(str, edges))),
+        lambda reply: decode(reply, messages.HistogramOut).counts,
         run,
         repeatable=True,
     )
-
-
-def store_info(namespace: str) -> Call[StoreInfo]:
-    """The store that a namespace's jobs are in. From a server: its epoch and time, and nothing else."""
-
-    def parse(reply: bytes) -> StoreInfo:
-        message = _decode(reply, messages.NamespaceOut)
-        return StoreInfo("http", "", message.epoch, message.now)
-
-    return Call(
-        lambda: _get(f"/v1/namespaces/{quote(namespace, safe='')}"),
-        parse,
-        lambda engine: engine.store.ping(),
-        repeatable=True,
-    )
-
-
-def journal_nodes(namespace: str) -> Call[dict[str, RegisteredNode]]:
-    """The nodes that write the journal of the pool that a namespace's jobs are in, by name."""
-
-    def parse(reply: bytes) -> dict[str, RegisteredNode]:
-        nodes = _decode(reply, messages.JournalNodesOut).nodes
-        return {one.node: RegisteredNode(one.at, one.last, one.abandoned) for one in nodes}
-
-    async def run(engine: Engine) -> dict[str, RegisteredNode]:
-        return await registered(engine.store)
-
-    return Call(lambda: _get(f"/v1/namespaces/{quote(namespace, safe='')}/journal-nodes"), parse, run, repeatable=True)
 
 
 def size(counts: Counts) -> int:
@@ -423,7 +401,7 @@ def respawn(queue: Queue, ids: Sequence[str] | None, limit: int, ttl: Duration, 
     ids = None if ids is None else [checks.job_id(one) for one in ids]
 
     def request() -> Request:
-        return _post(queue, "respawn", messages.RespawnIn(ids, limit, f"{ttl_ms}ms", tries))
+        return post_request(queue, "respawn", messages.RespawnIn(ids, limit, f"{ttl_ms}ms", tries))
 
     return Call(
         request,
@@ -436,8 +414,8 @@ def purge(queue: Queue, states: Sequence[State | StateWord], limit: int | None) 
     states = [checks.state(one) for one in states]
 
     return Call(
-        lambda: _post(queue, "purge", messages.PurgeIn(states, limit)),
-        lambda reply: _decode(reply, messages.PurgedOut).removed,
+        lambda: post_request(queue, "purge", messages.PurgeIn(states, limit)),
+        lambda reply: decode(reply, messages.PurgedOut).removed,
         lambda engine: engine.purge(queue, states, limit=limit),
         repeatable=limit is None,
     )
@@ -446,33 +424,18 @@ def purge(queue: Queue, states: Sequence[State | StateWord], limit: int | None) 
 def configure(queue: Queue, change: RulesChange | None) -> Call[QueueRules]:
     def request() -> Request:
         if change is None:
-            return _get(_path(queue, "rules"))
-        return Request("PATCH", _path(queue, "rules"), msgspec.json.encode(change))
+            return get_request(queue_path(queue, "rules"))
+        return Request("PATCH", queue_path(queue, "rules"), msgspec.json.encode(change))
 
     return Call(
         request,
-        lambda reply: _decode(reply, QueueRules),
+        lambda reply: decode(reply, QueueRules),
         lambda engine: engine.configure(queue, change),
         repeatable=True,
     )
 
 
 # --- parts
-
-
-def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
-    """The same call with its answer turned into something else."""
-
-    async def run(engine: Engine) -> Other:
-        return finish(await call.run(engine))
-
-    subject = call.subject
-    if isinstance(subject, Pushing):
-        again = subject.again
-        subject = Pushing(subject.queue, subject.jobs, lambda jobs: then(again(jobs), finish))
-    elif isinstance(subject, Reserving):
-        subject = None  # the new answer holds no deliveries
-    return Call(call.request, lambda reply: finish(call.parse(reply)), run, call.repeatable, call.wait_ms, subject)
 
 
 def first(answers: Sequence[Result]) -> Moved | None:
@@ -495,29 +458,12 @@ def found(job_id: str) -> Callable[[Sequence[Result]], Moved]:
     return check
 
 
-def _path(queue: Queue, *rest: str) -> str:
-    return "/".join(["/v1/queues", *(quote(part, safe="") for part in (*queue, *rest))])
-
-
-def _post(queue: Queue, verb: str, message: msgspec.Struct) -> Request:
-    return Request("POST", _path(queue, verb), msgspec.json.encode(message))
-
-
-def _get(path: str, **query: object) -> Request:
-    given = {name: value for name, value in query.items() if value is not None}
-    return Request("GET", f"{path}?{urlencode(given)}" if given else path)
-
-
-def _decode(reply: bytes, kind: type[Other]) -> Other:
-    return msgspec.json.decode(reply, type=kind)
-
-
 def _moved(reply: bytes) -> Moved:
-    moved = convert.result(_decode(reply, messages.ResultOut))
+    moved = convert.result(decode(reply, messages.ResultOut))
     if not isinstance(moved, Moved):
         raise DuetimeError("the server's answer lacks what happened to the job")
     return moved
 
 
 def _results(reply: bytes) -> list[Result]:
-    return convert.results(_decode(reply, messages.ResultsOut).results)
+    return convert.results(decode(reply, messages.ResultsOut).results)

@@ -12,21 +12,23 @@ if its consumer dies, and is gone only when it is acknowledged.
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, MutableSequence
-from types import TracebackType
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from typing import Any, Literal, NoReturn, Protocol
 
+from duetime.backoff import Outage
 from duetime.client.client import Client, QueueClient
+from duetime.client.leased_job import LeasedJob
 from duetime.clock import Duration, duration_ms
-from duetime.errors import DuetimeError, JobNotFound, LeaseLost
+from duetime.errors import DuetimeError, JobNotFound, StoreUnavailable
 from duetime.job import DEFAULT_TTR_MS, STEP_JOBS, Delivery, IfExists, Job, NewJob, State
 from duetime.stores.base import QueueRules
 
 log = logging.getLogger("duetime.client")
 
 TTR_S = DEFAULT_TTR_MS // 1000
-PARK_S = 30
 UNLIMITED_TRIES = 0
+LOOK_EVERY_S = 0.05
 
 
 class Codec(Protocol):
@@ -45,45 +47,15 @@ class JsonCodec:
         return json.loads(data)
 
 
-class Taken:
+class Taken(LeasedJob):
     """A value in your hands. As a context manager it is acknowledged on success and released on an exception."""
 
     def __init__(self, client: Client, delivery: Delivery, value: Any) -> None:
+        super().__init__(client, delivery)
         self.value = value
-        self.delivery = delivery
-        self._client = client
-        self._settled = False
-
-    def ack(self) -> None:
-        """Done with it. LeaseLost if it was given to somebody else meanwhile."""
-        self._client.ack(self.delivery)
-        self._settled = True
-
-    def release(self, delay: Duration = 0, *, error: str = "") -> None:
-        """Back to the queue, for another try."""
-        self._client.release(self.delivery, delay=delay, error=error)
-        self._settled = True
-
-    def extend(self, ttr: Duration = TTR_S) -> None:
-        """Hold it for longer, from now."""
-        self._client.extend(self.delivery, ttr)
 
     def __enter__(self) -> "Taken":
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._settled:
-            return
-        if kind is None:
-            self.ack()
-            return
-        try:
-            self.release(error=f"{kind.__name__}: {error}")
-        except LeaseLost:
-            # The consumer's own exception says more; the value is with somebody else already.
-            log.warning("lease_lost", extra={"job": self.delivery.lease.id})
 
 
 class Collection:
@@ -96,10 +68,45 @@ class Collection:
 
     _states: tuple[State, ...] = ()
 
-    def _offer(self, value: Any, delay_ms: int, job_id: str | None, if_exists: IfExists) -> str:
-        job = NewJob(job_id or self._client.make_id(), self._codec.encode(value), delay_ms, tries=UNLIMITED_TRIES)
-        [moved] = self._queue.bulk([job], if_exists=if_exists)
+    def _offer(self, value: Any, delay_ms: int, job_id: str | None, ttl_ms: int = 0) -> str:
+        job_id = job_id or self._client.make_id()
+        job = NewJob(job_id, self._codec.encode(value), delay_ms, ttl_ms=ttl_ms, tries=UNLIMITED_TRIES)
+        [moved] = self._queue.bulk([job], if_exists=IfExists.KEEP)
         return moved.id
+
+    def _by_age(self) -> list[Job]:
+        """All values, the one that was offered first in front."""
+        return sorted(self._jobs(), key=lambda job: (job.born, job.id))
+
+    def entries(self) -> Iterator[tuple[str, Any]]:
+        """Ids and values, for a loop that removes some of them with `remove_id`."""
+        return iter([(job.id, self._codec.decode(job.body)) for job in self._jobs()])
+
+    def size_in_memory(self) -> int:
+        """Bytes of the values and their ids, without what the store adds. Looks at all of them."""
+        return sum(len(job.body) + len(job.id) for job in self._jobs())
+
+    def copy(self, name: str) -> int:
+        """Add every value to another queue too, due when it is here; answers how many. Repeating it changes nothing."""
+        target, copied = self._client.queue(name), list[NewJob]()
+        for job in self._jobs():
+            copied.append(NewJob(job.id, job.body, due_at=job.due_at, tries=job.tries, priority=job.priority))
+        return len(target.bulk(copied)) if copied else 0
+
+    def poll_last_and_offer_first_to(self, name: str) -> Any:
+        """Move the value that was offered last to the front of another queue, where it is due at once; answers the
+        value, None if there is none. It is there before it is gone here: a crash in between leaves it in both.
+        """
+        target = self._client.queue(name)
+        for job in reversed(self._by_age()):
+            first = target.list_jobs(State.READY, limit=1)
+            now = target.counts().now
+            due_at = min(first.jobs[0].due_at - 1, now) if first.jobs else now
+            target.bulk([NewJob(job.id, job.body, due_at=due_at, tries=job.tries, priority=job.priority)])
+            if self.remove_id(job.id):
+                return self._codec.decode(job.body)
+            target.cancel(job.id)  # somebody else had taken it meanwhile
+        return None
 
     def _jobs(self) -> Iterator[Job]:
         for state in self._states:
@@ -133,12 +140,49 @@ class Collection:
         """Remove one value equal to this. Looks at all of them; `remove_id` does not."""
         return any(self.remove_id(job_id) for job_id in self._find(value))
 
+    def contains_all(self, values: Iterable[Any]) -> bool:
+        """Whether each of the values is there. Looks at all that are there, once."""
+        there = {job.body for job in self._jobs()}
+        return all(self._codec.encode(value) in there for value in values)
+
+    def remove_all(self, values: Iterable[Any]) -> bool:
+        """Remove everything that equals one of the values; whether anything was removed."""
+        gone = {self._codec.encode(value) for value in values}
+        return self._remove_where(lambda body: body in gone)
+
+    def retain_all(self, values: Iterable[Any]) -> bool:
+        """Remove everything that equals none of the values; whether anything was removed."""
+        kept = {self._codec.encode(value) for value in values}
+        return self._remove_where(lambda body: body not in kept)
+
+    def _remove_where(self, is_unwanted: Callable[[bytes], bool]) -> bool:
+        # The whole list first: removing while paging would skip values.
+        found = [job.id for job in self._jobs() if is_unwanted(job.body)]
+        return any([self.remove_id(job_id) for job_id in found])
+
     def remove_id(self, job_id: str) -> bool:
         try:
             self._queue.cancel(job_id)
         except JobNotFound:
             return False
         return True
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def __bool__(self) -> bool:
+        """A collection is one also while it is empty."""
+        return True
+
+    def __contains__(self, value: object) -> bool:
+        return self.contains(value)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The values, without taking them."""
+        return (self._codec.decode(job.body) for job in self._jobs())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._queue.name}>"
 
     def is_empty(self) -> bool:
         return self.size() == 0
@@ -157,21 +201,52 @@ class DelayedQueue(Collection):
 
     _states = (State.DELAYED,)
 
-    def offer(self, value: Any, delay: Duration, *, id: str | None = None) -> str:
-        """Add a value that is due after the delay; answers its id. Offering the same id again changes nothing."""
-        return self._offer(value, duration_ms(delay), id, IfExists.KEEP)
+    def offer(self, value: Any, delay: Duration, *, id: str | None = None, ttl: Duration = 0) -> str:
+        """Add a value that is due after the delay; answers its id. Offering the same id again changes nothing. With a
+        ttl the value is gone so long after it was due, if nobody took it.
+        """
+        delay_ms, ttl_ms = duration_ms(delay), duration_ms(ttl)
+        return self._offer(value, delay_ms, id, delay_ms + ttl_ms if ttl_ms else 0)
 
     def poll(self) -> Any:
         """Take the value that was offered first, due or not; None if there is none. Looks at all of them.
 
         As Redisson does; `BlockingQueue.poll` takes only what is due.
         """
-        while jobs := sorted(self._jobs(), key=lambda job: (job.born, job.id)):
-            for job in jobs:
+        return next(iter(self.poll_many(1)), None)
+
+    def poll_many(self, limit: int) -> list[Any]:
+        """As `poll`, for up to `limit` values: Redisson's poll(limit)."""
+        taken: list[Any] = []
+        while len(taken) < limit and (jobs := self._by_age()):
+            for job in jobs[: limit - len(taken)]:
                 # Two consumers may find the same value; the one that removes it has it.
                 if self.remove_id(job.id):
-                    return self._codec.decode(job.body)
-        return None
+                    taken.append(self._codec.decode(job.body))
+        return taken
+
+    def add(self, *_: Any) -> NoReturn:
+        """Refused, as in Redisson: a delayed value needs its delay, which `offer` takes."""
+        raise NotImplementedError("a delayed queue takes values with their delay: offer(value, delay)")
+
+    add_all = index_of = move = add
+
+    def expire(self, *_: Any) -> NoReturn:
+        """Refused: a queue does not expire as a whole. Its values do, each by its own ttl."""
+        raise NotImplementedError("a queue does not expire; a value does: offer(value, delay, ttl=...)")
+
+    clear_expire = expire
+
+    def destroy(self) -> None:
+        """Nothing to do: no client of a queue keeps a timer for it. Here for programs that call it."""
+
+    def element(self) -> Any:
+        """As `peek`, but an empty queue raises LookupError."""
+        return _first(self)
+
+    def get(self, index: int) -> Any:
+        """The value at a place in the order in which they were offered. Raises IndexError. Looks at all of them."""
+        return self._codec.decode(self._by_age()[index].body)
 
     def peek(self) -> Any:
         """The value that falls due next, without taking it; None if there is none."""
@@ -188,35 +263,113 @@ class DelayedQueue(Collection):
         self._queue.reschedule(job_id, delay=delay)
 
 
+ListenerEvent = Literal["added", "removed"]
+
+
 class BlockingQueue(Collection):
     """Values that are due, first in first out."""
 
     _states = (State.READY,)
 
+    def __init__(self, client: Client, name: str, codec: Codec | None = None) -> None:
+        super().__init__(client, name, codec)
+        self._listeners: dict[str, list[Callable[[Any], None]]] = {}
+
     def offer(self, value: Any, *, id: str | None = None) -> str:
         """Add a value that is due now; answers its id. Offering the same id again changes nothing."""
-        return self._offer(value, 0, id, IfExists.KEEP)
+        added = self._offer(value, 0, id)
+        self._tell("added", value)
+        return added
+
+    add = put = offer
+
+    def add_listener(self, event: ListenerEvent, listener: Callable[[Any], None]) -> None:
+        """Hear of every value that is added, or removed for good, through this object."""
+        self._listeners.setdefault(event, []).append(listener)
+
+    def remove_listener(self, event: ListenerEvent, listener: Callable[[Any], None]) -> None:
+        self._listeners.get(event, []).remove(listener)
+
+    def _tell(self, event: ListenerEvent, value: Any) -> None:
+        for listener in self._listeners.get(event, []):
+            listener(value)
+
+    def remove(self, value: Any) -> bool:
+        """Remove one value equal to this. Looks at all of them; `remove_id` does not."""
+        removed = super().remove(value)
+        if removed:
+            self._tell("removed", value)
+        return removed
+
+    def element(self) -> Any:
+        """As `peek`, but an empty queue raises LookupError."""
+        return _first(self)
+
+    def index_of(self, value: Any) -> int:
+        """How many values come before this one, -1 if it is not there."""
+        wanted = self._codec.encode(value)
+        return next((number for number, job in enumerate(self._jobs()) if job.body == wanted), -1)
+
+    def poll_many(self, limit: int, timeout: Duration = 0, *, ttr: Duration = TTR_S) -> list[Taken]:
+        """Up to `limit` values that are due, waiting for the first one: Redisson's poll(limit)."""
+        return [self._taken(job.delivery) for job in self._queue.reserve(limit=limit, ttr=ttr, wait=timeout)]
+
+    def poll_from_any(
+        self, names: Sequence[str], timeout: Duration = 0, *, limit: int = 1, ttr: Duration = TTR_S
+    ) -> list[Taken]:
+        """Up to `limit` values of this queue or the named ones, in this order; `taken.queue` tells whose each is."""
+        jobs = self._client.reserve([self._queue.name.name, *names], limit=limit, ttr=ttr, wait=timeout)
+        return [self._taken(job.delivery) for job in jobs]
+
+    def poll_last_from_any(self, names: Sequence[str] = (), timeout: Duration = 0) -> tuple[str, Any] | None:
+        """The value that was offered last to this queue or the named ones, in this order, with the name of its queue;
+        None if there is none in time. It is removed before it is returned, and looked for among all that are there.
+        """
+        deadline = time.monotonic() + duration_ms(timeout) / 1000
+        queues = [self, *(BlockingQueue(self._client, name, self._codec) for name in names)]
+        while True:
+            for queue in queues:
+                for job in reversed(queue._by_age()):
+                    if queue.remove_id(job.id):
+                        return job.queue.name, self._codec.decode(job.body)
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(LOOK_EVERY_S)
+
+    def move(self, name: str, count: int = 1) -> int:
+        """Move the next values to the end of another queue; answers how many. Each is there before it is acknowledged
+        here: a crash in between leaves it in both.
+        """
+        target, moved = self._client.queue(name), 0
+        while moved < count and (jobs := self._queue.reserve(limit=min(count - moved, STEP_JOBS))):
+            target.bulk([NewJob(job.id, job.body, tries=job.tries, priority=job.priority) for job in jobs])
+            self._queue.ack(jobs)
+            moved += len(jobs)
+        return moved
 
     def take(self, timeout: Duration | None = None, *, lease: bool = True, ttr: Duration = TTR_S) -> Any:
-        """The next value as a Taken, waiting for ever or until the timeout (then TimeoutError).
+        """The next value as a Taken, waiting for ever or until the timeout (then TimeoutError). The wait goes on when
+        the server or the store was away.
 
         With lease=False the bare value, acknowledged before it is returned: at most once, as in Redisson.
         """
-        left_ms = None if timeout is None else duration_ms(timeout)
+        outage, deadline = Outage(), None if timeout is None else time.monotonic() + duration_ms(timeout) / 1000
         while True:
-            park_ms = PARK_S * 1000 if left_ms is None else min(left_ms, PARK_S * 1000)
-            delivery = self._queue.pop(ttr=ttr, wait=f"{park_ms}ms")
-            if delivery is not None:
-                return self._taken(delivery) if lease else self._unleased(delivery)
-            if left_ms is not None:
-                left_ms -= park_ms
-                if left_ms <= 0:
-                    raise TimeoutError(f"no value in {self._queue.name} within the timeout")
+            left = None if deadline is None else f"{max(0, round((deadline - time.monotonic()) * 1000))}ms"
+            try:
+                job = self._queue.take(left, ttr=ttr)
+                break
+            except StoreUnavailable:
+                outage.failed()
+                if deadline is not None and time.monotonic() + outage.pause_s > deadline:
+                    raise
+                time.sleep(outage.pause_s)
+        return self._taken(job.delivery) if lease else self._unleased(job.delivery)
 
     def poll(self, timeout: Duration = 0, *, ttr: Duration = TTR_S) -> Taken | None:
         """The next value as a Taken, or None if there is none in time."""
-        delivery = self._queue.pop(ttr=ttr, wait=timeout)
-        return None if delivery is None else self._taken(delivery)
+        job = self._queue.pop(ttr=ttr, wait=timeout)
+        return None if job is None else self._taken(job.delivery)
 
     def peek(self) -> Any:
         """The next value without taking it; None if there is none."""
@@ -261,7 +414,14 @@ class BlockingQueue(Collection):
     def _unleased(self, delivery: Delivery) -> Any:
         taken = self._taken(delivery)
         taken.ack()
+        self._tell("removed", taken.value)
         return taken.value
+
+
+def _first(values: Collection) -> Any:
+    for value in values:
+        return value
+    raise LookupError(f"there is no value in {values!r}")
 
 
 class Subscription:

@@ -5,9 +5,15 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from duetime.client.calls import Call
+from duetime.client.call import Call
 from duetime.client.embedded_engine import embedded_engine
 from duetime.engine import Engine
+from duetime.engine.direct_steps import DirectSteps
+
+try:
+    import uvloop
+except ImportError:  # not on every platform
+    uvloop = None
 
 Answer = TypeVar("Answer")
 
@@ -21,6 +27,8 @@ class AsyncEmbedded:
         self._url = url
         self._journal = journal
         self._engine: Engine | None = None
+        self.direct: DirectSteps | None = None
+        """For callers in other threads, while the engine is open."""
         self._host: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._opening = asyncio.Lock()
@@ -47,14 +55,23 @@ class AsyncEmbedded:
         try:
             async with embedded_engine(self._url, self._journal) as engine:
                 if not ready.done():  # the caller may have been cancelled
+                    self.direct = engine.direct_steps()
                     ready.set_result(engine)
-                    await self._stop.wait()
+                    try:
+                        await self._stop.wait()
+                    finally:
+                        self._close_direct()
         except Exception as error:
             if ready.done():
                 raise
             ready.set_exception(error)
         finally:
             self._engine = None
+
+    def _close_direct(self) -> None:
+        direct, self.direct = self.direct, None
+        if direct:
+            direct.close()
 
     async def close(self) -> None:
         self._stop.set()
@@ -63,10 +80,10 @@ class AsyncEmbedded:
 
 
 class SyncEmbedded:
-    """An engine in a thread of its own."""
+    """An engine in a thread of its own. What is usual and about one job is done in the caller's thread."""
 
     def __init__(self, url: str, journal: str | None = None) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="duetime engine", daemon=True)
         self._thread.start()
         self._inner = self._run(self._make(url, journal))
@@ -84,6 +101,8 @@ class SyncEmbedded:
             raise
 
     def send(self, call: Call[Answer]) -> Answer:
+        if call.direct and (steps := self._inner.direct) and (answer := call.direct(steps)) is not None:
+            return answer
         return self._run(self._inner.send(call))
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ lookup.jobs()
 from collections.abc import Sequence
 
 from duetime.client import calls
-from duetime.client.calls import Call
+from duetime.client.call import Call
 from duetime.errors import DuetimeError
 from duetime.job import STEP_JOBS, Job
 from duetime.names import Queue

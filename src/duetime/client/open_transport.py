@@ -67,7 +67,7 @@ def _open(options: ConnectOptions, colour: str) -> Any:
     """Imports what the URL needs and no more: to import an HTTP client takes longer than all else."""
     tracing = _tracing() if options.tracing else None
     if is_http(options.url):
-        http = getattr(import_module("duetime.client.http_transport"), f"{colour}Http")
+        http = getattr(import_module(f"duetime.client.{colour.lower()}_http"), f"{colour}Http")
         transport = http(options.url, options.token, more_headers=tracing.trace_headers if tracing else dict)
     else:
         embedded = getattr(import_module("duetime.client.embedded_transport"), f"{colour}Embedded")

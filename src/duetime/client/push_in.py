@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 from duetime.client.job_building import Body, JobFields, as_job
 from duetime.clock import SystemClock
 from duetime.engine.admission import check_jobs
-from duetime.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull
+from duetime.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull, TopicOffline
 from duetime.ids import ThreadedIdMaker
 from duetime.job import MAX_BODY, IfExists, NewJob
 from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
 from duetime.stores.sql.incoming import IncomingStatements, incoming_statements
-from duetime.stores.sql.rows import as_json
+from duetime.stores.sql.rows import OFFLINE, as_json
 
 DIALECTS = {
     "psycopg": "postgres",
@@ -147,7 +147,9 @@ def _check_rules(request: PushInRequest, row: Any) -> None:
     """Refuse what the queue refuses, as far as it is known now."""
     if row is None:
         return
-    max_jobs, max_body, held = tuple(cast(Mapping[str, int], row).values() if isinstance(row, Mapping) else row)
+    max_jobs, max_body, held, kept = tuple(cast(Mapping[str, int], row).values() if isinstance(row, Mapping) else row)
+    if kept & OFFLINE:
+        raise TopicOffline.of_queue()
     for job in request.jobs:
         if max_body and len(job.body) > max_body:
             raise BodyTooLarge.of(job.id, len(job.body), max_body)

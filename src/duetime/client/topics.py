@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw
 from duetime.callbacks.topic_registry import TopicAddress
 from duetime.callbacks.topic_service import TopicService, address_of
 from duetime.client.async_client import AsyncClient
-from duetime.client.calls import Call, Request
+from duetime.client.call import Call, Request
 from duetime.client.client import Client
 from duetime.clock import Instant, instant_ms
 from duetime.errors import InvalidRequest

@@ -2,7 +2,7 @@
 
 from typing import Protocol, TypeVar
 
-from duetime.client.calls import Call
+from duetime.client.call import Call
 
 Answer = TypeVar("Answer")
 

@@ -1,8 +1,7 @@
 """`duetime pipeline audit`: prove that nothing was lost, or name what was."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,18 +41,17 @@ def audit(
     answer = Answer(as_json=target.json)
     journal = source.journal_folder
     with spark.session("audit") as session:
-        from duetime.spark.audit.run import read_findings, run_audit
+        from duetime.spark.audit.run import first_findings, read_findings, run_audit
         from duetime.spark.lake.lake import Lake
 
         lake = Lake(session, spark.lake_folder)
         beside = None if options.journal_only else store.beside(target)
-        with show_progress("audit", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+        with show_progress("audit", as_json=target.json) as progress, progress.follow(session):
             audited = run_audit(lake, journal, beside, assume_lost=store.assume_lost or (), told=_sayer(target))
-        findings = read_findings(lake, audited)
         if target.json:
-            _documents(answer, audited, findings)
+            _documents(answer, audited, read_findings(lake, audited))
         else:
-            _show(answer, audited, findings, options.show)
+            _show(answer, audited, first_findings(lake, audited, options.show))
     if not audited.is_sound:
         raise typer.Exit(1)
 
@@ -105,7 +103,7 @@ def law_text(audited: "Audited") -> str:
     return f"{words} {sign} " + " + ".join(f"{sums[name]:,} {name}" for name in right) + tail
 
 
-def _show(answer: Answer, audited: "Audited", findings: Iterable[dict[str, Any]], limit: int) -> None:
+def _show(answer: Answer, audited: "Audited", findings: Sequence[dict[str, Any]]) -> None:
     numbers = [name for name in law_document(audited)]
     rows = audited.law
     columns: dict[str, list[str | Text]] = {
@@ -118,12 +116,11 @@ def _show(answer: Answer, audited: "Audited", findings: Iterable[dict[str, Any]]
         answer.console.print("\n" + law_text(audited))
     for problem in audited.problems:
         answer.console.print(f"{problem.kind}: node {problem.node}: {problem.detail}")
-    for one in islice(findings, limit):
+    for one in findings:
         name = f"{one['namespace']}/{one['queue']} {safe(one['id'])} (born {one['born']})"
         answer.console.print(f"{one['kind']}: {name}: {one['detail']}")
-    total = sum(audited.found.values())
-    if total > limit:
-        answer.console.print(f"... and {total - limit:,} more; --json names all, and {audited.folder} has them.")
+    if more := sum(audited.found.values()) - len(findings):
+        answer.console.print(f"... and {more:,} more; --json names all, and {audited.folder} has them.")
     if audited.assumed_lost:
         answer.console.print(f"Assumed lost, and not looked at: {', '.join(audited.assumed_lost)}")
     answer.console.print("Sound: every accepted job is accounted for." if audited.is_sound else "Not sound.")

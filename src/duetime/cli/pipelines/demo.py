@@ -70,7 +70,7 @@ def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
             if not target.json:
                 note(f"[{started - began:6.1f} s] {title}")
             with (
-                show_progress(f"           {short}", as_json=target.json, unit="tasks") as progress,
+                show_progress(f"           {short}", as_json=target.json) as progress,
                 progress.follow(session),
             ):
                 yield progress

@@ -69,7 +69,7 @@ def forecast(options: ForecastOptions, spark: SparkOptions, target: Target) -> N
         lake = Lake(session, spark.lake_folder)
         jobs = lake.jobs.read()
         jobs = jobs.where(jobs["namespace"] == target.space)
-        with show_progress("history", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+        with show_progress("history", as_json=target.json) as progress, progress.follow(session):
             queues = run.forecast(jobs, pending, run.find_capacities(lake.stats.read(), given), window)
             error = run.backtest(jobs, now) if options.backtest else None
             season = run.find_season(jobs, now)

@@ -20,7 +20,7 @@ def lifecycle(spark: SparkOptions, target: Target) -> None:
         from duetime.spark.lifecycle.run import run_lifecycle
 
         lake = Lake(session, spark.lake_folder)
-        with show_progress("lifecycle", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+        with show_progress("lifecycle", as_json=target.json) as progress, progress.follow(session):
             done = run_lifecycle(lake)
     text = f"{done.jobs:,} jobs of {done.days:,} days were brought up to date." if done.days else "Nothing is new."
     answer.tell(

@@ -54,7 +54,7 @@ def reconcile(
         from duetime.spark.reconcile.run import run_reconcile
 
         lake = Lake(session, spark.lake_folder)
-        with show_progress("reconcile", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+        with show_progress("reconcile", as_json=target.json) as progress, progress.follow(session):
             done = run_reconcile(
                 lake,
                 journal,
@@ -77,7 +77,7 @@ def _document(done: "Reconciled") -> dict[str, Any]:
         "counts": done.counts,
         "refusals": done.refusals,
         "assumed_lost": sorted({one.node for one in done.assumed}),
-        "node": done.node,
+        "nodes": sorted(done.nodes),
     }
 
 

@@ -71,7 +71,7 @@ def replay(
         lake = Lake(session, spark.lake_folder)
         ours = (F.col("namespace") == target.space) & (F.col("queue") == queue)
         arrived = arrivals(lake.events.read().where(ours), lake.jobs.read().where(ours), start_at=start, end_at=end)
-        with show_progress("reading", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+        with show_progress("reading", as_json=target.json) as progress, progress.follow(session):
             plan = _plan(arrived, options.speed)
         if not plan["jobs"]:
             raise InvalidRequest(f"no job arrived in {target.space}/{queue} in this window, as far as the lake knows")

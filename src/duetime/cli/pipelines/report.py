@@ -48,7 +48,7 @@ def report(options: ReportOptions, spark: SparkOptions, target: Target) -> None:
     answer = Answer(as_json=target.json)
     now = SystemClock().now_ms()
     start, end = read_period(options, now)
-    with spark.session("report") as session, show_progress("report", as_json=target.json, unit="tasks") as progress:
+    with spark.session("report") as session, show_progress("report", as_json=target.json) as progress:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.report.run import Asked, default_name, make_report, summary, write_file
 

@@ -16,7 +16,8 @@ from duetime.cli.pipelines.sources import JournalSource, StoreSource
 from duetime.clock import duration_ms
 
 if TYPE_CHECKING:
-    from duetime.spark.rounds import Round
+    from duetime.spark.lake.lake import Lake
+    from duetime.spark.rounds import Round, RoundPlan, RoundWatcher
 
 EXAMPLES = (
     "duetime pipeline run --journal /var/lib/duetime/journal --lake /srv/lake --url redis://localhost --every 15m",
@@ -43,6 +44,13 @@ class RunOptions:
     metrics: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=local_file, help="The same for Prometheus (textfile collector)."),
+    ] = None
+    lineage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Send OpenLineage events of each step, as jobs of this namespace; OPENLINEAGE_URL says where to.",
+        ),
     ] = None
 
 
@@ -75,9 +83,10 @@ def run(options: RunOptions, source: JournalSource, store: StoreSource, spark: S
             if options.metrics:
                 replace_file(options.metrics, metrics_text(made))
 
+        watcher = _lineage(lake, plan, options.lineage) if options.lineage else None
         number = 1
         while True:
-            made = run_round(lake, plan, number=number, told=_sayer(target, number), ended=write_files)
+            made = run_round(lake, plan, number=number, told=_sayer(target, number), ended=write_files, watcher=watcher)
             answer.tell(_document(made), _text(made))
             if not every_ms:
                 break
@@ -85,6 +94,12 @@ def run(options: RunOptions, source: JournalSource, store: StoreSource, spark: S
             time.sleep(max(0, made.started_at + every_ms - made.ended_at) / 1000)
     if not made.ok:
         raise typer.Exit(1)
+
+
+def _lineage(lake: "Lake", plan: "RoundPlan", namespace: str) -> "RoundWatcher":
+    from duetime.spark.openlineage_events import LineageEvents, OpenLineageClient
+
+    return LineageEvents(lake, plan, namespace=namespace, complain=note, client=OpenLineageClient())
 
 
 def _sayer(target: Target, number: int) -> Callable[[str], None]:

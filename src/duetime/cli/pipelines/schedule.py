@@ -14,7 +14,7 @@ from duetime.cli.progress import show_progress
 from duetime.clock import rfc3339
 from duetime.errors import InvalidRequest
 from duetime.job import DEFAULT_TRIES
-from duetime.settings import mask
+from duetime.masking import mask
 
 if TYPE_CHECKING:
     from duetime.spark.load.batch import Scheduled
@@ -127,7 +127,7 @@ def schedule(options: ScheduleOptions, choices: LoadChoices, spark: SparkOptions
     if not options.dry_run and not spark.remote and (done := _find_done(spark.lake_folder, fields)):
         _tell(answer, done, f"{target.space}/{options.queue}", batch)
         return
-    with spark.session("schedule") as session, show_progress("reading", as_json=target.json, unit="tasks") as progress:
+    with spark.session("schedule") as session, show_progress("reading", as_json=target.json) as progress:
         from duetime.spark.load.options import read_options
         from duetime.spark.load.preview import preview as look
         from duetime.spark.load.schedule import schedule as load

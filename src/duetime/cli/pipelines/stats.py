@@ -27,7 +27,7 @@ def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
     may run at any time.
     """
     answer = Answer(as_json=target.json)
-    with spark.session("stats") as session, show_progress("stats", as_json=target.json, unit="tasks") as progress:
+    with spark.session("stats") as session, show_progress("stats", as_json=target.json) as progress:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.stats.counters import daily_counters, total_counters
         from duetime.spark.stats.run import refresh_stats

@@ -42,7 +42,7 @@ def vacuum(options: VacuumOptions, spark: SparkOptions, target: Target) -> None:
         from duetime.spark.lake.vacuum import vacuum as clean
 
         lake = Lake(session, spark.lake_folder)
-        with show_progress("vacuum", as_json=target.json, unit="tasks") as progress, progress.follow(session):
+        with show_progress("vacuum", as_json=target.json) as progress, progress.follow(session):
             done = clean(
                 lake,
                 now_ms=SystemClock().now_ms(),

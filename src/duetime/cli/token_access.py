@@ -1,0 +1,202 @@
+"""Tokens and their limits, where they are kept: in the registry of a store, or behind the admin API of a server.
+
+With a store URL the records are written to that store's registry, which every server on it follows within a second.
+With an http URL the admin API is asked; its port is not the one that jobs go to, and it may want a user and password,
+as in http://user:password@127.0.0.1:7778.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx
+import msgspec
+from msgspec.structs import asdict
+
+from duetime.cli.options import Target
+from duetime.client.transport import is_http
+from duetime.doors.rate_limits import Limit, RateLimits
+from duetime.doors.tokens import LABEL as LABEL_LENGTH
+from duetime.doors.tokens import Access, Tokens, digest_of, split
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.errors import InvalidRequest, NotFound, StoreUnavailable, Unauthorized
+from duetime.masking import mask
+from duetime.names import check_namespace
+from duetime.stores.open import open_store
+
+Answered = TypeVar("Answered")
+
+DEADLINE_S = 10.0
+API_PORT = 7777
+ADMIN_PORT = 7778
+"""The ports that `duetime serve` takes if no others are set."""
+
+
+class TokenNotFound(NotFound):
+    """There is no such token."""
+
+    code = "token_not_found"
+
+
+@dataclass(frozen=True)
+class ListedToken:
+    """A token as it may be shown. The admin API does not tell scopes."""
+
+    label: str
+    description: str
+    scopes: Sequence[Access] | None
+
+
+class EveryPool:
+    """A registry keeps tokens for any pool: which pools exist is a setting of the server."""
+
+    def __contains__(self, name: object) -> bool:
+        return bool(name)
+
+
+@dataclass(frozen=True)
+class StoreTokens:
+    """Tokens in the registry of a store."""
+
+    url: str
+    namespace: str
+    pool: str
+
+    def create(self, description: str, scopes: frozenset[Access]) -> str:
+        async def make(tokens: Tokens, _: RateLimits) -> str:
+            return await tokens.create(self.pool, self.namespace, description, scopes=scopes)
+
+        return self._run(make)
+
+    def list_tokens(self) -> list[ListedToken]:
+        async def look(tokens: Tokens, _: RateLimits) -> list[ListedToken]:
+            found = await tokens.list_tokens(self.pool, self.namespace)
+            return [ListedToken(one.label, one.description, sorted(one.scopes)) for one in found]
+
+        return self._run(look)
+
+    def revoke(self, text: str) -> None:
+        async def remove(tokens: Tokens, limits: RateLimits) -> None:
+            token = await tokens.find(self.namespace, text)
+            await tokens.delete(token)
+            await limits.delete(token)
+
+        self._run(remove)
+
+    def list_limits(self) -> dict[str, Limit]:
+        async def look(_: Tokens, limits: RateLimits) -> dict[str, Limit]:
+            found = await limits.list_limits(refresh=True)
+            return {
+                one.label: limit for one, limit in found if (one.pool, one.namespace) == (self.pool, self.namespace)
+            }
+
+        return self._run(look)
+
+    def set_limit(self, label: str, limit: Limit | None) -> None:
+        async def change(tokens: Tokens, limits: RateLimits) -> None:
+            token = await tokens.find(self.namespace, f"{self.pool}:{label}")
+            await (limits.put(token, limit) if limit else limits.delete(token))
+
+        self._run(change)
+
+    def _run(self, work: Callable[[Tokens, RateLimits], Awaitable[Answered]]) -> Answered:
+        async def run() -> Answered:
+            store = await open_store(self.url)
+            try:
+                registry_copy = RegistryCopy(lambda: store.registry)
+                return await work(
+                    Tokens(registry_copy, lambda: store.registry, EveryPool()),
+                    RateLimits(registry_copy, lambda: store.registry),
+                )
+            finally:
+                await store.close()
+
+        return asyncio.run(run())
+
+
+@dataclass(frozen=True)
+class ServerTokens:
+    """Tokens through the admin API of a server."""
+
+    url: str
+    namespace: str
+    pool: str
+
+    def create(self, description: str, scopes: frozenset[Access]) -> str:
+        form = {"description": description, "scopes": ",".join(sorted(scopes))}
+        return str(self._ask("POST", "", data=form)["token"])
+
+    def list_tokens(self) -> list[ListedToken]:
+        tokens: dict[str, str] = self._ask("GET", "")["tokens"]
+        return [ListedToken(split(name)[1], description, None) for name, description in tokens.items()]
+
+    def revoke(self, text: str) -> None:
+        self._ask("DELETE", "/" + quote(text, safe=""))
+
+    def list_limits(self) -> dict[str, Limit]:
+        found = self._send("GET", "/limits", params={"force_update": "1"})
+        return {
+            split(one["token"])[1]: msgspec.convert(one["limiter"], Limit)
+            for one in found
+            if one["namespace"] == self.namespace and split(one["token"])[0] == self.pool
+        }
+
+    def set_limit(self, label: str, limit: Limit | None) -> None:
+        rest = f"/{quote(f'{self.pool}:{label}', safe='')}/limit"
+        if limit is None:
+            self._ask("DELETE", rest)
+        else:
+            self._ask("PUT", rest, json=asdict(limit))
+
+    def _ask(self, method: str, rest: str, **sent: Any) -> Any:
+        return self._send(method, f"/token/{quote(self.namespace, safe='')}{rest}", params={"pool": self.pool}, **sent)
+
+    def _send(self, method: str, path: str, **sent: Any) -> Any:
+        try:
+            reply = httpx.request(method, self.url.rstrip("/") + path, timeout=DEADLINE_S, **sent)
+        except httpx.TransportError as error:
+            raise StoreUnavailable(f"the admin API cannot be reached at {mask(self.url)}: {error}") from error
+        match reply.status_code:
+            case 200 | 201:
+                return reply.json()
+            case 204:
+                return {}
+            case 401:
+                raise Unauthorized(f"{mask(self.url)} wants a user and password: http://user:password@host:7778")
+            case 404 | 405:
+                raise NotFound(f"{mask(self.url)} is not an admin API; tokens are made there, usually on port 7778")
+            case _:
+                raise InvalidRequest(f"the admin API refuses: {_reason(reply)}")
+
+
+def _reason(reply: httpx.Response) -> str:
+    try:
+        return str(reply.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {reply.status_code}"
+
+
+def token_access(target: Target, pool: str) -> StoreTokens | ServerTokens:
+    namespace = check_namespace(target.space)
+    if is_http(target.address):
+        return ServerTokens(admin_address(target.address), namespace, pool)
+    return StoreTokens(target.address, namespace, pool)
+
+
+def admin_address(url: str) -> str:
+    """The admin API of the server whose API has that URL, if the ports are the usual ones; else the URL itself."""
+    parts = urlsplit(url)
+    if parts.port != API_PORT:
+        return url
+    return parts._replace(netloc=f"{parts.netloc.removesuffix(str(API_PORT))}{ADMIN_PORT}").geturl()
+
+
+def label_of(where: StoreTokens | ServerTokens, text: str) -> str:
+    """The label of a token that is given by itself or by its label. Raises TokenNotFound."""
+    labels = {one.label for one in where.list_tokens()}
+    label = text if text in labels else digest_of(text)[:LABEL_LENGTH]
+    if label not in labels:
+        raise TokenNotFound(f"{where.namespace} has no such token")
+    return label

@@ -1,0 +1,96 @@
+"""A Call: one verb of the SDK, without any I/O.
+
+A Call knows how to be done in two ways: as an HTTP request and its answer, and as a coroutine on an embedded engine.
+Both clients, sync and async, only hand Calls to a transport, so all four combinations answer alike. The engine is
+imported for its type only: a program that talks to a server does not wait for it.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from duetime.client.call_subjects import Pushing, Reserving, Subject
+from duetime.names import Queue
+
+if TYPE_CHECKING:
+    from duetime.engine import Engine
+    from duetime.engine.direct_steps import DirectSteps
+
+Answer = TypeVar("Answer")
+Other = TypeVar("Other")
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Call(Generic[Answer]):
+    """`repeatable`: doing it twice is as good as once, so a lost answer is asked for again. `request` is made once,
+    however often it is sent. `direct` does it in the caller's own thread; None if that is not possible now.
+    """
+
+    request: Callable[[], Request]
+    parse: Callable[[bytes], Answer]
+    run: Callable[["Engine"], Awaitable[Answer]]
+    repeatable: bool = False
+    wait_ms: int = 0
+    subject: Subject = None
+    direct: Callable[["DirectSteps"], Answer | None] | None = None
+
+
+def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
+    """The same call with its answer turned into something else."""
+
+    async def run(engine: "Engine") -> Other:
+        return finish(await call.run(engine))
+
+    direct = call.direct
+
+    def run_direct(steps: "DirectSteps") -> Other | None:
+        answer = direct(steps) if direct else None
+        return None if answer is None else finish(answer)
+
+    subject = call.subject
+    if isinstance(subject, Pushing):
+        again = subject.again
+        subject = Pushing(subject.queue, subject.jobs, lambda jobs: then(again(jobs), finish))
+    elif isinstance(subject, Reserving):
+        subject = None  # the new answer holds no deliveries
+    return Call(
+        call.request,
+        lambda reply: finish(call.parse(reply)),
+        run,
+        call.repeatable,
+        call.wait_ms,
+        subject,
+        run_direct if direct else None,
+    )
+
+
+# --- requests and replies
+
+
+def queue_path(queue: Queue, *rest: str) -> str:
+    """The address of a queue, or of something in it."""
+    return "/".join(["/v1/queues", *(quote(part, safe="") for part in (*queue, *rest))])
+
+
+def post_request(queue: Queue, verb: str, message: msgspec.Struct) -> Request:
+    return Request("POST", queue_path(queue, verb), msgspec.json.encode(message))
+
+
+def get_request(address: str, **query: object) -> Request:
+    """A GET with those parts of the query that are not None."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return Request("GET", f"{address}?{urlencode(given)}" if given else address)
+
+
+def decode(reply: bytes, kind: type[Other]) -> Other:
+    return msgspec.json.decode(reply, type=kind)

@@ -1,0 +1,431 @@
+"""A queue of messages that are acknowledged, and a fan-out to several of them, after Redisson's.
+
+It is an ordinary queue under Redisson's words: its jobs can be pushed and taken by everything else that Duetime has.
+Settings of the queue as a whole (caps, what is disabled) are kept with the queue and hold for everybody; those that
+are about messages (delivery limit, visibility, ttl, delay, mode) belong to the program that uses them.
+
+    queue = ReliableQueue(client, "orders", QueueSettings(delivery_limit=3, visibility="1m"))
+    queue.add({"order": 17}, priority=9)
+    for message in queue.poll_many(10, timeout="5s"):
+        ship(message.value)
+        queue.acknowledge(message)
+"""
+
+import hashlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Literal
+
+from duetime.client import calls
+from duetime.client.client import Client
+from duetime.client.collections import Codec, Collection, Taken
+from duetime.clock import Duration, duration_ms
+from duetime.errors import InvalidRequest, LeaseLost, QueueFull, StoreUnavailable, TopicOffline
+from duetime.job import MAX_BODY, STEP_JOBS, Delivery, IfExists, Job, NewJob, Priority, State
+from duetime.stores.base import Mark, QueueRules, RulesChange
+
+PAUSE_S = 0.05
+"""Between two looks at a queue that is full, or whose only message somebody has."""
+LONGEST_PARK_MS = 60_000
+
+Operation = Literal["add", "poll"]
+
+
+class ProcessingMode(StrEnum):
+    """SEQUENTIAL: a message is delivered only while no other one is in anybody's hands."""
+
+    PARALLEL = "parallel"
+    SEQUENTIAL = "sequential"
+
+
+class QueueEvent(StrEnum):
+    """What a listener can hear of. They are told of what is done through their own ReliableQueue."""
+
+    ADDED = "added"
+    POLLED = "polled"
+    REMOVED = "removed"
+    ACKNOWLEDGED = "acknowledged"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    MOVED = "moved"
+    CONFIGURED = "configured"
+    FULL = "full"
+    DISABLED = "disabled"
+    ENABLED = "enabled"
+
+
+Listener = Callable[[QueueEvent, Any], None]
+"""Called with the event and the ids it is about, or the settings, or the name of the operation."""
+
+
+@dataclass(frozen=True)
+class QueueSettings:
+    """Redisson's settings of a queue with its defaults; 0 stands for none.
+
+    `max_size` and `max_message_size` are kept with the queue, as soon as a ReliableQueue is configured with them.
+    """
+
+    delivery_limit: int = 10
+    visibility: Duration = "30s"
+    time_to_live: Duration = 0
+    delay: Duration = 0
+    max_size: int = 0
+    max_message_size: int = 0
+    processing_mode: ProcessingMode = ProcessingMode.PARALLEL
+
+
+@dataclass(frozen=True)
+class MessageOptions:
+    """What one message has of its own; None: what the queue says. `priority` is 0 (lowest) to 9.
+
+    A message with `deduplicate_by` is added once within `deduplicate_for`, whatever became of it: "id", or "hash" of
+    its payload.
+    """
+
+    id: str | None = None
+    delay: Duration | None = None
+    time_to_live: Duration | None = None
+    delivery_limit: int | None = None
+    priority: int | None = None
+    headers: Mapping[str, str] | None = None
+    deduplicate_by: Literal["id", "hash"] | None = None
+    deduplicate_for: Duration = "5m"
+
+
+@dataclass(frozen=True)
+class MessageCounts:
+    """Messages that can be polled, that wait for their time, that are in somebody's hands, that failed for good."""
+
+    ready: int
+    delayed: int
+    unacknowledged: int
+    dead: int
+
+
+class ReliableQueue(Collection):
+    """Messages that stay until they are acknowledged."""
+
+    _states = (State.READY, State.DELAYED, State.LEASED)
+
+    def __init__(
+        self, client: Client, name: str, settings: QueueSettings | None = None, *, codec: Codec | None = None
+    ) -> None:
+        super().__init__(client, name, codec)
+        self._listeners: dict[QueueEvent, list[Listener]] = {}
+        self._counters: Counter[str] = Counter()
+        self._settings = QueueSettings()
+        if settings is not None:
+            self.configure(settings)
+
+    # --- settings
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._settings
+
+    def configure(self, settings: QueueSettings) -> QueueRules:
+        """Use these settings from now on; the caps are set for everybody who uses the queue."""
+        if settings.delivery_limit < 0 or settings.max_size < 0 or not 0 <= settings.max_message_size <= MAX_BODY:
+            raise InvalidRequest(f"a limit is not negative, and a message has at most {MAX_BODY} bytes")
+        rules = self._queue.configure(RulesChange(max_jobs=settings.max_size, max_body=settings.max_message_size))
+        self._settings = settings
+        self._tell(QueueEvent.CONFIGURED, settings)
+        return rules
+
+    def change(self, **settings: Any) -> QueueRules:
+        """Change some settings while the queue is in use."""
+        return self.configure(replace(self._settings, **settings))
+
+    def disable(self, operation: Operation) -> None:
+        """Refuse `add` (TopicOffline) or let `poll` find nothing, for everybody."""
+        self._switch(operation, off=True)
+
+    def enable(self, operation: Operation) -> None:
+        self._switch(operation, off=False)
+
+    def _switch(self, operation: Operation, *, off: bool) -> None:
+        if operation not in ("add", "poll"):
+            raise InvalidRequest(f"an operation is 'add' or 'poll', not {operation!r}")
+        self._queue.configure(RulesChange(offline=off) if operation == "add" else RulesChange(paused=off))
+        self._tell(QueueEvent.DISABLED if off else QueueEvent.ENABLED, operation)
+
+    # --- producers
+
+    def add(
+        self, value: Any, *, timeout: Duration = 0, options: MessageOptions | None = None, **more: Any
+    ) -> str | None:
+        """Add a message and answer its id. If the queue is full, wait up to the timeout for room, then answer None.
+        Fields of MessageOptions may be given by name. Raises TopicOffline if adding is disabled.
+        """
+        added = self.add_many([value], timeout=timeout, options=replace(options or MessageOptions(), **more))
+        return added[0] if added else None
+
+    def add_many(
+        self, values: Sequence[Any], *, timeout: Duration = 0, options: MessageOptions | None = None
+    ) -> list[str]:
+        """Add all messages in one step, or none (an empty list) if there is no room for them within the timeout."""
+        chosen = options or MessageOptions()
+        if len(values) > STEP_JOBS or (len(values) > 1 and (chosen.id or chosen.deduplicate_by)):
+            raise InvalidRequest(f"at most {STEP_JOBS} messages are added at once, and one with an id of its own")
+        jobs = [self._job(value, chosen) for value in values]
+        deadline = time.monotonic() + duration_ms(timeout) / 1000
+        while jobs:
+            self._counters["additions"] += 1
+            try:
+                pushed = self._client.send(
+                    calls.push(self._queue.name, jobs, IfExists.KEEP, _deduplication(jobs[0], chosen))
+                )
+            except QueueFull:
+                self._tell(QueueEvent.FULL, [job.id for job in jobs])
+                if time.monotonic() >= deadline:
+                    return []
+                time.sleep(PAUSE_S)
+                continue
+            if not pushed.repeated:
+                self._note("added", QueueEvent.ADDED, [moved.id for moved in pushed.jobs])
+            return [moved.id for moved in pushed.jobs]
+        return []
+
+    def _job(self, value: Any, options: MessageOptions) -> NewJob:
+        chosen, own = self._settings, options
+        limit = chosen.delivery_limit if own.delivery_limit is None else own.delivery_limit
+        delay_ms = duration_ms(chosen.delay if own.delay is None else own.delay)
+        life_ms = duration_ms(chosen.time_to_live if own.time_to_live is None else own.time_to_live)
+        return NewJob(
+            own.id or self._client.make_id(),
+            self._codec.encode(value),
+            delay_ms,
+            # The time to live begins when the message is visible.
+            ttl_ms=delay_ms + life_ms if life_ms else 0,
+            tries=limit,
+            priority=_priority(own.priority),
+            attributes=dict(own.headers or {}),
+        )
+
+    # --- consumers
+
+    def poll(
+        self, timeout: Duration = 0, *, visibility: Duration | None = None, acknowledge: bool = False
+    ) -> Taken | None:
+        """The next message, or None if there is none in time. It is hidden from others for `visibility`; with
+        `acknowledge` it is gone already.
+        """
+        found = self.poll_many(1, timeout, visibility=visibility, acknowledge=acknowledge)
+        return found[0] if found else None
+
+    def poll_many(
+        self, count: int, timeout: Duration = 0, *, visibility: Duration | None = None, acknowledge: bool = False
+    ) -> list[Taken]:
+        """Up to `count` messages; waits for the first one. In the mode SEQUENTIAL it is one at most."""
+        ttr = self._settings.visibility if visibility is None else visibility
+        self._counters["polls"] += 1
+        sequential = self._settings.processing_mode is ProcessingMode.SEQUENTIAL
+        jobs = self._alone(ttr, timeout) if sequential else self._parked(count, ttr, timeout)
+        found = [self._message(job) for job in jobs]
+        self._note("polled", QueueEvent.POLLED, [message.id for message in found])
+        if acknowledge and found:
+            self.acknowledge(*found)
+        return found
+
+    def _parked(self, count: int, ttr: Duration, timeout: Duration) -> list[Delivery]:
+        jobs = self._queue.reserve(limit=min(count, STEP_JOBS), ttr=ttr, wait=timeout)
+        return [job.delivery for job in jobs]
+
+    def _alone(self, ttr: Duration, timeout: Duration) -> list[Delivery]:
+        """One message, while nobody has another one. Who finds that somebody has gives its own back; of two who do
+        that at once, both do, and chance decides who comes first the next time.
+        """
+        deadline = time.monotonic() + duration_ms(timeout) / 1000
+        while True:
+            left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+            [*jobs] = self._queue.reserve(ttr=ttr, wait=f"{min(left_ms, LONGEST_PARK_MS)}ms")
+            if jobs and self._queue.counts().leased == 1:
+                return [jobs[0].delivery]
+            for job in jobs:
+                job.give_back()
+            if time.monotonic() >= deadline:
+                return []
+            time.sleep(PAUSE_S * random.random())
+
+    def _message(self, delivery: Delivery) -> Taken:
+        return Taken(self._client, delivery, self._codec.decode(delivery.body))
+
+    def acknowledge(self, *messages: Taken) -> int:
+        """Remove messages for good; answers how many were still in these hands. Repeating it is no error."""
+        self._counters["acknowledgements"] += 1
+        answers = self._queue.ack(messages)
+        gone = [one.id for one, answer in zip(messages, answers, strict=True) if not isinstance(answer, LeaseLost)]
+        for message in messages:
+            message.mark_settled()
+        self._note("acknowledged", QueueEvent.ACKNOWLEDGED, gone)
+        return len(gone)
+
+    def failed(self, *messages: Taken, delay: Duration = 0, error: str = "") -> None:
+        """Deliver messages again after the delay; one that has used its delivery limit is a dead letter then."""
+        for message in messages:
+            message.release(delay, error=error)
+        self._note("failed", QueueEvent.FAILED, [message.id for message in messages])
+
+    def rejected(self, *messages: Taken, error: str = "") -> None:
+        """Send messages to the dead letters."""
+        for message in messages:
+            message.kill(error=error)
+        self._note("rejected", QueueEvent.REJECTED, [message.id for message in messages])
+
+    # --- management
+
+    def counts(self) -> MessageCounts:
+        counts = self._queue.counts()
+        return MessageCounts(counts.ready, counts.delayed, counts.leased, counts.dead)
+
+    def size(self) -> int:
+        """Messages that can be polled now."""
+        return self.counts().ready
+
+    def count_delayed_messages(self) -> int:
+        return self.counts().delayed
+
+    def count_unacknowledged_messages(self) -> int:
+        return self.counts().unacknowledged
+
+    def get(self, message_id: str) -> Job | None:
+        """A message in any state, without taking it."""
+        return self._queue.get_many([message_id])[0]
+
+    def get_all(self, ids: Sequence[str]) -> list[Job | None]:
+        return self._queue.get_many(ids)
+
+    def list_all(self) -> list[Job]:
+        """All messages but dead letters, without taking them."""
+        return list(self._jobs())
+
+    def remove_id(self, job_id: str) -> bool:
+        """Remove a message in any state, also one that somebody works on."""
+        removed = super().remove_id(job_id)
+        self._counters["removals"] += 1
+        self._note("removed", QueueEvent.REMOVED, [job_id] if removed else [])
+        return removed
+
+    def move_to(self, name: str, ids: Sequence[str] | None = None, *, count: int = STEP_JOBS) -> int:
+        """Move messages by id, or the next `count` that can be polled, to another queue; answers how many.
+
+        Each is added there before it is removed here: a crash in between leaves it in both.
+        """
+        target = self._client.queue(name)
+        self._counters["movements"] += 1
+        found = self._queue.get_many(ids) if ids is not None else self._queue.list_jobs(State.READY, limit=count).jobs
+        moved: list[str] = []
+        for job in found:
+            if job is None or job.state is State.LEASED:
+                continue
+            target.bulk([_as_new(job)])
+            if super().remove_id(job.id):
+                moved.append(job.id)
+        self._note("moved", QueueEvent.MOVED, moved)
+        return len(moved)
+
+    def clear(self) -> int:
+        """Remove all messages, also those in somebody's hands; dead letters stay."""
+        return self._queue.clear()
+
+    def dead_letters(self) -> list[Job]:
+        """The first 500 messages that were rejected or used their delivery limit, longest dead first."""
+        return list(self._queue.dead.list_jobs(limit=STEP_JOBS).jobs)
+
+    def dead_letter_sources(self) -> list[str]:
+        """The queues of this namespace that have dead letters: each queue keeps its own."""
+        return [status.queue.name for status in self._client.queues() if status.counts.dead]
+
+    # --- listeners and counters
+
+    def add_listener(self, event: QueueEvent, listener: Listener) -> None:
+        self._listeners.setdefault(event, []).append(listener)
+
+    def remove_listener(self, event: QueueEvent, listener: Listener) -> None:
+        self._listeners.get(event, []).remove(listener)
+
+    def metrics(self) -> dict[str, int]:
+        """What was done through this object: polls, polled, additions, added, removals, removed, movements, moved,
+        acknowledgements, acknowledged, failed, rejected.
+        """
+        return dict(self._counters)
+
+    def _note(self, what: str, event: QueueEvent, ids: Sequence[str]) -> None:
+        if ids:
+            self._counters[what] += len(ids)
+            self._tell(event, ids)
+
+    def _tell(self, event: QueueEvent, about: Any) -> None:
+        for listener in self._listeners.get(event, []):
+            listener(event, about)
+
+
+class ReliableFanout:
+    """Publishes a message to many reliable queues, each with its filter."""
+
+    def __init__(self, client: Client, codec: Codec | None = None) -> None:
+        self._client = client
+        self._codec = codec
+        self._queues: dict[str, tuple[ReliableQueue, Callable[[Any], bool]]] = {}
+
+    def subscribe(
+        self, name: str, only: Callable[[Any], bool] = lambda value: True, settings: QueueSettings | None = None
+    ) -> ReliableQueue:
+        """Let a queue have every message for which `only` is true."""
+        queue = ReliableQueue(self._client, name, settings, codec=self._codec)
+        self._queues[name] = queue, only
+        return queue
+
+    def unsubscribe(self, name: str) -> bool:
+        return self._queues.pop(name, None) is not None
+
+    def subscribers(self) -> list[str]:
+        return sorted(self._queues)
+
+    def publish(self, value: Any, options: MessageOptions | None = None) -> dict[str, str]:
+        """Add the message to every queue that wants it; answers its id by the name of the queue. A queue that is full,
+        disabled or away is left out, so the answer tells who has it: publish again with the same id for the others.
+        """
+        chosen = options or MessageOptions()
+        chosen = chosen if chosen.id else replace(chosen, id=self._client.make_id())
+        taken: dict[str, str] = {}
+        for name, (queue, only) in self._queues.items():
+            if not only(value):
+                continue
+            try:
+                added = queue.add(value, options=chosen)
+            except (TopicOffline, StoreUnavailable):
+                continue
+            if added is not None:
+                taken[name] = added
+        return taken
+
+
+def _priority(number: int | None) -> Priority:
+    """Redisson's 0 to 9 on the three priorities that there are."""
+    if number is None:
+        return Priority.NORMAL
+    if not 0 <= number <= 9:
+        raise InvalidRequest(f"a priority of a message is 0 to 9, not {number}")
+    return Priority.LOW if number < 4 else Priority.NORMAL if number < 7 else Priority.HIGH
+
+
+def _deduplication(job: NewJob, options: MessageOptions) -> Mark | None:
+    if options.deduplicate_by is None:
+        return None
+    if options.deduplicate_by == "id" and options.id is None:
+        raise InvalidRequest("a message that is known by its id needs one")
+    key = job.id if options.deduplicate_by == "id" else hashlib.sha256(job.body).hexdigest()
+    return Mark(f"/dedup/{options.deduplicate_by}/{key}", b"", duration_ms(options.deduplicate_for))
+
+
+def _as_new(job: Job) -> NewJob:
+    """The same message for another queue: due when it was, with the tries that it has left."""
+    tries = max(job.tries - job.used, 1) if job.tries and job.state is not State.DEAD else job.tries
+    return NewJob(
+        job.id, job.body, due_at=job.due_at, tries=tries, priority=job.priority, attributes=dict(job.attributes)
+    )

@@ -1,0 +1,39 @@
+"""Calls about the store behind a namespace, for the pipelines."""
+
+from urllib.parse import quote
+
+from duetime.client.call import Call, decode, get_request
+from duetime.engine import Engine
+from duetime.journal.registered_nodes import RegisteredNode, registered
+from duetime.stores.base import StoreInfo
+from duetime.wire import messages
+
+
+def store_info(namespace: str) -> Call[StoreInfo]:
+    """The store that a namespace's jobs are in. From a server: its epoch and time, and nothing else."""
+
+    def parse(reply: bytes) -> StoreInfo:
+        message = decode(reply, messages.NamespaceOut)
+        return StoreInfo("http", "", message.epoch, message.now)
+
+    return Call(
+        lambda: get_request(f"/v1/namespaces/{quote(namespace, safe='')}"),
+        parse,
+        lambda engine: engine.store.ping(),
+        repeatable=True,
+    )
+
+
+def journal_nodes(namespace: str) -> Call[dict[str, RegisteredNode]]:
+    """The nodes that write the journal of the pool that a namespace's jobs are in, by name."""
+
+    def parse(reply: bytes) -> dict[str, RegisteredNode]:
+        nodes = decode(reply, messages.JournalNodesOut).nodes
+        return {one.node: RegisteredNode(one.at, one.last, one.abandoned) for one in nodes}
+
+    async def run(engine: Engine) -> dict[str, RegisteredNode]:
+        return await registered(engine.store)
+
+    return Call(
+        lambda: get_request(f"/v1/namespaces/{quote(namespace, safe='')}/journal-nodes"), parse, run, repeatable=True
+    )

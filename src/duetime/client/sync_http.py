@@ -1,0 +1,158 @@
+"""Calls over HTTP for blocking code, by the standard library: a command of the shell must not wait for the import of an
+HTTP client that takes longer than its call.
+
+A connection serves one call at a time and then waits for the next one, of any thread.
+"""
+
+import base64
+import os
+import select
+import time
+from collections import deque
+from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException, HTTPSConnection
+from typing import NamedTuple, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from duetime.client.call import Call, Request
+from duetime.client.http_attempts import CONNECT_S, OK_BELOW, REPLY_S, Attempts, MoreHeaders, headers, trust
+from duetime.errors import InvalidSettings
+
+Answer = TypeVar("Answer")
+
+IDLE_S = 5
+"""A connection that was not used for so long is not used again: something on the way may have forgotten it."""
+
+
+class NotConnected(Exception):
+    """No connection could be made, so the request certainly did not arrive."""
+
+
+class IdleConnection(NamedTuple):
+    connection: HTTPConnection
+    since: float
+
+    def is_usable(self) -> bool:
+        """Whether it is young, and the server has not closed it meanwhile; a close can be read."""
+        sock = self.connection.sock
+        if sock is None or time.monotonic() - self.since >= IDLE_S:
+            return False
+        if not hasattr(select, "poll"):  # Windows
+            return not select.select([sock], [], [], 0)[0]
+        # select() refuses the sockets of a program that has more than 1,024 files open.
+        readable = select.poll()
+        readable.register(sock, select.POLLIN)
+        return not readable.poll(0)
+
+
+class SyncHttp:
+    def __init__(self, url: str, token: str | None, *, more_headers: MoreHeaders = dict) -> None:
+        self._server = _address(url)
+        self._headers = {**_basic(self._server, "authorization"), **headers(token)}
+        self._more_headers = more_headers
+        self._proxy = _proxy(self._server)
+        self._prefix = self._server.path.rstrip("/")
+        if self._proxy and self._server.scheme == "http":
+            self._prefix = f"http://{self._server.netloc.rpartition('@')[2]}{self._prefix}"
+            self._headers |= _basic(self._proxy, "proxy-authorization")
+        self._idle: deque[IdleConnection] = deque()
+        self._is_closed = False
+
+    def send(self, call: Call[Answer]) -> Answer:
+        request, attempts = call.request(), Attempts(call)
+        while True:
+            try:
+                status, content = self._exchange(request, REPLY_S + call.wait_ms / 1000)
+                if status < OK_BELOW:
+                    return call.parse(content)
+                pause = attempts.after_refusal(status, content)
+            except NotConnected as error:
+                pause = attempts.after_error(error, unsent=True)
+            except (OSError, HTTPException) as error:
+                pause = attempts.after_error(error, unsent=False)
+            time.sleep(pause)
+
+    def _exchange(self, request: Request, timeout_s: float) -> tuple[int, bytes]:
+        connection = self._connected()
+        try:
+            connection.sock.settimeout(timeout_s)
+            sent = {**self._headers, **self._more_headers()}
+            connection.request(request.method, self._prefix + request.path, request.body, sent)
+            reply = connection.getresponse()
+            content = reply.read()
+        except BaseException:
+            # Whatever ended it, an interrupt too: the next call must not read this one's answer.
+            connection.close()
+            raise
+        if reply.will_close or self._is_closed:
+            connection.close()
+        else:
+            self._idle.append(IdleConnection(connection, time.monotonic()))
+        return reply.status, content
+
+    def _connected(self) -> HTTPConnection:
+        while self._idle:
+            try:
+                idle = self._idle.pop()
+            except IndexError:  # another thread has it
+                break
+            if idle.is_usable():
+                return idle.connection
+            idle.connection.close()
+        connection = self._new()
+        try:
+            connection.connect()
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise NotConnected(str(error) or type(error).__name__) from error
+        return connection
+
+    def _new(self) -> HTTPConnection:
+        through = self._proxy or self._server
+        if self._server.scheme == "http":
+            return HTTPConnection(through.hostname or "", through.port, timeout=CONNECT_S)
+        # A proxy is asked by HTTP, also for a server with TLS, so without a port it is at 80.
+        port = through.port or (HTTP_PORT if self._proxy else HTTPS_PORT)
+        connection = HTTPSConnection(through.hostname or "", port, timeout=CONNECT_S, context=trust())
+        if self._proxy:
+            allowed = {name: value.decode() for name, value in _basic(self._proxy, "proxy-authorization").items()}
+            connection.set_tunnel(self._server.hostname or "", self._server.port, allowed)
+        return connection
+
+    def close(self) -> None:
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().connection.close()
+
+
+def _address(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass
+    raise InvalidSettings(f"not the URL of a server: {url.rpartition('@')[2]!r}")
+
+
+def _basic(address: SplitResult, header: str) -> dict[str, bytes]:
+    """User and password of a URL."""
+    if address.username is None:
+        return {}
+    pair = f"{unquote(address.username)}:{unquote(address.password or '')}"
+    return {header: b"Basic " + base64.b64encode(pair.encode())}
+
+
+def _proxy(server: SplitResult) -> SplitResult | None:
+    """The proxy that the environment names for the server: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY."""
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 (few have a proxy)
+
+    known = getproxies()
+    chosen = known.get(server.scheme) or known.get("all")
+    if not chosen or proxy_bypass(server.netloc.rpartition("@")[2]):
+        return None
+    proxy = urlsplit(chosen if "://" in chosen else f"http://{chosen}")
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise InvalidSettings(f"the proxy of a blocking client is an http:// URL, not {proxy.scheme}://")
+    return proxy

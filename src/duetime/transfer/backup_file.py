@@ -1,0 +1,243 @@
+"""A backup: everything in a store as one compressed file of JSON lines, with a checksum at its end.
+
+The first line says what it is, then come the records and counters of the registry, then each queue with its rules and
+its jobs. The last line has the counts and the SHA-256 of all lines before it, so that a file that was cut or changed is
+found before anything is restored. A job that moves to another state while the store is read could be passed over, so
+queues are read again until a reading finds no job that is new.
+"""
+
+import gzip
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from duetime.clock import rfc3339
+from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
+from duetime.job import STEP_BYTES, STEP_JOBS, Job, State, payload_bytes
+from duetime.names import Queue
+from duetime.stores.base import QueueRules, RulesChange, Store
+from duetime.stores.registry import Record
+from duetime.transfer.put_back import put_back
+from duetime.transfer.registry_records import read_counters, read_records, write_counters, write_records
+
+FORMAT = "duetime-backup-1"
+RESTORE, CURRENT = "restore", "current"
+ORDER = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
+READINGS = 5
+
+Done = Callable[[int], None]
+"""Called with the number of jobs so far."""
+
+
+class BackupSummary(Struct, frozen=True):
+    """What a backup holds; `sha256` is that of all its lines but the last."""
+
+    jobs: int
+    records: int
+    queues: int
+    sha256: str
+
+
+class BackupLine(Struct, omit_defaults=True):
+    """One line: exactly one of these is set."""
+
+    format: str = ""
+    at: str = ""
+    record: Record | None = None
+    counters: dict[str, int] = {}
+    queue: Queue | None = None
+    rules: QueueRules | None = None
+    job: Job | None = None
+    end: BackupSummary | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(BackupLine).decode
+
+
+class BackupWriter:
+    """Writes lines and keeps their checksum."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream, self._digest = stream, hashlib.sha256()
+
+    def write(self, line: BackupLine) -> None:
+        data = _encode(line) + b"\n"
+        self._digest.update(data)
+        self._stream.write(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise Conflict(f"{path} exists, and is not overwritten")
+
+
+async def write_backup(store: Store, path: Path, told: Done = lambda jobs: None) -> BackupSummary:
+    """Write the file under a hidden name, and give it its name when it is whole. Raises Conflict if it exists."""
+    aside = path.with_name(f".{path.name}.part")
+    _refuse_existing(path)
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as raw:
+            with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=5, mtime=0) as stream:
+                summary = await _write(store, BackupWriter(stream), told)
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.link(aside, path)  # fails if somebody else has made it meanwhile
+    except FileExistsError:
+        raise Conflict(f"{path} exists, and is not overwritten") from None
+    finally:
+        aside.unlink(missing_ok=True)
+    return summary
+
+
+async def _write(store: Store, writer: BackupWriter, told: Done) -> BackupSummary:
+    writer.write(BackupLine(format=FORMAT, at=rfc3339((await store.ping()).now)))
+    records = await read_records(store.registry)
+    for record in records:
+        writer.write(BackupLine(record=record))
+    writer.write(BackupLine(counters=await read_counters(store.registry)))
+    jobs, queues = 0, sorted(await store.queues())
+    for queue in queues:
+        writer.write(BackupLine(queue=queue, rules=await store.configure(queue)))
+        seen = set[tuple[str, int]]()
+        for _ in range(READINGS):
+            before = len(seen)
+            for state in ORDER:
+                cursor: str | None = None
+                while True:
+                    page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
+                    for job in page.jobs:
+                        if (job.id, job.born) not in seen:
+                            seen.add((job.id, job.born))
+                            writer.write(BackupLine(job=job))
+                    told(jobs + len(seen))
+                    cursor = page.cursor
+                    if cursor is None:
+                        break
+            if len(seen) == before:
+                break
+        jobs += len(seen)
+    summary = BackupSummary(jobs, len(records), len(queues), writer.sha256)
+    writer.write(BackupLine(end=summary))
+    return summary
+
+
+def read_backup(path: Path) -> Iterator[BackupLine]:
+    """All lines. Raises InvalidRequest at the first sign that the file is not a whole backup."""
+    digest, last = hashlib.sha256(), None
+    try:
+        with gzip.open(path, "rb") as stream:
+            for number, data in enumerate(stream):
+                line = _decode(data)
+                if number == 0 and line.format != FORMAT:
+                    raise InvalidRequest(f"{path} is not a backup of this release ({FORMAT})")
+                if last is not None and last.end:
+                    raise InvalidRequest(f"{path} goes on after its end")
+                if line.end and line.end.sha256 != digest.hexdigest():
+                    raise InvalidRequest(f"{path} is damaged: its checksum is not that of its content")
+                digest.update(data)
+                last = line
+                yield line
+    except FileNotFoundError:
+        raise InvalidRequest(f"there is no file {path}") from None
+    except (OSError, EOFError, msgspec.DecodeError) as error:
+        raise InvalidRequest(f"{path} cannot be read as a backup: {error}") from None
+    if last is None or last.end is None:
+        raise InvalidRequest(f"{path} is cut off: its end is missing")
+
+
+def check_backup(path: Path) -> BackupSummary:
+    """Read all of it. Raises InvalidRequest if it is not whole."""
+    jobs, records, summary = 0, 0, BackupSummary(0, 0, 0, "")
+    for line in read_backup(path):
+        jobs, records = jobs + bool(line.job), records + bool(line.record)
+        summary = line.end or summary
+    if (jobs, records) != (summary.jobs, summary.records):
+        raise InvalidRequest(f"{path} is damaged: it does not hold what it says")
+    return summary
+
+
+class RestoreRun:
+    """Takes the lines of a backup one by one and puts them into a store."""
+
+    def __init__(self, store: Store, run: str, told: Done) -> None:
+        self._store, self._run, self._told = store, run, told
+        self._queue = Queue("", "")
+        self._rules: list[tuple[Queue, QueueRules]] = []
+        self._records: list[Record] = []
+        self._chunk: list[Job] = []
+        self._done = self._size = 0
+
+    async def take(self, line: BackupLine) -> None:
+        if line.record:
+            self._records.append(line.record)
+        elif line.counters:
+            await write_counters(self._store.registry, line.counters)
+        elif line.queue and line.rules:
+            await self.flush()
+            self._queue = line.queue
+            self._rules.append((line.queue, line.rules))
+            # Nobody takes a job before all are there, and caps are for new jobs.
+            await self._store.configure(line.queue, RulesChange(paused=True, kept=True))
+        elif line.job:
+            weight = payload_bytes(line.job)
+            if len(self._chunk) == STEP_JOBS or self._size + weight > STEP_BYTES:
+                await self.flush()
+            self._chunk.append(line.job)
+            self._size += weight
+
+    async def flush(self) -> None:
+        if self._chunk:
+            problems = await put_back(self._store, self._queue, self._chunk, self._run)
+            if any(problems):
+                raise Conflict(f"a job of {self._queue} could not be restored: {next(filter(None, problems))}")
+        self._done, self._size = self._done + len(self._chunk), 0
+        self._chunk.clear()
+        self._told(self._done)
+
+    async def finish(self) -> None:
+        """Write what lets servers and consumers in: tokens, topics, the rules of the queues."""
+        await write_records(self._store.registry, self._records)
+        for queue, rules in self._rules:
+            changes: dict[str, Any] = msgspec.structs.asdict(rules)
+            await self._store.configure(queue, RulesChange(**changes))
+
+
+async def restore_backup(store: Store, path: Path, summary: BackupSummary, told: Done = lambda jobs: None) -> None:
+    """Put everything into an empty store; `summary` is what `check_backup` found. Repeatable if it was interrupted."""
+    await _require_empty(store, summary)
+    run = RestoreRun(store, summary.sha256[:16], told)
+    for line in read_backup(path):
+        await run.take(line)
+    await run.flush()
+    await _verify(store, summary)
+    await run.finish()
+    await store.registry.delete(RESTORE, CURRENT)
+
+
+async def _require_empty(store: Store, summary: BackupSummary) -> None:
+    record = await store.registry.get(RESTORE, CURRENT)
+    if record and record.value == summary.sha256.encode():
+        return  # this restore was interrupted
+    counts = await store.counts(list(await store.queues()))
+    if record or any(one.total for one in counts) or await read_records(store.registry):
+        raise Conflict("the store is not empty, and a restore overwrites nothing: use an empty one")
+    await store.registry.put(RESTORE, CURRENT, summary.sha256.encode())
+
+
+async def _verify(store: Store, summary: BackupSummary) -> None:
+    """Raises StoreUnavailable if the store does not hold as many jobs as the backup; expired ones have ended."""
+    counts = await store.counts(list(await store.queues()))
+    held = sum(one.total + one.expired for one in counts)
+    if held != summary.jobs:
+        raise StoreUnavailable(f"the store holds {held:,} jobs and the backup {summary.jobs:,}: restore it again")

@@ -1,0 +1,120 @@
+"""Puts jobs into a store as they were in another one: same id, born, due time, attempt, remaining tries.
+
+Each push carries a mark that names the run and the job as it was seen, so that a run that is repeated after a crash
+puts no job back twice, also if the job was delivered and acked meanwhile. A dead letter is pushed with a due time that
+never comes, so that no consumer can take it, and sent to the dead letters in a second step. Used by move and restore.
+"""
+
+from collections.abc import Sequence
+
+from duetime.clock import MAX_INSTANT
+from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.job import DAY_MS, Event, Job, NewJob, Reason, State, batches
+from duetime.names import Queue
+from duetime.stores.base import Mark, Push, Pushed, Store, Withdrawal
+from duetime.stores.get_all import get_all
+
+MARK_LIFE_MS = 2 * DAY_MS
+"""How long after a crash a run can be repeated and puts nothing back twice."""
+NEVER = MAX_INSTANT
+STEP_REQUESTS = 100
+"""So many jobs go in one call: each has a mark, and producers of the same queue wait for the call to end."""
+
+
+def seen_due(job: Job) -> int:
+    """The due time by which `withdraw` knows the job again."""
+    return 0 if job.state is State.DEAD else job.due_at
+
+
+async def put_back(store: Store, queue: Queue, jobs: Sequence[Job], run: str) -> list[str]:
+    """Why each job could not be put back; empty where the store has it, or had it already in this run.
+
+    At most one step's worth of jobs. Raises StoreUnavailable; then nothing is known, and the same call may be repeated.
+    """
+    now = (await store.ping()).now
+    answers = await _push(store, queue, jobs, [_mark(job, run) for job in jobs], now)
+    for place, job in enumerate(jobs):
+        if _is_old_conflict(job, answers[place]):
+            answers[place] = await _push_after_conflict(store, queue, job, run, answers[place])
+    problems = [_problem(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+    dead = [job for job, problem in zip(jobs, problems, strict=True) if job.state is State.DEAD and not problem]
+    if dead:
+        await _bury(store, queue, dead)
+    return problems
+
+
+async def _push_after_conflict(
+    store: Store, queue: Queue, job: Job, run: str, answer: Pushed | DuetimeError
+) -> Pushed | DuetimeError:
+    """The mark tells of a job that was in the way when the run first came by. If that is gone, push under another mark:
+    the one of the first try that finds the way free.
+    """
+    [there] = await get_all(store, queue, [job.id])
+    turn = 0
+    while there is None and _is_old_conflict(job, answer):
+        turn += 1
+        [answer] = await _push(store, queue, [job], [_mark(job, f"{run}/{turn}")], (await store.ping()).now)
+    return answer
+
+
+async def _push(
+    store: Store, queue: Queue, jobs: Sequence[Job], marks: Sequence[Mark], now: int
+) -> list[Pushed | DuetimeError]:
+    requests = [Push([new_job(job, now)], mark=mark) for job, mark in zip(jobs, marks, strict=True)]
+    answers: list[Pushed | DuetimeError] = []
+    for some in batches(requests, STEP_REQUESTS):
+        answers += await store.push(queue, some)
+    for answer in answers:
+        if isinstance(answer, StoreUnavailable):
+            raise answer
+    return answers
+
+
+def new_job(job: Job, now: int) -> NewJob:
+    """What `used` has taken from the tries is gone from them, because a push always begins with none used."""
+    is_dead = job.state is State.DEAD
+    # A job that some consumer holds in a backup waits until that lease would have ended.
+    due_at = max(job.due_at, job.lease_until) if job.state is State.LEASED else job.due_at
+    return NewJob(
+        job.id,
+        job.body,
+        due_at=NEVER if is_dead else min(due_at, job.expires_at or due_at),
+        ttl_ms=max(job.expires_at - now, 1) if job.expires_at and not is_dead else 0,
+        tries=max(job.tries - job.used, 1) if job.tries and not is_dead else job.tries,
+        priority=job.priority,
+        attributes=job.attributes,
+        born=job.born,
+        attempt=job.attempt,
+    )
+
+
+def _mark(job: Job, run: str) -> Mark:
+    """The name begins with a slash, so that it never equals the mark of a batch."""
+    return Mark(f"/move/{run}/{job.born}/{job.attempt}/{seen_due(job)}/{job.id}", b"", MARK_LIFE_MS)
+
+
+def _is_old_conflict(job: Job, answer: Pushed | DuetimeError) -> bool:
+    return isinstance(answer, Pushed) and answer.repeated and bool(_problem(job, answer))
+
+
+def _problem(job: Job, answer: Pushed | DuetimeError) -> str:
+    if not isinstance(answer, Pushed):
+        return answer.message
+    moved = answer.jobs[0]
+    if moved.event is Event.KEPT and moved.born != job.born:
+        return f"another job with this id is there ({moved.reason}, born {moved.born})"
+    return ""
+
+
+async def _bury(store: Store, queue: Queue, dead: Sequence[Job]) -> None:
+    """Raises StoreUnavailable. A job that is dead already, or deleted since, is left as it is."""
+    buried = await store.withdraw(
+        queue, [Withdrawal(job.id, job.born, NEVER, Reason(job.reason or Reason.KILLED), job.error) for job in dead]
+    )
+    for answer in buried:
+        if isinstance(answer, StoreUnavailable):
+            raise answer
+    missed = [job for job, answer in zip(dead, buried, strict=True) if answer is None]
+    for job, there in zip(missed, await get_all(store, queue, [job.id for job in missed]), strict=True):
+        if there and there.born == job.born and there.due_at == NEVER and there.state is State.DELAYED:
+            raise StoreUnavailable(f"the dead letter {job.id!r} could not be put back: run this again")

@@ -1,0 +1,309 @@
+"""Moves everything from one store to another, live: jobs batch by batch, rules, registry, the pool's journal.
+
+A queue is paused at the source first, so that nobody takes its jobs there while they are copied; producers may go on
+there, and consumers and producers may work at the target from the start. For each batch: copy it to the target under
+marks, then take exactly what was copied out of the source. After a crash between the two the jobs are in both stores,
+but the source is paused, and the next run finds the marks. docs/decisions/026-moving-between-stores.md has the why.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from duetime.client.embedded_engine import embedded_engine
+from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
+from duetime.ids import IdMaker
+from duetime.job import STEP_JOBS, Counts, Job, State, sum_counts
+from duetime.journal import pool_journal
+from duetime.masking import mask
+from duetime.names import Queue
+from duetime.stores.base import QueueRules, RulesChange, Store, Withdrawal
+from duetime.stores.registry import MOVED_AWAY
+from duetime.transfer.put_back import MARK_LIFE_MS, put_back, seen_due
+from duetime.transfer.registry_records import (
+    MOVE,
+    MOVE_QUEUE,
+    read_counters,
+    read_records,
+    write_counters,
+    write_records,
+)
+
+CURRENT = "current"
+LOOK_EVERY_S = 0.2
+STATES = (State.READY, State.DELAYED, State.DEAD)
+STALE_MS = MARK_LIFE_MS - MARK_LIFE_MS // 24
+
+Told = Callable[[int, int], None]
+"""Called with the number of jobs that were moved so far, and of those known to be left."""
+
+
+class MoveRun(Struct, frozen=True):
+    """The record of a move that is not done, at its source. `at` is the source's time when it last worked."""
+
+    id: str
+    to: str
+    epoch: str
+    at: int
+
+
+class MovedTo(Struct, frozen=True):
+    """The record at a source from which everything was moved."""
+
+    to: str
+    at: int
+
+
+@dataclass
+class QueueMove:
+    """What happened to one queue. `left` are the jobs still at the source when the move ended."""
+
+    queue: Queue
+    moved: dict[str, int] = field(default_factory=lambda: {state.value: 0 for state in STATES})
+    left: int = 0
+    is_verified: bool = False
+
+    @property
+    def total(self) -> int:
+        return sum(self.moved.values())
+
+
+@dataclass
+class MoveReport:
+    queues: list[QueueMove] = field(default_factory=list[QueueMove])
+    records: int = 0
+    other_records: list[str] = field(default_factory=list[str])
+    problems: list[str] = field(default_factory=list[str])
+    skew_ms: int = 0
+
+    @property
+    def moved(self) -> int:
+        return sum(one.total for one in self.queues)
+
+    @property
+    def left(self) -> int:
+        return sum(one.left for one in self.queues)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.left and all(one.is_verified for one in self.queues)
+
+
+@asynccontextmanager
+async def opened(source_url: str, target_url: str) -> AsyncGenerator[tuple[Store, Store]]:
+    """Both stores, each under an engine that takes back leases and journals if the pool does."""
+    for url in (source_url, target_url):
+        if url.startswith(("http:", "https:", "memory:")):
+            raise InvalidRequest(
+                f"a move is from store to store (sqlite:, redis:, postgresql:, mysql:), not {mask(url)}"
+            )
+    async with embedded_engine(source_url) as source, embedded_engine(target_url) as target:
+        if (await source.store.ping()).epoch == (await target.store.ping()).epoch:
+            raise InvalidRequest("from and to are the same store")
+        yield source.store, target.store
+
+
+async def survey(store: Store) -> dict[Queue, Counts]:
+    """What there is to move."""
+    queues = list(await store.queues())
+    return dict(zip(queues, await store.counts(queues), strict=True)) if queues else {}
+
+
+class StoreMove:
+    """One run of a move. `wait_s` is how long it waits for leased jobs to come back."""
+
+    def __init__(self, source: Store, target: Store, to: str, *, wait_s: float, told: Told = lambda done, left: None):
+        self._source, self._target, self._to = source, target, mask(to)
+        self._wait_s, self._told = wait_s, told
+        self._run = MoveRun("", "", "", 0)
+        self._queues: dict[Queue, QueueMove] = {}
+        self._before: dict[Queue, tuple[int, int]] = {}
+        self._problems: dict[tuple[Queue, str], str] = {}
+        self._taken: set[tuple[Queue, str, int]] = set()
+        self._known = self._undone = 0
+
+    async def run(self, *, follow: Callable[[], bool] = lambda: False) -> MoveReport:
+        """Until nothing is left at the source, or the time for leases is up; as long as `follow` says, go on."""
+        report = MoveReport()
+        await self._begin(report)
+        await self._take_along(report)
+        deadline = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            moved, counts = await self._pass()
+            left = sum_counts(list(counts.values()))
+            is_late = asyncio.get_running_loop().time() > deadline
+            if not moved and not follow() and (is_late or not left.leased):
+                break
+            if not moved:
+                await asyncio.sleep(LOOK_EVERY_S)
+        await self._end(report, counts)
+        return report
+
+    async def _begin(self, report: MoveReport) -> None:
+        here, there = await self._source.ping(), await self._target.ping()
+        report.skew_ms = there.now - here.now
+        if await self._target.registry.get(MOVE, CURRENT):
+            raise Conflict("a move from the target is not done: finish that one first")
+        registry = self._source.registry
+        if record := await registry.get(MOVE, CURRENT):
+            self._run = msgspec.json.decode(record.value, type=MoveRun)
+            if self._run.epoch != there.epoch:
+                raise Conflict(
+                    f"a move to {self._run.to} is not done: finish that one first, or its jobs would be doubled"
+                )
+            if here.now - self._run.at > STALE_MS:
+                raise Conflict(
+                    f"the move to {self._run.to} stopped two days ago, and the marks of its last batch are gone: look "
+                    "which jobs of the source are at the target, cancel them at the source, and then delete the record "
+                    f"of the kind {MOVE!r}"
+                )
+        else:
+            self._run = MoveRun(IdMaker().make(), self._to, there.epoch, here.now)
+        await self._note_time(here.now)
+        await self._reopen_target()
+        await self._join_journals()
+
+    async def _note_time(self, now: int) -> None:
+        self._run = msgspec.structs.replace(self._run, at=now)
+        await self._source.registry.put(MOVE, CURRENT, msgspec.json.encode(self._run))
+
+    async def _reopen_target(self) -> None:
+        """A target that was the source of an earlier move has paused queues, and a record that says so."""
+        registry = self._target.registry
+        for record in await registry.list_records(MOVE_QUEUE):
+            namespace, _, name = record.key.partition("/")
+            if record.value == b"resumed":
+                await self._target.configure(Queue(namespace, name), RulesChange(paused=False))
+            await registry.delete(MOVE_QUEUE, record.key)
+        await registry.delete(MOVED_AWAY, CURRENT)
+
+    async def _join_journals(self) -> None:
+        """The journal goes on: the pool is the same one in another store."""
+        here, there = await pool_journal.known(self._source), await pool_journal.known(self._target)
+        if here is None:
+            return
+        if there is None:
+            there = await pool_journal.begin(self._target, here.pool)
+        if here.pool != there.pool:
+            raise Conflict(
+                f"both stores have a journal, as the pools {here.pool!r} and {there.pool!r}: end one of them with "
+                "`duetime journal end --url URL`"
+            )
+        if here.since < there.since:
+            await self._target.registry.put(pool_journal.KIND, pool_journal.KEY, msgspec.json.encode(here))
+
+    async def _take_along(self, report: MoveReport) -> None:
+        records = await read_records(self._source.registry)
+        others = await write_records(self._target.registry, records)
+        await write_counters(self._target.registry, await read_counters(self._source.registry))
+        report.records = len(records) - len(others)
+        report.other_records = [f"{one.kind} {one.key}" for one in others]
+
+    # --- jobs
+
+    async def _pass(self) -> tuple[int, Mapping[Queue, Counts]]:
+        """Move what waits or is dead in every queue; answers how many jobs were met, and what is left then."""
+        before = self._total() + self._undone
+        for queue in sorted(await self._source.queues()):
+            if queue not in self._queues:
+                await self._open_queue(queue)
+            for state in STATES:
+                await self._move_state(queue, state)
+        counts = await survey(self._source)
+        self._known = self._total() + sum_counts(list(counts.values())).total
+        self._told(self._total(), self._known)
+        return self._total() + self._undone - before, counts
+
+    def _total(self) -> int:
+        return sum(one.total for one in self._queues.values())
+
+    async def _open_queue(self, queue: Queue) -> None:
+        """Pause it at the source, noting first whether it was; bring its rules to the target."""
+        rules = await self._source.configure(queue)
+        key = f"{queue.namespace}/{queue.name}"
+        if await self._source.registry.get(MOVE_QUEUE, key) is None:
+            await self._source.registry.put(MOVE_QUEUE, key, b"paused" if rules.paused else b"resumed")
+        record = await self._source.registry.get(MOVE_QUEUE, key)
+        was = msgspec.structs.replace(rules, paused=record is not None and record.value == b"paused")
+        if await self._target.configure(queue) == QueueRules() != was:
+            await self._target.configure(queue, RulesChange(**msgspec.structs.asdict(was)))
+        if not rules.paused:
+            await self._source.configure(queue, RulesChange(paused=True))
+        self._queues[queue] = QueueMove(queue)
+
+    async def _move_state(self, queue: Queue, state: State) -> None:
+        cursor: str | None = None
+        while True:
+            page = await self._source.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
+            if page.jobs:
+                self._queues[queue].moved[state.value] += await self._move_jobs(queue, page.jobs)
+                self._told(self._total(), max(self._known, self._total()))
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def _move_jobs(self, queue: Queue, jobs: Sequence[Job]) -> int:
+        fresh = [job for job in jobs if (queue, job.id, job.born) not in self._taken]
+        problems = await put_back(self._target, queue, fresh, self._run.id) if fresh else []
+        arrived = [job for job, problem in zip(fresh, problems, strict=True) if not problem]
+        arrived += [job for job in jobs if (queue, job.id, job.born) in self._taken]
+        for job, problem in zip(fresh, problems, strict=True):
+            self._problems[queue, job.id] = problem
+        if not arrived:
+            return 0
+        removed = await self._source.withdraw(queue, [Withdrawal(job.id, job.born, seen_due(job)) for job in arrived])
+        changed: list[Job] = []
+        for job, answer in zip(arrived, removed, strict=True):
+            if isinstance(answer, StoreUnavailable):
+                raise answer
+            if answer is None:
+                changed.append(job)
+        await self._undo(queue, changed)
+        return len(arrived) - len(changed)
+
+    async def _undo(self, queue: Queue, changed: Sequence[Job]) -> None:
+        """Jobs that changed at the source after they were listed: take the copies back. A copy that a consumer has
+        taken meanwhile is the job from now on, and what is left of it at the source goes without being copied.
+        """
+        if not changed:
+            return
+        self._undone += len(changed)
+        undone = await self._target.withdraw(queue, [Withdrawal(job.id, job.born, seen_due(job)) for job in changed])
+        for job, answer in zip(changed, undone, strict=True):
+            if answer is None:
+                self._taken.add((queue, job.id, job.born))
+
+    # --- the end
+
+    async def _end(self, report: MoveReport, counts: Mapping[Queue, Counts]) -> None:
+        for queue, one in sorted(self._queues.items()):
+            one.left = counts[queue].total if queue in counts else 0
+            one.is_verified = not one.left and await self._is_sound(queue)
+            report.queues.append(one)
+        report.problems = [f"{queue} {job_id}: {why}" for (queue, job_id), why in sorted(self._problems.items()) if why]
+        if report.left:
+            await self._note_time((await self._source.ping()).now)
+            return
+        moved = MovedTo(self._to, (await self._source.ping()).now)
+        await self._source.registry.put(MOVED_AWAY, CURRENT, msgspec.json.encode(moved))
+        await self._source.registry.delete(MOVE, CURRENT)
+
+    async def _is_sound(self, queue: Queue) -> bool:
+        """Whether the target holds no more and no less than its own totals say. Live traffic between the two looks can
+        differ, so it is asked again.
+        """
+        for _ in range(20):
+            [counts], [totals] = await self._target.counts([queue]), await self._target.totals([queue])
+            [again] = await self._target.totals([queue])
+            sums: Any = totals.running
+            expected = sums.accepted - sums.acked - sums.cancelled - sums.expired
+            if counts.total <= expected and sums.accepted >= self._queues[queue].total - counts.expired:
+                return True
+            if again == totals:
+                return False
+        return False

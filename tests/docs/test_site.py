@@ -1,0 +1,52 @@
+"""The documentation site builds without a warning, every page is in it, and a link that leads nowhere is an error."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def build(root: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(root / "tools" / "docs_site.py"), str(folder)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+
+def test_the_site_is_whole(tmp_path: Path) -> None:
+    ran = build(ROOT, tmp_path / "site")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    pages = [path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").glob("*.md")]
+    assert [page for page in pages if not (tmp_path / "site" / page / "index.html").exists()] == []
+    reference = (tmp_path / "site" / "sdk" / "index.html").read_text()
+    assert 'id="duetime.client.client.QueueClient.push"' in reference
+    assert "Finish a job. Repeating it is no error" in reference
+    index = (tmp_path / "site" / "llms.txt").read_text()
+    linked = re.findall(r"\]\(([^)]+)\)", index)
+    assert [link for link in linked if not (tmp_path / "site" / link).exists()] == []
+    assert {f"{page}.md" for page in pages} <= set(linked)
+
+
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for name in ("docs", "tools"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("npm", "img", "sdk.md"))
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, copy / name)
+    settings = (ROOT / "mkdocs.yml").read_text()
+    (copy / "mkdocs.yml").write_text(
+        re.sub(r" +- SDK reference: sdk.md\n", "", settings).partition("  - mkdocstrings")[0]
+    )
+    page = copy / "docs" / "stores.md"
+    page.write_text(page.read_text() + "\n[nowhere](nothing.md) [no such part](journal.md#nothing)\n")
+    ran = build(copy, tmp_path / "site")
+    assert ran.returncode != 0
+    assert "nothing.md" in ran.stderr
+    assert "#nothing" in ran.stderr

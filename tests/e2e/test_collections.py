@@ -1,0 +1,383 @@
+"""Redisson's collections, method by method, on a store and through a server.
+
+tests/docs/test_collections_page.py wants every method of the tables in docs/collections.md to be used here.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import duetime
+from duetime import (
+    BlockingQueue,
+    DelayedQueue,
+    MessageOptions,
+    ProcessingMode,
+    QueueEvent,
+    QueueSettings,
+    ReliableFanout,
+    ReliableQueue,
+)
+from duetime.client.reliable_queue import MessageCounts
+from tests.plugins.serving import serving
+
+
+@pytest.fixture(scope="module")
+def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("values"), "--dev") as served:
+        yield served.api
+
+
+@pytest.fixture(params=["store", "server"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[duetime.Client]:
+    """In a namespace of its own."""
+    url = f"sqlite://{tmp_path}/values.db" if request.param == "store" else request.getfixturevalue("server_url")
+    with duetime.connect(url, namespace=f"n{uuid.uuid4().hex}") as connected:
+        yield connected
+
+
+# --- the delayed queue
+
+
+def test_delayed_values_are_looked_at_in_the_order_of_their_offers(client: duetime.Client) -> None:
+    queue = DelayedQueue(client, "names")
+    for name, delay in (("late", "2h"), ("soon", "1h"), ("last", "3h")):
+        queue.offer(name, delay, id=f"id-{name}")
+    queue.offer("late", "9h", id="id-late")
+    with pytest.raises(duetime.InvalidTime):
+        queue.offer("never", "-1s")
+
+    assert [queue.get(index) for index in range(3)] == ["late", "soon", "last"]
+    with pytest.raises(IndexError):
+        queue.get(3)
+    assert (queue.peek(), queue.element()) == ("soon", "soon")
+    assert (queue.size(), len(queue), queue.is_empty()) == (3, 3, False)
+    assert sorted(queue.read_all()) == sorted(queue) == ["last", "late", "soon"]
+    assert (queue.contains("soon"), "x" in queue, queue.contains_all(["soon", "last"])) == (True, False, True)
+    assert (queue.contains_id("id-soon"), queue.contains_id("id-x")) == (True, False)
+    assert 3500 < queue.get_delay("id-soon") <= 3600
+    queue.reschedule("id-soon", "5h")
+    assert queue.get_delay("id-soon") > 17_000
+    assert queue.size_in_memory() == sum(len(f'"{name}"id-{name}') for name in ("late", "soon", "last"))
+    queue.destroy()
+    assert queue.poll() == "late"
+    assert queue.poll_many(5) == ["soon", "last"]
+    with pytest.raises(LookupError):
+        queue.element()
+
+
+def test_delayed_values_are_removed_copied_and_moved(client: duetime.Client) -> None:
+    queue, copy = DelayedQueue(client, "names"), DelayedQueue(client, "copies")
+    for number in range(6):
+        queue.offer(number, "1h", id=f"id-{number}")
+    assert (queue.copy("copies"), queue.copy("copies"), copy.size()) == (6, 6, 6)
+    assert [copy.get_delay(f"id-{n}") > 3500 for n in range(6)] == [True] * 6
+    for job_id, value in queue.entries():
+        if value == 0:
+            queue.remove_id(job_id)
+    assert (queue.remove(1), queue.remove(1)) == (True, False)
+    assert (queue.remove_all([2, 9]), queue.retain_all([3, 4])) == (True, True)
+    assert sorted(queue) == [3, 4]
+
+    ready = BlockingQueue(client, "ready")
+    ready.offer("first")
+    assert queue.poll_last_and_offer_first_to("ready") == 4
+    assert (list(ready), list(queue)) == ([4, "first"], [3])
+    assert (queue.clear(), queue.size(), queue.poll_last_and_offer_first_to("ready")) == (1, 0, None)
+
+
+@pytest.mark.parametrize("name", ["add", "add_all", "index_of", "move", "expire", "clear_expire"])
+def test_what_a_delayed_queue_cannot_do_is_refused(client: duetime.Client, name: str) -> None:
+    with pytest.raises(NotImplementedError, match="offer"):
+        getattr(DelayedQueue(client, "names"), name)("x")
+
+
+def test_a_delayed_value_with_a_ttl_is_gone_after_it(client: duetime.Client) -> None:
+    DelayedQueue(client, "names").offer("short", "1ms", ttl="1ms")
+    ready = BlockingQueue(client, "names")
+    deadline = time.monotonic() + 60
+    while client.queue("names").counts().expired == 0 and time.monotonic() < deadline:
+        assert ready.size() <= 1
+    assert ready.poll() is None
+
+
+# --- the blocking queue
+
+
+def test_ready_values_first_in_first_out(client: duetime.Client) -> None:
+    queue = BlockingQueue(client, "names")
+    heard: list[tuple[str, str]] = []
+    hear = {
+        "added": lambda value: heard.append(("added", value)),
+        "removed": lambda value: heard.append(("gone", value)),
+    }
+    queue.add_listener("added", hear["added"])
+    queue.add_listener("removed", hear["removed"])
+    queue.offer("ann", id="1")
+    queue.add("bob")
+    queue.put("cid")
+    queue.offer("dan")
+    assert (queue.peek(), queue.element(), queue.index_of("cid"), queue.index_of("x")) == ("ann", "ann", 2, -1)
+    assert (queue.read_all(), queue.size(), queue.is_empty()) == (["ann", "bob", "cid", "dan"], 4, False)
+    assert (queue.contains("bob"), queue.contains_all(["ann", "x"]), queue.remaining_capacity()) == (True, False, None)
+    assert queue.remove("bob")
+    assert queue.take(lease=False) == "ann"
+    assert heard == [("added", name) for name in ("ann", "bob", "cid", "dan")] + [("gone", "bob"), ("gone", "ann")]
+    queue.remove_listener("added", hear["added"])
+    with queue.take("1m") as taken:
+        assert taken.value == "cid"
+    polled = queue.poll("1m")
+    assert polled is not None
+    polled.release()
+    assert [one.value for one in queue.poll_many(5)] == ["dan"]
+    assert (queue.poll(), queue.poll("1ms"), queue.clear()) == (None, None, 0)
+    with pytest.raises(TimeoutError):
+        queue.take("1ms")
+
+
+def test_values_of_several_queues(client: duetime.Client) -> None:
+    one, two = BlockingQueue(client, "one"), BlockingQueue(client, "two")
+    for name in ("a", "b", "c"):
+        one.offer(name)
+    two.offer("z")
+    assert one.poll_last_from_any(["two"]) == ("one", "c")
+    assert one.poll_last_and_offer_first_to("two") == "b"
+    assert (list(one), list(two)) == (["a"], ["b", "z"])
+    assert (one.move("two", 5), one.move("two"), list(two)) == (1, 0, ["b", "z", "a"])
+    taken = one.poll_from_any(["two"], limit=2)
+    assert [(each.queue.name, each.value) for each in taken] == [("two", "b"), ("two", "z")]
+    moved: list[str] = []
+    assert (two.drain_to(moved), moved) == (1, ["a"])
+    assert one.poll_last_from_any(["two"], "1ms") is None
+
+
+def test_a_subscriber_gets_every_value_and_again_what_it_failed_with(client: duetime.Client) -> None:
+    queue, got, done = BlockingQueue(client, "names"), list[str](), threading.Event()
+
+    def consume(value: str) -> None:
+        got.append(value)
+        if got.count("ann") == 1 and value == "ann":
+            raise ValueError("not yet")
+        if sorted(got) == ["ann", "ann", "bob"]:
+            done.set()
+
+    subscription = queue.subscribe(consume)
+    queue.offer("ann")
+    queue.offer("bob")
+    assert done.wait(60)
+    subscription.close()
+    assert queue.size() == 0
+
+
+def test_a_take_goes_on_when_the_server_was_away(tmp_path: Path) -> None:
+    """The first server goes; another one begins on the same port while the consumer waits."""
+    got: list[str] = []
+    with serving(tmp_path, "--dev") as first:
+        client = duetime.connect(first.api)
+        queue = BlockingQueue(client, "names")
+        waiting = threading.Thread(target=lambda: got.append(queue.take("2m", lease=False)))
+        waiting.start()
+    with client, serving(tmp_path, "--dev", "--port", first.api.rpartition(":")[2]):
+        queue.offer("ann")
+        waiting.join(120)
+    assert got == ["ann"]
+
+
+# --- the reliable queue
+
+
+def test_messages_are_acknowledged_failed_and_rejected(client: duetime.Client) -> None:
+    queue = ReliableQueue(client, "orders", QueueSettings(delivery_limit=2, visibility="1m"))
+    first = queue.add({"order": 1}, headers={"from": "shop"})
+    assert first is not None
+    message = queue.poll("1m")
+    assert message is not None
+    assert (message.id, message.value, dict(message.attributes)) == (first, {"order": 1}, {"from": "shop"})
+    assert queue.counts() == MessageCounts(0, 0, 1, 0)
+    queue.failed(message, error="busy")
+    again = queue.poll("1m", visibility="2m")
+    assert again is not None
+    assert (again.attempt, again.error) == (2, "busy")
+    queue.failed(again)
+    [dead] = queue.dead_letters()
+    assert (dead.id, dead.reason, queue.dead_letter_sources()) == (first, "tries", ["orders"])
+
+    ids = queue.add_many(["a", "b", "c"])
+    found = queue.poll_many(5, "1m")
+    assert [one.id for one in found] == ids
+    assert queue.acknowledge(*found[:2]) == 2
+    assert queue.acknowledge(*found[:2]) == 2  # repeating it is no error
+    queue.rejected(found[2], error="wrong")
+    assert [one.error for one in queue.dead_letters() if one.id == ids[2]] == ["wrong"]
+    queue.add("gone at once")
+    assert [one.value for one in queue.poll_many(1, acknowledge=True)] == ["gone at once"]
+    assert (queue.size(), queue.count_unacknowledged_messages()) == (0, 0)
+
+
+def test_a_message_that_is_not_acknowledged_comes_again(client: duetime.Client) -> None:
+    queue = ReliableQueue(client, "orders")
+    queue.add("a")
+    lost = queue.poll(visibility="1ms")
+    again = queue.poll("1m")
+    assert lost is not None
+    assert again is not None
+    assert (again.id, again.attempt) == (lost.id, 2)
+    assert queue.acknowledge(lost) == 0
+
+
+def test_messages_have_delay_life_priority_and_limit(client: duetime.Client) -> None:
+    queue = ReliableQueue(client, "orders", QueueSettings(delay="1h", time_to_live="1h", delivery_limit=7))
+    delayed = queue.add("later")
+    now = [queue.add(n, delay=0, time_to_live=0, priority=n, delivery_limit=0) for n in (0, 5, 9)]
+    assert delayed is not None
+    assert None not in now
+    job = queue.get(delayed)
+    assert job is not None
+    assert (job.tries, job.expires_at - job.born) == (7, 7_200_000)
+    assert [one.priority.name for one in queue.get_all([str(each) for each in now]) if one] == ["LOW", "NORMAL", "HIGH"]
+    assert (queue.size(), queue.count_delayed_messages(), len(queue.list_all())) == (3, 1, 4)
+    with pytest.raises(duetime.InvalidRequest, match="0 to 9"):
+        queue.add("x", priority=10)
+    assert (queue.contains("later"), queue.remove_id(delayed), queue.contains("later")) == (True, True, False)
+    assert (queue.move_to("others", [str(now[0]), "unknown"]), queue.move_to("others", count=1)) == (1, 1)
+    assert (client.queue("others").counts().ready, queue.clear()) == (2, 1)
+
+
+def test_a_message_is_added_once_within_the_interval(client: duetime.Client) -> None:
+    queue = ReliableQueue(client, "orders")
+    first = queue.add("a", id="17", deduplicate_by="id")
+    taken = queue.poll()
+    assert taken is not None
+    queue.acknowledge(taken)
+    assert queue.add("another", id="17", deduplicate_by="id") == first
+    hashed = queue.add("same", deduplicate_by="hash", deduplicate_for="1h")
+    assert queue.add("same", options=MessageOptions(deduplicate_by="hash", deduplicate_for="1h")) == hashed
+    assert (queue.size(), queue.metrics()["added"]) == (1, 2)
+    with pytest.raises(duetime.InvalidRequest):
+        queue.add("x", deduplicate_by="id")
+
+
+def test_a_full_queue_lets_producers_wait(client: duetime.Client) -> None:
+    queue = ReliableQueue(client, "orders", QueueSettings(max_size=1, max_message_size=20))
+    full: list[object] = []
+    queue.add_listener(QueueEvent.FULL, lambda event, about: full.append(about))
+    assert queue.add("a") is not None
+    assert (queue.add("b"), len(full)) == (None, 1)
+    added: list[str | None] = []
+    producer = threading.Thread(target=lambda: added.append(queue.add("c", timeout="1m")))
+    producer.start()
+    message = queue.poll()
+    assert message is not None
+    queue.acknowledge(message)
+    producer.join(60)
+    assert [one is not None for one in added] == [True]
+    with pytest.raises(duetime.BodyTooLarge):
+        queue.add("x" * 30)
+    queue.change(max_size=0)
+    assert (queue.settings.max_size, queue.add("d") is not None) == (0, True)
+
+
+def test_add_and_poll_are_disabled_for_everybody(client: duetime.Client) -> None:
+    queue, other = ReliableQueue(client, "orders"), ReliableQueue(client, "orders")
+    heard: list[tuple[str, object]] = []
+    for event in (QueueEvent.DISABLED, QueueEvent.ENABLED):
+        queue.add_listener(event, lambda event, about: heard.append((event.value, about)))
+    queue.add("a")
+    queue.disable("add")
+    with pytest.raises(duetime.TopicOffline):
+        other.add("b")
+    queue.disable("poll")
+    assert other.poll() is None
+    queue.enable("add")
+    queue.enable("poll")
+    assert other.add("b") is not None
+    assert len(other.poll_many(5)) == 2
+    assert heard == [("disabled", "add"), ("disabled", "poll"), ("enabled", "add"), ("enabled", "poll")]
+    with pytest.raises(duetime.InvalidRequest):
+        queue.disable("all")  # pyright: ignore[reportArgumentType]
+
+
+def test_every_listener_hears_its_event_and_every_counter_counts(client: duetime.Client) -> None:
+    queue, heard = ReliableQueue(client, "orders"), list[str]()
+
+    def hear(event: QueueEvent, about: object) -> None:
+        heard.append(event.value)
+
+    for event in QueueEvent:
+        queue.add_listener(event, hear)
+    queue.configure(QueueSettings())
+    queue.add_many(["a", "b", "c", "d", "e"])
+    one, two, three = queue.poll_many(3)
+    queue.acknowledge(one)
+    queue.failed(two, delay="1h")
+    queue.rejected(three)
+    queue.remove_id(two.id)
+    queue.move_to("others", count=1)
+    assert heard == ["configured", "added", "polled", "acknowledged", "failed", "rejected", "removed", "moved"]
+    assert queue.metrics() == {
+        "additions": 1,
+        "added": 5,
+        "polls": 1,
+        "polled": 3,
+        "acknowledgements": 1,
+        "acknowledged": 1,
+        "failed": 1,
+        "rejected": 1,
+        "removals": 1,
+        "removed": 1,
+        "movements": 1,
+        "moved": 1,
+    }
+    queue.remove_listener(QueueEvent.ADDED, hear)
+    queue.add("f")
+    assert heard[-1] == "moved"
+
+
+def test_a_sequential_queue_has_one_message_in_hands_at_a_time(client: duetime.Client) -> None:
+    settings = QueueSettings(processing_mode=ProcessingMode.SEQUENTIAL)
+    count, in_hands, most, order = 12, 0, 0, list[int]()
+    lock = threading.Lock()
+    ReliableQueue(client, "steps", settings).add_many(list(range(count)))
+
+    def consume() -> None:
+        nonlocal in_hands, most
+        queue = ReliableQueue(client, "steps", settings)
+        while len(order) < count:
+            message = queue.poll("100ms")
+            if message is None:
+                continue
+            with lock:
+                in_hands += 1
+                most = max(most, in_hands)
+                order.append(message.value)
+            with lock:
+                in_hands -= 1
+            queue.acknowledge(message)
+
+    threads = [threading.Thread(target=consume) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert (most, order) == (1, list(range(count)))
+
+
+def test_a_fanout_publishes_to_those_who_want_it(client: duetime.Client) -> None:
+    fanout = ReliableFanout(client)
+    everything = fanout.subscribe("all")
+    large = fanout.subscribe("large", lambda value: value["total"] > 100)
+    closed = fanout.subscribe("closed")
+    closed.disable("add")
+    published = fanout.publish({"total": 5})
+    assert list(published) == ["all"]
+    both = fanout.publish({"total": 500}, MessageOptions(id="500"))
+    assert both == {"all": "500", "large": "500"}
+    closed.enable("add")
+    assert set(fanout.publish({"total": 500}, MessageOptions(id="500"))) == {"all", "large", "closed"}
+    assert (everything.size(), large.size(), closed.size()) == (2, 1, 1)
+    assert (fanout.unsubscribe("large"), fanout.unsubscribe("large")) == (True, False)
+    assert fanout.subscribers() == ["all", "closed"]

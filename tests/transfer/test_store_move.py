@@ -1,0 +1,271 @@
+"""A move between stores: everything arrives as it was, once, whatever happens on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
+from duetime.job import IfExists, Job, NewJob, Priority, State
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push, RulesChange, Store
+from duetime.stores.memory.store import MemoryStore
+from duetime.stores.open import open_store
+from duetime.transfer.store_move import MoveReport, StoreMove, opened
+from tests.faults.store_faults import FaultyStore
+
+QUEUE, OTHER = Queue("shop", "mail"), Queue("default", "sms")
+HOUR = 3_600_000
+ATTRIBUTES = {"trace": "abc", "ü": "☃"}
+
+
+async def fill(store: Store) -> None:
+    """Jobs of every kind, rules, records and counters."""
+    now = (await store.ping()).now
+    await store.push(
+        QUEUE,
+        [
+            Push(
+                [
+                    NewJob("fails", b"\x00\xff", tries=2, attributes=ATTRIBUTES),
+                    NewJob("again", b"x", tries=4),
+                    NewJob("no-error", b"", tries=1),
+                ]
+            )
+        ],
+    )
+    reserved = await store.reserve(QUEUE, [Ask(3, 60_000)])
+    leases = {delivery.lease.id: delivery.lease for delivery in reserved.deliveries[0]}
+    await store.kill(leases["fails"], "boom: ü")
+    await store.release(leases["again"], HOUR, "busy")
+    await store.release(leases["no-error"], 0)
+    await store.push(
+        QUEUE,
+        [
+            Push(
+                [
+                    NewJob("ready", b"hello", priority=Priority.HIGH, attributes=ATTRIBUTES),
+                    NewJob("delayed", b"hello", due_at=now + HOUR, ttl_ms=2 * HOUR, tries=0, priority=Priority.LOW),
+                    NewJob("big", b"b" * 900_000, delay_ms=HOUR),
+                ]
+            )
+        ],
+    )
+    await store.push(OTHER, [Push([NewJob(f"{number:04}", b"y", delay_ms=HOUR + number)]) for number in range(1200)])
+    await store.configure(QUEUE, RulesChange(strict=True, max_jobs=50))
+    await store.configure(OTHER, RulesChange(paused=True))
+    await store.registry.put("token", "shop/1", b"secret hash")
+    await store.registry.put("topic", "shop/mail", b"{}")
+    await store.registry.increment("topic/shop/mail/done", 7)
+
+
+async def everything(store: Store) -> dict[str, Any]:
+    """All that must be the same in another store. How often a job was delivered in this life shows in its attempt."""
+    jobs: dict[str, Any] = {}
+    for queue in await store.queues():
+        for state in State:
+            cursor: str | None = None
+            while True:
+                page = await store.list_jobs(queue, state, cursor=cursor, limit=500)
+                jobs |= {f"{queue}/{job.id}": shape(job) for job in page.jobs}
+                cursor = page.cursor
+                if cursor is None:
+                    break
+    records = {(one.kind, one.key): one.value for one in (await store.registry.changes(0)).records}
+    return {
+        "jobs": jobs,
+        "rules": [(queue, await store.configure(queue)) for queue in sorted(await store.queues())],
+        "records": {key: value for key, value in records.items() if key[0] in ("token", "topic")},
+        "counters": {n: v for n, v in (await store.registry.counters()).items() if n.startswith("topic/")},
+    }
+
+
+def shape(job: Job) -> Any:
+    kept = ("id", "born", "state", "body", "priority", "attempt", "reason", "attributes")
+    fields = msgspec.structs.asdict(job)
+    # A ttl goes over as a duration, so that the end of a job is later by the time of a call.
+    lasts = round((job.expires_at - job.born) / HOUR, 2) if job.expires_at else 0
+    is_dead = job.state is State.DEAD
+    left = job.tries - job.used if job.tries and not is_dead else job.tries
+    return [fields[name] for name in kept] + ([job.error] if is_dead else [job.due_at]) + [left, lasts]
+
+
+async def move(source: Store, target: Store, wait_s: float = 0) -> MoveReport:
+    return await StoreMove(source, target, "redis://new", wait_s=wait_s).run()
+
+
+@pytest.fixture
+async def stores(
+    tmp_path: Path, redis_url: str, postgres_url: str, mysql_url: str
+) -> AsyncIterator[Callable[[str], Any]]:
+    urls = {
+        "sqlite": f"sqlite://{tmp_path}/jobs.db",
+        "redis": redis_url,
+        "postgres": postgres_url,
+        "mysql": mysql_url,
+        "group": f"group:two?a=sqlite%3A%2F%2F{tmp_path}%2Fa.db&b=sqlite%3A%2F%2F{tmp_path}%2Fb.db",
+    }
+    async with AsyncExitStack() as stack:
+
+        async def opening(kind: str) -> Store:
+            store = await open_store(urls[kind])
+            stack.push_async_callback(store.close)
+            return store
+
+        yield opening
+
+
+async def test_round_trip_through_every_store(stores: Callable[[str], Any]) -> None:
+    source = await stores("sqlite")
+    await fill(source)
+    before = await everything(source)
+    assert len(before["jobs"]) == 1206
+    for kind in ("redis", "postgres", "group", "mysql", "sqlite"):
+        target = await stores(kind)
+        report = await move(source, target)
+        assert (report.problems, report.left, report.moved, report.is_whole) == ([], 0, 1206, True), kind
+        assert await everything(target) == before, kind
+        assert (await everything(source))["jobs"] == {}
+        assert list(await target.check()) == []
+        source = target
+
+
+@pytest.mark.parametrize("verb", ["push", "withdraw", "list_jobs", "configure"])
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_move_that_breaks_anywhere_is_finished_by_the_next_and_doubles_nothing(side: str, verb: str) -> None:
+    """Each call of the verb fails once, before or after it took effect. Consumers at the target go on meanwhile."""
+    for at in range(12):
+        for lost in (False, True):
+            inner, end = MemoryStore(), MemoryStore()
+            await inner.push(QUEUE, [Push([NewJob(f"{n:02}", b"x") for n in range(30)])])
+            await inner.push(OTHER, [Push([NewJob("dead", b"x")])])
+            [[delivery]] = (await inner.reserve(OTHER, [Ask(1, 1000)])).deliveries
+            await inner.kill(delivery.lease, "boom")
+            source, target = FaultyStore(inner), FaultyStore(end)
+            faulty = source if side == "source" else target
+            breaks(faulty, verb, at, lost=lost)
+            seen: list[str] = []
+            try:
+                report = await move(source, target)
+            except StoreUnavailable:
+                faulty.heal()
+                seen += await consume(end)
+                report = await move(source, target)
+            seen += await consume(end)
+            assert report.is_whole
+            assert sorted(seen) == sorted(f"{n:02}" for n in range(30)), (at, lost)
+            [counts, dead] = await end.counts([QUEUE, OTHER])
+            assert (counts.total, dead.dead, dead.total) == (0, 1, 1)
+            [letter] = (await end.list_jobs(OTHER, State.DEAD)).jobs
+            assert (letter.error, letter.reason, letter.attempt) == ("boom", "killed", 1)
+
+
+def breaks(store: FaultyStore, verb: str, at: int, *, lost: bool) -> None:
+    calls = 0
+    real = getattr(store.inner, verb)
+
+    async def once(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != at + 1:
+            return await real(*args, **options)
+        if lost:
+            await real(*args, **options)
+        raise StoreUnavailable("gone", unknown=lost)
+
+    setattr(store, verb, once)
+    store.heal = lambda: delattr(store, verb)  # type: ignore[method-assign]
+
+
+async def consume(store: Store) -> list[str]:
+    reserved = await store.reserve(QUEUE, [Ask(500, 60_000)])
+    leases = [delivery.lease for delivery in reserved.deliveries[0]]
+    await store.ack(QUEUE, leases)
+    return [lease.id for lease in leases]
+
+
+async def test_a_job_that_changes_while_it_is_copied_arrives_as_it_became() -> None:
+    source, target = MemoryStore(), MemoryStore()
+    jobs = [NewJob(name, b"old", delay_ms=HOUR) for name in ("rescheduled", "replaced", "cancelled")]
+    await source.push(QUEUE, [Push(jobs)])
+    push, now = target.push, (await source.ping()).now
+
+    async def meddle(queue: Queue, requests: Any) -> Any:
+        answers = await push(queue, requests)
+        if not meddled:
+            meddled.append(True)
+            await source.reschedule(QUEUE, ["rescheduled"], due_at=now + 5 * HOUR)
+            await source.push(QUEUE, [Push([NewJob("replaced", b"new", delay_ms=HOUR)], IfExists.REPLACE)])
+            await source.cancel(QUEUE, ["cancelled"])
+        return answers
+
+    meddled: list[bool] = []
+    target.push = meddle  # type: ignore[method-assign]
+    report = await move(source, target)
+    assert report.is_whole
+    left = {job.id: (job.body, job.due_at) for job in (await target.list_jobs(QUEUE, State.DELAYED)).jobs}
+    assert left["rescheduled"] == (b"old", now + 5 * HOUR)
+    assert left["replaced"][0] == b"new"
+    assert set(left) == {"rescheduled", "replaced"}
+
+
+async def test_an_id_that_both_stores_have_stays_at_the_source_until_one_of_them_is_gone() -> None:
+    source, target = MemoryStore(), MemoryStore()
+    await source.push(QUEUE, [Push([NewJob("a", b"here"), NewJob("b", b"here")])])
+    await asyncio.sleep(0.002)
+    await target.push(QUEUE, [Push([NewJob("a", b"there")])])
+    report = await move(source, target)
+    assert (report.moved, report.left, report.is_whole) == (1, 1, False)
+    assert "another job with this id" in report.problems[0]
+    assert (await move(source, target)).left == 1
+    await target.cancel(QUEUE, ["a"])
+    again = await move(source, target)
+    assert (again.moved, again.left, again.is_whole) == (1, 0, True)
+    bodies = {job.id: job.body for job in (await target.list_jobs(QUEUE, State.READY)).jobs}
+    assert bodies == {"a": b"here", "b": b"here"}
+
+
+async def test_leased_jobs_are_waited_for() -> None:
+    source, target = MemoryStore(), MemoryStore()
+    await source.push(QUEUE, [Push([NewJob("acked", b"x"), NewJob("released", b"x", tries=3)])])
+    [leased] = (await source.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
+    assert (await move(source, target)).left == 2
+    leases = {delivery.lease.id: delivery.lease for delivery in leased}
+    moving = asyncio.create_task(move(source, target, wait_s=60))
+    await asyncio.sleep(0)
+    await source.ack(QUEUE, [leases["acked"]])
+    await source.release(leases["released"], 0, "busy")
+    report = await moving
+    assert (report.is_whole, report.moved) == (True, 1)
+    [job] = (await target.list_jobs(QUEUE, State.READY)).jobs
+    assert (job.id, job.attempt, job.tries - job.used) == ("released", 1, 2)
+
+
+async def test_a_store_moved_there_and_back_serves_again() -> None:
+    one, two = MemoryStore(), MemoryStore()
+    await one.push(QUEUE, [Push([NewJob("a", b"x")])])
+    for source, target in ((one, two), (two, one), (one, two), (two, one)):
+        assert (await move(source, target)).is_whole
+        assert (await source.configure(QUEUE)).paused
+        assert not (await target.configure(QUEUE)).paused
+    assert await consume(one) == ["a"]
+
+
+async def test_two_targets_and_the_same_store_are_refused(tmp_path: Path) -> None:
+    source, first, second = MemoryStore(), MemoryStore(), MemoryStore()
+    await source.push(QUEUE, [Push([NewJob("a", b"x")])])
+    await source.reserve(QUEUE, [Ask(1, 60_000)])
+    assert (await move(source, first)).left == 1
+    with pytest.raises(Conflict, match="is not done"):
+        await move(source, second)
+    url = f"sqlite://{tmp_path}/jobs.db"
+    with pytest.raises(InvalidRequest, match="same store"):
+        async with opened(url, f"{url}?synchronous=OFF"):
+            pass
+    with pytest.raises(InvalidRequest, match="from store to store"):
+        async with opened("http://127.0.0.1:7777", url):
+            pass
