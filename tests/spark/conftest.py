@@ -24,6 +24,9 @@ from duetime.spark.source.listing import Bounds, Listing
 from tests.e2e.shell import program
 from tests.plugins.ci import missing_service
 from tests.plugins.processes import guard, release
+from tests.spark.far_storage import JARS, hdfs, s3
+
+__all__ = ["hdfs", "s3"]
 
 FOLDER = Path(__file__).parent
 TIMEOUT_S = 900
@@ -50,6 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         conf={
             "spark.driver.extraJavaOptions": " ".join([java_options(local=False), FAST_START]),
+            "spark.driver.extraClassPath": f"{JARS / 's3'}/*",
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
@@ -70,8 +74,8 @@ def address_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 
     def address(kind: str) -> str:
         match kind:
-            case "redis":
-                return str(request.getfixturevalue("redis_url"))
+            case "redis" | "postgres" | "mysql":
+                return str(request.getfixturevalue(f"{kind}_url"))
             case "http":
                 return _serve(f"sqlite://{tmp_path / 'served.db'}", tmp_path, started)
             case "http without journal":

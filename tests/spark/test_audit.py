@@ -1,6 +1,9 @@
 """audit: a day of history in which exactly the planted defects are found; and the law on small frames."""
 
 import asyncio
+import os
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from duetime.console.pipeline_files import read_lake
 from duetime.job import Event
 from duetime.journal.segments import sealed_name
 from duetime.spark.audit import transform as audit
-from duetime.spark.audit.journal import read_now
+from duetime.spark.audit.journal import open_segments, read_now
 from duetime.spark.audit.run import Beside, read_findings, run_audit
 from duetime.spark.audit.transform import Scanned
 from duetime.spark.lake.lake import Lake
@@ -21,6 +24,8 @@ from duetime.spark.lifecycle.transform import lifecycle
 from duetime.spark.schemas import frame
 from duetime.stores.base import Push
 from duetime.stores.open import open_store
+from tests.e2e.shell import program
+from tests.plugins.processes import guard, release
 from tests.spark.frames import events, job_columns
 from tests.spark.history import HOUR_MS, Day, Node, a_day
 
@@ -240,5 +245,50 @@ def test_a_segment_that_is_sealed_while_it_is_read_adds_nothing(spark: SparkSess
     node.write(Event.HEARTBEAT, 1_790_000_000_000)
     path = node.leave_open()
     path.with_name(sealed_name(1, 1)).write_bytes(path.read_bytes())
-    now = read_now(Lake(spark, str(tmp_path / "lake")), str(tmp_path / "journal"), "run")
+    lake, journal = Lake(spark, str(tmp_path / "lake")), str(tmp_path / "journal")
+    now = read_now(lake, journal, open_segments(lake, journal, "run"))
     assert (now.late_rows, now.late.count(), now.damage, now.node("node-a").ranges) == (0, 0, [], [(1, 1)])
+
+
+def test_an_open_segment_is_read_from_where_the_last_look_ended(spark: SparkSession, tmp_path: Path) -> None:
+    lake, journal = Lake(spark, str(tmp_path / "lake")), str(tmp_path / "journal")
+    Node(tmp_path / "journal", "node-z").close(1_790_000_000_000)  # so that there is something to ingest
+    node = Node(tmp_path / "journal", "node-a")
+    node.write(Event.HEARTBEAT, 1_790_000_000_000)
+    path = node.leave_open(torn=b"0000")
+    opened = open_segments(lake, journal, "run")
+    first = read_now(lake, journal, opened)
+    assert (first.late_rows, opened.read_bytes) == (1, path.stat().st_size - 4)
+
+    content = path.read_bytes()[:-4]
+    node.write(Event.HEARTBEAT, 1_790_000_000_005)
+    node.leave_open().rename(path.with_name("second"))
+    second = path.with_name("second").read_bytes()
+    path.with_name("second").unlink()
+    path.write_bytes(content + second + b"this is no line\n")
+    again = read_now(lake, journal, opened)
+    assert (again.late_rows, again.node("node-a").ranges) == (2, [(1, 2)])
+    assert opened.read_bytes == path.stat().st_size, "nothing is read twice"
+    assert [(one.node, one.seq) for one in again.damage] == [("node-a", 3)]
+
+
+def test_ctrl_c_is_no_verdict(tmp_path: Path, yesterday: int) -> None:
+    """What was read of the journal by then is not taken for the whole."""
+    day = a_day(tmp_path / "journal", yesterday)
+    where = ["--journal", str(day.journal), "--lake", str(tmp_path / "lake")]
+    process = subprocess.Popen(
+        [*program(), "pipeline", "audit", *where, "--journal-only"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    guard(process.pid)
+    assert process.stderr is not None
+    assert any("reading the journal" in line for line in process.stderr)
+    os.killpg(process.pid, signal.SIGINT)
+    answered, said = process.communicate(timeout=120)
+    release(process.pid)
+    assert (process.returncode, answered) == (130, ""), said
+    assert not any(word in said for word in ("Traceback", "ERROR", "Exception")), said
+    assert not list((tmp_path / "lake").glob("audit/*")), "no audit is on record"

@@ -22,7 +22,7 @@ from tests.spark.conftest import FAST_START, jobs_in
 from tests.spark.connect_client import ROWS
 
 START_S = 240
-CLIENT_S = 400
+CLIENT_S = 640
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.extraJavaOptions": " ".join([java_options(local=False), FAST_START]),
         "spark.local.dir": str(tmp_path / "local"),
+        "spark.python.authenticate.socketTimeout": "120s",  # a busy machine is slow to start a worker
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
         "spark.ui.enabled": "false",

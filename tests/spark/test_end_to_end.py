@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from duetime.cli.main import app
+from duetime.cli.program import app
 from duetime.client import Client, connect
 from duetime.errors import LeaseLost
 from duetime.job import NewJob

@@ -1,16 +1,20 @@
 """The lake: published whole or not at all, and of two runs at once one wins."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
+from duetime.spark.lake import in_place
 from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
-from duetime.spark.lake.lake import Lake, Manifest, PublishConflict
+from duetime.spark.lake.lake import LITTER_MS, Lake, Manifest, PublishConflict, StagedTooOld
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
+from tests.spark.conftest import FAST_START
 from tests.spark.frames import events
+from tests.spark.rival import run_beside
 
 DAY_MS = 86_400_000
 
@@ -45,15 +49,60 @@ def test_of_two_runs_one_wins(spark: SparkSession, tmp_path: Path, monkeypatch: 
 
     # The other one was quicker by the blink between looking and creating.
     now = lake.events.manifest()
-    files: Any = lake.events.files
     monkeypatch.setattr(lake.events, "manifest", lambda: before)
-    monkeypatch.setattr(lake.events, "_manifest_path", lambda version: f"{lake.events.folder}/_manifest/{1:012d}.json")
     with pytest.raises(PublishConflict):
         lake.events.publish(mine, after=before, about={})
     monkeypatch.undo()
-    assert len([one for one in files.list(f"{lake.events.folder}/date=1970-01-01") if one.name[0] != "."]) == 1
+    assert [row["event"] for row in lake.events.read().collect()] == ["kept"]
     lake.events.publish(mine, after=now, about={})
+    mine.drop()
     assert sorted(row["event"] for row in lake.events.read().collect()) == ["accepted", "kept"]
+
+
+def test_two_processes_lose_nothing_and_double_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    lake, rounds = Lake(spark, str(tmp_path / "lake")), 5
+    conf = {"spark.driver.extraJavaOptions": FAST_START, "spark.driver.memory": "512m"}
+    mine, other = run_beside(lake, tmp_path / "meeting", rounds, conf)
+    assert mine + other == rounds
+    rows = sorted((row["node"], row["seq"]) for row in lake.events.read().collect())
+    assert rows == [(name, number) for name in ("mine", "other") for number in range(rounds)]
+    assert lake.events.manifest().version == 2 * rounds
+
+
+@pytest.mark.parametrize("way", ["classic", "connect"])
+def test_files_are_written_where_they_stay(
+    spark: SparkSession, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "is_connect", lambda spark: way == "connect")
+    lake = Lake(spark, str(tmp_path))
+    with lake.events.stage(events(spark, {"event": "accepted"})) as staged:
+        there = {path: path.stat().st_ino for path in tmp_path.rglob("*.parquet") if path.name[0] != "."}
+        assert [f"{path.parent.name}/{path.name}" for path in there] == [file.path for file in staged.files]
+        lake.events.publish(staged, after=Manifest(), about={})
+    assert {path: path.stat().st_ino for path in there} == there
+
+    with lake.events.stage(events(spark, {"event": "acked"})) as staged:
+        assert not staged.read().isEmpty()
+    assert [path for path in tmp_path.rglob("*.parquet") if path.name[0] != "."] == list(there)
+    assert not list((tmp_path / "events" / "_staging").iterdir())
+
+
+def test_a_write_that_fails_says_why_and_shows_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    lake, seen = Lake(spark, str(tmp_path)), Observation()
+    rows = events(spark, *({"event": "accepted", "seq": seq} for seq in range(4))).observe(seen, F.count("*"))
+    with pytest.raises(PySparkException, match="no such entry"):
+        lake.events.stage(rows.withColumn("seq", F.expr("if(seq < 3, seq, raise_error('no such entry'))")))
+    assert lake.events.manifest() == Manifest()
+    assert lake.events.read().isEmpty()
+
+
+def test_what_a_vacuum_may_have_deleted_is_not_published(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path))
+    staged = lake.events.stage(events(spark, {"event": "accepted"}))
+    staged.begun_at -= LITTER_MS + 1
+    with pytest.raises(StagedTooOld, match="more than a day"):
+        lake.events.publish(staged, after=Manifest(), about={})
+    assert lake.events.manifest() == Manifest()
 
 
 @pytest.mark.parametrize("kind", ["local", "hadoop"])

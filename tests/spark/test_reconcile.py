@@ -1,6 +1,9 @@
 """reconcile: puts back exactly what is missing, under the old born, and stops where the journal is no proof."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,7 +54,7 @@ def get(url: str, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
 
 def lose(day: Day) -> None:
     far = day.end + 365 * 24 * HOUR_MS
-    day.story("waits", due_at=far).accepted()
+    day.story("waits", due_at=far).accepted(attributes={"colour": "red"})
     day.story("leased").accepted().delivered()
     day.story("retried").accepted().delivered().released()
     day.story("dead", tries=1).accepted().delivered().ended(Event.DEAD, reason="tries")
@@ -99,6 +102,7 @@ def test_what_is_missing_is_put_back(spark: SparkSession, tmp_path: Path, yester
     for job in found:
         assert job
         assert (job.born, job.body.decode()) == (begun[job.id].born, begun[job.id].body)
+    assert [job.attributes for job in found if job] == [{"colour": "red"}, {}, {}, {}, {}, {}]
     assert found[4]
     # What is left of its time was reckoned a moment before the push.
     assert 0 <= found[4].expires_at - (begun["in-time"].ts + begun["in-time"].ttl) < 60_000
@@ -108,7 +112,7 @@ def test_what_is_missing_is_put_back(spark: SparkSession, tmp_path: Path, yester
     assert (list(read_findings(lake, audited)), audited.problems) == ([], [])
     assert (audited.total("adopted"), audited.total("lost")) == (2, 0)
     again = run_reconcile(lake, journal, beside)
-    assert (again.lost, again.counts, again.node) == (0, {}, "")
+    assert (again.lost, again.counts, again.nodes) == (0, {}, set())
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "http without journal"])
@@ -133,6 +137,30 @@ def test_a_job_is_put_back_once_by_two_runs_that_overlap(
     second = run_reconcile(lake, str(journal), beside, told=meanwhile)
     assert (second.lost, sum(second.counts.values())) == (5, 5)
     assert drain(url, NAMESPACE, "mail") == [], "what was acked is not delivered again"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from duetime.spark.audit.store import open_view
+from duetime.spark.reconcile.entries import RepairEntries
+
+entries = RepairEntries(Path(sys.argv[2]), open_view(sys.argv[1]))
+entries.write([b'{"ts":1,"event":"heartbeat"}'] * 50_001)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_task_that_was_killed_does_not_stop_the_next_run(
+    spark: SparkSession, tmp_path: Path, yesterday: int, address_of: Callable[[str], str]
+) -> None:
+    url, journal = address_of("redis"), tmp_path / "journal"
+    node = Node(journal, "node-a")
+    Story(node.write, "job", yesterday, yesterday).accepted()
+    node.close(yesterday + 1)
+    assert subprocess.run([sys.executable, "-c", KILLED, url, str(journal)], check=False).returncode == -signal.SIGKILL
+    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), Beside(url, wait_s=0))
+    assert (done.counts, len(done.nodes)) == ({"pushed": 1}, 1)
 
 
 def test_a_gap_stops_it_by_name(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:

@@ -15,6 +15,7 @@ from duetime.clock import SystemClock
 from duetime.job import Event, Job, NewJob
 from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.names import Queue
+from duetime.spark import schedule
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow
 from duetime.spark.audit.run import Beside
 from duetime.spark.audit.store import open_view
@@ -22,7 +23,10 @@ from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
 from duetime.spark.ingest.transform import without_known
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState
+from duetime.spark.load.options import LoadFields
+from duetime.spark.load.task_push import LoadFailed
 from duetime.spark.reconcile.run import run_reconcile
+from duetime.stores.base import RulesChange
 from duetime.stores.open import open_store
 from tests.plugins.served import StartServer
 from tests.spark.frames import events
@@ -78,6 +82,36 @@ def test_jobs_that_another_host_acked_are_not_pushed_again(spark: SparkSession, 
     assert get(url, IDS[:3]) == [None] * 3
     # They have ended, and all that they wrote is in the lake.
     assert nodes(url) == set()
+
+
+def test_a_batch_that_broke_off_is_named_until_it_is_done(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:
+    """It registered before its first push, and what it pushed is in no segment yet."""
+    journal, lake = str(tmp_path / "journal"), Lake(spark, str(tmp_path / "lake"))
+    rows = spark.range(0, 600, 1, 1).selectExpr("concat('order-', id) AS id", "'body' AS body")
+    load: LoadFields = {"url": redis_url, "queue": QUEUE.name, "batch": "b1", "journal": journal}
+    allow(redis_url, 550)
+    with pytest.raises(LoadFailed, match="the queue holds its 550 jobs"):
+        schedule(rows, lake=lake.folder, **load)
+    with pytest.raises(JournalIncomplete, match="registered, and nothing of it has arrived") as stopped:
+        run_reconcile(lake, journal, Beside(redis_url, wait_s=0))
+    [node] = stopped.value.fields["nodes"]
+    assert node.startswith("batch-default-default-b1-")
+
+    allow(redis_url, 0)
+    done = schedule(rows, lake=lake.folder, **load)
+    assert (done.accepted, done.repeated) == (600, 500)
+    assert run_reconcile(lake, journal, Beside(redis_url, wait_s=0)).counts == {}
+
+
+def allow(url: str, jobs: int) -> None:
+    """The queue takes so many jobs, 0 for any number."""
+
+    async def work() -> None:
+        store = await open_store(url)
+        await store.configure(QUEUE, RulesChange(max_jobs=jobs))
+        await store.close()
+
+    asyncio.run(work())
 
 
 def test_nodes_are_known_through_a_server(start_server: StartServer, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import datetime
 import json
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duetime.client import Client
+from duetime.console.pipeline_files import read_lake
 from duetime.job import Delivery, Event, NewJob
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
@@ -60,6 +63,8 @@ def test_each_row_is_a_job_and_a_second_run_adds_nothing(
     assert sorted(one.lease.id for one in taken) == [f"recall-{index:06}" for index in range(count)]
     assert {one.body for one in taken} == {b'{"member":%d}' % index for index in range(count)}
     assert again == structs.replace(first, was_done=True)
+    [files] = (Path(lake) / "batches" / "b1").glob("files-*")
+    assert {path.suffix for path in files.iterdir() if not path.name.startswith(".")} == {".parquet"}, "as written"
     assert jobs_in(url, "crm", "recall") == []
 
 
@@ -241,6 +246,30 @@ def test_of_two_runs_at_once_the_second_one_follows_the_first(
 
     assert same.repeated == 10
     assert len(list(home.glob("files-*"))) == 1
+
+
+@pytest.mark.parametrize("with_journal", [False, True])
+def test_a_batch_says_how_many_rows_are_pushed_while_it_is_under_way(
+    spark: SparkSession, redis_url: str, lake: str, tmp_path: Path, with_journal: bool
+) -> None:
+    rows, seen = 4_000, list[int]()
+    options: LoadFields = {"url": redis_url, "queue": "recall", "batch": "b1", "max_jobs_per_second": 2_000}
+    if with_journal:
+        options["journal"] = str(tmp_path / "journal")
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(lambda: schedule(members(spark, rows), lake=lake, **options))
+        while not running.done():
+            batch = next(iter(read_lake(Path(lake)).batches), None)
+            if batch is not None and batch.pushed is not None and batch.pushed not in seen[-1:]:
+                seen.append(batch.pushed)
+            time.sleep(0.02)
+        assert running.result().accepted == rows
+
+    assert seen == sorted(seen)
+    assert any(0 < pushed < rows for pushed in seen)
+    [batch] = read_lake(Path(lake)).batches
+    assert (batch.state, batch.rows) == ("done", rows)
+    assert not (Path(lake) / "batches" / "b1" / "_progress").exists()
 
 
 def test_the_accepted_rows_are_entries_of_the_journal(

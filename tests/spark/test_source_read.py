@@ -11,6 +11,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual, St
 
 from duetime.client import connect
 from duetime.job import State
+from duetime.spark.source.listing import Bounds
 from duetime.spark.source.reader import Share, StoreReader
 
 DUE = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
@@ -35,7 +36,7 @@ def read(spark: SparkSession, url: str, **options: str):
     return spark.read.format("duetime").options(url=url, namespace="crm", **options).load()
 
 
-@pytest.mark.parametrize("kind", ["redis", "sqlite", "http"])
+@pytest.mark.parametrize("kind", ["redis", "sqlite", "postgres", "mysql", "http"])
 def test_every_job_with_what_is_known_of_it(spark: SparkSession, kind: str, address_of: Callable[[str], str]) -> None:
     url = address_of(kind)
     fill(url)
@@ -92,7 +93,7 @@ def test_what_is_pushed_down_is_not_asked_for(redis_url: str) -> None:
     shares = [share for share in reader.partitions() if isinstance(share, Share)]
     assert [(share.queue.name, share.state) for share in shares] == [("recall", State.DELAYED), ("recall", State.DEAD)]
     due_ms = int(DUE.timestamp() * 1000)
-    assert shares[0].bounds == (due_ms + 1, due_ms + 86_400_000)
+    assert shares[0].bounds == Bounds(due_ms + 1, due_ms + 86_400_000)
 
 
 def test_a_session_without_pushdown_filters_the_rows_itself(spark: SparkSession, redis_url: str) -> None:
@@ -131,7 +132,7 @@ def test_what_sql_cannot_do_is_said(spark: SparkSession, redis_url: str) -> None
         spark.read.format("duetime").schema("attempt string").options(url=redis_url).load().collect()
 
 
-@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+@pytest.mark.parametrize("kind", ["redis", "sqlite", "postgres", "mysql"])
 def test_many_delayed_jobs_are_read_in_ranges_each_once(
     spark: SparkSession, kind: str, address_of: Callable[[str], str]
 ) -> None:

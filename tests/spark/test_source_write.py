@@ -33,6 +33,10 @@ def url(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> str
     return address_of(request.param)
 
 
+EVERYWHERE = pytest.mark.parametrize("url", ["redis", "sqlite", "postgres", "mysql", "http"], indirect=True)
+
+
+@EVERYWHERE
 def test_rows_become_jobs(spark: SparkSession, url: str) -> None:
     save(members(spark), url, ttl="999999h", tries="7", priority="high")
 
@@ -81,15 +85,16 @@ def test_the_first_bad_row_ends_the_load(spark: SparkSession, url: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2_000])
+@pytest.mark.parametrize("url", ["redis", "postgres", "mysql"], indirect=True)
 def test_a_step_that_is_repeated_after_its_jobs_are_gone_adds_nothing(
-    spark: SparkSession, redis_url: str, count: int, drain: Callable[..., list[Job]]
+    spark: SparkSession, url: str, count: int, drain: Callable[..., list[Job]]
 ) -> None:
     frame = members(spark, count).withColumn("due_at", F.lit(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)))
-    save(frame, redis_url, batch="once")
-    assert len(drain(redis_url, "crm", "recall")) == count
-    save(frame, redis_url, batch="once")
+    save(frame, url, batch="once")
+    assert len(drain(url, "crm", "recall")) == count
+    save(frame, url, batch="once")
 
-    assert jobs_in(redis_url, "crm", "recall") == []
+    assert jobs_in(url, "crm", "recall") == []
 
 
 def test_spread_moves_due_times_into_the_window(spark: SparkSession, redis_url: str) -> None:

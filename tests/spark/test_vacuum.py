@@ -12,12 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from duetime.errors import InvalidRequest
 from duetime.ids import encode
 from duetime.job import Event
+from duetime.spark.ingest.about import known_purges
 from duetime.spark.ingest.run import run_ingest
-from duetime.spark.lake.lake import Lake, Table
+from duetime.spark.lake.lake import Lake, Manifest, Table
 from duetime.spark.lake.vacuum import vacuum
 from duetime.spark.lifecycle.run import run_lifecycle
+from duetime.spark.schemas import CLOSED
 from tests.spark.history import Node
-from tests.spark.sample_rows import DAY, event, events, job, jobs
+from tests.spark.sample_rows import DAY, day_of, event, events, frame, job, jobs
 
 NOW = int(time.time() * 1000)
 START = NOW - 100 * DAY
@@ -32,13 +34,17 @@ def bodies(lake: Lake) -> dict[str, bytes | None]:
     return {row["id"]: None if row["body"] is None else bytes(row["body"]) for row in rows}
 
 
+def file_of(lake: Lake, born: int) -> str:
+    """The file of `jobs` with the day of a birth."""
+    return next(file.path for file in lake.jobs.manifest().files if file.date == str(day_of(born)))
+
+
 def test_old_days_and_bodies_go_and_living_jobs_stay(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path / "lake"))
     born = {"old": START, "living": START + DAY, "beside": START + DAY, "recent": START + 80 * DAY, "new": NOW}
     accepted = [event("accepted", at, id=name, born=at, body=b"secret") for name, at in born.items()]
     # Adopted long after its birth, so its body is not on the day of its birth.
     accepted.append(event("adopted", START + 2 * DAY, id="living", born=born["living"], body=b"secret"))
-    accepted.append(event("purged", START + 3 * DAY, reason="dead"))
     publish(lake.events, events(spark, *accepted))
     ended = {"outcome": "acked", "ends": 1, "ended_at": NOW}
     rows = [job(name, at, **({} if name == "living" else ended)) for name, at in born.items()]
@@ -64,13 +70,12 @@ def test_old_days_and_bodies_go_and_living_jobs_stay(spark: SparkSession, tmp_pa
     done = vacuum(lake, **ask)
     assert done == planned
     assert (done.days, done.batches, done.runs, done.files, done.bytes) == (
-        {"events": 1, "jobs": 1, "stats": 0}, 1, 1, 1, 7
+        {"events": 1, "jobs": 1, "stats": 0, "closed": 0}, 1, 1, 1, 7
     )  # fmt: skip
     assert done.days_without_bodies == 2
     assert bodies(lake) == {"living": b"secret", "beside": None, "recent": None, "new": b"secret"}
     assert {row["id"] for row in lake.jobs.read().collect()} == set(born) - {"old"}
     assert lake.events.read().where("event = 'adopted' and body is not null").count() == 1
-    assert lake.events.read().where("event = 'purged'").count() == 1
     assert not litter.exists()
     assert not plan.exists()
     assert plan.parent.exists()
@@ -81,6 +86,35 @@ def test_old_days_and_bodies_go_and_living_jobs_stay(spark: SparkSession, tmp_pa
 
     again = vacuum(lake, **ask)
     assert (again.days_without_bodies, again.batches, again.runs) == (0, 0, 0)
+
+
+def test_sums_and_purges_go_with_the_rows_that_they_are_about(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path / "lake"))
+    born = {"old": START, "living": START + DAY, "recent": START + 80 * DAY}
+    purge = event("purged", START + 3 * DAY, reason="dead")
+    publish(lake.events, events(spark, *(event("accepted", at, id=name) for name, at in born.items()), purge))
+    ended = {"outcome": "acked", "ends": 1, "ended_at": NOW}
+    rows = [job(name, at, **({} if name == "living" else ended)) for name, at in born.items()]
+    publish(lake.jobs, jobs(spark, *rows), events_version=1)
+    files = [file_of(lake, born[name]) for name in ("old", "recent")]
+    days = [day_of(born[name]) for name in ("old", "recent")]
+    sums = [{"file": file, "kind": "", "date": day} for file, day in zip(files, days, strict=True)]
+    lake.closed.publish(lake.closed.stage(frame(spark, CLOSED, sums)), after=Manifest(), about={"files": files})
+
+    done = vacuum(lake, now_ms=NOW, keep_ms=90 * DAY)
+    assert done.days == {"events": 3, "jobs": 1, "stats": 0, "closed": 1}
+    assert [row["file"] for row in lake.closed.read().collect()] == files[1:]
+    assert lake.closed.manifest().about == {"files": files[1:]}
+    assert known_purges(lake, lake.events.manifest()) == [("default", "crm", "recall", START + 3 * DAY, "dead")]
+
+    before = lake.jobs.manifest()
+    staged = lake.jobs.stage(jobs(spark, *(job(name, at, **ended) for name, at in born.items() if name != "old")))
+    lake.jobs.publish(staged, after=before, about=before.about, replaces=lambda file: True)
+    version = lake.events.manifest().version
+    vacuum(lake, now_ms=NOW, keep_ms=90 * DAY)
+    assert known_purges(lake, lake.events.manifest()) == [], "no row is left that it could be about"
+    vacuum(lake, now_ms=NOW, keep_ms=90 * DAY)
+    assert lake.events.manifest().version == version + 1, "a vacuum that finds nothing publishes nothing"
 
 
 def test_bodies_are_not_kept_longer_than_their_events(spark: SparkSession, tmp_path: Path) -> None:
@@ -96,7 +130,7 @@ def test_a_segment_that_comes_again_brings_nothing_back(spark: SparkSession, tmp
     node.close(START)
     assert run_ingest(lake, str(journal)).events == 3
     run_lifecycle(lake)
-    assert vacuum(lake, now_ms=NOW, keep_ms=90 * DAY).days == {"events": 1, "jobs": 1, "stats": 0}
+    assert vacuum(lake, now_ms=NOW, keep_ms=90 * DAY).days == {"events": 1, "jobs": 1, "stats": 0, "closed": 0}
     (segment,) = (journal / "web-1").glob("*.journal")
     (journal / "restored").mkdir()
     shutil.copy(segment, journal / "restored")

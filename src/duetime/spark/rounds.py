@@ -8,10 +8,10 @@ each step goes on from what the lake says. Runs on the driver.
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct, field
@@ -27,6 +27,8 @@ from duetime.spark.stats.run import refresh_stats
 
 Told = Callable[[str], None]
 METRIC = "duetime_pipeline"
+WHOLE = "round"
+"""What a watcher hears of as the step that holds all others."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,29 @@ class Round(Struct):
     steps: dict[str, RoundStep] = field(default_factory=dict[str, RoundStep])
 
 
+class RoundWatcher(Protocol):
+    """Hears of each step of a round, and of the round itself as the step `round`. It raises nothing."""
+
+    def began(self, step: str) -> None: ...
+
+    def ended(self, step: str, numbers: Mapping[str, int]) -> None: ...
+
+    def failed(self, step: str, problem: str) -> None: ...
+
+
+class Unwatched:
+    """A watcher that ignores what it hears."""
+
+    def began(self, step: str) -> None:
+        pass
+
+    def ended(self, step: str, numbers: Mapping[str, int]) -> None:
+        pass
+
+    def failed(self, step: str, problem: str) -> None:
+        pass
+
+
 def run_round(
     lake: Lake,
     plan: RoundPlan,
@@ -65,6 +90,7 @@ def run_round(
     number: int = 1,
     told: Told = lambda step: None,
     ended: Callable[[Round], None] = lambda made: None,
+    watcher: RoundWatcher | None = None,
 ) -> Round:
     """Run one round, and call `ended` with it. A DuetimeError ends the round and stands in its `problem`; so does any
     other error, which is raised after `ended` was called.
@@ -72,21 +98,31 @@ def run_round(
     made = Round(number, SystemClock().now_ms())
     problems: list[str] = []
     unexpected: Exception | None = None
+    watcher = watcher or Unwatched()
+    watcher.began(WHOLE)
     for name, step in _STEPS.items():
         told(name)
+        watcher.began(name)
         began = time.monotonic()
         try:
             numbers, problem = step(lake, plan)
         except DuetimeError as error:
             problems.append(f"{name}: {error.message}")
+            watcher.failed(name, error.message)
             break
         except Exception as error:
             unexpected, first_line = error, str(error).partition("\n")[0]
             problems.append(f"{name}: {type(error).__name__}: {first_line}")
+            watcher.failed(name, f"{type(error).__name__}: {first_line}")
             break
         made.steps[name] = RoundStep(round(time.monotonic() - began, 3), numbers)
+        watcher.ended(name, numbers)
         problems += [f"{name}: {problem}"] if problem else []
     made.ended_at, made.problem, made.ok = SystemClock().now_ms(), "; ".join(problems), not problems
+    if problems:
+        watcher.failed(WHOLE, made.problem)
+    else:
+        watcher.ended(WHOLE, {})
     ended(made)
     if unexpected:
         raise unexpected

@@ -179,6 +179,24 @@ STATS = _table(
 """`stats`: one row per queue and minute in which something happened."""
 
 
+CLOSED = _table(
+    file=_TEXT,  # the file of `jobs` that this is about
+    kind=_TEXT,  # "": a count of the law; else a finding
+    pool=_TEXT,
+    namespace=_TEXT,
+    queue=_TEXT,
+    id=_TEXT,  # null for a count, and so is born
+    born=_LONG,
+    batch=_TEXT,
+    adopts=_INT,
+    outcome=_TEXT,
+    detail=_TEXT,
+    jobs=_LONG,  # how many jobs a count stands for
+    date=_DAY,  # partition: that of the file
+)
+"""`closed`: what audit found in files of `jobs` in which every job has ended, so that it need not read them again."""
+
+
 def ddl(schema: StructType) -> str:
     """The schema as text, for casts and readers that take one."""
     return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)

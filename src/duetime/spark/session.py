@@ -46,6 +46,8 @@ EVERYWHERE: Mapping[str, str] = {
 }
 """The settings that the pipelines rely on, whatever the cluster says."""
 
+ONE_FILE_PER_TASK = {"spark.sql.files.maxPartitionBytes": "1t", "spark.sql.files.openCostInBytes": "1t"}
+
 LOCALLY: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -56,11 +58,14 @@ LOCALLY: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "32",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.sql.maxConcurrentOutputFileWriters": "4",
+    "spark.sql.files.openCostInBytes": "256k",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.catalogImplementation": "in-memory",
 }
 """Spark joins the 32 shuffle partitions to parts of 16 MiB, which a task unpacks to a few hundred MiB. 200 partitions,
 or zstd for the shuffle, cost 1.5 times as much on one machine. A task writes up to 4 days at a time, instead of sorting
-its rows by day.
+its rows by day. A journal of 10,000 nodes has as many small files: Spark would list them in 10,000 tasks and read 32 of
+them in each.
 """
 
 
@@ -132,6 +137,14 @@ def is_connect(spark: SparkSession) -> bool:
 def parallelism(spark: SparkSession) -> int:
     """How many tasks can run at once, as far as Spark tells."""
     return CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+def whole_file_session(spark: SparkSession) -> SparkSession:
+    """A session like this one in which each file is read by a task of its own, from its first row to its last."""
+    session = spark.newSession()
+    for name, value in ONE_FILE_PER_TASK.items():
+        session.conf.set(name, value)
+    return session
 
 
 def _prepare_environment() -> None:

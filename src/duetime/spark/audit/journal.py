@@ -5,31 +5,23 @@ so entries that the lake has by then are left out of the copy. The table `events
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.journal.registered_nodes import RegisteredNode
 from duetime.journal.segments import parse
+from duetime.spark.audit.open_segments import OpenSegments
 from duetime.spark.ingest import transform as ingest
+from duetime.spark.ingest.about import DamagedLines, EventsAbout, about_events
 from duetime.spark.ingest.ended_nodes import read_ended
-from duetime.spark.ingest.run import (
-    DamagedLines,
-    EventsAbout,
-    about_events,
-    extents,
-    find_damage,
-    known_nodes,
-    run_ingest,
-)
+from duetime.spark.ingest.run import extents, known_nodes, run_ingest
 from duetime.spark.lake.files import Files, files_for
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import Nodes, NodeState, join_nodes, without
-from duetime.spark.schemas import EVENTS, frame
 
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 10.0
@@ -105,9 +97,15 @@ class JournalNow:
         if after is not None:
             for name in self.silent(pool, after):
                 heard = "no heartbeat since the scan of the store, and not closed"
-                detail = heard if name in self.nodes else "registered, and nothing of it has arrived"
+                detail = (
+                    heard if name in self.nodes else f"registered, and nothing of it has arrived{self._place(name)}"
+                )
                 found.append(JournalProblem("silent", name, detail))
         return found
+
+    def _place(self, name: str) -> str:
+        record = self.registered.get(name)
+        return f"; it writes to {record.folder} on {record.host}" if record and record.folder else ""
 
     def _signed_off(self, name: str) -> int:
         """The number of the last entry, as the node itself said when it signed off; 0 if it has not."""
@@ -138,8 +136,9 @@ def read_until(
     """
     deadline = time.monotonic() + wait.seconds
     tell_at = wait.seconds
+    opened = open_segments(lake, journal, run)
     while True:
-        now = replace(read_now(lake, journal, run), registered=registered)
+        now = replace(read_now(lake, journal, opened), registered=registered)
         nodes, left_s = awaited(now), deadline - time.monotonic()
         if not nodes or left_s <= 0:
             return now
@@ -150,22 +149,25 @@ def read_until(
         time.sleep(LOOK_EVERY_S)
 
 
-def read_now(lake: Lake, journal: str, run: str) -> JournalNow:
+def open_segments(lake: Lake, journal: str, run: str) -> OpenSegments:
+    files = files_for(lake.spark, journal)
+    return OpenSegments(lake, files, files.home(journal), f"{lake.scratch(run)}/open-{time.monotonic_ns()}")
+
+
+def read_now(lake: Lake, journal: str, opened: OpenSegments) -> JournalNow:
     files = files_for(lake.spark, journal)
     home = files.home(journal)
-    aside = f"{lake.scratch(run)}/open-{time.monotonic_ns()}"
-    copies = _copy_open(lake, files, home, aside)
+    opened.copy(read_ended(lake, about_events(lake.events.manifest()).ended))
     run_ingest(lake, journal)
     manifest = lake.events.manifest()
     about = about_events(manifest)
     known = known_nodes(lake, about)
     lasts = _known_lasts(files, home, about, known)
-    entries, damage = _read_copies(lake, copies, f"{aside}.parquet")
-    late = entries.transform(ingest.once).transform(ingest.without_known, known)
+    late = opened.events().transform(ingest.once).transform(ingest.without_known, known)
     late_nodes, rows, _ = extents(late)
     # A damaged line of a copy may have been found in the sealed file, too.
     told = {(one.node, one.seq) for one in about.damage}
-    fresh = [one for one in damage if (one.node, one.seq) not in told]
+    fresh = [one for one in opened.damage if (one.node, one.seq) not in told]
     # Nodes are taken from the entries, not from folders: a folder may only hold copies of another node's segments.
     nodes = join_nodes(known, late_nodes)
     return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts)
@@ -180,41 +182,6 @@ def _known_lasts(files: Files, journal: str, about: EventsAbout, known: Nodes) -
             ends = [segment.last for file in files.list(node.path) if (segment := parse(Path(file.name)))]
             lasts[node.name] = max(ends, default=0)
     return lasts
-
-
-def _copy_open(lake: Lake, files: Files, journal: str, target: str) -> list[str]:
-    about = about_events(lake.events.manifest())
-    ended = read_ended(lake, about.ended)
-    copies: list[str] = []
-    for node in files.list(journal):
-        for file in files.list(node.path) if node.is_folder and node.name not in ended else []:
-            if not file.name.endswith(".open"):
-                continue
-            try:
-                content = files.read(file.path)
-            except FileNotFoundError:  # sealed since it was listed; the ingest that follows reads it
-                continue
-            if complete := content[: content.rfind(b"\n") + 1]:  # the last line may not be complete yet
-                copies.append(f"{target}/{node.name}/{file.name}")
-                lake.files.create(copies[-1], complete)
-    return copies
-
-
-def _read_copies(lake: Lake, copies: Collection[str], aside: str) -> tuple[DataFrame, list[DamagedLines]]:
-    """EVENTS of the copies, written to `aside`, and the damaged lines."""
-    if not copies:
-        return frame(lake.spark, [], EVENTS), []
-    lines = (
-        lake.spark.read.format("text")
-        .option("lineSep", "\n")
-        .load(list(copies))
-        .select("value", F.col("_metadata.file_path").alias("file"))
-    )
-    seen = Observation()
-    read = lines.transform(ingest.read_lines).observe(seen, *ingest.damage_seen())
-    # Written before anything is left out: Spark observes nothing in a query that it finds to be empty half way.
-    read.transform(ingest.good_events).write.parquet(aside)
-    return lake.spark.read.schema(EVENTS).parquet(aside), find_damage(lake, seen.get["bad_files"])
 
 
 def whole_nodes(lake: Lake, now: JournalNow) -> list[str]:

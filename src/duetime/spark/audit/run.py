@@ -5,7 +5,7 @@ node has written everything up to the end of the scan. What was found stays in `
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -16,20 +16,27 @@ from duetime.clock import SystemClock
 from duetime.ids import IdMaker
 from duetime.job import Event
 from duetime.journal.registered_nodes import RegisteredNode
-from duetime.names import DEFAULT_POOL, Queue
+from duetime.names import DEFAULT_POOL
 from duetime.spark.audit import transform as audit
+from duetime.spark.audit.closed_files import closed_sums, days_of
 from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, read_until
-from duetime.spark.audit.store import StoreView, open_view, scan
+from duetime.spark.audit.scan import scan
+from duetime.spark.audit.store import StoreView, open_view
 from duetime.spark.audit.transform import SCAN, Scanned
-from duetime.spark.lake.lake import Lake
+from duetime.spark.ingest.about import purge_frame
+from duetime.spark.lake.lake import DataFile, Lake, Manifest
 from duetime.spark.lifecycle import transform as lifecycle
+from duetime.spark.lifecycle.job_files import job_files, touched_minutes, touches
 from duetime.spark.lifecycle.run import run_lifecycle
+from duetime.spark.load.options import LoadOptions
+from duetime.spark.session import whole_file_session
 
 WAIT_S = 60.0
 """How long to wait for the nodes' next heartbeat. They come every 5 s, but a busy node on a busy machine is late, and
 calling it silent means that nothing is proved.
 """
 
+FINDINGS_AT_ONCE = 10_000
 SUMMARY_FINDINGS = 50
 SUMMARY_FIELDS = ("kind", "namespace", "queue", "id", "batch", "detail")
 
@@ -74,11 +81,22 @@ class Audited:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is compared: the journal, the jobs that follow from it, and the scan of the store, if there is one."""
+    """What is compared: the journal, the jobs that follow from it, and the scan of the store, if there is one.
+
+    `jobs` are the rows of files that have an open job. `closed` are the other files of `manifest`, in which every job
+    has ended: they are looked at only for jobs that the store holds all the same. `namespaces` narrows everything, if
+    there are any.
+    """
 
     journal: JournalNow
     jobs: DataFrame
     scanned: Scanned | None
+    manifest: Manifest
+    closed: Sequence[DataFile] = ()
+    namespaces: Sequence[str] = ()
+
+    def narrowed(self, rows: DataFrame) -> DataFrame:
+        return rows.where(F.col("namespace").isin(*self.namespaces)) if self.namespaces else rows
 
 
 def run_audit(
@@ -121,18 +139,31 @@ def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: T
     now = read_until(lake, journal, run, registered=registered, awaited=awaited, wait=wait)
     told("following the jobs")
     run_lifecycle(lake)
-    jobs = jobs_now(lake, now)
-    if beside and beside.namespaces:
-        jobs = jobs.where(F.col("namespace").isin(*beside.namespaces))
-    return Evidence(now, jobs, scanned)
+    return follow(lake, now, scanned, beside.namespaces if beside else ())
+
+
+def follow(lake: Lake, now: JournalNow, scanned: Scanned | None, namespaces: Sequence[str] = ()) -> Evidence:
+    """The jobs as the journal has them at this moment, without those that have ended in peace."""
+    manifest = lake.jobs.manifest()
+    facts = job_files(lake, manifest)
+    is_touched = touches(facts, touched_minutes(now.late) if now.late_rows else ())
+    weighed = {file for file in manifest.files if facts[file.path].open or is_touched(file)}
+    jobs = jobs_now(lake, now, lake.jobs.read(manifest=manifest, only=lambda file: file in weighed))
+    closed = [file for file in manifest.files if file not in weighed]
+    evidence = Evidence(now, jobs, scanned, manifest, closed, namespaces)
+    return replace(evidence, jobs=evidence.narrowed(jobs))
 
 
 def scan_store(lake: Lake, view: StoreView, beside: Beside, run: str) -> Scanned:
     """Write down what the store holds, and when."""
     record, began = view.journaling(), view.info()
-    queues = _wanted(view.queues(), beside.namespaces)
+    wanted = {
+        queue: counted
+        for queue, counted in view.counts().items()
+        if not beside.namespaces or queue.namespace in beside.namespaces
+    }
     folder = f"{lake.scratch(run)}/scan"
-    scan(lake.spark, beside.url, beside.token, queues).write.parquet(folder)
+    scan(lake.spark, LoadOptions(beside.url, token=beside.token), wanted).write.parquet(folder)
     is_server = beside.url.startswith(("http:", "https:"))
     return Scanned(
         jobs=lake.spark.read.schema(SCAN).parquet(folder),
@@ -145,19 +176,15 @@ def scan_store(lake: Lake, view: StoreView, beside: Beside, run: str) -> Scanned
     )
 
 
-def _wanted(queues: Sequence[Queue], namespaces: Sequence[str]) -> list[Queue]:
-    return [queue for queue in queues if not namespaces or queue.namespace in namespaces]
-
-
-def jobs_now(lake: Lake, now: JournalNow) -> DataFrame:
+def jobs_now(lake: Lake, now: JournalNow, table: DataFrame) -> DataFrame:
     """JOBS with what the open segments add to the table; only the jobs that they are about are worked out again."""
-    table = lake.jobs.read()
     if not now.late_rows:
         return table
     late = now.late
     states = lifecycle.event_states(late)
     keys = states.select(*audit.KEY).distinct()
-    purges = lifecycle.purges_by_queue(lake.events.read(manifest=now.manifest).unionByName(late))
+    known = purge_frame(lake, now.manifest)
+    purges = lifecycle.purges_by_queue(known.unionByName(late.select(*known.columns)))
     touched = table.join(keys, on=list(audit.KEY), how="left_semi").select(*table.columns)
     merged = lifecycle.merge(states.unionByName(lifecycle.job_states(touched)))
     fresh = lifecycle.finish(merged, lifecycle.batch_names(late, touched), purges)
@@ -173,8 +200,9 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
     """Write down the law and the findings, and count them."""
     folder = f"{lake.folder}/audit/{run}"
     scanned, now = evidence.scanned, evidence.journal
-    audit.law(evidence.jobs, scanned).coalesce(1).write.parquet(f"{folder}/law")
-    audit.findings(evidence.jobs, scanned).write.parquet(f"{folder}/findings")
+    closed = evidence.narrowed(closed_sums(lake, evidence.manifest, evidence.closed))
+    audit.law(evidence.jobs, scanned, closed).coalesce(1).write.parquet(f"{folder}/law")
+    findings(lake, evidence, closed).write.parquet(f"{folder}/findings")
     law = lake.spark.read.parquet(f"{folder}/law").orderBy(*audit.LAW_KEY)
     counts = lake.spark.read.parquet(f"{folder}/findings").groupBy("kind").count()
     problems = now.problems(scanned.pool if scanned else None, scanned.ended_at if scanned else None)
@@ -190,9 +218,20 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
     return audited
 
 
+def findings(lake: Lake, evidence: Evidence, closed: DataFrame | None = None) -> DataFrame:
+    """FINDING; of closed files, only those of days are read from which the store holds a job that is not open."""
+    scanned = evidence.scanned
+    if scanned is None or not evidence.closed:
+        return audit.findings(evidence.jobs, scanned, closed)
+    days = days_of(audit.not_living(evidence.jobs, scanned))
+    chosen = {file for file in evidence.closed if file.date in days}
+    ended = evidence.narrowed(lake.jobs.read(manifest=evidence.manifest, only=lambda file: file in chosen))
+    return audit.findings(evidence.jobs, scanned, closed, ended)
+
+
 def _write_summary(lake: Lake, audited: Audited) -> None:
     """What readers without Spark, such as the console, show of the audit."""
-    first = _sorted_findings(lake, audited).select(*SUMMARY_FIELDS).limit(SUMMARY_FINDINGS)
+    first = first_findings(lake, audited, SUMMARY_FINDINGS)
     summary = {
         "run": audited.run,
         "at": SystemClock().now_ms(),
@@ -200,14 +239,30 @@ def _write_summary(lake: Lake, audited: Audited) -> None:
         "accepted": audited.total("accepted"),
         "found": audited.found,
         "problems": [{"kind": one.kind, "node": one.node, "detail": one.detail} for one in audited.problems],
-        "findings": [row.asDict() for row in first.collect()] if audited.found else [],
+        "findings": [{name: one[name] for name in SUMMARY_FIELDS} for one in first],
     }
     lake.files.create(f"{audited.folder}/summary.json", msgspec.json.format(msgspec.json.encode(summary)))
 
 
 def read_findings(lake: Lake, audited: Audited) -> Iterator[dict[str, Any]]:
     """All findings, sorted, without holding all of them in memory."""
-    return (row.asDict() for row in _sorted_findings(lake, audited).toLocalIterator())
+    if not audited.found:
+        return
+    aside = f"{lake.scratch(audited.run)}/sorted"
+    try:
+        _sorted_findings(lake, audited).write.parquet(aside)
+        session: Any = whole_file_session(lake.spark)
+        for file in lake.files.list(aside):
+            if file.name.endswith(".parquet"):
+                for batch in session.read.parquet(file.path).toArrow().to_batches(max_chunksize=FINDINGS_AT_ONCE):
+                    yield from batch.to_pylist()
+    finally:
+        lake.files.delete(lake.scratch(audited.run))
+
+
+def first_findings(lake: Lake, audited: Audited, limit: int) -> list[dict[str, Any]]:
+    rows = _sorted_findings(lake, audited).limit(limit).collect() if audited.found else []
+    return [row.asDict() for row in rows]
 
 
 def _sorted_findings(lake: Lake, audited: Audited) -> DataFrame:

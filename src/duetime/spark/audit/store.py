@@ -1,40 +1,33 @@
-"""What audit and reconcile ask of a store: everything it holds, single jobs, its time; and a push.
+"""What audit and reconcile ask of a store: how much it holds, single jobs, its time; and a push.
 
 Works with a store URL and with a server's. A store is opened as it is, without an engine on top: looking moves nothing
-and must also work where the pool journals. The scan runs on the executors, a task per group of queues.
+and must also work where the pool journals.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
-import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+import msgspec
 
-from duetime.client import Client, calls
+from duetime.client import Client, calls, store_calls
 from duetime.client.lookup import Lookup
 from duetime.client.transport import is_http
-from duetime.errors import DuetimeError
-from duetime.job import STEP_JOBS, IfExists, Job, Moved, State
+from duetime.errors import Conflict, DuetimeError
+from duetime.job import Counts, IfExists, Job, Moved
 from duetime.journal.pool_journal import Journaling, known
 from duetime.journal.registered_nodes import RegisteredNode, forget, register, registered, sign_off
 from duetime.names import DEFAULT_NAMESPACE, Queue
-from duetime.spark.audit.transform import SCAN
-from duetime.spark.schemas import frame
-from duetime.spark.session import parallelism
-from duetime.stores.base import Page, Push, Pushed, StoreInfo
+from duetime.stores.base import Push, Pushed, StoreInfo
+from duetime.stores.bulk import LostColumns
 from duetime.stores.get_all import get_all
-from duetime.stores.open import open_store
+from duetime.stores.open import bulk_of, open_store
+from duetime.stores.registry import MOVED_AWAY
 
-ORDER = (State.DELAYED, State.READY, State.LEASED, State.DEAD)
-"""The order of the scan is that in which jobs move, so that a job that moves on meanwhile is met twice and not missed.
-
-A job that moves back has a fresh entry, and the audit then believes the journal.
-"""
-
-QUEUES = StructType([StructField("namespace", StringType()), StructField("queue", StringType())])
+Result = TypeVar("Result")
+PutBack = int | Sequence[Pushed | DuetimeError]
+"""The store's time if every job was put back by this call, else an answer per job."""
 
 
 class StoreView(Protocol):
@@ -54,9 +47,9 @@ class StoreView(Protocol):
         """The nodes of the journal; none if the store does not tell."""
         ...
 
-    def queues(self) -> list[Queue]: ...
-
-    def page(self, queue: Queue, state: State, cursor: str | None) -> Page: ...
+    def counts(self) -> Mapping[Queue, Counts]:
+        """How many jobs each queue has."""
+        ...
 
     def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]: ...
 
@@ -81,6 +74,10 @@ class StoreView(Protocol):
         """Each request has one job; a job that exists is kept."""
         ...
 
+    def put_back(self, queue: Queue, jobs: LostColumns) -> Future[PutBack]:
+        """As `Bulk.put_back`; begins at once, and the caller may do other things before it asks for the result."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -99,24 +96,21 @@ class ServerView:
         return self._send(calls.status(Queue("default", "duetime-audit"))).counts.now
 
     def info(self) -> StoreInfo:
-        return self._send(calls.store_info(DEFAULT_NAMESPACE))
+        return self._send(store_calls.store_info(DEFAULT_NAMESPACE))
 
     def journaling(self) -> Journaling | None:
         return None
 
     def registered(self) -> Mapping[str, RegisteredNode]:
         # Each namespace may live in a pool of its own.
-        namespaces = {DEFAULT_NAMESPACE, *(queue.namespace for queue in self.queues())}
+        namespaces = {DEFAULT_NAMESPACE, *(queue.namespace for queue in self.counts())}
         found: dict[str, RegisteredNode] = {}
         for namespace in sorted(namespaces):
-            found |= self._send(calls.journal_nodes(namespace))
+            found |= self._send(store_calls.journal_nodes(namespace))
         return found
 
-    def queues(self) -> list[Queue]:
-        return [status.queue for status in self._send(calls.statuses(None))]
-
-    def page(self, queue: Queue, state: State, cursor: str | None) -> Page:
-        return self._send(calls.list_jobs(queue, state, cursor, STEP_JOBS))
+    def counts(self) -> Mapping[Queue, Counts]:
+        return {status.queue: status.counts for status in self._send(calls.statuses(None))}
 
     def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
         lookup = Lookup(queue, ids)
@@ -140,16 +134,41 @@ class ServerView:
         answers = self._send(calls.push_each(queue, [request.jobs[0] for request in requests], IfExists.KEEP))
         return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
 
+    def put_back(self, queue: Queue, jobs: LostColumns) -> Future[PutBack]:
+        done: Future[PutBack] = Future()
+        done.set_result(self.push(queue, [Push([job]) for job in jobs.jobs()]))
+        return done
+
     def close(self) -> None:
         self._client.close()
+
+
+class _LoopThread:
+    """An event loop in a thread of its own: the caller's thread may run a loop already, as notebooks do."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._runner = asyncio.Runner()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self.begin(work).result()
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Run it after what was begun before."""
+        return self._thread.submit(self._runner.run, work)
+
+    def close(self) -> None:
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
 
 
 class OpenedStore:
     """The store itself, in an event loop that runs during each call."""
 
     def __init__(self, url: str) -> None:
-        self._runner = asyncio.Runner()
+        self._runner = _LoopThread()
         self._store = self._runner.run(open_store(url))
+        self._bulk = bulk_of(self._store, url)
 
     def now(self) -> int:
         return self._runner.run(self._store.ping()).now
@@ -158,16 +177,17 @@ class OpenedStore:
         return self._runner.run(self._store.ping())
 
     def journaling(self) -> Journaling | None:
+        if moved := self._runner.run(self._store.registry.get(MOVED_AWAY, "current")):
+            place = msgspec.json.decode(moved.value)
+            raise Conflict(f"the jobs of this store were moved to {place['to']}: ask that store")
         return self._runner.run(known(self._store))
 
     def registered(self) -> Mapping[str, RegisteredNode]:
         return self._runner.run(registered(self._store))
 
-    def queues(self) -> list[Queue]:
-        return list(self._runner.run(self._store.queues()))
-
-    def page(self, queue: Queue, state: State, cursor: str | None) -> Page:
-        return self._runner.run(self._store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS))
+    def counts(self) -> Mapping[Queue, Counts]:
+        queues = self._runner.run(self._store.queues())
+        return dict(zip(queues, self._runner.run(self._store.counts(queues)), strict=True))
 
     def get(self, queue: Queue, ids: Sequence[str]) -> list[Job | None]:
         return self._runner.run(get_all(self._store, queue, ids))
@@ -188,56 +208,9 @@ class OpenedStore:
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         return self._runner.run(self._store.push(queue, requests))
 
+    def put_back(self, queue: Queue, jobs: LostColumns) -> Future[PutBack]:
+        return self._runner.begin(self._bulk.put_back(queue, jobs))
+
     def close(self) -> None:
         self._runner.run(self._store.close())
         self._runner.close()
-
-
-def scan(spark: SparkSession, url: str, token: str | None, queues: Sequence[Queue]) -> DataFrame:
-    """SCAN of the queues, each job once. Lazy: it runs when it is written."""
-    names = frame(spark, [(queue.namespace, queue.name) for queue in queues], QUEUES)
-    tasks = max(1, min(len(queues), parallelism(spark)))
-    spread: Any = names.repartition(tasks)
-    pages: DataFrame = spread.mapInArrow(Scan(url, token), SCAN)
-    # A job that moved on during the scan was met twice, and is to be counted once.
-    return pages.groupBy(*SCAN.names[:-1]).agg(F.max("state").alias("state"))
-
-
-class Scan:
-    """Runs on an executor, so it is pickled with all that it needs."""
-
-    def __init__(self, url: str, token: str | None) -> None:
-        self._url, self._token = url, token
-
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        view = open_view(self._url, self._token)
-        try:
-            for batch in batches:
-                for names in batch.to_pylist():
-                    yield from self._queue(view, Queue(names["namespace"], names["queue"]))
-        finally:
-            view.close()
-
-    def _queue(self, view: StoreView, queue: Queue) -> Iterator[Any]:
-        for state in ORDER:
-            cursor: str | None = None
-            while True:
-                page = view.page(queue, state, cursor)
-                if page.jobs:
-                    yield _batch(queue, page.jobs)
-                cursor = page.cursor
-                if cursor is None:
-                    break
-
-
-def _batch(queue: Queue, jobs: Sequence[Job]) -> Any:
-    arrow: Any = pa  # its annotations are incomplete
-    return arrow.RecordBatch.from_pydict(
-        {
-            "namespace": [queue.namespace] * len(jobs),
-            "queue": [queue.name] * len(jobs),
-            "id": [job.id for job in jobs],
-            "born": arrow.array([job.born for job in jobs], arrow.int64()),
-            "state": [job.state.value for job in jobs],
-        }
-    )

@@ -87,28 +87,51 @@ def _acked_by_id(jobs: DataFrame) -> DataFrame:
     return gone.select(*KEY[:-1], acked_again_at().alias("acked_until"))
 
 
-def law(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
-    """JOBS -> both sides of the law per queue and batch; `lost` is what is missing on the right."""
-    ended = jobs.where("ends != 0 and accepted_at is not null").select(
-        *KEY, "batch", _adopts().alias("adopts"), "outcome"
-    )
-    counted = ended.select(*LAW_KEY, "adopts", "outcome").unionByName(
-        places(jobs, scanned).select(*LAW_KEY, "adopts", "outcome")
-    )
+def law(jobs: DataFrame, scanned: Scanned | None = None, closed: DataFrame | None = None) -> DataFrame:
+    """JOBS -> both sides of the law per queue and batch; `lost` is what is missing on the right.
+
+    `closed` has counts of jobs that are not among these.
+    """
+    living = places(jobs, scanned).select(*LAW_KEY, "adopts", "outcome", F.lit(1).cast("long").alias("jobs"))
+    counted = ended_counts(jobs).unionByName(living)
+    if closed is not None:
+        counted = counted.unionByName(closed.where("kind = ''").select(*LAW_KEY, "adopts", "outcome", "jobs"))
+
+    def sum_of(condition: Column) -> Column:
+        return F.coalesce(F.sum(F.when(condition, F.col("jobs"))), F.lit(0))
+
     return (
         counted.groupBy(*LAW_KEY)
         .agg(
-            F.count_if(F.col("adopts") == 0).alias("accepted"),
-            F.count_if(F.col("adopts") == 1).alias("adopted"),
-            *(F.count_if(F.col("outcome") == name).alias(name) for name in (*PLACES, *ENDS, LOST)),
+            sum_of(F.col("adopts") == 0).alias("accepted"),
+            sum_of(F.col("adopts") == 1).alias("adopted"),
+            *(sum_of(F.col("outcome") == name).alias(name) for name in (*PLACES, *ENDS, LOST)),
         )
         .select(*LAW_KEY, "accepted", "adopted", *PLACES, *ENDS, LOST)
     )
 
 
-def findings(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
-    """JOBS -> FINDING: every job that breaks the law, and every job that no entry accepted."""
-    found = jobs.transform(_faults, scanned.since if scanned else 0)
+def ended_counts(jobs: DataFrame, *also: str) -> DataFrame:
+    """JOBS -> how many jobs of a queue and batch ended in which way; `also` are more columns to count by."""
+    ended = jobs.where("ends != 0 and accepted_at is not null").withColumn("adopts", _adopts())
+    return ended.groupBy(*LAW_KEY, "adopts", "outcome", *also).agg(F.count(F.lit(1)).alias("jobs"))
+
+
+def findings(
+    jobs: DataFrame,
+    scanned: Scanned | None = None,
+    closed: DataFrame | None = None,
+    ended_elsewhere: DataFrame | None = None,
+) -> DataFrame:
+    """JOBS -> FINDING: every job that breaks the law, and every job that no entry accepted.
+
+    `closed` has findings about jobs that are not among these. `ended_elsewhere` are JOBS that have ended, and among
+    which jobs of the store are looked for that these do not know.
+    """
+    found = jobs.transform(faults, scanned.since if scanned else 0)
+    if closed is not None:
+        is_ours = (F.col("kind") != UNANSWERED) | (F.col("born") >= (scanned.since if scanned else 0))
+        found = found.unionByName(closed.where((F.col("kind") != "") & is_ours).select(*FINDING))
     if scanned is None:
         return found
     lost = places(jobs, scanned).where(F.col("outcome") == LOST)
@@ -116,18 +139,18 @@ def findings(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
         lost.select(
             F.lit(LOST).alias("kind"), *KEY, "batch", F.lit("accepted, not ended, not in the store").alias("detail")
         )
-    ).unionByName(_strays(jobs, scanned))
+    ).unionByName(_strays(jobs, scanned, jobs if ended_elsewhere is None else jobs.unionByName(ended_elsewhere)))
 
 
-def _faults(jobs: DataFrame, since: int) -> DataFrame:
-    """JOBS -> FINDING: the faults that show in a job's own entries."""
+def faults(jobs: DataFrame, since: int, *also: str) -> DataFrame:
+    """JOBS -> FINDING: the faults that show in a job's own entries; `also` are more columns to keep."""
     begun = F.col("accepted_at").isNotNull()
     early = F.coalesce("early_ms", F.col("first_due_at") - F.col("first_delivered_at"))
     # There is a bit per attempt up to BITS; beyond that, only more deliveries than attempts prove a double one.
     doubled = F.when(F.col("attempt") < BITS, F.col("attempts") > F.bit_count("delivered_bits")).otherwise(
         F.col("attempts") > F.col("attempt")
     )
-    faults = (
+    conditions = (
         (F.col("acks") > 1, ACKED_TWICE, F.format_string("acked %d times", "acks")),
         (early > 0, EARLY, F.format_string("delivered %d ms early", early)),
         (F.col("accepts") > 1, DUPLICATED, F.format_string("accepted %d times under one born", "accepts")),
@@ -142,28 +165,32 @@ def _faults(jobs: DataFrame, since: int) -> DataFrame:
     )
     named = (
         F.when(condition, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))
-        for condition, kind, detail in faults
+        for condition, kind, detail in conditions
     )
     # Texts are only made for faulty jobs, which are few.
     is_faulty = F.lit(False)
-    for condition, _, _ in faults:
+    for condition, _, _ in conditions:
         is_faulty = is_faulty | F.coalesce(condition, F.lit(False))
     return (
         jobs.where(is_faulty)
-        .select(*KEY, "batch", F.explode(F.array_compact(F.array(*named))).alias("fault"))
-        .select("fault.kind", *KEY, "batch", "fault.detail")
+        .select(*KEY, "batch", *also, F.explode(F.array_compact(F.array(*named))).alias("fault"))
+        .select("fault.kind", *KEY, "batch", "fault.detail", *also)
     )
 
 
-def _strays(jobs: DataFrame, scanned: Scanned) -> DataFrame:
-    """What the store has and should not have: jobs that ended, and jobs that no entry knows."""
-    settled = scanned.began_at - scanned.grace_ms
-    held = scanned.jobs.select(*STORE_KEY)
+def not_living(jobs: DataFrame, scanned: Scanned) -> DataFrame:
+    """STORE_KEY of what the store has and of which no job of JOBS is that has not ended."""
     # Most jobs of the store have not ended, so those are taken out first; the small rest can be broadcast.
-    stray = held.join(
+    return scanned.jobs.select(*STORE_KEY).join(
         jobs.where("ends = 0").select(*STORE_KEY).hint("shuffle_hash"), on=list(STORE_KEY), how="left_anti"
     )
-    ended = jobs.where("ends != 0").join(stray, on=list(STORE_KEY), how="left_semi")
+
+
+def _strays(jobs: DataFrame, scanned: Scanned, all_jobs: DataFrame) -> DataFrame:
+    """What the store has and should not have: jobs that ended, and jobs that no entry knows."""
+    settled = scanned.began_at - scanned.grace_ms
+    stray = not_living(jobs, scanned)
+    ended = all_jobs.where("ends != 0").join(stray, on=list(STORE_KEY), how="left_semi")
     returned = ended.where(F.col("ended_at") < settled).select(
         F.lit(DUPLICATED).alias("kind"),
         *KEY,

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from duetime.client import Client
+from duetime.client.leased_job import LeasedJob
 from duetime.errors import DuetimeError
-from duetime.job import Delivery, Moved
+from duetime.job import Moved
 
 PAUSE_S = 0.2
 LIMIT = 50
@@ -47,9 +48,9 @@ class Consumers:
                     self._count("refused", 1)
                     self._stopping.wait(PAUSE_S)
 
-    def _work(self, client: Client, deliveries: Sequence[Delivery]) -> None:
+    def _work(self, client: Client, deliveries: Sequence[LeasedJob]) -> None:
         self._count("delivered", len(deliveries))
-        done: list[Delivery] = []
+        done: list[LeasedJob] = []
         for delivery in deliveries:
             chance = crc32(delivery.lease.id.encode()) % 1000
             if chance == 1:

@@ -26,9 +26,10 @@ from duetime.ids import IdMaker
 from duetime.journal.lines import read_line
 from duetime.journal.segments import parse
 from duetime.spark.ingest import transform as ingest
+from duetime.spark.ingest.about import DamagedLines, EventsAbout, about_events, find_purges, known_purges
 from duetime.spark.ingest.ended_nodes import put_ended, read_ended
 from duetime.spark.lake.files import files_for
-from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict, Staged
+from duetime.spark.lake.lake import DataFile, Lake, PublishConflict, Staged
 from duetime.spark.lake.nodes import NodeState, join_nodes
 from duetime.spark.lifecycle.run import about_jobs
 from duetime.spark.session import is_connect
@@ -46,26 +47,6 @@ CROWDED = 64
 FILE_BYTES = 128 * 1024**2
 
 
-class DamagedLines(Struct, frozen=True):
-    """`seq` is the number of the entry that stood on the line, 0 if the file's name does not tell."""
-
-    file: str
-    line: int
-    problem: str
-    node: str = ""
-    seq: int = 0
-
-
-class EventsAbout(Struct, frozen=True):
-    """What the manifest of `events` says about the journal. `ended` are the files of nodes that have ended."""
-
-    nodes: dict[str, NodeState] = field(default_factory=dict[str, NodeState])
-    ended: Sequence[str] = ()
-    damage: Sequence[DamagedLines] = ()
-    damaged: int = 0
-    events: int = 0
-
-
 class Ingested(Struct):
     """What a run did."""
 
@@ -75,10 +56,6 @@ class Ingested(Struct):
     damaged: int = 0
     damage: list[DamagedLines] = field(default_factory=list[DamagedLines])
     version: int = 0
-
-
-def about_events(manifest: Manifest) -> EventsAbout:
-    return msgspec.convert(manifest.about, EventsAbout)
 
 
 def known_nodes(lake: Lake, about: EventsAbout) -> dict[str, NodeState]:
@@ -131,6 +108,8 @@ def _follow(
     except KeyboardInterrupt:
         if query:
             query.stop()
+        if every is None:
+            raise  # only a run without an end ends so; what follows must not take half of the journal for the whole
     except Exception as error:
         if errors:
             raise errors[0] from None
@@ -225,6 +204,7 @@ def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
             damage=[*about.damage, *damage][:NAMED_DAMAGE],
             damaged=about.damaged + len(damage),
             events=about.events + rows,
+            purges=sorted({*known_purges(lake, manifest), *find_purges(chosen.read())}),
         )
         try:
             published = lake.events.publish(chosen, after=manifest, about=msgspec.to_builtins(new_about))

@@ -18,6 +18,9 @@ from duetime.errors import InvalidSettings
 from duetime.ids import IdMaker
 from duetime.spark.session import is_connect
 
+IF_ABSENT = "fs.option.create.conditional.overwrite"
+"""What Hadoop calls creating a file in one step, and only if there is none; on S3 a PUT with `If-None-Match: *`."""
+
 
 class FoundFile(NamedTuple):
     """A file or folder; `changed_at` is epoch milliseconds."""
@@ -43,8 +46,8 @@ class Files(Protocol):
         """What is in a folder, sorted by name; nothing if there is no such folder."""
         ...
 
-    def read(self, path: str) -> bytes:
-        """Raises FileNotFoundError."""
+    def read(self, path: str, start: int = 0) -> bytes:
+        """From byte `start` on. Raises FileNotFoundError."""
         ...
 
     def create(self, path: str, content: bytes) -> None:
@@ -123,8 +126,10 @@ class LocalFiles:
             result.append(FoundFile(_uri(path), status.st_size, status.st_mtime_ns // 1_000_000, path.is_dir()))
         return result
 
-    def read(self, path: str) -> bytes:
-        return Path(_local(path)).read_bytes()
+    def read(self, path: str, start: int = 0) -> bytes:
+        with open(_local(path), "rb") as file:
+            file.seek(start)
+            return file.read()
 
     def create(self, path: str, content: bytes) -> None:
         target = Path(_local(path))
@@ -153,7 +158,11 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Through the driver's JVM. A store without an atomic rename (S3) needs one run at a time."""
+    """Through the driver's JVM.
+
+    An object store that creates a file only if there is none (S3 since 2024, through Hadoop 3.4.2 or newer) is asked to
+    do that; on any other one that has no atomic rename, two runs must not publish a table at once.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         context: Any = spark.sparkContext
@@ -174,25 +183,44 @@ class HadoopFiles:
         ]
         return sorted(found)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, start: int = 0) -> bytes:
         system, where = self._at(path)
         if not system.exists(where):
             raise FileNotFoundError(path)
         stream = system.open(where)
         try:
+            stream.seek(start)
             return bytes(stream.readAllBytes())
         finally:
             stream.close()
 
     def create(self, path: str, content: bytes) -> None:
         system, target = self._at(path)
-        _, aside = self._at(_aside(path))
-        stream = system.create(aside, False)
-        stream.write(bytearray(content))
-        stream.close()
-        if system.exists(target) or not system.rename(aside, target):
+        try:
+            if system.hasPathCapability(target, IF_ABSENT):
+                self._put(system.createFile(target).must(IF_ABSENT, True).recursive().build(), content)
+            else:
+                self._create_aside(path, content)
+        except Exception as error:
+            if not system.exists(target):
+                raise
+            # A request whose answer was lost is sent again, and then finds the file that it has made itself.
+            if self.read(path) != content:
+                raise FileExistsError(path) from error
+
+    def _create_aside(self, path: str, content: bytes) -> None:
+        """Atomic where a rename is, and never replaces a file: on HDFS, but not on S3."""
+        system, aside = self._at(_aside(path))
+        self._put(system.create(aside, False), content)
+        if system.exists(self._at(path)[1]) or not system.rename(aside, self._at(path)[1]):
             system.delete(aside, False)
             raise FileExistsError(path)
+
+    def _put(self, stream: Any, content: bytes) -> None:
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
 
     def rename(self, source: str, target: str) -> None:
         system, where = self._at(target)

@@ -1,13 +1,13 @@
 """The lake: a folder of tables in Parquet, each published by one atomic manifest.
 
-A run writes its files aside, moves them to their partitions and then creates the next manifest, which lists every file
-of the table. Readers use the newest manifest only: they see all of a run or nothing of it, and a run that dies leaves
-nothing but litter. Manifests are numbered: of two runs that publish at once one wins, and the other raises
-`PublishConflict` and starts from what the first one made. Runs on the driver; files are written by the executors.
+A run writes its files in place, under names of its own, and then creates the next manifest, which lists every file of
+the table. Readers use the newest manifest only: they see all of a run or nothing of it, and a run that dies leaves
+nothing but files that nobody names. Manifests are numbered: of two runs that publish at once one wins, and the other
+raises `PublishConflict` and starts from what the first one made. Runs on the driver; executors write the files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 from urllib.parse import unquote
 
 import msgspec
@@ -20,12 +20,11 @@ from duetime.errors import Conflict, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.spark import schemas
 from duetime.spark.lake.files import Files, check_shared, files_for
+from duetime.spark.lake.in_place import WrittenFile, write_in_place
 
 MANIFESTS = "_manifest"
 STAGING = "_staging"
 KEPT_MANIFESTS = 20
-ROW_GROUP_BYTES = 32 * 1024**2
-"""A writer holds one row group in memory per day and task; a reading task reads at least one."""
 LITTER_MS = 24 * 3_600_000
 """How long a file that no manifest names any more is left for readers that still use it."""
 
@@ -34,6 +33,12 @@ class PublishConflict(Conflict):
     """Another run published this table in the meantime."""
 
     code = "publish_conflict"
+
+
+class StagedTooOld(Conflict):
+    """What was written cannot be published any more."""
+
+    code = "staged_too_old"
 
 
 class DataFile(Struct, frozen=True):
@@ -95,17 +100,20 @@ class Table:
     def read(self, *, manifest: Manifest | None = None, only: Callable[[DataFile], bool] | None = None) -> DataFrame:
         """The table as a manifest has it; `only` chooses among its files."""
         manifest = manifest or self.manifest()
-        chosen = [f"{self.folder}/{file.path}" for file in manifest.files if only is None or only(file)]
+        return self.read_files(file.path for file in manifest.files if only is None or only(file))
+
+    def read_files(self, paths: Iterable[str]) -> DataFrame:
+        """Files by their paths below the table's folder, whether they are published or not."""
+        chosen = [f"{self.folder}/{path}" for path in paths]
         if not chosen:
             return schemas.frame(self._spark, [], self.schema)
         return self._spark.read.schema(self.schema).option("basePath", self.folder).parquet(*chosen)
 
     def stage(self, rows: DataFrame) -> "Staged":
-        """Write rows aside; nobody sees them until they are published."""
-        folder = f"{self.folder}/{STAGING}/{IdMaker().make()}"
-        writer = rows.write.partitionBy("date").option("compression", "zstd")
-        writer.option("parquet.block.size", ROW_GROUP_BYTES).parquet(folder)
-        return Staged(self._spark, self, folder)
+        """Write rows to files that nobody sees until they are published."""
+        begun_at = SystemClock().now_ms()
+        notes = f"{self.folder}/{STAGING}/{IdMaker().make()}"
+        return Staged(self, write_in_place(self._spark, rows, self.folder, files=self.files, notes=notes), begun_at)
 
     def publish(
         self,
@@ -120,12 +128,14 @@ class Table:
 
         Rows that are not new but only written anew keep the version of the manifest that they came with: `since`.
         Raises PublishConflict if `after` is not the newest manifest any more; nothing is changed then, and what is
-        staged can be published later.
+        staged can be published later. Raises StagedTooOld where a vacuum may have deleted what is staged.
         """
         now, version = SystemClock().now_ms(), after.version + 1
         if version <= self.manifest().version:
             raise PublishConflict(f"{self.folder} was published by another run")
-        added = staged.move_in(since or version) if staged else []
+        if staged and staged.begun_at < now - LITTER_MS:
+            raise StagedTooOld(f"writing to {self.folder} took more than a day; run it again")
+        added = [DataFile(one.path, one.bytes, since or version) for one in staged.files] if staged else []
         gone = [file for file in after.files if replaces(file)]
         old = [one for one in after.dropped if one.at < now - LITTER_MS]
         manifest = Manifest(
@@ -138,11 +148,9 @@ class Table:
         try:
             self.files.create(self._manifest_path(version), msgspec.json.encode(manifest))
         except FileExistsError:
-            if staged:
-                staged.move_back()
             raise PublishConflict(f"{self.folder} was published by another run") from None
         if staged:
-            staged.drop()
+            staged.is_published = True
         self._sweep(old, now)
         return manifest
 
@@ -164,45 +172,25 @@ class Table:
 
 
 class Staged:
-    """Files that a run has written aside."""
+    """Files that a run has written and that no manifest names yet. As a context it drops them if that stays so."""
 
-    def __init__(self, spark: SparkSession, table: Table, folder: str) -> None:
-        self._spark, self._table, self.folder = spark, table, folder
-        self._moved: list[tuple[str, str]] = []
+    def __init__(self, table: Table, files: Sequence[WrittenFile], begun_at: int) -> None:
+        self._table, self.files, self.begun_at = table, files, begun_at
+        self.is_published = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.drop()
 
     def read(self) -> DataFrame:
-        if not self._parts():
-            return schemas.frame(self._spark, [], self._table.schema)
-        return self._spark.read.schema(self._table.schema).option("basePath", self.folder).parquet(self.folder)
+        return self._table.read_files(file.path for file in self.files)
 
     def drop(self) -> None:
-        self._table.files.delete(self.folder)
-
-    def move_in(self, since: int) -> list[DataFile]:
-        """Move the files to the partitions of the table, under names that no other run uses."""
-        files, run, moved = self._table.files, self.folder.rpartition("/")[2], list[DataFile]()
-        for number, (partition, path, size) in enumerate(self._parts()):
-            name = f"{partition}/{run}-{number:05d}.parquet"
-            target = f"{self._table.folder}/{name}"
-            files.rename(path, target)
-            self._moved.append((path, target))
-            moved.append(DataFile(name, size, since))
-        return moved
-
-    def move_back(self) -> None:
-        while self._moved:
-            path, target = self._moved.pop()
-            self._table.files.rename(target, path)
-
-    def _parts(self) -> list[tuple[str, str, int]]:
-        files = self._table.files
-        return [
-            (partition.name, file.path, file.size)
-            for partition in files.list(self.folder)
-            if partition.is_folder and partition.name.startswith("date=")
-            for file in files.list(partition.path)
-            if file.name.endswith(".parquet") and not file.name.startswith((".", "_"))
-        ]
+        """Delete the files; what is published stays."""
+        for file in () if self.is_published else self.files:
+            self._table.files.delete(f"{self._table.folder}/{file.path}")
 
 
 class Lake:
@@ -216,6 +204,7 @@ class Lake:
         self.events = Table(spark, f"{self.folder}/events", schemas.EVENTS)
         self.jobs = Table(spark, f"{self.folder}/jobs", schemas.JOBS)
         self.stats = Table(spark, f"{self.folder}/stats", schemas.STATS)
+        self.closed = Table(spark, f"{self.folder}/closed", schemas.CLOSED)
 
     def scratch(self, run: str) -> str:
         """A folder for files that only this run needs."""

@@ -1,13 +1,14 @@
 """`duetime pipeline vacuum`: forget what is older than its retention, and delete files that nothing names any more.
 
-Days of the tables go as a whole, except those with a row of a job that lives, or with its body, or with a purge:
-reconcile would need them. Bodies of jobs that ended can go earlier than their events: those days are written anew
-without them. Files that readers may still use stay for a day after they were replaced. Runs on the driver; executors
-write the days.
+Days of the tables go as a whole, except those with a row of a job that lives, or with its body: reconcile would need
+them. Purges stand in the manifest of `events` for as long as a row is left that one of them may be about. Bodies of
+jobs that ended can go earlier than their events: those days are written anew without them. Files that readers may still
+use stay for a day after they were replaced. Runs on the driver; executors write the days.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -16,7 +17,8 @@ from pyspark.sql import functions as F
 
 from duetime.errors import InvalidRequest
 from duetime.ids import timestamp_ms
-from duetime.job import Event
+from duetime.spark.audit.closed_files import ClosedAbout
+from duetime.spark.ingest.about import known_purges
 from duetime.spark.lake.lake import LITTER_MS, DataFile, Lake, Manifest, Table
 from duetime.spark.lifecycle.run import about_jobs
 from duetime.spark.schemas import KEY
@@ -56,7 +58,7 @@ def vacuum(lake: Lake, *, now_ms: int, keep_ms: int = 0, bodies_ms: int = 0, dry
     if shortest := bodies_ms or keep_ms:
         sweep.batches(now_ms - shortest)
         sweep.plans(now_ms - shortest)
-    for table in (lake.events, lake.jobs, lake.stats):
+    for table in (lake.events, lake.jobs, lake.stats, lake.closed):
         sweep.litter(table, now_ms - LITTER_MS)
     return sweep.done
 
@@ -91,25 +93,38 @@ class _Sweep:
         return {file for file in manifest.files if file.date < before and file.since <= known}
 
     def days(self, before: str) -> None:
-        lake, events = self._lake, self._lake.events.manifest()
-        old = self._old_events(events, before)
-        rows = lake.events.read(manifest=events, only=_among(old))
-        bodies = rows.where("body is not null").join(self._living().select(*KEY), on=list(KEY), how="left_semi")
-        # Without its purge, a purged job of a day that stays would count as lost when that day is worked out again.
-        purges = rows.where(F.col("event") == Event.PURGED)
-        needed = _dates(bodies.select("date").union(purges.select("date")))
+        """The days of `events` go last: its purges are needed as long as rows are left that they are about."""
+        lake, events, jobs = self._lake, self._lake.events.manifest(), self._lake.jobs.manifest()
+        old, living = self._old_events(events, before), self._living()
+        rows = lake.events.read(manifest=events, only=_among(old)).where("body is not null")
+        needed = _dates(rows.join(living.select(*KEY), on=list(KEY), how="left_semi"))
         self._gone = {file for file in old if file.date not in needed}
-        living = _dates(self._living())
-        self._drop("events", lake.events, events, self._gone)
-        for name, table, spared in (("jobs", lake.jobs, living), ("stats", lake.stats, set[str]())):
-            manifest = table.manifest()
-            gone = {file for file in manifest.files if file.date < before and file.date not in spared}
-            self._drop(name, table, manifest, gone)
+        purges, spared = known_purges(lake, events), _dates(living)
+        gone = {file for file in jobs.files if file.date < before and file.date not in spared}
+        left = [file for file in jobs.files if file not in gone]
+        self._drop("jobs", lake.jobs, jobs, gone)
+        stats = lake.stats.manifest()
+        self._drop("stats", lake.stats, stats, {file for file in stats.files if file.date < before})
+        self._forget_closed(left)
+        first = min([before, *(file.date for file in [*left, *events.files] if file not in self._gone)])
+        kept = [list(purge) for purge in purges if _day(purge[3]) >= first]
+        self._drop("events", lake.events, events, self._gone, {**events.about, "purges": kept})
 
-    def _drop(self, name: str, table: Table, manifest: Manifest, gone: set[DataFile]) -> None:
+    def _forget_closed(self, jobs: Sequence[DataFile]) -> None:
+        """The days of `closed` of which no file of `jobs` is left."""
+        table, exist = self._lake.closed, {file.path for file in jobs}
+        manifest, dates = table.manifest(), {file.date for file in jobs}
+        known = [path for path in msgspec.convert(manifest.about, ClosedAbout).files if path in exist]
+        gone = {file for file in manifest.files if file.date not in dates}
+        self._drop("closed", table, manifest, gone, msgspec.to_builtins(ClosedAbout(known)))
+
+    def _drop(
+        self, name: str, table: Table, manifest: Manifest, gone: set[DataFile], about: Mapping[str, Any] | None = None
+    ) -> None:
         self.done.days[name] = len({file.date for file in gone})
-        if gone and not self._dry_run:
-            table.publish(None, after=manifest, about=manifest.about, replaces=_among(gone))
+        about = manifest.about if about is None else about
+        if (gone or (manifest.version and about != manifest.about)) and not self._dry_run:
+            table.publish(None, after=manifest, about=about, replaces=_among(gone))
 
     def bodies(self, before: str) -> None:
         """Write the days anew in which a job that ended has a body."""
@@ -125,7 +140,8 @@ class _Sweep:
         rows = table.read(manifest=manifest, only=_among(gone)).join(living, on=list(KEY), how="left")
         stripped = rows.withColumn("body", F.when(F.col("lives"), F.col("body"))).select(*table.schema.names)
         newest = max(file.since for file in gone)
-        table.publish(table.stage(stripped), after=manifest, about=manifest.about, replaces=_among(gone), since=newest)
+        with table.stage(stripped) as staged:
+            table.publish(staged, after=manifest, about=manifest.about, replaces=_among(gone), since=newest)
 
     def batches(self, before: int) -> None:
         """The rows of finished batches go. Their manifests stay, so that no batch is pushed again."""

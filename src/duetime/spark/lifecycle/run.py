@@ -1,21 +1,26 @@
 """The pipeline `lifecycle`: brings the table `jobs` up to the events that came since its last run.
 
-A job's partition is the day of its born, which is part of its key. So a run reads the new files of `events`, sees which
-days they touch, merges them into the rows of those days and replaces just those partitions. Its manifest says up to
-which manifest of `events` it has read: a run that has nothing new does nothing, one that died is done again.
+A job's born is part of its key, and of each file of `jobs` it is noted which borns it has. So a run reads the new files
+of `events`, sees which minutes of born they are about, and replaces only the files that have any of those. Its manifest
+says up to which manifest of `events` it has read: a run that has nothing new does nothing, one that died is done again.
 """
 
-from datetime import date, timedelta
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.job import Event
+from duetime.spark.ingest.about import find_purges, purge_frame
 from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict
 from duetime.spark.lifecycle import transform as lifecycle
+from duetime.spark.lifecycle.job_files import file_name, job_files, touched_minutes, touches
+
+ROWS_PER_FILE = 500_000
+CROWDED = 64
+"""A day with more files than this is written anew, as a few files, when one of them is."""
 
 
 class JobsAbout(Struct, frozen=True):
@@ -52,44 +57,55 @@ def _run(lake: Lake) -> Lifecycle:
     if events.version <= since:
         return Lifecycle(events_version=since, version=before.version)
     fresh = lake.events.read(manifest=events, only=lambda file: file.since > since)
-    # Before the first row there is nothing to merge with, whatever day the events are about.
-    whole = not before.files
-    days = set[str]() if whole else _touched_days(lake, before, fresh)
-
-    def is_touched(file: DataFile) -> bool:
-        return whole or file.date in days
-
-    known = lake.jobs.read(manifest=before, only=lambda file: not whole and file.date in days)
-    purges = lifecycle.purges_by_queue(lake.events.read(manifest=events))
+    # Before the first row there is nothing to merge with, whatever minute the events are about.
+    touched = _touched_files(lake, before, fresh) if before.files else _Touched()
+    known = lake.jobs.read(manifest=before, only=touched.has)
+    purges = lifecycle.purges_by_queue(purge_frame(lake, events))
     states = lifecycle.event_states(fresh).unionByName(lifecycle.job_states(known))
     jobs = lifecycle.finish(lifecycle.merge(states), lifecycle.batch_names(fresh, known), purges)
-    staged = lake.jobs.stage(jobs)
-    rows = staged.read().count()
+    if before.files:
+        # Neighbours in time stand in one file, so that a later run which is about a few of them finds them together.
+        jobs = jobs.repartitionByRange(touched.rows // ROWS_PER_FILE + 1, "born")
     about = JobsAbout(events_version=events.version)
-    done = lake.jobs.publish(staged, after=before, about=msgspec.to_builtins(about), replaces=is_touched)
-    written = {file.date for file in done.files if file.since == done.version}
-    return Lifecycle(days=len(written | days), jobs=rows, events_version=events.version, version=done.version)
+    with lake.jobs.stage(jobs) as staged:
+        done = lake.jobs.publish(staged, after=before, about=msgspec.to_builtins(about), replaces=touched.has)
+    written = {file.path for file in done.files if file.since == done.version}
+    rows = sum(file.rows for path, file in job_files(lake, done).items() if path in written)
+    days = {file.date for file in done.files if file.path in written} | touched.days
+    return Lifecycle(days=len(days), jobs=rows, events_version=events.version, version=done.version)
 
 
-def _touched_days(lake: Lake, jobs: Manifest, fresh: DataFrame) -> set[str]:
-    """The days whose jobs the new events are about, and those with living jobs in queues that were purged."""
-    of_jobs = fresh.where("id != ''")
-    days = of_jobs.select(_day("born")).union(of_jobs.where("was > 0").select(_day("was"))).distinct()
-    touched = {_date(row["day"]) for row in days.collect()}
-    purged = fresh.where(F.col("event") == Event.PURGED).select("pool", "namespace", "queue").distinct()
-    queues: list[Any] = purged.collect()
-    if queues and jobs.files:
-        living = lake.jobs.read(manifest=jobs).where("ends = 0 and purged_at is null")
-        inside = F.struct("pool", "namespace", "queue").isin([F.struct(*map(F.lit, queue)) for queue in queues])
-        touched |= {_date(row["day"]) for row in living.where(inside).select(_day("born")).distinct().collect()}
-    return touched
+@dataclass(frozen=True)
+class _Touched:
+    """The files that a run replaces, and how many rows it merges at most."""
+
+    files: frozenset[DataFile] = frozenset()
+    rows: int = 0
+
+    def has(self, file: DataFile) -> bool:
+        return file in self.files
+
+    @property
+    def days(self) -> set[str]:
+        return {file.date for file in self.files}
 
 
-def _day(column: str) -> Any:
-    """The day as a number: only the few distinct ones are then made into dates."""
-    return F.expr(f"{column} div {lifecycle.DAY_MS}").alias("day")
-
-
-def _date(day: int) -> str:
-    """The name of a day's partition."""
-    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
+def _touched_files(lake: Lake, jobs: Manifest, fresh: DataFrame) -> _Touched:
+    """The files with jobs that the new events can be about, those with living jobs in queues that were purged, and all
+    files of a day that has too many.
+    """
+    facts, minutes = job_files(lake, jobs), touched_minutes(fresh)
+    is_touched = touches(facts, minutes)
+    chosen = {file for file in jobs.files if is_touched(file)}
+    purged = {(pool, namespace, queue) for pool, namespace, queue, _, _ in find_purges(fresh)}
+    if purged:
+        is_open = {path for path, file in facts.items() if file.open}
+        living = lake.jobs.read(manifest=jobs, only=lambda file: file.path in is_open).where("ends = 0")
+        inside = F.struct("pool", "namespace", "queue").isin([F.struct(*map(F.lit, queue)) for queue in purged])
+        found = living.where(inside & F.col("purged_at").isNull()).select(file_name().alias("path")).distinct()
+        paths = {row["path"] for row in found.collect()}
+        chosen |= {file for file in jobs.files if file.path in paths}
+    per_day = Counter(file.date for file in jobs.files)
+    touched_days = {file.date for file in chosen}
+    chosen |= {file for file in jobs.files if file.date in touched_days and per_day[file.date] > CROWDED}
+    return _Touched(frozenset(chosen), sum(facts[file.path].rows for file in chosen) + sum(minutes.values()))

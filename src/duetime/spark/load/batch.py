@@ -4,23 +4,34 @@
     <lake>/batches/<batch>/_accepted                      which of those folders won, its files, rows and check sum
     <lake>/batches/<batch>/_pushing                       the epoch of the store when the first push was about to happen
     <lake>/batches/<batch>/_accepted.<run>, _pushing.<run>    the same for what was missing after a reconcile
+    <lake>/batches/<batch>/_progress/                     how many rows are pushed, while it is under way
     <lake>/batches/<batch>/_manifest                      the end: a batch with this is never pushed again
     <lake>/batches/<batch>/quarantine/                    bad rows with their reasons, where they were put aside
 
-Each of the small files is created whole or not at all, never over another one, and never changed. Runs on the driver.
+Each of the small files, those of the progress apart, is created whole or not at all, never over another one, and never
+changed. Runs on the driver.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self, TypeVar
 
 import msgspec
 from msgspec import Struct
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from duetime.errors import Conflict
-from duetime.spark.lake.files import Files, FoundFile, check_shared, files_for
+from duetime.spark.lake.files import Files, LocalFiles, check_shared, files_for
+from duetime.spark.lake.in_place import write_in_place
+from duetime.spark.load.batch_progress import BEFORE, write_rows
+from duetime.spark.load.batch_progress import FOLDER as PROGRESS
 
 Record = TypeVar("Record", bound=Struct)
+
+ROWS_PER_FILE = 250_000
+FILE_OPTIONS: Mapping[str, str] = {"maxRecordsPerFile": str(ROWS_PER_FILE)} | {
+    f"parquet.enable.dictionary#{column}": "false" for column in ("id", "body", "due_at")
+}
+"""Parquet makes no dictionary for columns whose values do not repeat: it would be work for nothing."""
 
 
 class AcceptedFile(Struct, frozen=True):
@@ -172,16 +183,33 @@ class Batch:
         return self._create(f"_pushing.{run}".rstrip("."), record)
 
     def finish(self, record: Scheduled) -> Scheduled:
-        return self._create("_manifest", record)
+        finished = self._create("_manifest", record)
+        self._files.delete(f"{self.home}/{PROGRESS}")
+        return finished
 
-    def data_files(self, folder: str) -> list[AcceptedFile]:
-        """What Spark's commit left in a folder, in the order of its tasks."""
-        found = [one for one in self._files.list(f"{self.home}/{folder}") if _is_data(one)]
-        return [AcceptedFile(f"{folder}/{one.name}", one.size) for one in sorted(found, key=lambda one: one.name)]
+    def begin_progress(self, before: int) -> str:
+        """The folder in which tasks write how far they are, empty unless the lake is a local folder.
+
+        `before` rows were pushed by earlier rounds.
+        """
+        if not isinstance(self._files, LocalFiles):
+            return ""
+        folder = f"{self.home}/{PROGRESS}"
+        self._files.delete(folder)
+        write_rows(self._files.path(folder) / BEFORE, before)
+        return folder
+
+    def write_rows(self, rows: DataFrame, folder: str) -> list[AcceptedFile]:
+        """Write rows to a folder that no other run uses; returns the files that count, in the order of their tasks."""
+        where = f"{self.home}/{folder}"
+        notes = f"{where}/_staging-{folder}"
+        written = write_in_place(rows.sparkSession, rows, where, files=self._files, notes=notes, options=FILE_OPTIONS)
+        return [AcceptedFile(f"{folder}/{one.path}", one.bytes) for one in written]
 
     def paths(self, accepted: Accepted) -> list[str]:
         """The accepted files. Raises BatchConflict if one is gone or has another size."""
-        there = {one.name: one.bytes for one in self.data_files(accepted.folder)}
+        found = self._files.list(f"{self.home}/{accepted.folder}")
+        there = {f"{accepted.folder}/{one.name}": one.size for one in found}
         for file in accepted.files:
             if there.get(file.name) != file.bytes:
                 raise BatchConflict(f"{self.home}/{file.name} is not the file that was accepted", batch=self.name)
@@ -206,7 +234,3 @@ class Batch:
             return None
         except msgspec.DecodeError as error:
             raise BatchConflict(f"{self.home}/{name} is damaged: {error}", batch=self.name) from None
-
-
-def _is_data(found: FoundFile) -> bool:
-    return not found.is_folder and found.size > 0 and not found.name.startswith((".", "_"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from duetime.errors import InvalidSettings
 from duetime.journal.pool_journal import begin, known, refusal
+from duetime.journal.registered_nodes import registered
 from duetime.journal.settings import embedded_options
 from duetime.spark.load.options import LoadOptions
 from duetime.stores.open import open_store
@@ -16,7 +17,7 @@ async def with_journal(options: LoadOptions) -> LoadOptions:
     """The options with the folder for the batch's entries, which is found as an embedded engine finds it.
 
     There is none if the pool does not journal and nobody asked for it. Raises InvalidSettings if the pool journals and
-    no folder is known.
+    the journal is "off".
     """
     if options.is_http:
         return options
@@ -25,7 +26,7 @@ async def with_journal(options: LoadOptions) -> LoadOptions:
         found = await known(store)
         if not found and not options.journal:
             return options
-        journal = embedded_options(options.url, options.journal)
+        journal = embedded_options(options.url, options.journal, nodes=await registered(store))
         if journal is None:
             if found:
                 raise refusal(found)

@@ -13,8 +13,8 @@ from duetime.client.transport import is_http
 from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.job import DEFAULT_TRIES, MAX_TRIES, Priority
+from duetime.masking import MASK, mask
 from duetime.names import DEFAULT_NAMESPACE, DEFAULT_POOL, check_namespace, check_queue
-from duetime.settings import MASK, mask
 
 MARK_LIFE_MS = 7 * 86_400_000
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from duetime.spark.load.batch import ReconcileFirst
 from duetime.spark.load.batch_journal import FileJournal, SegmentFile
+from duetime.spark.load.batch_progress import RowProgress
 from duetime.spark.load.chunks import Cutter, Portion
 from duetime.spark.load.job_columns import SCHEMA, arrow, kernels
 from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
@@ -30,10 +31,16 @@ class FilePart(NamedTuple):
 
 
 class FilePusher:
-    """Pickled to executors. `files` says by name which file is which; `marks` is what the names of marks begin with."""
+    """Pickled to executors. `files` says by name which file is which; `marks` is what the names of marks begin with.
 
-    def __init__(self, options: LoadOptions, files: dict[str, FilePart], epoch: str, marks: str) -> None:
+    `progress` is the folder in which tasks write how far they are, empty for nowhere.
+    """
+
+    def __init__(
+        self, options: LoadOptions, files: dict[str, FilePart], epoch: str, marks: str, *, progress: str = ""
+    ) -> None:
         self._options = options
+        self._progress = progress
         self._files = files
         self._epoch = epoch
         self._marks = marks
@@ -54,18 +61,26 @@ class FilePusher:
             return Mark(f"{self._marks}/{part.number}/{step}", digest, MARK_LIFE_MS, brief=True)
 
         portions = Cutter(options.namespace, make_mark).cut(tables)
-        if not options.journal:
-            return run(push_portions(portions, options, writers=options.writers))
-        return run(push_journaled(portions, options, part))
+        progress = RowProgress(self._progress, str(part.number))
+        try:
+            if options.journal:
+                return run(push_journaled(portions, options, part, progress))
+            return run(push_portions(portions, options, writers=options.writers, on_step=progress.count))
+        finally:
+            progress.write()
 
 
-async def push_journaled(portions: Iterable[Portion], options: LoadOptions, part: FilePart) -> PushCounts:
+async def push_journaled(
+    portions: Iterable[Portion], options: LoadOptions, part: FilePart, progress: RowProgress
+) -> PushCounts:
     """Push a file's rows; their entries are on the disk when this returns."""
     assert options.journal is not None
     with SegmentFile(Path(options.journal) / part.node, part.first, part.first + part.rows - 1) as file:
         journal = FileJournal(options, part.node, part.first, file)
         try:
-            return await push_portions(portions, options, writers=options.writers, on_loaded=journal.write)
+            return await push_portions(
+                portions, options, writers=options.writers, on_loaded=journal.write, on_step=progress.count
+            )
         finally:
             await journal.close()
 

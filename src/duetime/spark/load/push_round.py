@@ -25,19 +25,13 @@ from duetime.spark.load.job_rows import ROWS
 from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
 from duetime.spark.load.push_files import RESULTS, FilePart, FilePusher
 from duetime.spark.load.task_push import LoadFailed, ask_store, run
-from duetime.spark.session import is_connect, parallelism
+from duetime.spark.session import is_connect, parallelism, whole_file_session
 from duetime.stores.base import StoreInfo
 
 FIRST = ""
 """The name of the first round; a later one has the name of the reconcile that it rests on."""
 SAFETY_MS = 86_400_000
 """A run must not rely on marks that may end while it runs, so it stops relying on them this long before."""
-ROWS_PER_FILE = 250_000
-FILE_OPTIONS: dict[str, Any] = {"maxRecordsPerFile": ROWS_PER_FILE} | {
-    f"parquet.enable.dictionary#{column}": "false" for column in ("id", "body", "due_at")
-}
-"""Parquet makes no dictionary for columns whose values do not repeat: it would be work for nothing."""
-ONE_FILE_PER_TASK = {"spark.sql.files.maxPartitionBytes": "1t", "spark.sql.files.openCostInBytes": "1t"}
 
 
 def find_round(batch: Batch, options: LoadOptions, store: StoreInfo) -> str:
@@ -83,8 +77,7 @@ def accept_missing(spark: SparkSession, batch: Batch, accepted: Accepted, option
     known = _known_since(Lake(spark, batch.lake), options.namespace, first.at)
     missing = rows.join(known, on=["queue", "id"], how="left_anti").select(*ROWS.names)
     order = ("queue", "priority", "ttl", "tries", F.col("attributes").isNotNull(), "due_at", "id")
-    missing.sortWithinPartitions(*order).write.options(**FILE_OPTIONS).parquet(f"{batch.home}/{folder}")
-    files = batch.data_files(folder)
+    files = batch.write_rows(missing.sortWithinPartitions(*order), folder)
     count = sum(_count_rows(spark, [f"{batch.home}/{file.name}" for file in files]).values())
     again = Accepted(folder, files, count, 0, accepted.checksum, accepted.options, first.at, accepted.source)
     return batch.accept_later(again, name)
@@ -110,7 +103,8 @@ def push_round(
     if begun.epoch != store.epoch:
         find_round(batch, options, store)
     clock = time.monotonic()
-    results = _push_files(spark, paths, options, begun, name)
+    progress = batch.begin_progress(accepted.rows - accepted.bad - (part.rows - part.bad))
+    results = _push_files(spark, paths, options, begun, name, progress)
     seconds = time.monotonic() - clock
     now: StoreInfo = run(ask_store(options))
     if now.epoch != begun.epoch:
@@ -145,7 +139,7 @@ def push_round(
 
 
 def _push_files(
-    spark: SparkSession, paths: list[str], options: LoadOptions, begun: PushingBegun, name: str
+    spark: SparkSession, paths: list[str], options: LoadOptions, begun: PushingBegun, name: str, progress: str
 ) -> list[Any]:
     """Push the files, a task for each; returns a row of RESULTS per file."""
     if not paths:
@@ -164,8 +158,10 @@ def _push_files(
     # Spark Connect does not tell how many tasks run at a time, so all tasks share the cap.
     writers = len(paths) if is_connect(spark) else min(len(paths), parallelism(spark))
     marks = f"{options.batch}/{name}" if name else options.batch
-    pusher = FilePusher(replace(options, writers=options.writers or writers), files, begun.epoch, marks)
-    rows = _reading_session(spark).read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
+    pusher = FilePusher(
+        replace(options, writers=options.writers or writers), files, begun.epoch, marks, progress=progress
+    )
+    rows = whole_file_session(spark).read.schema(ROWS).parquet(*paths).where(F.col("reason").isNull())
     named: Any = rows.withColumn("file", F.col("_metadata.file_name"))
     try:
         results = named.mapInArrow(pusher.push, RESULTS).collect()
@@ -193,11 +189,3 @@ def told(error: PySparkException, *kinds: type[DuetimeError]) -> DuetimeError:
     name, message = said[-1]
     kind = next((one for one in (*kinds, StoreUnavailable) if one.__name__ == name), LoadFailed)
     return kind(message)
-
-
-def _reading_session(spark: SparkSession) -> SparkSession:
-    """A session like this one in which each file is read by a task of its own."""
-    session = spark.newSession()
-    for name, value in ONE_FILE_PER_TASK.items():
-        session.conf.set(name, value)
-    return session

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from msgspec import structs
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from duetime.clock import rfc3339
@@ -24,7 +24,7 @@ from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Scheduled
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order
 from duetime.spark.load.journal_rules import with_journal
 from duetime.spark.load.options import BadRecords, LoadFields, LoadOptions, read_options
-from duetime.spark.load.push_round import FILE_OPTIONS, find_round, push_round
+from duetime.spark.load.push_round import find_round, push_round
 from duetime.spark.load.task_push import ask_store, run
 from duetime.stores.base import StoreInfo
 
@@ -130,13 +130,18 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
         F.bit_xor("hash").alias("sum"),
     )
     ordered = observed.withColumn("has_attributes", F.col("attributes").isNotNull()).sortWithinPartitions(*order(kinds))
-    ordered.select(*ROWS.names).write.options(**FILE_OPTIONS).parquet(f"{batch.home}/{folder}")
+    files = batch.write_rows(ordered.select(*ROWS.names), folder)
     counts: dict[str, Any] = seen.get
     if counts["bad"]:
-        _handle_bad(frame.sparkSession, batch, folder, counts, options)
+        written = frame.sparkSession.read.schema(ROWS).parquet(*(f"{batch.home}/{file.name}" for file in files))
+        try:
+            _handle_bad(written.where(F.col("reason").isNotNull()), batch, counts, options)
+        except BadRows:
+            batch.forget(folder)
+            raise
     record = Accepted(
         folder=folder,
-        files=batch.data_files(folder),
+        files=files,
         rows=counts["rows"],
         bad=counts["bad"],
         checksum=f"{counts['rows']}-{(counts['sum'] or 0) & (2**64 - 1):016x}",
@@ -147,15 +152,13 @@ def _accept(frame: DataFrame, batch: Batch, options: LoadOptions, store: StoreIn
     return batch.accept(record)
 
 
-def _handle_bad(spark: SparkSession, batch: Batch, folder: str, counts: dict[str, Any], options: LoadOptions) -> None:
+def _handle_bad(bad: DataFrame, batch: Batch, counts: dict[str, Any], options: LoadOptions) -> None:
     """Put the bad rows aside, or raise BadRows with a sample of them."""
-    bad = spark.read.schema(ROWS).parquet(f"{batch.home}/{folder}").where(F.col("reason").isNotNull())
     if options.bad_records is BadRecords.QUARANTINE:
         bad.write.mode("overwrite").parquet(f"{batch.home}/quarantine")
         return
     reasons = bad.groupBy("reason").count().orderBy(F.desc("count"), "reason").collect()
     sample = [row["id"] for row in bad.orderBy("id").select("id").limit(SAMPLE).collect()]
-    batch.forget(folder)
     said = "; ".join(f"{row['reason']}: {row['count']:,}" for row in reasons)
     raise BadRows(
         f"{counts['bad']:,} of {counts['rows']:,} rows cannot be jobs, so nothing was pushed: {said}; "

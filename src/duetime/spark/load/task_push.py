@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from duetime.backoff import Exponential, Outage
-from duetime.client import AsyncClient, calls, connect_async
+from duetime.client import AsyncClient, calls, connect_async, store_calls
 from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import IfExists
+from duetime.job import IfExists, Moved
 from duetime.names import Queue
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import LoadOptions
-from duetime.stores.base import StoreInfo
-from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, LoadStep, Pace, loaded
+from duetime.stores.base import Pushed, StoreInfo
+from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, LoadStep, LostColumns, Pace, loaded
 from duetime.stores.open import open_bulk
 
 TRIES = 12
@@ -97,9 +97,17 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def push_portions(
-    portions: Iterable[Portion], options: LoadOptions, *, writers: int, on_loaded: OnLoaded | None = None
+    portions: Iterable[Portion],
+    options: LoadOptions,
+    *,
+    writers: int,
+    on_loaded: OnLoaded | None = None,
+    on_step: Callable[[Loaded], None] | None = None,
 ) -> PushCounts:
-    """Push all portions. `writers` tasks share the pace. Raises LoadFailed, or StoreUnavailable after the retries."""
+    """Push all portions. `writers` tasks share the pace. Raises LoadFailed, or StoreUnavailable after the retries.
+
+    `on_loaded` gets every step that was pushed, with its portion; `on_step` then counts it.
+    """
     tally, destination = PushCounts(), await patiently(lambda: open_destination(options))
     pace = Pacer(options.max_jobs_per_second / max(writers, 1)).wait if options.max_jobs_per_second else None
     try:
@@ -108,6 +116,8 @@ async def push_portions(
                 tally.count(answer)
                 if on_loaded:
                     await on_loaded(portion, answer)
+                if on_step:
+                    on_step(answer)
     except DuetimeError as error:
         fields = {**error.fields, "pushed": tally.rows}
         raise type(error)(f"{error.message}; this task had pushed {tally.rows} rows before", **fields) from error
@@ -190,8 +200,13 @@ class HttpBulk:
         except DuetimeError as error:
             return Failed(step, error)
 
+    async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
+        """A server gives each job its mark by itself."""
+        answers = await self._client.send(calls.push_each(queue, jobs.jobs(), IfExists.KEEP))
+        return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
+
     async def ping(self) -> StoreInfo:
-        return await self._client.send(calls.store_info(self._namespace))
+        return await self._client.send(store_calls.store_info(self._namespace))
 
     async def close(self) -> None:
         await self._client.close()

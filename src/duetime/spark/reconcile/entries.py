@@ -1,60 +1,64 @@
-"""The journal entries that a reconcile writes: a node of its own, sealed and closed when the run ends.
+"""The journal entries that a reconcile writes: nodes of its own, each sealed and closed by the process that wrote it.
 
-Where the journal is not a local folder, the node is written beside and its sealed segments are copied there.
+A task writes the entries of its jobs into the journal itself, where the journal is a folder that executors reach as
+well. Where it is not, the driver writes them beside and copies the sealed segments there.
 """
 
-import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from duetime.journal.lines import write_text
 from duetime.journal.options import JournalOptions
-from duetime.journal.segments import sealed
 from duetime.journal.writer import Writer
 from duetime.spark.audit.store import StoreView
-from duetime.spark.lake.files import Files, LocalFiles
 
 INSTANCE = "reconcile"
+FLUSH_S = 120.0
+FLUSH_EVERY = 50_000
+"""Entries that may wait in memory. A task that dies loses them, and the next run finds their jobs in the store."""
 
 
 class RepairEntries:
-    """The node begins with the first entry, so that a run without entries leaves no node behind."""
+    """One node. It begins with the first entry, so that a run without entries leaves no node behind.
 
-    def __init__(self, files: Files, journal: str, view: StoreView) -> None:
-        self._files, self._journal, self._view = files, journal, view
+    `deliver` is called with the node's folder when all of its segments are sealed.
+    """
+
+    def __init__(self, folder: Path, view: StoreView, *, deliver: Callable[[Path], None] = lambda node: None) -> None:
+        self._folder, self._view, self._deliver = folder, view, deliver
         self._writer: Writer | None = None
-        self._folder = Path()
+        self._flushed = 0
 
     @property
     def node(self) -> str:
         return self._writer.node if self._writer else ""
 
     def write(self, drafts: Sequence[bytes]) -> None:
-        """Write drafts that are JSON already; they are on disk when this returns. Raises OSError."""
-        if self._writer is None:
-            self._folder = self._files.path(self._journal) if isinstance(self._files, LocalFiles) else _beside()
-            self._writer = Writer(JournalOptions(self._folder, instance=INSTANCE))
-            self._writer.open()
-            self._view.register(self._writer.node)
+        """Write drafts that are JSON already; they are on disk when `close` returns. Raises OSError."""
+        writer = self._writer or self._begin()
 
         def numbered(place: bytes, seq: int) -> list[bytes]:
             return [write_text(b"%b%d,%b" % (place, at, draft[1:])) for at, draft in enumerate(drafts, seq)]
 
-        self._writer.append_lines(numbered)
-        self._writer.flush()
+        writer.append_lines(numbered)
+        if writer.seq - self._flushed >= FLUSH_EVERY:
+            writer.flush(FLUSH_S)
+            self._flushed = writer.seq
+
+    def _begin(self) -> Writer:
+        writer = Writer(JournalOptions(self._folder, instance=INSTANCE))
+        writer.open()
+        self._writer = writer
+        self._view.register(writer.node)
+        return writer
 
     def close(self) -> None:
+        """Raises OSError if not everything could be written; then the node does not sign off."""
         if self._writer is None:
             return
-        self._writer.close()
-        if not isinstance(self._files, LocalFiles):
-            for segment in sealed(self._folder / self.node):
-                target = f"{self._journal}/{self.node}/{segment.path.name}"
-                self._files.create(target, segment.path.read_bytes())
-            shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            self._writer.flush(FLUSH_S)
+        finally:
+            self._writer.close()
+        self._deliver(self._folder / self.node)
         self._view.sign_off(self.node, self._writer.seq)
-
-
-def _beside() -> Path:
-    return Path(tempfile.mkdtemp(prefix="duetime-reconcile-"))

@@ -8,26 +8,30 @@ no entry accepted are adopted by a new entry. What was found and done stays in `
 is simply run again. Runs on the driver.
 """
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duetime.ids import IdMaker
 from duetime.journal.dead_nodes import close_dead_nodes
+from duetime.journal.segments import sealed
 from duetime.names import DEFAULT_POOL
-from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import check_complete, whole_nodes
-from duetime.spark.audit.run import Beside, Evidence, Told, gather
-from duetime.spark.audit.store import open_view
+from duetime.spark.audit.run import Beside, Evidence, Told, findings, gather
+from duetime.spark.audit.store import StoreView, open_view
 from duetime.spark.audit.transform import Scanned
-from duetime.spark.lake.files import LocalFiles, files_for
+from duetime.spark.lake.files import Files, LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile import transform as reconcile
 from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.reconcile.repair import Reconciled, repair
 from duetime.spark.reconcile.repair_task import SUPERSEDED, RepairTask
+from duetime.spark.schemas import JOBS, KEY
 
 
 def run_reconcile(
@@ -56,27 +60,70 @@ def run_reconcile(
             _count_plan(lake, done)
         else:
             pool = beside.pool or scanned.pool or DEFAULT_POOL
-            task = RepairTask((beside.url, beside.token), pool, scanned.epoch, scanned.ended_at)
-            view = open_view(beside.url, beside.token)
-            try:
-                with closing(RepairEntries(files, files.home(journal), view)) as entries:
+            task = RepairTask(
+                (beside.url, beside.token),
+                pool,
+                scanned.epoch,
+                scanned.ended_at,
+                journal=str(files.path(journal)) if isinstance(files, LocalFiles) else "",
+            )
+            with closing(open_view(beside.url, beside.token)) as view:
+                with _driver_entries(files, journal, view) as entries:
                     repair(lake, task, entries, done, told)
                 view.forget(whole_nodes(lake, evidence.journal))
-            finally:
-                view.close()
         _write_summary(lake, done, scanned, beside)
         return done
     finally:
         lake.files.delete(lake.scratch(run))
 
 
+@contextmanager
+def _driver_entries(files: Files, journal: str, view: StoreView) -> Generator[RepairEntries | None]:
+    """The driver's node, for a journal that executors cannot write; None for a local one."""
+    if isinstance(files, LocalFiles):
+        yield None
+        return
+    home = files.home(journal)
+
+    def deliver(node: Path) -> None:
+        for segment in sealed(node):
+            files.create(f"{home}/{node.name}/{segment.path.name}", segment.path.read_bytes())
+
+    with (
+        TemporaryDirectory(prefix="duetime-reconcile-") as aside,
+        closing(RepairEntries(Path(aside), view, deliver=deliver)) as entries,
+    ):
+        yield entries
+
+
 def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> None:
-    scanned, now = evidence.scanned, evidence.journal
+    scanned = evidence.scanned
     assert scanned is not None
-    events = lake.events.read(manifest=now.manifest).unionByName(now.late)
-    missing = reconcile.plan(evidence.jobs, events, scanned)
-    adopt = reconcile.adoptable(audit.findings(evidence.jobs, scanned), scanned)
-    missing.unionByName(adopt, allowMissingColumns=True).write.parquet(f"{done.folder}/plan")
+    aside = f"{lake.scratch(done.run)}/missing"
+    reconcile.missing(evidence.jobs, scanned).write.parquet(aside)
+    lost = lake.spark.read.schema(JOBS).parquet(aside)
+    plan = reconcile.plan(lost, _bodies(lake, evidence, lost, f"{lake.scratch(done.run)}/bodies"), scanned)
+    adopt = reconcile.adoptable(findings(lake, evidence), scanned)
+    whole = plan.unionByName(adopt, allowMissingColumns=True)
+    # Neighbours in time are cheaper for a store, and those that share their options travel together.
+    ordered = whole.sortWithinPartitions("pool", "namespace", "queue", "priority", "tries", "attempt", "due_at", "id")
+    ordered.write.parquet(f"{done.folder}/plan")
+
+
+def _bodies(lake: Lake, evidence: Evidence, lost: DataFrame, aside: str) -> DataFrame:
+    """The bodies of lost jobs, from the days on which these were accepted. The other days are only read for jobs whose
+    body is not there: the first entry was lost, and a later one told it again.
+    """
+    now, days = evidence.journal, reconcile.body_days(lost)
+    named = lake.events.read(manifest=now.manifest, only=lambda file: file.date in days).unionByName(now.late)
+    reconcile.bodies_of(named, lost).write.parquet(aside)
+    found = lake.spark.read.parquet(aside)
+    others = [file for file in now.manifest.files if file.date not in days]
+    left = lost.join(found.select(*KEY), on=list(KEY), how="left_anti")
+    if not others or left.isEmpty():
+        return found
+    rest = lake.events.read(manifest=now.manifest, only=lambda file: file.date not in days)
+    return found.unionByName(reconcile.bodies_of(rest, left))
 
 
 def _count_plan(lake: Lake, done: Reconciled) -> None:
@@ -96,7 +143,7 @@ def _write_summary(lake: Lake, done: Reconciled, scanned: Scanned, beside: Besid
         "counts": done.counts,
         "refusals": done.refusals,
         "assumed_lost": [{"node": one.node, "kind": one.kind, "detail": one.detail} for one in done.assumed],
-        "node": done.node,
+        "nodes": sorted(done.nodes),
         "epoch": scanned.epoch,
         "scanned_at": scanned.ended_at,
         "namespaces": list(beside.namespaces),

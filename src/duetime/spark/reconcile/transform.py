@@ -23,22 +23,29 @@ PLAN = (
 )
 
 
-def plan(jobs: DataFrame, events: DataFrame, scanned: Scanned) -> DataFrame:
-    """JOBS and EVENTS -> PLAN for every job that the store should have and has not."""
+def missing(jobs: DataFrame, scanned: Scanned) -> DataFrame:
+    """JOBS -> those that the store should have and has not, with `outcome` lost or expired."""
     settled = F.col("last_at") < scanned.began_at - scanned.grace_ms
-    overdue = (F.col("expires_at") > 0) & (F.col("expires_at") < scanned.began_at - scanned.grace_ms)
     placed = audit.places(jobs, scanned).where(F.col("outcome").isin(LOST, "expired")).select(*KEY, "outcome")
     in_scope = F.lit(True) if scanned.pool is None else F.col("pool") == scanned.pool
-    missing = (
+    return (
         jobs.where("ends = 0")
         .drop("outcome")
         .join(placed, on=list(KEY), how="inner")
-        .where(settled & in_scope & ((F.col("outcome") == LOST) | overdue))
+        .where(settled & in_scope & ((F.col("outcome") == LOST) | _overdue(scanned)))
     )
+
+
+def _overdue(scanned: Scanned) -> Column:
+    return (F.col("expires_at") > 0) & (F.col("expires_at") < scanned.began_at - scanned.grace_ms)
+
+
+def plan(lost: DataFrame, bodies: DataFrame, scanned: Scanned) -> DataFrame:
+    """What `missing` and `bodies_of` answer -> PLAN."""
+    overdue = _overdue(scanned)
     newest = F.max("born").over(Window.partitionBy(*KEY[:-1]))
-    bodies = events.transform(_bodies_of, missing)
     return (
-        missing.join(bodies, on=list(KEY), how="left")
+        lost.join(bodies, on=list(KEY), how="left")
         .withColumns(
             {
                 "action": F.when(F.col("born") < newest, SUPERSEDE).when(overdue, EXPIRE).otherwise(PUSH),
@@ -58,12 +65,23 @@ def _left_tries() -> Column:
     return F.when(F.col("tries") == 0, 0).otherwise(left)
 
 
-def _bodies_of(events: DataFrame, missing: DataFrame) -> DataFrame:
-    """(KEY, body, attributes) from the latest entry of each job that carries a body."""
+def bodies_of(events: DataFrame, lost: DataFrame) -> DataFrame:
+    """(KEY, body, attributes) from the latest entry of each job that carries a body.
+
+    The attributes are JSON: a column of maps, even an empty one, takes Spark as long as everything else.
+    """
     begins = events.where(F.col("event").isin(*(event.value for event in BEGINS)) & F.col("body").isNotNull())
-    wanted = begins.join(missing.select(*KEY), on=list(KEY), how="left_semi")
-    latest = F.max_by(F.struct("body", "attributes"), F.struct("attempt", "ts")).alias("latest")
+    wanted = begins.join(lost.select(*KEY), on=list(KEY), how="left_semi")
+    told = F.struct("body", F.to_json("attributes").alias("attributes"))
+    latest = F.max_by(told, F.struct("attempt", "ts")).alias("latest")
     return wanted.groupBy(*KEY).agg(latest).select(*KEY, "latest.body", "latest.attributes")
+
+
+def body_days(lost: DataFrame) -> set[str]:
+    """The days on which these jobs were accepted, as far as `jobs` tells."""
+    at = F.explode(F.array("born", "accepted_at"))
+    days = lost.select(at.alias("at")).select(F.to_date(F.timestamp_millis("at")).alias("day")).distinct()
+    return {str(row["day"]) for row in days.collect()}
 
 
 def adoptable(findings: DataFrame, scanned: Scanned) -> DataFrame:

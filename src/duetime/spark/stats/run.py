@@ -5,13 +5,16 @@ time, and late events are counted. The manifest says what was read. Runs on the 
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duetime.spark.lake.lake import DataFile, Lake, Manifest, PublishConflict
+from duetime.spark.lifecycle.job_files import job_files
+from duetime.spark.lifecycle.transform import DAY_MS
 from duetime.spark.stats.transform import minute_stats
 
 TRIES = 3
@@ -47,14 +50,14 @@ def _refresh(lake: Lake, *, again: bool) -> Refreshed:
     wanted = [date.fromisoformat(one) for one in sorted(dates)]
     made = minute_stats(
         lake.events.read(manifest=events, only=is_ours).where(F.col("date").isin(wanted)),
-        lake.jobs.read(manifest=jobs).where(
+        lake.jobs.read(manifest=jobs, only=_measured_in(lake, jobs, dates)).where(
             _day_of("first_delivered_at").isin(wanted) | _day_of("acked_at").isin(wanted)
         ),
     ).where(F.col("date").isin(wanted))
-    staged = lake.stats.stage(_laid_out(made)) if wanted else None
     # With `again` everything is replaced, also days of which nothing is left.
     replaces: Callable[[DataFile], bool] = (lambda file: True) if again else is_ours
-    published = lake.stats.publish(staged, after=before, about=about, replaces=replaces)
+    with lake.stats.stage(_laid_out(made)) if wanted else nullcontext() as staged:
+        published = lake.stats.publish(staged, after=before, about=about, replaces=replaces)
     return Refreshed(tuple(sorted(dates)), published.version)
 
 
@@ -65,6 +68,18 @@ def _changed_dates(lake: Lake, events: Manifest, jobs: Manifest, seen: dict[str,
     dates = {file.date for file in events.files if file.since > seen["events"]}
     found = days[0].unionAll(days[1]).where(F.col("day").isNotNull()).distinct().collect()
     return dates | {str(row.day) for row in found}
+
+
+def _measured_in(lake: Lake, jobs: Manifest, dates: set[str]) -> Callable[[DataFile], bool]:
+    """Chooses the files of `jobs` that can have a job that was first delivered or acked on one of these days."""
+    facts = job_files(lake, jobs)
+    days = [int(datetime.fromisoformat(one).replace(tzinfo=UTC).timestamp()) * 1000 for one in dates]
+    chosen = {
+        path
+        for path, file in facts.items()
+        if any(day + DAY_MS > file.begun_at and day <= file.done_at for day in days)
+    }
+    return lambda file: file.path in chosen
 
 
 def _among(dates: set[str]) -> Callable[[DataFile], bool]:

@@ -1,0 +1,126 @@
+"""The scan of a store: every job that it holds, read by many tasks, also where all of them are in one queue.
+
+The driver cuts the waiting jobs of a large queue into ranges of due time, and of ids where too many are due in the same
+millisecond. Executors read a range or a whole small queue at a time. A task lists the delayed jobs of its range before
+the ready ones, because that is how a job moves when nothing happens but time: a job that falls due meanwhile is met
+twice and not missed. Every other move has a fresh entry, and the audit then believes the journal.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from duetime.clock import MAX_INSTANT
+from duetime.job import Counts, Job, State
+from duetime.names import Queue
+from duetime.spark.audit.transform import SCAN
+from duetime.spark.load.job_columns import arrow
+from duetime.spark.load.options import LoadOptions
+from duetime.spark.load.task_push import run
+from duetime.spark.schemas import frame
+from duetime.spark.session import parallelism
+from duetime.spark.source.listing import SMALL, Bounds, Listing, split_ranges
+
+WAITING = "delayed,ready"
+KEPT = "leased,dead"
+SHARES_PER_TASK = 4
+"""So many ranges for each task that can run at a time: who is done early takes another one."""
+MOST_IN_SHARE = 250_000
+
+SHARES = StructType(
+    [
+        StructField("namespace", StringType()),
+        StructField("queue", StringType()),
+        StructField("states", StringType()),
+        StructField("first", LongType()),
+        StructField("last", LongType()),
+        StructField("after_id", StringType()),
+        StructField("last_id", StringType()),
+    ]
+)
+
+
+class ScanShare(NamedTuple):
+    """A row of SHARES."""
+
+    namespace: str
+    queue: str
+    states: str
+    first: int = 0
+    last: int = MAX_INSTANT
+    after_id: str = ""
+    last_id: str | None = None
+
+
+def scan(spark: SparkSession, options: LoadOptions, counts: Mapping[Queue, Counts]) -> DataFrame:
+    """SCAN of the queues, each job once. Lazy: it runs when it is written."""
+    tasks = parallelism(spark) * SHARES_PER_TASK
+    shares: list[ScanShare] = run(cut_queues(options, counts, tasks))
+    spread: Any = frame(spark, shares, SHARES).repartition(max(1, min(len(shares), tasks)))
+    pages: DataFrame = spread.mapInArrow(ScanTask(options), SCAN)
+    # A job that moved on during the scan was met twice, and is to be counted once.
+    return pages.groupBy(*SCAN.names[:-1]).agg(F.max("state").alias("state"))
+
+
+async def cut_queues(options: LoadOptions, counts: Mapping[Queue, Counts], tasks: int) -> list[ScanShare]:
+    """What there is to read: small queues as a whole, large ones in ranges of about the same size."""
+    everything = sum(one.delayed + one.ready for one in counts.values())
+    most = max(SMALL, min(MOST_IN_SHARE, everything // tasks))
+    shares: list[ScanShare] = []
+    async with Listing.open(options) as listing:
+        for queue, counted in counts.items():
+            waiting = counted.delayed + counted.ready
+            if waiting + counted.leased + counted.dead <= most:
+                shares.append(ScanShare(queue.namespace, queue.name, f"{WAITING},{KEPT}"))
+                continue
+            ranges = await split_ranges(listing, queue, Bounds(0, MAX_INSTANT), -(-waiting // most))
+            shares += [ScanShare(queue.namespace, queue.name, WAITING, *bounds) for bounds in ranges]
+            shares += [ScanShare(queue.namespace, queue.name, state) for state in KEPT.split(",")]
+    return shares
+
+
+class ScanTask:
+    """Runs on an executor, so it is pickled with all that it needs."""
+
+    def __init__(self, options: LoadOptions) -> None:
+        self._options = options
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """SHARES -> SCAN."""
+        with asyncio.Runner() as runner:
+            pages = self._pages(share for batch in batches for share in batch.to_pylist())
+            try:
+                while (found := runner.run(_next(pages))) is not None:
+                    yield found
+            finally:
+                runner.run(pages.aclose())
+
+    async def _pages(self, shares: Iterator[dict[str, Any]]) -> AsyncGenerator[Any]:
+        async with Listing.open(self._options) as listing:
+            for share in shares:
+                queue = Queue(share["namespace"], share["queue"])
+                bounds = Bounds(share["first"], share["last"], share["after_id"], share["last_id"])
+                for state in share["states"].split(","):
+                    async for jobs in listing.jobs(queue, State(state), bounds):
+                        if jobs:
+                            yield _batch(queue, jobs)
+
+
+async def _next(pages: AsyncGenerator[Any]) -> Any:
+    return await anext(pages, None)
+
+
+def _batch(queue: Queue, jobs: Sequence[Job]) -> Any:
+    return arrow.RecordBatch.from_pydict(
+        {
+            "namespace": [queue.namespace] * len(jobs),
+            "queue": [queue.name] * len(jobs),
+            "id": [job.id for job in jobs],
+            "born": arrow.array([job.born for job in jobs], arrow.int64()),
+            "state": [job.state.value for job in jobs],
+        }
+    )

@@ -1,0 +1,70 @@
+"""What the manifest of `events` says about the journal: its nodes, its damage, and every purge.
+
+A purge is one entry and ends many jobs, whatever day they are from, so whoever follows jobs needs all purges there ever
+were. They are few, and kept here, so that nobody has to read the whole table for them. Runs on the driver.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct, field
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from duetime.job import Event
+from duetime.spark.lake.lake import Lake, Manifest
+from duetime.spark.lake.nodes import NodeState
+from duetime.spark.schemas import frame
+
+PURGES = StructType(
+    [StructField(name, LongType() if name == "ts" else StringType()) for name in ("pool", "namespace", "queue", "ts")]
+    + [StructField("reason", StringType()), StructField("event", StringType())]
+)
+"""The columns of EVENTS that a purge uses; `reason` names the states that were purged."""
+
+
+class DamagedLines(Struct, frozen=True):
+    """`seq` is the number of the entry that stood on the line, 0 if the file's name does not tell."""
+
+    file: str
+    line: int
+    problem: str
+    node: str = ""
+    seq: int = 0
+
+
+Purge = tuple[str, str, str, int, str]
+"""Pool, namespace, queue, time and states."""
+
+
+class EventsAbout(Struct, frozen=True):
+    """`ended` are the files of nodes that have ended. `purges` is None in a lake of a release that kept none."""
+
+    nodes: dict[str, NodeState] = field(default_factory=dict[str, NodeState])
+    ended: Sequence[str] = ()
+    damage: Sequence[DamagedLines] = ()
+    damaged: int = 0
+    events: int = 0
+    purges: Sequence[Purge] | None = None
+
+
+def about_events(manifest: Manifest) -> EventsAbout:
+    return msgspec.convert(manifest.about, EventsAbout)
+
+
+def find_purges(events: DataFrame) -> list[Purge]:
+    """The purges among EVENTS."""
+    found = events.where(F.col("event") == Event.PURGED).select("pool", "namespace", "queue", "ts", "reason").distinct()
+    return sorted((row[0], row[1], row[2], row[3], row[4]) for row in found.collect())
+
+
+def known_purges(lake: Lake, manifest: Manifest) -> list[Purge]:
+    """All purges up to a manifest of `events`."""
+    known = about_events(manifest).purges
+    return list(known) if known is not None else find_purges(lake.events.read(manifest=manifest))
+
+
+def purge_frame(lake: Lake, manifest: Manifest) -> DataFrame:
+    """PURGES up to a manifest of `events`."""
+    return frame(lake.spark, [(*purge, Event.PURGED.value) for purge in known_purges(lake, manifest)], PURGES)

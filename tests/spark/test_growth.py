@@ -1,0 +1,172 @@
+"""A later run does not grow with history: what it does not need is taken away before it runs, and nobody misses it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from duetime.clock import SystemClock
+from duetime.job import Event, NewJob
+from duetime.names import Queue
+from duetime.spark.audit.run import Beside, read_findings, run_audit
+from duetime.spark.ingest.run import run_ingest
+from duetime.spark.lake.lake import Lake, Table
+from duetime.spark.lifecycle import run as lifecycle_run
+from duetime.spark.lifecycle import transform as lifecycle
+from duetime.spark.lifecycle.run import run_lifecycle
+from duetime.spark.reconcile.run import run_reconcile
+from duetime.spark.stats.run import refresh_stats
+from tests.spark.history import HOUR_MS, NAMESPACE, Node, Story
+from tests.spark.test_reconcile import get, push
+
+DAY_MS = 24 * HOUR_MS
+MAIL = Queue(NAMESPACE, "mail")
+
+
+@pytest.fixture
+def first_day() -> int:
+    """Midnight, some days ago."""
+    return (SystemClock().now_ms() // DAY_MS - 5) * DAY_MS
+
+
+def acked(node: Node, name: str, start: int, jobs: int = 12) -> None:
+    """Jobs of one day, ten minutes apart, all of them done."""
+    for number in range(jobs):
+        born = start + HOUR_MS + number * 600_000
+        Story(node.write, f"{name}-{number}", born, born + 60_000).accepted().delivered().ended(Event.ACKED)
+
+
+@contextmanager
+def hidden(*tables: Table, date: str = "") -> Iterator[None]:
+    """Takes the files away that the tables have at this moment, of one day or of all."""
+    moved: list[tuple[Path, Path]] = []
+    for table in tables:
+        for file in table.manifest().files:
+            if date in file.date:
+                path = Path(f"{table.folder}/{file.path}".removeprefix("file://"))
+                moved.append((path, path.with_name(f".{path.name}.hidden")))
+                path.rename(moved[-1][1])
+    assert moved
+    try:
+        yield
+    finally:
+        for path, aside in moved:
+            aside.rename(path)
+
+
+def day_name(at: int) -> str:
+    return str(datetime.fromtimestamp(at / 1000, UTC).date())
+
+
+def test_old_events_are_not_read_again_not_even_for_a_purge(
+    spark: SparkSession, tmp_path: Path, first_day: int
+) -> None:
+    lake, journal = Lake(spark, str(tmp_path / "lake")), tmp_path / "journal"
+    node = Node(journal, "node-a")
+    acked(node, "early", first_day)
+    purged_at = first_day + 20 * HOUR_MS
+    node.write(Event.PURGED, purged_at, namespace=NAMESPACE, queue="trash", reason="delayed,ready")
+    node.close(first_day + DAY_MS)
+    run_ingest(lake, str(journal))
+    run_lifecycle(lake)
+
+    # The entries of another node come later: one of its jobs was there when the queue was purged.
+    other = Node(journal, "node-b")
+    Story(other.write, "thrown", first_day + HOUR_MS, purged_at + HOUR_MS, queue="trash").accepted()
+    acked(other, "late", first_day + DAY_MS)
+    other.close(first_day + 2 * DAY_MS)
+    with hidden(lake.events):
+        run_ingest(lake, str(journal))
+        run_lifecycle(lake)
+    assertDataFrameEqual(
+        lake.jobs.read().drop("date"), lifecycle.lifecycle(lake.events.read()).drop("date"), ignoreNullable=True
+    )
+    assert [row["outcome"] for row in lake.jobs.read().where("id = 'thrown'").collect()] == ["purged"]
+
+
+def test_only_the_files_with_touched_jobs_are_written_again(
+    spark: SparkSession, tmp_path: Path, first_day: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle_run, "ROWS_PER_FILE", 8)
+    lake, journal = Lake(spark, str(tmp_path / "lake")), tmp_path / "journal"
+
+    def run_with(name: str, write: Callable[[Node], None]) -> None:
+        node = Node(journal, name)
+        write(node)
+        node.close(first_day + DAY_MS)
+        run_ingest(lake, str(journal))
+        run_lifecycle(lake)
+
+    run_with("node-a", lambda node: acked(node, "first", first_day))
+    run_with("node-b", lambda node: acked(node, "second", first_day))
+    files = set(lake.jobs.manifest().files)
+    assert len(files) > 2, "neighbours in time share a file"
+
+    # A second ack of one job.
+    born = first_day + HOUR_MS
+
+    def again(node: Node) -> None:
+        Story(node.write, "first-0", born, born, attempt=1).ended(Event.ACKED)
+
+    run_with("node-c", again)
+    kept = files & set(lake.jobs.manifest().files)
+    assert len(files) - len(kept) == 1
+    assertDataFrameEqual(
+        lake.jobs.read().drop("date"), lifecycle.lifecycle(lake.events.read()).drop("date"), ignoreNullable=True
+    )
+
+
+def test_days_on_which_every_job_has_ended_are_summed_once(spark: SparkSession, tmp_path: Path, first_day: int) -> None:
+    lake, journal, beside = Lake(spark, str(tmp_path / "lake")), tmp_path / "journal", Beside(f"sqlite://{tmp_path}/db")
+    node = Node(journal, "node-a")
+    acked(node, "early", first_day)
+    Story(node.write, "twice", first_day + HOUR_MS, first_day + HOUR_MS).accepted().delivered().ended(
+        Event.ACKED
+    ).ended(Event.ACKED, after=200)
+    node.close(first_day + DAY_MS)
+    run_ingest(lake, str(journal))
+    run_lifecycle(lake)
+    refresh_stats(lake)
+    assert run_audit(lake, str(journal), beside).found == {"acked_twice": 1}
+
+    later = Node(journal, "node-b")
+    acked(later, "late", first_day + DAY_MS)
+    far = first_day + 400 * DAY_MS
+    Story(later.write, "lost", first_day + DAY_MS + HOUR_MS, far).accepted()
+    later.close(first_day + 2 * DAY_MS)
+    with hidden(lake.events, lake.jobs, date=day_name(first_day)):
+        run_ingest(lake, str(journal))
+        run_lifecycle(lake)
+        refresh_stats(lake)
+        audited = run_audit(lake, str(journal), beside)
+        assert (audited.total("accepted"), audited.total("acked"), audited.total("lost")) == (26, 25, 1)
+        assert [(one["kind"], one["id"]) for one in read_findings(lake, audited)] == [
+            ("acked_twice", "twice"),
+            ("lost", "lost"),
+        ]
+        # The body is looked for on the day on which the job was accepted.
+        done = run_reconcile(lake, str(journal), beside)
+        assert done.counts == {"pushed": 1}
+    [job] = get(beside.url, MAIL, ["lost"])
+    assert job
+    assert job.body == b"body of lost"
+    assert run_audit(lake, str(journal), beside).found == {"acked_twice": 1}
+
+
+def test_a_job_that_the_store_holds_after_its_end_is_found_in_a_closed_day(
+    spark: SparkSession, tmp_path: Path, first_day: int
+) -> None:
+    lake, journal, beside = Lake(spark, str(tmp_path / "lake")), tmp_path / "journal", Beside(f"sqlite://{tmp_path}/db")
+    node = Node(journal, "node-a")
+    acked(node, "early", first_day)
+    node.close(first_day + DAY_MS)
+    push(beside.url, MAIL, [NewJob("early-3", b"", due_at=first_day, born=first_day + HOUR_MS + 3 * 600_000)])
+    audited = run_audit(lake, str(journal), beside)
+    assert [(one["kind"], one["id"], one["detail"]) for one in read_findings(lake, audited)] == [
+        ("duplicated", "early-3", "still in the store after it was acked")
+    ]
+    assert run_reconcile(lake, str(journal), beside).counts == {}, "what has ended is not adopted"

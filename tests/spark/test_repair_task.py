@@ -1,0 +1,117 @@
+"""The task that puts lost jobs back, without Spark around it: its answer for each row, and the entries it drafts."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from duetime.client import connect
+from duetime.clock import SystemClock
+from duetime.job import Delivery, Event
+from duetime.journal.reader import read_journal
+from duetime.names import Queue
+from duetime.spark.audit.store import open_view
+from duetime.spark.reconcile.repair_task import RepairTask
+
+QUEUE = Queue("shop", "mail")
+NAMES = ["first", "second", "third", "ü-\N{SNOWMAN}"]
+
+
+def plan(now: int, **changed: Any) -> Iterator[pa.RecordBatch]:
+    rows = [
+        {
+            "action": "push",
+            "pool": "default",
+            "namespace": QUEUE.namespace,
+            "queue": QUEUE.name,
+            "id": name,
+            "born": now - 86_400_000 + index // 2,
+            "batch": "",
+            "due_at": now - 1000 + index,
+            "expires_at": 0,
+            "attempt": 1,
+            "tries": 5,
+            "priority": 2,
+            "body": b"body of " + name.encode(),
+            "attributes": None,
+            **changed,
+        }
+        for index, name in enumerate(NAMES)
+    ]
+    kinds = {"born": pa.int64(), "due_at": pa.int64(), "expires_at": pa.int64(), "body": pa.binary()}
+    kinds |= dict.fromkeys(("attempt", "tries", "priority"), pa.int32())
+    columns = {name: pa.array([row[name] for row in rows], kinds.get(name, pa.string())) for name in rows[0]}
+    yield pa.RecordBatch.from_pydict(columns)
+
+
+def carry_out(url: str, batches: Iterator[pa.RecordBatch], now: int, journal: str = "") -> list[dict[str, Any]]:
+    view = open_view(url)
+    epoch = view.info().epoch
+    view.close()
+    task = RepairTask((url, None), "default", epoch, now, journal=journal)
+    found = [row for batch in task(batches) for row in batch.to_pylist()]
+    return sorted(found, key=lambda row: NAMES.index(row["id"]))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "http without journal"])
+def test_each_row_is_answered_and_each_job_put_back_once(
+    kind: str, address_of: Callable[[str], str], drain: Callable[[str, str, str], list[Delivery]]
+) -> None:
+    url, now = address_of(kind), SystemClock().now_ms()
+    with connect(url, namespace=QUEUE.namespace) as client:
+        client.queue(QUEUE.name).push(b"newer", id="second", due_at=now + 10**9)
+    first = carry_out(url, plan(now), now)
+    assert [row["result"] for row in first] == ["pushed", "superseded", "pushed", "pushed"]
+    journals = url.startswith("http")
+    entries = [msgspec.json.decode(row["entry"]) if row["entry"] else None for row in first]
+    assert entries[1]["event"] == "cancelled"
+    for index in (0, 2, 3):
+        if journals:
+            assert entries[index] is None
+        else:
+            assert (entries[index]["id"], entries[index]["body"]) == (NAMES[index], f"body of {NAMES[index]}")
+            assert (entries[index]["event"], entries[index]["attempt"]) == ("accepted", 1)
+            assert (entries[index]["born"], entries[index]["due_at"]) == (
+                now - 86_400_000 + index // 2,
+                now - 1000 + index,
+            )
+    assert sorted(one.lease.id for one in drain(url, QUEUE.namespace, QUEUE.name)) == sorted(set(NAMES) - {"second"})
+    again = carry_out(url, plan(now), now)
+    # A server does not say that it knew a mark.
+    assert journals or {row["result"] for row in again} == {"repeated", "superseded"}, again
+    assert drain(url, QUEUE.namespace, QUEUE.name) == [], "what was acked is not delivered again"
+
+
+def test_a_task_writes_its_entries_and_signs_off(address_of: Callable[[str], str], tmp_path: Path) -> None:
+    url, now, journal = address_of("redis"), SystemClock().now_ms(), tmp_path / "journal"
+    found = carry_out(url, plan(now), now, str(journal))
+    entries = list(read_journal(journal))
+    assert [(one.event, one.id, one.seq) for one in entries[:-1]] == [
+        (Event.ACCEPTED, name, seq) for seq, name in enumerate(NAMES, 1)
+    ]
+    assert (entries[-1].event, entries[-1].seq) == (Event.CLOSED, 5)
+    assert {(row["result"], row["node"], row["entry"]) for row in found} == {("pushed", entries[0].node, None)}
+    view = open_view(url)
+    assert view.registered()[entries[0].node].last == 5
+    view.close()
+    assert {row["node"] for row in carry_out(url, plan(now, action="expire", expires_at=1), now, str(journal))} == {""}
+
+
+@pytest.mark.parametrize("changed", [{"attributes": '{"a":"b"}'}, {"body": b"\xff\x00"}, {"expires_at": 1}])
+def test_unusual_rows_go_the_long_way(
+    changed: dict[str, Any], address_of: Callable[[str], str], drain: Callable[[str, str, str], list[Delivery]]
+) -> None:
+    url, now = address_of("redis"), SystemClock().now_ms()
+    found = carry_out(url, plan(now, **changed), now)
+    expired = "expires_at" in changed
+    assert [row["result"] for row in found] == ["expired" if expired else "pushed"] * 4
+    taken = drain(url, QUEUE.namespace, QUEUE.name)
+    assert len(taken) == (0 if expired else 4)
+    if "body" in changed:
+        assert {one.body for one in taken} == {b"\xff\x00"}
+        assert msgspec.json.decode(found[0]["entry"])["body_b64"] == "/wA="
+    if "attributes" in changed:
+        assert taken[0].attributes == {"a": "b"}
