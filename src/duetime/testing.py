@@ -14,30 +14,37 @@ are missing. Inside the block the App pushes nowhere else.
 """
 
 import asyncio
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from duetime.client.call import Call
 from duetime.clock import Duration, ManualClock, SystemClock, instant_ms
+from duetime.engine import Engine
 from duetime.errors import DuetimeError
 from duetime.job import STEP_JOBS, Counts, Event, IfExists, Job, Moved, State
 from duetime.names import check_queue
-from duetime.stores.base import Ask, Push, Pushed, Store
+from duetime.stores.base import Ask, Finish, Push, Pushed, Store
 from duetime.stores.open import open_store
-from duetime.wire.payload import read
+from duetime.wire.payload import counter_name, read
 from duetime.worker.app import App
-from duetime.worker.current_job import JobLink
-from duetime.worker.execution import ThreadLoop, execute
+from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
+from duetime.worker.execution import execute, find, run_task, run_task_async
+from duetime.worker.follow_up import finish_of
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
-from duetime.worker.pusher import Outgoing, Pusher, successor, unstored_answer
+from duetime.worker.pusher import Outgoing, Pusher, in_generation, successor, unstored_answer
 from duetime.worker.retry_rules import Policy, Verb, decide, refused
-from duetime.worker.runs import Ended, Failure, Outcome, Run
+from duetime.worker.runs import Ended, Failure, JobInfo, Outcome, Run
+from duetime.worker.settler import error_text
 from duetime.worker.task import Task
 from duetime.worker.task_exceptions import Cancel
+from duetime.worker.thread_loop import ThreadLoop
 
 T = TypeVar("T")
 
@@ -91,22 +98,29 @@ class Box:
         return self.push(many)
 
     def _push_one(self, outgoing: Outgoing) -> Moved:
+        data = outgoing.data
+        if outgoing.counter:
+            name = counter_name(self._app.namespace, outgoing.counter)
+            outgoing = in_generation(outgoing, _now(self._store.registry.increment(name, 0)).value)
         pushed = self._push(outgoing)
         while following := successor(outgoing, pushed.jobs[0], pushed.now):
             outgoing = following
             pushed = self._push(outgoing)
         [moved] = pushed.jobs
-        data = bytes(read(outgoing.job.body).data)
         kept = moved.event is Event.KEPT
         arguments: dict[str, Any] = msgspec.json.decode(data)
         self.pushes.append(PushedTask(outgoing.name, arguments, outgoing.queue.name, moved.id, moved.due_at, kept))
         return moved
 
     def _push(self, outgoing: Outgoing) -> Pushed:
-        [answer] = _now(self._store.push(outgoing.queue, [Push([outgoing.job], IfExists.KEEP)]))
+        if_exists = IfExists.REPLACE if outgoing.replaces else IfExists.KEEP
+        [answer] = _now(self._store.push(outgoing.queue, [Push([outgoing.job], if_exists)]))
         if isinstance(answer, DuetimeError):
             raise answer
         return answer
+
+    def close(self) -> None:
+        _aside(self._loop.close)
 
     # --- time
 
@@ -125,18 +139,21 @@ class Box:
     # --- running
 
     def run(self, *queues: str) -> list[Ran]:
-        """Run the due jobs of these queues, or of all queues of the App's tasks, until no job is due; jobs that they
-        push run, too. Time stands still meanwhile.
+        """Run the due jobs of these queues, or of all queues of the App's tasks and pushes, until no job is due; jobs
+        that they push run, too. Time stands still meanwhile.
         """
         runs: list[Ran] = []
-        names = queues or tuple(dict.fromkeys(task.options.queue for task in self._app.tasks.values()))
         while True:
-            found = [ran for name in names for ran in self._run_queue(name)]
+            found = [ran for name in queues or self._queues() for ran in self._run_queue(name)]
             runs += found
             if not found:
                 return runs
             if len(runs) > MOST_RUNS:
                 raise AssertionError(f"{MOST_RUNS} runs and no end: a task pushes itself again without a delay")
+
+    def _queues(self) -> list[str]:
+        tasks = [task.defaults.queue for task in self._app.tasks.values()]
+        return list(dict.fromkeys([*tasks, *(one.queue for one in self.pushes)]))
 
     def _run_queue(self, name: str) -> list[Ran]:
         queue = check_queue(self._app.namespace, name)
@@ -150,20 +167,22 @@ class Box:
         if failure := refused(run, policy, self.now):
             outcome = Outcome(Ended.FAIL, failure)
         else:
-            outcome = execute(self._app, run.info(), JobLink(_hear_nothing), self._loop)
-        task = self._app.tasks.get(run.payload.name)
+            outcome = _aside(lambda: execute(self._app, run.info(), NO_WORKER, self._loop))
+        task = self._app.find_task(run.payload.name)
         backoff = task.backoff if task else None
         decision = decide(run, outcome, policy=policy, backoff=backoff, now_ms=self.now)
-        lease, error = run.delivery.lease, str(decision.failure or "")
+        lease, error = run.delivery.lease, error_text(decision)
         match decision.verb:
             case Verb.ACK:
-                _now(self._store.ack(lease.queue, [lease]))
+                run.outcome = outcome
+                finish = finish_of(self._app, run) or Finish(lease)
+                _now(self._store.finish(lease.queue, [finish]))
             case Verb.RELEASE:
                 _now(self._store.release(lease, decision.delay_ms, error))
             case Verb.KILL:
                 _now(self._store.kill(lease, error))
             case Verb.GIVE_BACK:
-                _now(self._store.give_back(lease))
+                _now(self._store.give_back(lease, decision.delay_ms))
         return Ran(run.payload.name, lease.id, lease.attempt, outcome.ended, outcome.failure)
 
     # --- looking
@@ -174,6 +193,10 @@ class Box:
 
     def jobs(self, queue: str, state: State) -> list[Job]:
         return list(_now(self._store.list_jobs(check_queue(self._app.namespace, queue), state, limit=STEP_JOBS)).jobs)
+
+    def respawn(self, queue: str, *ids: str) -> None:
+        """Bring dead letters back."""
+        _now(self._store.respawn(check_queue(self._app.namespace, queue), ids=ids, limit=STEP_JOBS))
 
     def pushed(self, task: Task[..., Any] | None = None, **arguments: Any) -> list[PushedTask]:
         """The pushes of a task, or of all, that had at least these arguments."""
@@ -207,62 +230,113 @@ class Box:
 
 
 class Inline:
-    """A Pusher that runs every job at once. The push raises what the task raises, except Cancel."""
+    """A Pusher that runs every job at once, inside its middleware. The push raises what the task raises, except Cancel.
+    Arguments are what a worker would read: what JSON cannot carry must fail the test.
+    """
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._loop = ThreadLoop()
 
     def push(self, many: Sequence[Outgoing]) -> list[Moved]:
         for outgoing in many:
-            with suppress(Cancel):
-                answer = self._call(outgoing)
-                if self._app.tasks[outgoing.name].is_async:
-                    asyncio.run(answer)
+            self._run(outgoing)
         return [unstored_answer(outgoing) for outgoing in many]
 
     async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
         for outgoing in many:
-            with suppress(Cancel):
-                answer = self._call(outgoing)
-                if self._app.tasks[outgoing.name].is_async:
-                    await answer
+            task, job = self._find(outgoing)
+            if task.is_async:
+                with suppress(Cancel), _as_current(job):
+                    await asyncio.create_task(run_task_async(task, job))
+            else:
+                self._run(outgoing)
         return [unstored_answer(outgoing) for outgoing in many]
 
-    def _call(self, outgoing: Outgoing) -> Any:
-        """Call the task with its arguments as a worker reads them: what JSON cannot carry must fail the test."""
-        task = self._app.tasks[outgoing.name]
-        args, kwargs = task.arguments.unpack(read(outgoing.job.body).data)
-        return task.function(*args, **kwargs)
+    def close(self) -> None:
+        _aside(self._loop.close)
+
+    def _run(self, outgoing: Outgoing) -> None:
+        task, job = self._find(outgoing)
+        with suppress(Cancel), _as_current(job):
+            _aside(lambda: copy_context().run(run_task, task, job, self._loop))
+
+    def _find(self, outgoing: Outgoing) -> tuple[Task[..., Any], CurrentJob]:
+        job, queue = outgoing.job, outgoing.queue
+        info = JobInfo(
+            job.id, "", queue.name, queue.namespace, outgoing.name, 1, 1, job.tries, 0.0, job.body, job.attributes
+        )
+        return find(self._app, info, NO_WORKER)
+
+
+class MemoryCaller:
+    """Calls of middleware go to a store in memory, through an engine that lives as long as the call."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def send(self, call: Call[T]) -> T:
+        return _aside(lambda: asyncio.run(self.send_async(call)))
+
+    async def send_async(self, call: Call[T]) -> T:
+        async with Engine(self._store) as engine:
+            return await call.run(engine)
 
 
 @contextmanager
 def in_memory(app: App, *, now: datetime | str | None = None) -> Generator[Box]:
     """Pushes of the App go to a store in memory. Its time starts at `now`, and only the test moves it."""
     clock = ManualClock(SystemClock().now_ms() if now is None else instant_ms(now))
-    box = Box(app, _now(open_store("memory:", clock=clock)), clock)
+    store = _now(open_store("memory:", clock=clock))
+    box = Box(app, store, clock)
     real = app.clock
     app.clock = clock
     try:
-        with _pushing(app, box):
+        with _pushing(app, box, store):
             yield box
     finally:
         app.clock = real
+        box.close()
 
 
 @contextmanager
 def inline(app: App) -> Generator[None]:
     """Pushes of the App run at once, whatever their delay, and raise what the task raises, except Cancel."""
-    with _pushing(app, Inline(app)):
-        yield
+    pusher = Inline(app)
+    try:
+        with _pushing(app, pusher, _now(open_store("memory:"))):
+            yield
+    finally:
+        pusher.close()
 
 
 @contextmanager
-def _pushing(app: App, pusher: Pusher) -> Generator[None]:
-    real, app.pusher = app.pusher, pusher
+def _pushing(app: App, pusher: Pusher, store: Store) -> Generator[None]:
+    real, app.pusher = (app.pusher, app.caller), pusher
+    app.caller = MemoryCaller(store)
     try:
         yield
     finally:
-        app.pusher = real
+        app.pusher, app.caller = real
+
+
+@contextmanager
+def _as_current(job: CurrentJob) -> Generator[None]:
+    token = set_current(job)
+    try:
+        yield
+    finally:
+        reset_current(token)
+
+
+def _aside(work: Callable[[], T]) -> T:
+    """Call a function that may run an event loop: where one runs already, in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(copy_context().run, work).result()
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:
@@ -276,3 +350,6 @@ def _now(work: Coroutine[Any, Any, T]) -> T:
 
 def _hear_nothing(word: str, value: int) -> None:
     """Progress and extensions have no meaning where time stands still."""
+
+
+NO_WORKER = JobLink(_hear_nothing)

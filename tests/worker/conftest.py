@@ -28,8 +28,9 @@ DEADLINE_S = 120
 
 @pytest.fixture(params=["sqlite", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return request.getfixturevalue("redis_url")
+    """Some tests ask for other kinds by `indirect`: postgres, mysql."""
+    if request.param != "sqlite":
+        return request.getfixturevalue(f"{request.param}_url")
     return f"sqlite://{tmp_path / 'jobs.db'}?synchronous=OFF"
 
 

@@ -177,3 +177,59 @@ def pushes(key: str) -> None:
 @app.task
 def large(text: str) -> None:
     note("ran", key=len(text))
+
+
+@app.task
+def shows_headers() -> None:
+    note("headers", headers=dict(duetime.current_job().headers))
+
+
+@app.task
+async def shows_headers_gently() -> None:
+    note("headers", headers=dict(duetime.current_job().headers))
+
+
+@app.task(result_ttl="1h")
+def adds(left: int, right: int) -> list[int]:
+    return [left, right]
+
+
+@app.task(result_ttl="1h")
+async def adds_gently(left: int, right: int) -> list[int]:
+    return [left, right]
+
+
+@app.task(result_ttl="1h")
+def large_result(size: int) -> str:
+    return "x" * size
+
+
+@app.task(tries=1, result_ttl="1h")
+def fails_with(text: str) -> None:
+    raise LookupError(text)
+
+
+@app.task(tries=5, result_ttl="1h")
+def gated_result(path: str) -> int:
+    note("began")
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return duetime.current_job().attempt
+
+
+@app.task(tries=9, backoff="0")
+def first_step(key: str) -> list[str]:
+    note("step", key=key, number=1)
+    return [key]
+
+
+@app.task(tries=9, backoff="0", result_ttl="1h")
+def next_step(keys: list[str], number: int) -> list[str]:
+    note("step", key=keys[0], number=number)
+    return [*keys, str(number)]
+
+
+@app.task(tries=9, queue="other", result_ttl="1h")
+async def other_step(keys: list[str], number: int) -> list[str]:
+    note("step", key=keys[0], number=number)
+    return [*keys, f"other {number}"]

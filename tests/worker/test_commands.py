@@ -1,11 +1,13 @@
 """The commands around workers, and how a task looks to the others."""
 
+import subprocess
 from pathlib import Path
 
 import duetime
-from duetime.wire.payload import RESTARTS
+from duetime.wire.payload import PAUSED_TASKS, RESTARTS
 from duetime.worker.shared_counters import count, progress_name
-from tests.e2e.shell import Shell
+from tests.e2e.shell import Shell, program
+from tests.plugins.processes import guard, release
 
 
 def test_restart_and_progress(tmp_path: Path) -> None:
@@ -19,6 +21,18 @@ def test_restart_and_progress(tmp_path: Path) -> None:
         assert "will exit after their jobs" in shell.ok("worker", "restart").out
         assert client.send(count("default", RESTARTS)) == 2
         assert client.send(count("other", RESTARTS)) == 0
+
+
+def test_a_task_is_paused_once_and_goes_on_at_once(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path / 'jobs.db'}", tmp_path)
+    for _ in range(2):
+        [paused] = shell.json("worker", "pause-task", "shop.send")
+        assert paused == {"namespace": "default", "task": "shop.send", "paused": True}
+    with duetime.connect(shell.url) as client:
+        assert client.send(count("default", PAUSED_TASKS)) == 1
+        for _ in range(2):
+            assert shell.ok("worker", "resume-task", "shop.send").out == "shop.send goes on\n"
+        assert client.send(count("default", PAUSED_TASKS)) == 0
 
 
 def test_a_task_is_shown_with_its_arguments(tmp_path: Path) -> None:
@@ -44,3 +58,48 @@ def test_wrong_options_are_told(tmp_path: Path) -> None:
         ran = shell.run("work", "shop:app", *options)
         assert ran.code == 2, ran
         assert ran.err.startswith("duetime: ")
+
+
+RELOADING = """
+import duetime
+app = duetime.App("{url}")
+
+@app.task
+def tell() -> None:
+    print("{word}", flush=True)
+"""
+
+
+def test_a_worker_starts_anew_when_its_program_changes(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path / 'jobs.db'}"
+    shell, place = Shell(url, tmp_path), tmp_path / "shop.py"
+    place.write_text(RELOADING.format(url=url, word="first"))
+    process = subprocess.Popen(
+        [*program(), "work", "shop:app", "--pool", "threads", "--reload"],
+        cwd=tmp_path,
+        env=shell.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    guard(process.pid)
+    try:
+        assert process.stdout is not None
+        with duetime.App(url) as app:
+
+            @app.task(name="shop.tell")
+            def tell() -> None: ...
+
+            tell.delay()
+            assert any(line == "first\n" for line in process.stdout)
+            place.write_text("this is no Python")
+            assert any("shop.py has changed" in line for line in process.stdout)
+            assert any("SyntaxError" in line for line in process.stdout)
+            place.write_text(RELOADING.format(url=url, word="second"))
+            tell.delay()
+            assert any(line == "second\n" for line in process.stdout)
+    finally:
+        process.terminate()
+        rest, _ = process.communicate(timeout=90)
+        release(process.pid)
+    assert process.returncode == 0, rest

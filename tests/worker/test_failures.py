@@ -38,6 +38,7 @@ def all_jobs(queue: Any) -> Iterator[Job]:
                 break
 
 
+@pytest.mark.parametrize("url", ["sqlite", "redis", "postgres", "mysql"], indirect=True)
 async def test_a_killed_worker_costs_only_what_it_was_running(
     start: Start, client: Any, sample: Any, scale: int
 ) -> None:

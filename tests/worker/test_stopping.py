@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+import duetime
 from duetime.errors import InvalidSettings
 from duetime.job import State
-from duetime.wire.payload import RESTARTS
+from duetime.wire.payload import PAUSED_TASKS, PAUSES, RESTARTS, paused_task
 from duetime.worker.shared_counters import count
 from duetime.worker.start import load_app
 from tests.plugins.until import until
@@ -45,7 +46,7 @@ def test_once_without_a_job_ends_after_one_wait(start: Start) -> None:
 
 
 def test_too_much_memory_in_the_worker_itself_is_exit_code_12(start: Start, sample: Any) -> None:
-    sample.grow.delay(100)
+    sample.grow.delay(160)
 
     worker = start("--pool", "threads", "--memory", "150", "-c", "1")
 
@@ -146,6 +147,27 @@ async def test_a_worker_pauses_and_resumes_by_signals(start: Start, client: Any,
     await worker.until_noted("ran", key="b")
 
 
+async def test_workers_of_a_namespace_are_paused_by_a_counter_also_those_that_start_then(
+    start: Start, client: Any, sample: Any
+) -> None:
+    worker = start("-c", "1", "--pool", "threads")
+    await worker.until_noted("worker_starting")
+    client.send(count("default", PAUSES, 1))
+    await worker.until_noted("pausing")
+    worker.signal(signal.SIGUSR2)
+    later = start("-c", "1", "--pool", "threads")
+    await later.until_noted("pausing")
+    sample.plain.delay("a")
+    worker.signal(signal.SIGCONT)  # ends its own pause, not the other
+    queue = client.queue("default")
+    assert (queue.pending_size(), queue.reserved_size()) == (1, 0)
+
+    client.send(count("default", PAUSES, -1))
+    await later.until_noted("resuming")
+    await worker.until_noted("resuming")
+    await until(lambda: worker.noted("ran") or later.noted("ran"))
+
+
 async def test_a_paused_queue_is_passed_over_until_it_is_resumed(start: Start, client: Any, sample: Any) -> None:
     client.queue("default").pause()
     sample.plain.delay("paused")
@@ -219,3 +241,34 @@ async def test_jobs_that_have_not_begun_are_left_to_others(
     other = start("-c", "1", "--pool", "threads")
     await other.until_noted("began")
     door.touch()
+
+
+@pytest.mark.parametrize("pool", ["processes", "threads", "asyncio"])
+async def test_a_running_job_that_is_cancelled_is_stopped(
+    start: Start, sample: Any, client: duetime.Client, tmp_path: Path, pool: str
+) -> None:
+    worker = start("--pool", pool, "-c", "1", "--lease", "1s")
+    handle = sample.gate.delay("a", str(tmp_path / "never"))
+    await worker.until_noted("began")
+
+    client.queue("default").cancel(handle.id)
+    await worker.until_noted("lease_lost")
+    await worker.until_noted("attempted")
+    sample.plain.delay("next")
+    await worker.until_noted("ran", key="next")
+    assert worker.noted("ran", key="a") == []
+
+
+async def test_a_paused_task_waits_and_the_others_go_on(start: Start, sample: Any, client: duetime.Client) -> None:
+    client.send(count("default", paused_task(sample.plain.name), 1))
+    client.send(count("default", PAUSED_TASKS, 1))
+    worker = start("--pool", "threads", "-c", "2")
+    waits = sample.plain.options(tries=1).delay("waits")
+    sample.gentle.delay("goes on")
+
+    await worker.until_noted("ran", key="goes on")
+    await worker.until_noted("postponed", id=waits.id)
+    assert worker.noted("ran", key="waits") == []
+    client.send(count("default", paused_task(sample.plain.name), -1))
+    client.send(count("default", PAUSED_TASKS, -1))
+    await worker.until_noted("ran", key="waits")

@@ -13,7 +13,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
@@ -21,13 +21,17 @@ from typing import Any, TypedDict, Unpack, cast, overload
 
 from duetime.backoff import Backoff
 from duetime.client import AsyncClient
+from duetime.client.call import Call
+from duetime.client.checks import check_options
 from duetime.clock import Clock, Duration, SystemClock
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.names import DEFAULT_NAMESPACE, check_id, check_namespace, check_queue
 from duetime.worker.after_commit import AfterCommit, Hook
+from duetime.worker.chains import FORWARD, ChainedStep, forward
 from duetime.worker.events import L, Listeners
-from duetime.worker.pusher import ClientPusher, Pusher
+from duetime.worker.middleware_chain import Middleware
+from duetime.worker.pusher import Answer, ClientPusher, Pusher, StoreCaller
 from duetime.worker.recurring import Recurring, Scheduler
 from duetime.worker.schedules import Missed, Schedule, cron, every
 from duetime.worker.shared_counters import count, progress_name
@@ -49,11 +53,14 @@ class TaskFields(TypedDict, total=False):
     unique_for: Duration
     max_exceptions: int
     fail_on_timeout: bool
+    middleware: Sequence[Middleware]
+    result_ttl: Duration
 
 
 class App:
     """The tasks of a program. `url` is a store (sqlite:, redis:...) or a server (http:, with a token); DUETIME_URL and
-    DUETIME_TOKEN if not given. `queue` is where tasks go that name none.
+    DUETIME_TOKEN if not given. `queue` is where tasks go that name none. `journal` is for a store: the folder of its
+    journal, as in `duetime.connect`.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class App:
         namespace: str = DEFAULT_NAMESPACE,
         token: str | None = None,
         queue: str = "default",
+        journal: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.url = url or os.environ.get("DUETIME_URL") or ""
@@ -71,13 +79,17 @@ class App:
         self.namespace = check_namespace(namespace)
         self.token = token or os.environ.get("DUETIME_TOKEN") or None
         self.queue = check_queue(namespace, queue).name
+        self.journal = journal
         self.clock = clock or SystemClock()
+        self.middleware: tuple[Middleware, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
+        self._forward = self._make_forward()
         self.listeners = Listeners()
         self.companions: list[Companion] = []
         self.schedules: dict[str, Recurring] = {}
-        self.client_pusher = ClientPusher(self.url, self.namespace, self.token)
+        self.client_pusher = ClientPusher(self.url, self.namespace, self.token, journal)
         self.pusher: Pusher = self.client_pusher
+        self.caller: StoreCaller = self.client_pusher
         self._ids = IdMaker(self.clock)
         self._ids_lock = threading.Lock()
 
@@ -103,11 +115,24 @@ class App:
         return lambda function: self._add(function, options)  # type: ignore[no-any-return]
 
     def _add(self, function: Callable[..., Any], options: TaskFields) -> Task[..., Any]:
+        check_options(options, TaskFields.__annotations__.keys())
         given: dict[str, Any] = {"queue": self.queue, **options}
         name: str = given.pop("name", "") or f"{_module(function)}.{getattr(function, '__qualname__', '')}"
         if name in self.tasks:
             raise InvalidRequest(f"there are two tasks called {name!r}: give one of them another name=")
         task = self.tasks[name] = Task(self, name, function, TaskOptions(**given))
+        return task
+
+    def find_task(self, name: str) -> Task[..., Any] | None:
+        """The task that jobs call by this name, those of Duetime itself included."""
+        return self._forward if name == FORWARD else self.tasks.get(name)
+
+    def _make_forward(self) -> Task[..., Any]:
+        async def forward_step(step: ChainedStep) -> None:
+            await forward(self, step)
+
+        task = Task(self, FORWARD, forward_step, TaskOptions(self.queue, tries=0))
+        task.is_internal = True
         return task
 
     def every(
@@ -140,6 +165,10 @@ class App:
         """Hold back pushes inside the caller's database transactions; see `duetime.worker.after_commit`."""
         self.pusher = AfterCommit(self.pusher, hook)
 
+    def use(self, *middleware: Middleware) -> None:
+        """Put middleware around the runs of every task, outside of the task's own; see `duetime.worker.middleware`."""
+        self.middleware += middleware
+
     def on(self, event: str) -> Callable[[L], L]:
         """Decorator: call a function at an event; docs/tasks.md lists them."""
         return lambda listener: self.listeners.add(event, listener)
@@ -151,7 +180,15 @@ class App:
     def progress(self, queue: str, job_id: str) -> int:
         """Percent of a job as its task last said; 0 if it said nothing."""
         name = progress_name(check_queue(self.namespace, queue), job_id)
-        return self.client_pusher.send(count(self.namespace, name))
+        return self.send(count(self.namespace, name))
+
+    def send(self, call: Call[Answer]) -> Answer:
+        """Send any call of the SDK to the store or server; blocks."""
+        return self.caller.send(call)
+
+    async def send_async(self, call: Call[Answer]) -> Answer:
+        """The same inside a running loop."""
+        return await self.caller.send_async(call)
 
     def forked(self) -> None:
         """Called in a new process: connections and the id counter belong to the old one."""

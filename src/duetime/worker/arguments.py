@@ -18,6 +18,16 @@ from duetime.errors import InvalidRequest
 Kind = inspect.Parameter
 
 
+class PreviousResult:
+    """Stands for the result of the step before in a chain; arguments with it are checked when that is known."""
+
+    def __repr__(self) -> str:
+        return "PREVIOUS"
+
+
+PREVIOUS: Any = PreviousResult()
+
+
 class Arguments:
     """Reads the hints when it is first used: they may name classes that come later in the module."""
 
@@ -30,9 +40,11 @@ class Arguments:
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Raises InvalidRequest."""
         try:
-            given = self.signature.bind(*args, **kwargs).arguments
+            bound = self.signature.bind(*args, **kwargs).arguments
+            given = {name: value for name, value in bound.items() if value is not PREVIOUS}
             text = msgspec.json.encode(given)
-            self._decoder.decode(text)
+            if len(given) == len(bound):
+                self._decoder.decode(text)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidRequest(f"the arguments do not fit {self._name}{self.signature}: {_reason(error)}") from None
         return text

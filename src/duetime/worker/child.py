@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from duetime.worker import child_socket
 from duetime.worker.current_job import JobLink
 from duetime.worker.events import TaskEvent
-from duetime.worker.execution import ThreadLoop, ended_by, execute
+from duetime.worker.execution import ended_by, execute
 from duetime.worker.runs import DONE
 from duetime.worker.task_exceptions import TimedOut
+from duetime.worker.thread_loop import ThreadLoop
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -59,7 +60,7 @@ def serve(app: "App", sock: socket.socket) -> None:
     signal.signal(signal.SIGUSR1, clock.ring)
     signal.signal(STOP_SOON, clock.warn)
     app.listeners.tell(TaskEvent("child_starting"))
-    run_async = ThreadLoop()
+    loop = ThreadLoop()
     while True:
         message = sock.recv(child_socket.BUFFER)
         if not message or message == child_socket.END:
@@ -71,7 +72,7 @@ def serve(app: "App", sock: socket.socket) -> None:
 
         try:
             clock.running = True
-            outcome = execute(app, info, JobLink(say, lambda: clock.stopping), run_async)
+            outcome = execute(app, info, JobLink(say, lambda: clock.stopping), loop)
         except TimedOut as late:  # the signal came when the task had just ended
             outcome = ended_by(late)
         finally:

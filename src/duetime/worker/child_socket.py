@@ -5,7 +5,7 @@ copy of the process's end: what that has not read yet, the worker can take back.
 through a file.
 
 To the process: a job (its number and JobInfo), or nothing, which ends it. From it: 4 bytes, the number of a job that
-is done; or an array, [number, Outcome] or [number, word, value].
+is done; or an array, [number, Outcome] or [number, word, value], or [number, file, , ] for a large outcome.
 """
 
 import os
@@ -61,7 +61,7 @@ def write_done(number: int) -> bytes:
 
 def write_outcome(number: int, outcome: Outcome) -> bytes:
     message = _encode((number, outcome))
-    return message if len(message) <= LARGE else _encode((number, msgspec.structs.replace(outcome, failure=None)))
+    return message if len(message) <= LARGE else _encode((number, _spill(message), None, None))
 
 
 def write_word(number: int, word: str, value: int) -> bytes:
@@ -71,6 +71,8 @@ def write_word(number: int, word: str, value: int) -> bytes:
 def read_answer(message: bytes) -> tuple[int, Outcome | None, tuple[str, int] | None]:
     """The number of a job, how the job ended (None: it still runs), and what its task said about it, if anything."""
     parts: list[Any] = _any.decode(message)
+    if len(parts) == 4:
+        parts = _any.decode(_unspill(parts[1]))
     if len(parts) == 3:
         return parts[0], None, (parts[1], parts[2])
     return parts[0], msgspec.convert(parts[1], Outcome), None

@@ -1,12 +1,18 @@
 """`current_job()`: what a running task may ask and tell about the job that it runs for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest
 from duetime.worker.runs import JobInfo
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
 
 PROGRESS = "progress"
 EXTEND = "extend"
@@ -24,16 +30,30 @@ class JobLink:
 
 
 class CurrentJob:
-    """The job that this code runs for. `attempt` is which delivery of the job this is, counted from 1."""
+    """The job that this code runs for. `attempt` is which delivery of the job this is, counted from 1. `data` are the
+    arguments as JSON; a middleware that puts others in their place does so before the task sees them.
+    """
 
-    def __init__(self, info: JobInfo, link: JobLink) -> None:
+    def __init__(self, info: JobInfo, link: JobLink, app: "App", data: bytes) -> None:
         self.info = info
+        self.app = app
+        self.data = data
         self._link = link
         self._percent = -1
 
     @property
     def id(self) -> str:
         return self.info.id
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.info.name
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments by name, as plain JSON; those that were not given are missing."""
+        return msgspec.json.decode(self.data, type=dict[str, Any])
 
     @property
     def attempt(self) -> int:
@@ -47,6 +67,11 @@ class CurrentJob:
     def tries(self) -> int:
         """Deliveries allowed, 0 = unlimited."""
         return self.info.tries
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers that the job was pushed with: its attributes in the store."""
+        return self.info.headers
 
     @property
     def last_try(self) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from duetime.backoff import Outage
 from duetime.client import connect_async
 from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.wire.payload import RESTARTS
+from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import BEAT_S, LIFE_MS, WorkerBeat, beat_name
 from duetime.worker.events import TaskEvent
 from duetime.worker.fetcher import Fetcher
@@ -54,7 +54,7 @@ class Worker:
         self._app = app
         self._options = options
         self._make_pool = make_pool
-        self._client = connect_async(app.url, namespace=app.namespace, token=app.token)
+        self._client = connect_async(app.url, namespace=app.namespace, token=app.token, journal=app.journal)
         self._tasks = asyncio.TaskGroup()
         self._spawned: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
@@ -65,7 +65,7 @@ class Worker:
         self._started_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._paused = False
+        self._paused_by: set[str] = set()
         self.reason = ""
         self._jobs.on_change(self._count_jobs)
 
@@ -113,6 +113,9 @@ class Worker:
             self._spawn(self._beat())
             teller.worker(TaskEvent("worker_starting"))
             log.info("worker_started", extra={"queues": ",".join(self._options.queues), "pool": self._options.pool})
+            with suppress(DuetimeError):
+                await self._follow_pause()
+                await self._jobs.follow_paused_tasks()
             self._fetch()
             await self._stopping.wait()
             self._stop_fetching()
@@ -162,8 +165,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, self._interrupt)
-        loop.add_signal_handler(signal.SIGUSR2, self._suspend)
-        loop.add_signal_handler(signal.SIGCONT, self._resume)
+        loop.add_signal_handler(signal.SIGUSR2, self._suspend, "signal")
+        loop.add_signal_handler(signal.SIGCONT, self._resume, "signal")
 
     def _interrupt(self) -> None:
         if self._stopping.is_set():
@@ -172,22 +175,31 @@ class Worker:
             self._jobs.teller.worker(TaskEvent("interrupted"))
             self.stop("interrupted")
 
-    def _suspend(self) -> None:
-        if not self._paused:
-            self._paused = True
+    def _suspend(self, by: str) -> None:
+        """Take no new jobs until everybody who paused this worker, by signal or by counter, resumes it."""
+        if not self._paused_by:
             self._jobs.teller.worker(TaskEvent("pausing"))
             self._stop_fetching()
+        self._paused_by.add(by)
 
-    def _resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._jobs.teller.worker(TaskEvent("resuming"))
+    def _resume(self, by: str) -> None:
+        if by in self._paused_by:
+            self._paused_by.discard(by)
+            if not self._paused_by:
+                self._jobs.teller.worker(TaskEvent("resuming"))
             self._fetch()
+
+    async def _follow_pause(self) -> None:
+        """Pause and resume with all workers of the namespace, as an operator decides in the console."""
+        if await self._client.send(count(self._app.namespace, PAUSES)) > 0:
+            self._suspend("counter")
+        else:
+            self._resume("counter")
 
     # --- loops
 
     def _fetch(self) -> None:
-        if not self._paused and not self._stopping.is_set() and self._fetching is None:
+        if not self._paused_by and not self._stopping.is_set() and self._fetching is None:
             self._fetching = self._spawn(self._fetcher.run())
 
     def _stop_fetching(self) -> None:
@@ -221,6 +233,8 @@ class Worker:
             try:
                 if await self._client.send(count(self._app.namespace, RESTARTS)) != restarts:
                     self.stop("restart_signal")
+                await self._follow_pause()
+                await self._jobs.follow_paused_tasks()
             except StoreUnavailable:
                 continue  # the fetcher and the settler log outages of the store
             except DuetimeError as error:

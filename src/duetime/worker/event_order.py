@@ -42,6 +42,14 @@ class EventOrder:
             self.tell("processed", run)
         self.tell("attempted", run)
 
+    def back(self, run: Run, decision: Decision) -> None:
+        """The job waits as if it had not been delivered: it never began, or it was postponed."""
+        if decision.by_hand:
+            self.tell("postponed", run, failure=decision.failure, delay_ms=decision.delay_ms)
+            self.tell("attempted", run)
+        else:
+            self.tell("given_back", run)
+
     def again(self, run: Run, decision: Decision, ended: Ended, delay_ms: int) -> None:
         """The job waits for its next try."""
         failure = decision.failure

@@ -32,6 +32,7 @@ NAMES = (
     "exception_occurred",
     "released_after_exception",
     "released",
+    "postponed",
     "cancelled",
     "failed",
     "timed_out",

@@ -1,28 +1,25 @@
 """Call the function of a job and say how it ended; used by every pool, wherever that runs it."""
 
-import asyncio
 import traceback
-from collections.abc import Callable
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from duetime.errors import DuetimeError
+from duetime.job import MAX_RESULT
 from duetime.wire.payload import read
+from duetime.worker.chains import has_steps
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
+from duetime.worker.middleware_chain import call_async, call_plain, open_through
 from duetime.worker.runs import DONE, Ended, Failure, JobInfo, Outcome
 from duetime.worker.task import Task
-from duetime.worker.task_exceptions import Cancel, Fail, Retry, TimedOut
-
-try:
-    import uvloop
-except ImportError:  # not on every platform
-    uvloop = None
+from duetime.worker.task_exceptions import Cancel, Fail, Postpone, Retry, TimedOut
+from duetime.worker.thread_loop import ThreadLoop
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
 
-NEW_LOOP = None if uvloop is None else uvloop.new_event_loop
 MAX_TRACEBACK = 4096
 MAX_MESSAGE = 1024
 
@@ -33,56 +30,94 @@ class UnknownTask(DuetimeError):
     code = "unknown_task"
 
 
-Call = tuple[Task[..., Any], list[Any], dict[str, Any]]
-
-
-def find(app: "App", info: JobInfo) -> Call:
-    """The task and its arguments. Raises UnknownTask, InvalidRequest."""
+def find(app: "App", info: JobInfo, link: JobLink) -> tuple[Task[..., Any], CurrentJob]:
+    """The task of a job, and the job as the task sees it. Raises UnknownTask."""
     try:
         payload = read(info.body)
     except msgspec.MsgspecError as error:
         raise UnknownTask(f"the body is no task: {error}") from None
-    task = app.tasks.get(payload.name)
+    task = app.find_task(payload.name)
     if task is None:
         raise UnknownTask(f"this worker has no task {payload.name!r}")
-    args, kwargs = task.arguments.unpack(payload.data)
-    return task, args, kwargs
+    return task, CurrentJob(info, link, app, bytes(payload.data))
 
 
-def execute(app: "App", info: JobInfo, link: JobLink, run_async: Callable[[Any], object]) -> Outcome:
-    """Run a job in a plain thread; `run_async` runs a coroutine to its end. Never raises: a task that exits has
-    failed.
-    """
-    token = set_current(CurrentJob(info, link))
+def execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop) -> Outcome:
+    """Run a job in a plain thread; `loop` runs coroutines to their end. Never raises: a task that exits has failed."""
     try:
-        task, args, kwargs = find(app, info)
-        answer = task.function(*args, **kwargs)
-        if task.is_async:
-            run_async(answer)
-        return DONE
+        return copy_context().run(_execute, app, info, link, loop)
     except BaseException as error:
         return ended_by(error)
-    finally:
-        reset_current(token)
+
+
+def _execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop) -> Outcome:
+    """In a context of its own: variables that the run sets end with it."""
+    task, job = find(app, info, link)
+    set_current(job)
+    return _done(task, info, run_task(task, job, loop))
 
 
 async def execute_async(app: "App", info: JobInfo, link: JobLink) -> Outcome:
     """The same for an async task on a running loop. A cancelled one raises CancelledError."""
-    token = set_current(CurrentJob(info, link))
+    token = None
     try:
-        task, args, kwargs = find(app, info)
-        await task.function(*args, **kwargs)
-        return DONE
+        task, job = find(app, info, link)
+        token = set_current(job)
+        return _done(task, info, await run_task_async(task, job))
     except (Exception, SystemExit) as error:
         return ended_by(error)
     finally:
-        reset_current(token)
+        if token is not None:
+            reset_current(token)
+
+
+def _done(task: Task[..., Any], info: JobInfo, answer: Any) -> Outcome:
+    """What the task returned goes along if it is to be kept, or if another step of a chain may want it."""
+    if not task.result_ms and not has_steps(info.body):
+        return DONE
+    try:
+        result = msgspec.json.encode(answer)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Fail(f"the result of {task.name} cannot be written as JSON: {error}") from None
+    if len(result) > MAX_RESULT:
+        raise Fail(f"the result of {task.name} has {len(result)} bytes; at most {MAX_RESULT} are kept")
+    return Outcome(Ended.DONE, result=result)
+
+
+def run_task(task: Task[..., Any], job: CurrentJob, loop: ThreadLoop) -> Any:
+    """Call a task's function with the job's arguments, inside its middleware; answers what the function answers.
+    Raises InvalidRequest for arguments that do not fit, and what the task raises.
+    """
+    if task.is_async:
+        return loop(run_task_async(task, job))
+    middleware = task.all_middleware
+    open_through(middleware, job)
+
+    def innermost() -> Any:
+        args, kwargs = task.arguments.unpack(job.data)
+        return task.function(*args, **kwargs)
+
+    return call_plain(middleware, job, innermost, loop) if middleware else innermost()
+
+
+async def run_task_async(task: Task[..., Any], job: CurrentJob) -> Any:
+    """The same for an async task, on a running loop."""
+    middleware = task.all_middleware
+    open_through(middleware, job)
+
+    async def innermost() -> Any:
+        args, kwargs = task.arguments.unpack(job.data)
+        return await task.function(*args, **kwargs)
+
+    return await (call_async(middleware, job, innermost) if middleware else innermost())
 
 
 def ended_by(error: BaseException) -> Outcome:
     match error:
         case Retry():
             return Outcome(Ended.RETRY, describe(error) if error.args and error.args[0] else None, error.after_ms)
+        case Postpone():
+            return Outcome(Ended.POSTPONED, describe(error) if error.args and error.args[0] else None, error.after_ms)
         case Cancel():
             return Outcome(Ended.CANCEL, describe(error))
         case Fail():
@@ -105,15 +140,3 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:  # the __str__ of a task's exception may raise
         return ""
-
-
-class ThreadLoop:
-    """An event loop for a plain thread. It runs one coroutine at a time and is kept between them."""
-
-    def __init__(self) -> None:
-        self._runner: asyncio.Runner | None = None
-
-    def __call__(self, work: Any) -> object:
-        if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=NEW_LOOP)
-        return self._runner.run(work)

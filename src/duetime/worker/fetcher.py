@@ -77,7 +77,7 @@ class Fetcher:
                 await asyncio.sleep(outage.pause_s)
                 continue
             outage.worked()
-            self.shelf.extend(run for delivery in found if (run := self._jobs.take(delivery)))
+            self.shelf.extend(run for job in found if (run := self._jobs.take(job.delivery)))
             self.pump()
             if not found:
                 await self._nothing()

@@ -9,6 +9,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,9 +18,10 @@ from duetime.client import AsyncClient
 from duetime.client.calls import Result
 from duetime.errors import DuetimeError, LeaseLost
 from duetime.job import DAY_MS, Delivery, Event, Moved
-from duetime.wire.payload import Payload, read
+from duetime.wire.payload import PAUSED_TASKS, Payload, paused_task, read
 from duetime.worker.current_job import EXTEND, PROGRESS
 from duetime.worker.event_order import EventOrder
+from duetime.worker.follow_up import finish_of
 from duetime.worker.options import WorkerOptions
 from duetime.worker.retry_rules import Decision, Policy, Verb, decide, last, refused
 from duetime.worker.runs import DONE, Ended, Failure, Outcome, Run
@@ -33,6 +35,8 @@ log = logging.getLogger("duetime.worker")
 
 FINISHED = Decision(Verb.ACK)
 NOT_A_TASK = "duetime.NotATask"
+PAUSED_MS = 5_000
+"""When a job of a paused task is looked at again."""
 
 
 class HeldJobs:
@@ -50,10 +54,11 @@ class HeldJobs:
         self._options = options
         self._client = client
         self._spawn = spawn
-        self._settler = Settler(client, spawn, self._settled)
+        self._settler = Settler(client, spawn, self._settled, partial(finish_of, app))
         self._policy = Policy(options.tries, options.backoff)
         self._numbers = itertools.count(1)
         self._progress: dict[int, Run] = {}
+        self._paused: frozenset[str] = frozenset()
         self._changed: list[Callable[[], None]] = []
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -81,7 +86,7 @@ class HeldJobs:
             return self._refuse(run, Decision(Verb.KILL, failure=failure, failed=True))
         if failure := refused(run, self._policy, self._app.clock.now_ms()):
             return self._refuse(run, last(run, failure))
-        return run
+        return self._put_off(run) if payload.name in self._paused else run
 
     def _read(self, delivery: Delivery) -> Payload:
         try:
@@ -91,7 +96,7 @@ class HeldJobs:
 
     def _timeout(self, payload: Payload) -> float:
         """The timeout in the task's code, else the one in the payload, else the worker's."""
-        task = self._app.tasks.get(payload.name)
+        task = self._app.find_task(payload.name)
         if task is not None and task.timeout_s is not None:
             return task.timeout_s
         return payload.timeout if payload.timeout is not None else self._options.timeout_s
@@ -101,6 +106,20 @@ class HeldJobs:
         run.outcome = Outcome(Ended.RAISED, decision.failure)
         run.ended_at = time.monotonic()
         self._settler.settle(run, decision)
+
+    def _put_off(self, run: Run) -> None:
+        """The task is paused: its job comes back later, and no try is lost."""
+        self.taken -= 1
+        run.ended_at = time.monotonic()
+        self._settler.settle(run, Decision(Verb.GIVE_BACK, PAUSED_MS, by_hand=True))
+
+    async def follow_paused_tasks(self) -> None:
+        """Learn which tasks an operator has paused. Raises DuetimeError."""
+        namespace = self._app.namespace
+        names: list[str] = []
+        if await self._client.send(count(namespace, PAUSED_TASKS)) > 0:
+            names = [one for one in self._app.tasks if await self._client.send(count(namespace, paused_task(one))) > 0]
+        self._paused = frozenset(names)
 
     def give_back(self, run: Run) -> None:
         """Give the job back: it has not begun, another worker may have it, and no try is lost."""
@@ -125,6 +144,7 @@ class HeldJobs:
         elif outcome.ended is Ended.RAISED and run.payload.maxExceptions:
             self._spawn(self._count_exception(run))
         else:
+            self.taken -= outcome.ended is Ended.POSTPONED
             self._decide(run)
 
     def said(self, run: Run, word: str, value: int) -> None:
@@ -135,7 +155,7 @@ class HeldJobs:
             self._progress[run.number] = run
 
     def _decide(self, run: Run, *, exhausted: bool = False) -> None:
-        task = self._app.tasks.get(run.payload.name)
+        task = self._app.find_task(run.payload.name)
         backoff = task.backoff if task is not None else None
         now_ms = self._app.clock.now_ms()
         decision = decide(run, run.outcome, policy=self._policy, backoff=backoff, now_ms=now_ms)
@@ -159,7 +179,7 @@ class HeldJobs:
         if run.lost or isinstance(answer, DuetimeError):
             self._lost(run, answer)
         elif decision.verb is Verb.GIVE_BACK:
-            self.teller.tell("given_back", run)
+            self.teller.back(run, decision)
         elif decision.verb is Verb.ACK:
             self.teller.done(run, decision)
         elif answer is not None and answer.event is Event.RELEASED:
@@ -181,8 +201,12 @@ class HeldJobs:
         self.teller.tell("attempted", run)
 
     def lease_lost(self, run: Run) -> None:
-        """A running job lost its lease: it was cancelled or replaced, or the store was away for too long."""
+        """A running job lost its lease: it was cancelled or replaced, or the store was away for too long. Nobody waits
+        for it any more, so its time is over.
+        """
         self.teller.tell("lease_lost", run)
+        if run.started_at:
+            run.deadline = time.monotonic()
 
     def _close(self, run: Run, decision: Decision) -> None:
         self.held.pop(run.number, None)

@@ -76,4 +76,4 @@ def default_concurrency(pool: PoolKind) -> int:
 
 def queues_of(tasks: Iterable[Task[..., Any]], default: str) -> tuple[str, ...]:
     """All queues that tasks name, the app's own first, then in the order of the code."""
-    return tuple(dict.fromkeys([default, *(task.options.queue for task in tasks)]))
+    return tuple(dict.fromkeys([default, *(task.defaults.queue for task in tasks)]))

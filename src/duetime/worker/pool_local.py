@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from duetime.worker.current_job import JobLink
-from duetime.worker.execution import ThreadLoop, execute, execute_async
+from duetime.worker.execution import execute, execute_async
 from duetime.worker.pool import GRACE_S, PoolHost
 from duetime.worker.runs import BACK, Ended, Failure, Outcome, Run
 from duetime.worker.task_exceptions import TIMED_OUT, TimedOut
+from duetime.worker.thread_loop import ThreadLoop
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -73,7 +74,7 @@ class LocalPool:
         return True
 
     def _is_async(self, run: Run) -> bool:
-        task = self._app.tasks.get(run.payload.name)
+        task = self._app.find_task(run.payload.name)
         return task is not None and task.is_async
 
     # --- on the loop
@@ -128,11 +129,11 @@ class LocalPool:
     # --- in a thread
 
     def _work(self) -> None:
-        run_async = ThreadLoop()
+        loop = ThreadLoop()
         while (place := self._inbox.get()) is not None:
             place.thread = threading.get_ident()
             link = JobLink(partial(self._say, place.run), self._is_stopping)
-            outcome = _guarded(self._app, place.run, link, run_async)
+            outcome = _guarded(self._app, place.run, link, loop)
             place.thread = 0
             if place.leave_at:
                 self._post(lambda place=place, outcome=outcome: self._ended(place, outcome))
@@ -162,9 +163,9 @@ class LocalPool:
             self._news.popleft()()
 
 
-def _guarded(app: "App", run: Run, link: JobLink, run_async: Callable[[Any], object]) -> Outcome:
+def _guarded(app: "App", run: Run, link: JobLink, loop: ThreadLoop) -> Outcome:
     """TimedOut can also strike between the lines around the task."""
     try:
-        return execute(app, run.info(), link, run_async)
+        return execute(app, run.info(), link, loop)
     except TimedOut:
         return LATE

@@ -12,28 +12,46 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as replace_field
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from duetime.client import AsyncClient, Client, connect, connect_async
-from duetime.client.calls import Call, chunks, push
+from duetime.client.call import Call
+from duetime.client.calls import chunks, push
 from duetime.job import Event, IfExists, Moved, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Pushed
+from duetime.worker.shared_counters import count
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A job on its way. With `unique_ms` its id stands for the task and its arguments (see `successor`)."""
+    """A job on its way. With `unique_ms` its id stands for the task and its arguments (see `successor`). With a
+    `counter` its id is that of a generation (see `in_generation`), and it may replace one that waits. `data` are its
+    arguments as JSON, which the body holds encrypted if `is_sealed`.
+    """
 
     queue: Queue
     job: NewJob
     name: str
+    data: bytes
     unique_ms: int = 0
+    counter: str = ""
+    replaces: bool = False
+    is_sealed: bool = False
+
+
+class StoreCaller(Protocol):
+    """Sends any call to the store or server."""
+
+    def send(self, call: Call[Answer]) -> Answer: ...
+
+    async def send_async(self, call: Call[Answer]) -> Answer: ...
 
 
 class Pusher(Protocol):
@@ -63,7 +81,19 @@ def successor(outgoing: Outgoing, moved: Moved, now: int) -> Outgoing | None:
     if not outgoing.unique_ms or moved.event is not Event.KEPT or stands:
         return None
     base = outgoing.job.id.partition("~")[0]
-    return Outgoing(outgoing.queue, replace(outgoing.job, id=f"{base}~{moved.born}"), outgoing.name, outgoing.unique_ms)
+    return replace_field(outgoing, job=replace(outgoing.job, id=f"{base}~{moved.born}"))
+
+
+def in_generation(outgoing: Outgoing, generation: int) -> Outgoing:
+    """The job with the id of its key's current generation: a key has at most one job that has not begun."""
+    return replace_field(outgoing, job=replace(outgoing.job, id=f"{outgoing.counter}#{generation}"), counter="")
+
+
+def generation_of(job_id: str) -> tuple[str, int] | None:
+    """The counter and the generation that an id was made of."""
+    counter, _, rest = job_id.partition("#")
+    number = rest.partition("~")[0]
+    return (counter, int(number)) if number.isdecimal() else None
 
 
 def _calls(many: Sequence[Outgoing]) -> Iterator[tuple[Call[Pushed], Sequence[Outgoing]]]:
@@ -72,7 +102,11 @@ def _calls(many: Sequence[Outgoing]) -> Iterator[tuple[Call[Pushed], Sequence[Ou
     for chunk in chunks(outgoing.job for outgoing in many):
         part = many[at : at + len(chunk)]
         at += len(chunk)
-        yield push(part[0].queue, chunk, IfExists.KEEP), part
+        yield push(part[0].queue, chunk, IfExists.REPLACE if part[0].replaces else IfExists.KEEP), part
+
+
+def _generation(outgoing: Outgoing) -> Call[int]:
+    return count(outgoing.queue.namespace, outgoing.counter)
 
 
 @dataclass(frozen=True)
@@ -87,16 +121,18 @@ class WorkerClient:
 class ClientPusher:
     """Thread-safe. A client that was opened before a fork is left to the parent."""
 
-    def __init__(self, url: str, namespace: str, token: str | None) -> None:
-        self._place: dict[str, Any] = {"url": url, "namespace": namespace, "token": token}
+    def __init__(self, url: str, namespace: str, token: str | None, journal: str | None = None) -> None:
+        self._place: dict[str, Any] = {"url": url, "namespace": namespace, "token": token, "journal": journal}
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._pid = 0
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
         self._worker_client: WorkerClient | None = None
+        self._in_pool = False
 
     def push(self, many: Sequence[Outgoing]) -> list[Moved]:
         moved: list[Moved] = []
+        many = [in_generation(one, self.send(_generation(one))) if one.counter else one for one in many]
         for call, part in _calls(many):
             pushed = self.send(call)
             for outgoing, one in zip(part, pushed.jobs, strict=True):
@@ -106,6 +142,7 @@ class ClientPusher:
 
     async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
         moved: list[Moved] = []
+        many = [in_generation(one, await self.send_async(_generation(one))) if one.counter else one for one in many]
         for call, part in _calls(many):
             pushed = await self.send_async(call)
             for outgoing, one in zip(part, pushed.jobs, strict=True):
@@ -122,9 +159,14 @@ class ClientPusher:
 
     async def send_async(self, call: Call[Answer]) -> Answer:
         """Send any call from a running event loop."""
-        loop = asyncio.get_running_loop()
-        if self._worker_client and self._worker_client.loop is loop:
-            return await self._worker_client.client.send(call)
+        if self._in_pool:
+            # A loop of a pool's process stands still between coroutines; a client must not be caught in that.
+            return await asyncio.to_thread(self.send, call)
+        loop, inside = asyncio.get_running_loop(), self._worker_client
+        if inside and inside.loop is not loop:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(inside.client.send(call), inside.loop))
+        if inside:
+            return await inside.client.send(call)
         client = self._by_loop.get(loop)
         if client is None:
             client = self._by_loop[loop] = connect_async(**self._place)
@@ -140,7 +182,8 @@ class ClientPusher:
             self._worker_client = None
 
     def forked(self) -> None:
-        """Called in a new process: nothing that was open before belongs to it."""
+        """Called in a new process of a pool: nothing that was open before belongs to it."""
+        self._in_pool = True
         self._lock = threading.Lock()
         self._client, self._worker_client = None, None
         self._by_loop = WeakKeyDictionary()

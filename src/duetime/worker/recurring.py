@@ -93,7 +93,7 @@ class Scheduler:
                     plant_at = time.monotonic() + REPLANT_S
                 ticks = await self._client.queue(TICKS).reserve(limit=10, ttr=TTR_S, wait=WAIT_S)
                 for tick in ticks:
-                    await self.handle(tick)
+                    await self.handle(tick.delivery)
                 outage.worked()
             except DuetimeError as error:
                 if outage.failed():

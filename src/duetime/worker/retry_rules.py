@@ -77,6 +77,8 @@ def decide(run: Run, outcome: Outcome, *, policy: Policy, backoff: Backoff | Non
             return Decision(Verb.ACK, by_hand=outcome.ended is Ended.CANCEL, failure=failure)
         case Ended.BACK:
             return Decision(Verb.GIVE_BACK)
+        case Ended.POSTPONED:
+            return Decision(Verb.GIVE_BACK, outcome.after_ms or 0, failure, by_hand=True)
         case Ended.FAIL:
             return Decision(Verb.KILL, failure=failure, failed=True, by_hand=True)
         case Ended.RAISED | Ended.RETRY | Ended.TIMED_OUT | Ended.GONE:

@@ -5,10 +5,12 @@ a pool says about it; what that means for the job is decided in `retry_rules.py`
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
 
 from msgspec import Struct
+from msgspec import field as member
 
 from duetime.job import Delivery
 from duetime.wire.payload import Payload
@@ -25,6 +27,7 @@ class Ended(IntEnum):
     TIMED_OUT = 5
     GONE = 6
     BACK = 7
+    POSTPONED = 8
 
 
 class Failure(Struct, frozen=True, array_like=True):
@@ -39,9 +42,12 @@ class Failure(Struct, frozen=True, array_like=True):
 
 
 class Outcome(Struct, frozen=True, array_like=True, gc=False):
+    """`result` is what a task returned, as JSON, if somebody wants it."""
+
     ended: Ended
     failure: Failure | None = None
     after_ms: int | None = None
+    result: bytes | None = None
 
 
 DONE = Outcome(Ended.DONE)
@@ -50,7 +56,7 @@ BACK = Outcome(Ended.BACK)
 
 class JobInfo(Struct, frozen=True, array_like=True):
     """What there is to know about the job of a run, for listeners and logs. `attempt` counts deliveries, `used` those
-    that count against `tries`.
+    that count against `tries`. `headers` are the attributes that the job was pushed with.
     """
 
     id: str
@@ -63,6 +69,8 @@ class JobInfo(Struct, frozen=True, array_like=True):
     tries: int
     timeout_s: float
     body: bytes
+    headers: Mapping[str, str] = member(default_factory=dict[str, str])
+    born: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -114,4 +122,6 @@ class Run:
             tries=self.delivery.tries,
             timeout_s=self.timeout_s,
             body=self.delivery.body,
+            headers=self.delivery.attributes,
+            born=lease.born,
         )

@@ -12,26 +12,34 @@ from typing import Any
 
 from duetime.backoff import Outage
 from duetime.client import AsyncClient, calls
-from duetime.client.calls import Call, Result
+from duetime.client.call import Call
+from duetime.client.calls import Result
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import batches
 from duetime.names import Queue
+from duetime.stores.base import Finish, Finished
 from duetime.worker.retry_rules import Decision, Verb
-from duetime.worker.runs import Run
+from duetime.worker.runs import Failure, Run
 
 log = logging.getLogger("duetime.worker")
 
 Settled = Callable[[Run, Decision, Result], None]
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
+FinishOf = Callable[[Run], Finish | None]
+
+MOST_FINISHES = 16
+"""Jobs with results or next steps in one call, which all of them together must fit into."""
+NOT_FINISHED = "duetime.NotFinished"
 
 
 class Settler:
     """`settled` is called for each job with the store's answer: what moved, an error, or None if it was gone."""
 
-    def __init__(self, client: AsyncClient, spawn: Spawn, settled: Settled) -> None:
+    def __init__(self, client: AsyncClient, spawn: Spawn, settled: Settled, finish_of: FinishOf) -> None:
         self._client = client
         self._spawn = spawn
         self._settled = settled
+        self._finish_of = finish_of
         self._acks: dict[Queue, list[tuple[Run, Decision]]] = {}
         self._busy: set[Queue] = set()
         self.failures = 0
@@ -57,6 +65,41 @@ class Settler:
             self._busy.discard(queue)
 
     async def _ack_some(self, queue: Queue, some: Sequence[tuple[Run, Decision]]) -> None:
+        plain: list[tuple[Run, Decision]] = []
+        full: list[tuple[Run, Decision, Finish]] = []
+        for run, decision in some:
+            finish = self._finish_of(run)
+            if finish is None:
+                plain.append((run, decision))
+            else:
+                full.append((run, decision, finish))
+        for batch in batches(full, MOST_FINISHES):
+            await self._finish_some(queue, batch)
+        if plain:
+            await self._ack_plain(queue, plain)
+
+    async def _finish_some(self, queue: Queue, some: Sequence[tuple[Run, Decision, Finish]]) -> None:
+        """One that is refused fails its whole call, so the others are then finished one by one."""
+        try:
+            answers: Sequence[Finished | DuetimeError | None]
+            answers = await self._persist(calls.finish(queue, [finish for _, _, finish in some]))
+        except DuetimeError as error:
+            if len(some) > 1:
+                for one in some:
+                    await self._finish_some(queue, [one])
+                return
+            answers = [error]
+        for (run, decision, _), answer in zip(some, answers, strict=True):
+            match answer:
+                case DuetimeError() if not isinstance(answer, LeaseLost):
+                    failure = Failure(NOT_FINISHED, f"the job is done, and what follows was refused: {answer.message}")
+                    await self._one(run, Decision(Verb.KILL, failure=failure, failed=True))
+                case Finished():
+                    self._settled(run, decision, answer.acked)
+                case _:
+                    self._settled(run, decision, answer)
+
+    async def _ack_plain(self, queue: Queue, some: Sequence[tuple[Run, Decision]]) -> None:
         call = calls.ack(queue, [run.delivery.lease for run, _ in some])
         try:
             answers: Sequence[Result] = await self._persist(call)
@@ -73,7 +116,7 @@ class Settler:
             case Verb.KILL:
                 call = calls.kill(lease, error)
             case Verb.GIVE_BACK | Verb.ACK:
-                call = calls.give_back(lease)
+                call = calls.give_back(lease, f"{decision.delay_ms}ms" if decision.by_hand else None)
         try:
             answer: Result = await self._persist(call)
         except DuetimeError as refusal:

@@ -6,28 +6,34 @@ changes every second costs no other process anything.
 
 import msgspec
 
-from duetime.client.calls import Call, Request
+from duetime.client.call import Call, Request, then
 from duetime.engine import Engine
 from duetime.errors import DuetimeError
 from duetime.names import Queue
+from duetime.stores.registry import Counter
 from duetime.wire.messages import CounterOut, CountIn
 from duetime.wire.payload import counter_name
 
 
 def count(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[int]:
     """Add to a counter and answer its value; by=0 only reads. `life_ms` counts from its first change, 0 = for ever."""
+    return then(count_with_life(namespace, name, by, life_ms=life_ms), lambda counter: counter.value)
 
-    async def run(engine: Engine) -> int:
-        counter = await engine.store.registry.increment(counter_name(namespace, name), by, life_ms=life_ms)
-        return counter.value
+
+def count_with_life(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[Counter]:
+    """The same, and how much of the counter's life is left, by the store's clock."""
+
+    async def run(engine: Engine) -> Counter:
+        return await engine.store.registry.increment(counter_name(namespace, name), by, life_ms=life_ms)
 
     def request() -> Request:
         message = CountIn(name=name, by=by, life=f"{life_ms}ms")
         return Request("POST", f"/v1/namespaces/{namespace}/counters", msgspec.json.encode(message))
 
-    def parse(reply: bytes) -> int:
+    def parse(reply: bytes) -> Counter:
         try:
-            return msgspec.json.decode(reply, type=CounterOut).value
+            counter = msgspec.json.decode(reply, type=CounterOut)
+            return Counter(counter.value, counter.left_ms)
         except msgspec.MsgspecError as error:
             raise DuetimeError(f"the server's answer is no counter: {error}") from None
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from duetime.errors import InvalidSettings
 from duetime.worker.app import App
 from duetime.worker.daemon import Worker
-from duetime.worker.execution import NEW_LOOP
 from duetime.worker.fork_server import start_fork_server
 from duetime.worker.options import PoolKind, WorkerOptions
 from duetime.worker.pool_local import LocalPool
 from duetime.worker.pool_processes import ProcessPool
+from duetime.worker.thread_loop import NEW_LOOP
 
 if TYPE_CHECKING:
     from duetime.worker.pool import PoolHost, WorkerPool

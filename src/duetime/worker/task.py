@@ -2,15 +2,16 @@
 
 `send(...)` calls the function; `send.delay(...)`, `send.later("10m", ...)` and `send.at(when, ...)` push a job that
 calls it in a worker. The three block for one round trip; inside a running event loop use their twins
-`delay_async`, `later_async` and `at_async`.
+`delay_async`, `later_async` and `at_async`. `send.options(queue="urgent").delay(...)` has options for one call.
 """
 
+import copy
 import inspect
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, get_type_hints
 
 from msgspec import Raw
 
@@ -19,11 +20,15 @@ from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.engine.admission import check_tries
 from duetime.errors import InvalidRequest
 from duetime.ids import LENGTH, decode
-from duetime.job import DEFAULT_TRIES, Event, Moved, NewJob
+from duetime.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, Event, Moved, NewJob
 from duetime.names import check_queue
 from duetime.wire.payload import Payload, write
-from duetime.worker.arguments import Arguments
+from duetime.worker.arguments import PREVIOUS, Arguments
+from duetime.worker.call_options import CallFields, CallOptions, change
+from duetime.worker.chains import TaskStep
 from duetime.worker.events import TaskEvent
+from duetime.worker.handle import TaskHandle
+from duetime.worker.middleware_chain import Middleware, PendingJob, push_through
 from duetime.worker.pusher import Outgoing, unique_id
 from duetime.worker.runs import Failure, JobInfo
 
@@ -50,6 +55,8 @@ class TaskOptions:
     unique_for: Duration | None = None
     max_exceptions: int | None = None
     fail_on_timeout: bool = False
+    middleware: Sequence[Middleware] = ()
+    result_ttl: Duration | None = None
 
     def check(self, namespace: str) -> None:
         check_queue(namespace, self.queue)
@@ -57,18 +64,26 @@ class TaskOptions:
 
 
 class Task(Generic[P, R]):
+    """`defaults` are the options that the task was made with. No middleware goes around one that `is_internal`."""
+
+    is_internal = False
+
     def __init__(self, app: "App", name: str, function: Callable[P, R], options: TaskOptions) -> None:
         options.check(app.namespace)
         self.app = app
         self.name = name
         self.function = function
-        self.options = options
+        self.defaults = options
         self.arguments = Arguments(name, function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.backoff = _policy(options.backoff)
         self.timeout_s = None if options.timeout is None else duration_ms(options.timeout) / 1000
         self.unique_ms = 0 if options.unique_for is None else duration_ms(options.unique_for)
+        self.result_ms = 0 if options.result_ttl is None else duration_ms(options.result_ttl)
+        if self.result_ms > MAX_RESULT_MS:
+            raise InvalidRequest(f"a result is kept for at most {MAX_RESULT_MS // DAY_MS} days")
         self.failed_hook: FailedHook | None = None
+        self._call = CallOptions()
         self._retry_until = options.retry_until
         if isinstance(self._retry_until, datetime):
             instant_ms(self._retry_until)
@@ -81,45 +96,83 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
+    @property
+    def return_type(self) -> Any:
+        """What the function says that it returns, for reading results."""
+        try:
+            return get_type_hints(self.function, include_extras=True).get("return", Any)
+        except NameError:
+            return Any
+
+    @property
+    def all_middleware(self) -> Sequence[Middleware]:
+        """The App's middleware, then the task's: the first goes around all others."""
+        return () if self.is_internal else (*self.app.middleware, *self.defaults.middleware)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself, here and now."""
         return self.function(*args, **kwargs)
 
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Moved:
+    def options(self, **options: Unpack[CallFields]) -> Self:
+        """The same task with options for the calls that follow: `send.options(tries=1).delay("ann")`.
+
+        Raises TypeError for an unknown name, InvalidRequest for a value that does not fit.
+        """
+        changed = change(self._call, self.app.namespace, options)
+        if changed.id is not None and self.unique_ms:
+            raise InvalidRequest(f"{self.name} is unique by its arguments, which make its id; it takes no other")
+        if changed.tries is not None and self._retry_until is not None:
+            raise InvalidRequest(f"{self.name} has retry_until, which takes the place of tries")
+        task = copy.copy(self)
+        task._call = changed
+        return task
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Push a job that is due at once. Raises InvalidRequest for arguments that do not fit."""
         return self._push(None, None, args, kwargs)
 
-    def later(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
+    def later(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Push a job that is due after a delay; a negative one is due at once."""
         return self._push(delay_ms(delay), None, args, kwargs)
 
-    def at(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
+    def at(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Push a job that is due at an instant; one in the past is due at once."""
         return self._push(None, instant_ms(due), args, kwargs)
 
-    def bulk(self, calls: Iterable[CallArguments], *, delay: Duration = 0) -> list[Moved]:
+    def bulk(self, calls: Iterable[CallArguments], *, delay: Duration | None = None) -> list[TaskHandle[R]]:
         """Push a job per call, in steps of up to 500: each step is kept whole or not at all. A call is a tuple of
         arguments or a mapping of keyword arguments. All are checked before the first is pushed.
         """
         many = self._prepare_many(calls, delay)
         return [self._pushed(*one) for one in zip(many, self.app.pusher.push(many), strict=True)]
 
-    async def delay_async(self, *args: P.args, **kwargs: P.kwargs) -> Moved:
+    async def delay_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """`delay`, inside a running loop."""
         return await self._push_async(None, None, args, kwargs)
 
-    async def later_async(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
+    async def later_async(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """`later`, inside a running loop."""
         return await self._push_async(delay_ms(delay), None, args, kwargs)
 
-    async def at_async(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Moved:
+    async def at_async(self, due: Instant, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """`at`, inside a running loop."""
         return await self._push_async(None, instant_ms(due), args, kwargs)
 
-    async def bulk_async(self, calls: Iterable[CallArguments], *, delay: Duration = 0) -> list[Moved]:
+    async def bulk_async(self, calls: Iterable[CallArguments], *, delay: Duration | None = None) -> list[TaskHandle[R]]:
         """`bulk`, inside a running loop."""
         many = self._prepare_many(calls, delay)
         return [self._pushed(*one) for one in zip(many, await self.app.pusher.push_async(many), strict=True)]
+
+    def step(self, *args: Any, **kwargs: Any) -> TaskStep[R]:
+        """The call as a step of a chain. PREVIOUS as one of the arguments stands for the result of the step before."""
+        given = self.arguments.signature.bind(*args, **kwargs).arguments
+        previous = [name for name, value in given.items() if value is PREVIOUS]
+        if len(previous) > 1 or self.unique_ms or self._call.id is not None:
+            raise InvalidRequest(f"a step has one PREVIOUS at most, an id of its own, and is not unique: {self.name}")
+        outgoing = self.prepare(None, None, args, kwargs)
+        if outgoing.counter or (previous and outgoing.is_sealed):
+            raise InvalidRequest(f"{self.name} is debounced or encrypted, and cannot be such a step")
+        return TaskStep(self, outgoing, *previous)
 
     def failed(self, hook: FailedHook) -> FailedHook:
         """Decorator: what to call in the worker, in a thread, when a job of this task has failed for good."""
@@ -129,40 +182,57 @@ class Task(Generic[P, R]):
     def prepare(
         self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Outgoing:
-        """The job that a call becomes, not yet pushed."""
-        options, app = self.options, self.app
+        """The job that a call becomes, not yet pushed. Without a time it is due after the delay of `options`."""
+        defaults, call, app = self.defaults, self._call, self.app
+        if delay_ms is None and due_at is None:
+            delay_ms = call.delay_ms
         data = self.arguments.pack(args, kwargs)
-        job_id = app.make_id()
+        queue = call.queue or check_queue(app.namespace, defaults.queue)
+        pending = PendingJob(app, self.name, queue, data, dict(call.headers))
+        push_through(self.all_middleware, pending)
+        if pending.delay_ms is not None:
+            delay_ms, due_at = pending.delay_ms, None
+        made_id = app.make_id()
         now = app.clock.now_ms()
         due = due_at if due_at is not None else now + (delay_ms or 0)
         until = self._until(due)
+        tries = defaults.tries if call.tries is None else call.tries
         payload = Payload(
             displayName=self.name,
             name=self.name,
-            data=Raw(data),
-            uuid=str(uuid.UUID(int=decode(job_id))) if len(job_id) == LENGTH else job_id,
-            maxTries=options.tries,
-            maxExceptions=options.max_exceptions,
-            failOnTimeout=options.fail_on_timeout,
-            backoff=_backoff_text(options.backoff),
+            data=Raw(pending.sealed or data),
+            uuid=str(uuid.UUID(int=decode(made_id))) if len(made_id) == LENGTH else made_id,
+            maxTries=tries,
+            maxExceptions=defaults.max_exceptions,
+            failOnTimeout=defaults.fail_on_timeout,
+            backoff=_backoff_text(defaults.backoff),
             timeout=self.timeout_s,
             retryUntil=until,
             createdAt=now // 1000,
             delay=max(0, due - now) / 1000 or None,
         )
-        extra = self._extra(payload, options.queue)
+        extra = self._extra(payload, queue.name)
+        unique_ms, key = self.unique_ms, pending.waiting_key
         job = NewJob(
-            unique_id(self.name, data) if self.unique_ms else job_id,
+            unique_id(self.name, data) if unique_ms else call.id or made_id,
             write(payload, extra),
             delay_ms=delay_ms or 0,
             due_at=due_at,
-            tries=0 if until is not None else options.tries,
+            ttl_ms=call.ttl_ms,
+            tries=0 if until is not None else tries,
+            priority=call.priority,
+            attributes=pending.headers,
         )
-        return Outgoing(check_queue(app.namespace, options.queue), job, self.name, self.unique_ms)
+        if key is None:
+            return Outgoing(queue, job, self.name, data, unique_ms, is_sealed=pending.sealed is not None)
+        return Outgoing(queue, job, self.name, data, key.life_ms, key.key, key.replaces)
 
-    def _prepare_many(self, calls: Iterable[CallArguments], delay: Duration) -> list[Outgoing]:
-        wait_ms = delay_ms(delay)
-        return [self.prepare(wait_ms, None, *_split(call)) for call in calls]
+    def _prepare_many(self, calls: Iterable[CallArguments], delay: Duration | None) -> list[Outgoing]:
+        wait_ms = None if delay is None else delay_ms(delay)
+        many = [self.prepare(wait_ms, None, *_split(call)) for call in calls]
+        if self._call.id is not None and len(many) > 1:
+            raise InvalidRequest(f"one id, {self._call.id!r}, and {len(many)} calls: each job has an id of its own")
+        return many
 
     def _until(self, due: int) -> int | None:
         """`retry_until` in whole seconds as in Laravel, rounded up so that no job is given up early."""
@@ -187,17 +257,19 @@ class Task(Generic[P, R]):
         tries = payload.maxTries or 0
         return JobInfo(job_id, payload.uuid, queue, namespace, self.name, 0, 0, tries, timeout, bytes(payload.data))
 
-    def _push(self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Moved:
+    def _push(
+        self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> TaskHandle[R]:
         outgoing = self.prepare(delay_ms, due_at, args, kwargs)
         return self._pushed(outgoing, *self.app.pusher.push([outgoing]))
 
     async def _push_async(
         self, delay_ms: int | None, due_at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Moved:
+    ) -> TaskHandle[R]:
         outgoing = self.prepare(delay_ms, due_at, args, kwargs)
         return self._pushed(outgoing, *await self.app.pusher.push_async([outgoing]))
 
-    def _pushed(self, outgoing: Outgoing, moved: Moved) -> Moved:
+    def _pushed(self, outgoing: Outgoing, moved: Moved) -> TaskHandle[R]:
         name = "unique_skipped" if moved.event is Event.KEPT and self.unique_ms else "queued"
         if self.app.listeners.wanted(name):
             queue = outgoing.queue
@@ -205,7 +277,7 @@ class Task(Generic[P, R]):
                 moved.id, "", queue.name, queue.namespace, self.name, 0, 0, outgoing.job.tries, 0.0, outgoing.job.body
             )
             self.app.listeners.tell(TaskEvent(name, job=info))
-        return moved
+        return TaskHandle(self, outgoing.queue, moved)
 
 
 def _split(call: object) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -11,6 +11,14 @@ class Retry(Exception):
         super().__init__(message)
 
 
+class Postpone(Exception):
+    """Not now: run the job after a while, as if this run had never begun. Uses none of its tries."""
+
+    def __init__(self, message: str = "", *, after: Duration) -> None:
+        self.after_ms = duration_ms(after)
+        super().__init__(message)
+
+
 class Cancel(Exception):
     """There is nothing to do any more: the job is removed and counts neither as done nor as failed."""
 

@@ -1,0 +1,82 @@
+"""Django: an App out of the settings, tasks that wait for the commit, `manage.py duetime ...`, queues in the admin.
+
+    INSTALLED_APPS = [..., "duetime.frameworks.django"]
+    DUETIME = {"URL": "redis://localhost/0", "CONSOLE": "https://jobs.example.com/console"}
+
+    # shop/tasks.py; the module `tasks` of every installed app is imported
+    from duetime.frameworks.django import app
+
+    @app.task
+    def send(order: int) -> None: ...
+
+`manage.py duetime work` runs the jobs. Pushes inside `transaction.atomic()` wait for the commit. Around each run,
+database connections that are too old or broken are closed, as Django does around requests.
+"""
+
+# pyright: basic
+# Django has no type hints.
+
+from collections.abc import Callable
+from functools import cache
+from inspect import iscoroutinefunction
+from typing import Any
+
+import django
+from django.apps import apps as installed_apps
+from django.conf import settings
+from django.db import close_old_connections, connections
+
+from duetime.client.checks import check_options
+from duetime.worker.after_commit import django as commit_hook
+from duetime.worker.app import App
+from duetime.worker.current_job import CurrentJob
+from duetime.worker.events import TaskEvent
+
+KNOWN = ("URL", "NAMESPACE", "TOKEN", "QUEUE", "JOURNAL", "AFTER_COMMIT", "CONSOLE")
+
+
+def read_settings() -> dict[str, Any]:
+    """The setting DUETIME. Raises TypeError for a name that does not exist."""
+    given: dict[str, Any] = getattr(settings, "DUETIME", {})
+    check_options(given, KNOWN)
+    return given
+
+
+@cache
+def make_app() -> App:
+    """The App of the settings, made once."""
+    given = read_settings()
+    names = ("URL", "NAMESPACE", "TOKEN", "QUEUE", "JOURNAL")
+    made = App(**{name.lower(): given[name] for name in names if given.get(name)})
+    using = given.get("AFTER_COMMIT", True)
+    if using:
+        made.after_commit(commit_hook(using if isinstance(using, str) else None))
+    made.use(_with_fresh_connections)
+    made.on("child_starting")(_leave_connections)
+    return made
+
+
+def _with_fresh_connections(job: CurrentJob, call: Callable[[], Any]) -> Any:
+    if iscoroutinefunction(call):  # the ORM's async calls have threads of their own
+        return call()
+    close_old_connections()
+    try:
+        return call()
+    finally:
+        close_old_connections()
+
+
+def _leave_connections(event: TaskEvent) -> None:
+    """What was open when a process was forked belongs to the process that it was forked from."""
+    for connection in connections.all(initialized_only=True):
+        connection.connection = None
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if (
+        not installed_apps.apps_ready and not installed_apps.loading
+    ):  # a program that is not Django's, such as `duetime work`
+        django.setup()
+    return make_app()

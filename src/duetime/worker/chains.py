@@ -1,0 +1,186 @@
+"""Chains: tasks that run one after the other, in any queues.
+
+    chain(fetch.step("https://..."), parse.step(PREVIOUS), store.step(PREVIOUS, table="pages")).delay()
+
+A step carries the steps after it in its body. When a worker acks it, the next one is pushed in the same atomic step of
+the store (`finish`): it exists if and only if the step before it is done. A next step of another queue goes through a
+small job in the queue of the step before it, which pushes it under its own id and a mark, so that a repetition pushes
+nothing twice. A step that is a dead letter holds the chain; brought back, it goes on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from duetime.client.calls import push
+from duetime.errors import InvalidRequest
+from duetime.job import DAY_MS, MAX_BODY, Event, IfExists, Moved, NewJob, Priority
+from duetime.names import Queue, check_queue
+from duetime.stores.base import Mark
+from duetime.worker.handle import Place, TaskHandle
+from duetime.worker.pusher import Outgoing
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+    from duetime.worker.task import Task
+
+R = TypeVar("R")
+
+CHAINED = b'"chained":'
+FORWARD = "duetime.forward"
+MARK_LIFE_MS = DAY_MS
+
+
+class ChainedStep(Struct, frozen=True, omit_defaults=True):
+    """A step that waits in the body of an earlier one. `body` is its payload without the steps that follow; `previous`
+    is the argument that gets the result of the step before it.
+    """
+
+    queue: str
+    id: str
+    body: Raw
+    previous: str = ""
+    delay_ms: int = 0
+    ttl_ms: int = 0
+    tries: int = 0
+    priority: int = int(Priority.NORMAL)
+    attributes: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+
+
+class ChainedBody(Struct):
+    """What a body says about the steps that follow."""
+
+    chained: list[ChainedStep] = []
+
+
+@dataclass(frozen=True)
+class TaskStep(Generic[R]):
+    """A call that was not made yet."""
+
+    task: "Task[..., R]"
+    outgoing: Outgoing
+    previous: str = ""
+
+
+class TaskChain(Generic[R]):
+    """Pushed by `delay` or `delay_async`; each push is a chain of its own."""
+
+    def __init__(self, steps: Sequence[TaskStep[Any]]) -> None:
+        if not steps:
+            raise InvalidRequest("a chain has at least one step")
+        if steps[0].previous:
+            raise InvalidRequest(f"the first step of a chain has no previous one: {steps[0].task.name}")
+        self._steps = steps
+        self._app: App = steps[0].task.app
+
+    def delay(self) -> TaskHandle[R]:
+        """Push the first step; the handle is that of the last one."""
+        jobs = self._prepare()
+        return self._handle(jobs, self._app.pusher.push(jobs[:1])[0])
+
+    async def delay_async(self) -> TaskHandle[R]:
+        """`delay`, inside a running loop."""
+        jobs = self._prepare()
+        return self._handle(jobs, (await self._app.pusher.push_async(jobs[:1]))[0])
+
+    def _prepare(self) -> list[Outgoing]:
+        """The jobs, the first one with the others in its body. Every push has new ids."""
+        fresh = [replace(one.outgoing, job=_with_id(one.outgoing.job, self._app.make_id())) for one in self._steps]
+        later = [_chained(one.previous, out) for one, out in zip(self._steps[1:], fresh[1:], strict=True)]
+        body = with_steps(fresh[0].job.body, later)
+        if len(body) > MAX_BODY:
+            raise InvalidRequest(f"the steps of this chain have {len(body)} bytes; at most {MAX_BODY} are taken")
+        return [replace(fresh[0], job=msgspec.structs.replace(fresh[0].job, body=body)), *fresh[1:]]
+
+    def _handle(self, jobs: Sequence[Outgoing], pushed: Moved) -> TaskHandle[R]:
+        before: list[Place] = []
+        for one, following in pairwise(jobs):
+            before.append((one.queue, one.job.id))
+            if one.queue != following.queue:
+                before.append((one.queue, forward_id(following.job.id)))
+        moved = Moved(Event.ACCEPTED, jobs[-1].job.id, pushed.born, due_at=pushed.due_at)
+        return TaskHandle(self._steps[-1].task, jobs[-1].queue, moved, before)
+
+
+def chain(*steps: TaskStep[Any]) -> TaskChain[Any]:
+    """Steps are made by `task.step(...)`, with the task's `options` if any; PREVIOUS as an argument stands for what the
+    step before returned.
+    """
+    return TaskChain(steps)
+
+
+def with_steps(body: bytes, steps: Sequence[ChainedStep]) -> bytes:
+    if not steps:
+        return body
+    return body[:-1] + b"," + CHAINED + msgspec.json.encode(steps) + b"}"
+
+
+def has_steps(body: bytes) -> bool:
+    return CHAINED in body
+
+
+def next_job(queue: Queue, body: bytes, result: bytes | None) -> NewJob | None:
+    """The job that follows from a step that is done, for the queue of that step. Raises msgspec.MsgspecError."""
+    steps = msgspec.json.decode(body, type=ChainedBody).chained
+    if not steps:
+        return None
+    one, rest = steps[0], steps[1:]
+    own = bytes(one.body)
+    if one.previous:
+        fields: dict[str, Raw] = msgspec.json.decode(own, type=dict[str, Raw])
+        data: dict[str, Raw] = msgspec.json.decode(fields["data"], type=dict[str, Raw])
+        data[one.previous] = Raw(result or b"null")
+        fields["data"] = Raw(msgspec.json.encode(data))
+        own = msgspec.json.encode(fields)
+    whole = with_steps(own, rest)
+    if one.queue == queue.name:
+        return _new_job(one, whole)
+    forwarded = msgspec.json.encode(msgspec.structs.replace(one, body=Raw(whole), previous=""))
+    forward = {"job": FORWARD, "displayName": FORWARD, "uuid": one.id, "data": {"step": Raw(forwarded)}, "maxTries": 0}
+    return NewJob(forward_id(one.id), msgspec.json.encode(forward), tries=0)
+
+
+def forward_id(step_id: str) -> str:
+    return f"forward:{step_id}"
+
+
+async def forward(app: "App", step: ChainedStep) -> None:
+    """Push a step into its own queue; repeating it pushes nothing twice while the mark lives."""
+    queue = check_queue(app.namespace, step.queue)
+    mark = Mark(f"/chain/{step.id}", step.id.encode(), MARK_LIFE_MS)
+    await app.send_async(push(queue, [_new_job(step, bytes(step.body))], IfExists.KEEP, mark))
+
+
+def _new_job(step: ChainedStep, body: bytes) -> NewJob:
+    return NewJob(
+        step.id,
+        body,
+        delay_ms=step.delay_ms,
+        ttl_ms=step.ttl_ms,
+        tries=step.tries,
+        priority=Priority(step.priority),
+        attributes=step.attributes,
+    )
+
+
+def _chained(previous: str, outgoing: Outgoing) -> ChainedStep:
+    job = outgoing.job
+    return ChainedStep(
+        outgoing.queue.name,
+        job.id,
+        Raw(job.body),
+        previous,
+        job.delay_ms,
+        job.ttl_ms,
+        job.tries,
+        int(job.priority),
+        job.attributes,
+    )
+
+
+def _with_id(job: NewJob, job_id: str) -> NewJob:
+    return msgspec.structs.replace(job, id=job_id)

@@ -1,0 +1,236 @@
+"""What a push of a task answers: a handle on the job that was pushed.
+
+It has what happened (`id`, `event`, `due_at` ...), and asks and changes the job through the App it came from. The
+methods block; inside a running event loop use their twins, and `await handle` for the result.
+"""
+
+import time
+from collections.abc import Generator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from duetime.client.call import Call
+from duetime.client.calls import cancel, get, reschedule, results
+from duetime.clock import Duration, Instant, duration_ms
+from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
+from duetime.job import Event, Job, Moved, State
+from duetime.names import Queue
+from duetime.stores.base import KeptResult
+
+if TYPE_CHECKING:
+    from duetime.worker.task import Task
+
+R = TypeVar("R")
+Other = TypeVar("Other")
+
+PARK_S = 2.0
+"""One wait for a result; between two of them a look whether the job has failed."""
+
+
+Place = tuple[Queue, str]
+"""A job by its queue and id."""
+Work = Generator[Call[Any], Any, R]
+"""What is asked of the store, one call after the other; it is sent by blocking code and by coroutines alike."""
+
+
+class TaskStatus(StrEnum):
+    """The state of a job; `waiting` for an earlier step of its chain; `done` if its result is kept; or `gone`: done
+    without a result, cancelled or expired.
+    """
+
+    WAITING = "waiting"
+    DELAYED = "delayed"
+    READY = "ready"
+    LEASED = "leased"
+    DEAD = "dead"
+    DONE = "done"
+    GONE = "gone"
+
+
+class TaskFailed(DuetimeError):
+    """The job is a dead letter. `kind` is the type of the exception, `traceback` its text in full."""
+
+    code = "task_failed"
+
+    def __init__(self, message: str, *, kind: str, traceback: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.traceback = traceback
+
+
+class TaskHandle(Generic[R]):
+    """`event` is `accepted`, or `kept` if a unique job was there already. `born` is 0 for a push that waits for a
+    commit. `before` are the steps of a chain that run before this job, the first one first.
+    """
+
+    __slots__ = ("_places", "_task", "moved")
+
+    def __init__(self, task: "Task[..., R]", queue: Queue, moved: Moved, before: Sequence[Place] = ()) -> None:
+        self._task = task
+        self._places = (*before, (queue, moved.id))
+        self.moved = moved
+
+    def __repr__(self) -> str:
+        return f"<{self._task.name} {self.queue}/{self.id} {self.event}>"
+
+    @property
+    def id(self) -> str:
+        return self.moved.id
+
+    @property
+    def queue(self) -> str:
+        return self._places[-1][0].name
+
+    @property
+    def event(self) -> Event:
+        return self.moved.event
+
+    @property
+    def born(self) -> int:
+        return self.moved.born
+
+    @property
+    def due_at(self) -> int:
+        return self.moved.due_at
+
+    @property
+    def reason(self) -> str:
+        return self.moved.reason
+
+    def status(self) -> TaskStatus:
+        return self._send(self._status())
+
+    async def status_async(self) -> TaskStatus:
+        return await self._send_async(self._status())
+
+    def get(self, timeout: Duration | None = None) -> R:
+        """What the task returned; waits for it. Needs the task's option `result_ttl`.
+
+        Raises TaskFailed when the job is a dead letter, TimeoutError after the timeout, JobNotFound when the job is
+        gone without a result: cancelled, expired, or finished longer ago than `result_ttl`.
+        """
+        return self._send(self._get(timeout))
+
+    async def get_async(self, timeout: Duration | None = None) -> R:
+        """`get`, inside a running loop."""
+        return await self._send_async(self._get(timeout))
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.get_async().__await__()
+
+    def cancel(self) -> bool:
+        """Remove the job, or the step that its chain is at; False if it is gone already. A running one loses its
+        lease, and is stopped when its worker next renews that.
+        """
+        return self._send(self._cancel())
+
+    async def cancel_async(self) -> bool:
+        """`cancel`, inside a running loop."""
+        return await self._send_async(self._cancel())
+
+    def reschedule(self, delay: Duration | None = None, *, due_at: Instant | None = None) -> Moved:
+        """Have the job, or the step that its chain is at, due after a delay, or at an instant. Raises JobNotFound,
+        JobRunning, JobDead.
+        """
+        return self._send(self._reschedule(delay, due_at))
+
+    async def reschedule_async(self, delay: Duration | None = None, *, due_at: Instant | None = None) -> Moved:
+        """`reschedule`, inside a running loop."""
+        return await self._send_async(self._reschedule(delay, due_at))
+
+    # --- without I/O
+
+    def _find(self) -> Work[Job | None]:
+        """The job, or the step that its chain is at. A step that is gone was done before its next one could be looked
+        for, so in this order none is missed.
+        """
+        for queue, job_id in self._places:
+            [job] = yield get(queue, [job_id])
+            if job is not None:
+                return job
+        return None
+
+    def _kept(self, wait_s: float) -> Work[KeptResult | None]:
+        """The result of this job, and not of an earlier one with its id."""
+        queue, job_id = self._places[-1]
+        [kept] = yield results(queue, [job_id], wait_s)
+        return kept if kept is not None and kept.born >= self.born else None
+
+    def _status(self) -> Work[TaskStatus]:
+        job = yield from self._find()
+        if job is None:
+            kept = yield from self._kept(0)
+            return TaskStatus.DONE if kept else TaskStatus.GONE
+        if (job.queue, job.id) != self._places[-1] and job.state is not State.DEAD:
+            return TaskStatus.WAITING
+        return TaskStatus(job.state.value)
+
+    def _get(self, timeout: Duration | None) -> Work[R]:
+        if not self._task.result_ms:
+            raise InvalidRequest(f"{self._task.name} keeps no results: give it result_ttl")
+        end = None if timeout is None else time.monotonic() + duration_ms(timeout) / 1000
+        was_gone = False
+        while True:
+            left_s = PARK_S if end is None else min(PARK_S, end - time.monotonic())
+            kept = yield from self._kept(0 if was_gone else max(0.0, left_s))
+            if kept is not None:
+                return self._value(kept)
+            if was_gone:
+                raise JobNotFound.of(self.id, self._places[-1][0])
+            if left_s <= 0:
+                raise TimeoutError(f"there is no result of {self!r} yet")
+            job = yield from self._find()
+            if job is not None and job.state is State.DEAD:
+                raise failure_of(job)
+            # It may have ended after the look at its result, which is therefore looked at once more.
+            was_gone = job is None and self.born > 0
+
+    def _cancel(self) -> Work[bool]:
+        for queue, job_id in self._places:
+            [moved] = yield cancel(queue, [job_id])
+            if moved is not None:
+                return True
+        return False
+
+    def _reschedule(self, delay: Duration | None, due_at: Instant | None) -> Work[Moved]:
+        job = yield from self._find()
+        if job is None:
+            raise JobNotFound.of(self.id, self._places[-1][0])
+        [moved] = yield reschedule(job.queue, [job.id], delay, due_at)
+        if isinstance(moved, DuetimeError):
+            raise moved
+        if moved is None:
+            raise JobNotFound.of(job.id, job.queue)
+        return moved
+
+    def _value(self, kept: KeptResult) -> R:
+        try:
+            return msgspec.json.decode(kept.result, type=self._task.return_type)
+        except msgspec.MsgspecError as error:
+            raise InvalidRequest(f"the result is not what {self._task.name} says that it returns: {error}") from None
+
+    def _send(self, work: Work[Other]) -> Other:
+        answer: Any = None
+        try:
+            while True:
+                answer = self._task.app.send(work.send(answer))
+        except StopIteration as done:
+            return done.value
+
+    async def _send_async(self, work: Work[Other]) -> Other:
+        answer: Any = None
+        while True:
+            try:
+                call = work.send(answer)
+            except StopIteration as done:
+                return done.value
+            answer = await self._task.app.send_async(call)
+
+
+def failure_of(job: Job) -> TaskFailed:
+    """The error of a dead letter: its last line names the exception and what it says."""
+    lines = job.error.strip().splitlines()
+    kind, _, message = (lines[-1] if lines else job.reason).partition(": ")
+    return TaskFailed(message or kind, kind=kind, traceback=job.error)

@@ -1,0 +1,52 @@
+"""What a middleware keeps its state by, and how it asks the store."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from duetime.client.call import Call
+from duetime.errors import StoreUnavailable
+from duetime.worker.current_job import CurrentJob
+from duetime.worker.task_exceptions import Postpone
+
+Answer = TypeVar("Answer")
+
+OUTAGE_PAUSE_S = 1
+
+
+class KeyedJob(Protocol):
+    """What a key can be made of: a job that is being pushed (PendingJob), or one that runs (CurrentJob)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+JobKey = Callable[[KeyedJob], object]
+
+
+def by_task(job: KeyedJob) -> object:
+    """One key for all jobs of a task."""
+    return ""
+
+
+def key_text(kind: str, job: KeyedJob, key: JobKey) -> str:
+    """A name of bounded length: equal for equal kinds, tasks and keys in every process. A key that is a text is shared
+    by no other task, whatever that text is.
+    """
+    text = repr(key(job)).encode(errors="backslashreplace")
+    digest = hashlib.blake2b(text, digest_size=16, person=b"middleware").hexdigest()
+    return f"{kind}/{job.name[-64:]}/{digest}"
+
+
+async def ask(job: CurrentJob, call: Call[Answer]) -> Answer:
+    """Send a call to the store. While the store is away, the job is postponed: whether it may run is not known."""
+    try:
+        return await job.app.send_async(call)
+    except StoreUnavailable as error:
+        raise Postpone(f"the store is away: {error.message}", after=OUTAGE_PAUSE_S) from error

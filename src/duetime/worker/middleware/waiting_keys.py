@@ -1,0 +1,26 @@
+"""At most one job of a key that has not begun: what `debounce` and `unique_until_start` share.
+
+A job's id ends with the number of its generation, which a counter of the key holds. When a job begins, it raises the
+counter, so the next push has another id and no longer meets this job, however long it runs and however often it is
+tried again.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from duetime.job import DAY_MS
+from duetime.worker.current_job import CurrentJob
+from duetime.worker.middleware.keys import ask
+from duetime.worker.pusher import generation_of
+from duetime.worker.shared_counters import count
+
+
+async def begin(job: CurrentJob, call: Callable[[], Awaitable[Any]]) -> Any:
+    """Make room for the next job of the key, then run this one."""
+    found = generation_of(job.id)
+    if found is not None:
+        counter, generation = found
+        namespace = job.info.namespace
+        if await ask(job, count(namespace, counter)) == generation:
+            await ask(job, count(namespace, counter, 1, life_ms=DAY_MS))
+    return await call()
