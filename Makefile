@@ -10,6 +10,7 @@ JOBS ?= auto
 
 VENV := .venv
 BENCH_VENV := .venv-bench
+AIRFLOW_VENV := .venv-airflow
 BIN := $(VENV)/bin
 # What decides which JavaScript of others is installed with the project.
 ASSETS := tools/console_assets.py tools/npm/package-lock.json
@@ -18,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
-.PHONY: help run setup setup-dev setup-bench test test-full lint check format pipeline screenshots bench lock clean
+.PHONY: help run setup setup-dev setup-bench test test-full check quick format pipeline screenshots docs bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +31,7 @@ setup: $(VENV)/.stamp-run ## Create .venv with what the server needs
 
 setup-dev: $(VENV)/.stamp-dev ## Add the test, bench and Spark dependencies and the services the tests use
 	@tools/services
+	@$(MAKE) --no-print-directory $(VENV)/jars/.stamp $(AIRFLOW_VENV)/.stamp
 
 setup-bench: $(BENCH_VENV)/.stamp ## Create .venv-bench with the peers of the benchmarks
 
@@ -46,19 +48,27 @@ $(BENCH_VENV)/.stamp: requirements/bench.lock requirements/installer.lock tools/
 	@tools/venv $(BENCH_VENV) requirements/bench.lock
 	@touch $@
 
+$(AIRFLOW_VENV)/.stamp: requirements/airflow.lock requirements/installer.lock tools/venv
+	@tools/venv $(AIRFLOW_VENV) requirements/airflow.lock --editable
+	@touch $@
+
+$(VENV)/jars/.stamp: tools/jars/pom.xml tools/jars/fetch
+	@tools/jars/fetch $(CURDIR)/$(VENV)/jars
+	@touch $@
+
 test: setup-dev ## Run every test: make test ARGS="-k reserve"
 	$(PYTEST) $(ARGS)
 
 test-full: setup-dev ## Run every test at full size
 	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) --timeout 900 $(ARGS)
 
-lint: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
+check: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-check: lint ## The same, and the unit and contract tests on memory and SQLite
+quick: check ## The same, and the unit and contract tests on memory and SQLite
 	$(PYTEST) --stores memory,sqlite tests/unit tests/contract $(ARGS)
 
 format: $(VENV)/.stamp-dev ## Format the code and apply the safe fixes
@@ -78,12 +88,19 @@ bench: setup-dev setup-bench ## Run a benchmark: make bench ARGS=sqlite
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
+docs: setup-dev ## Build the documentation site into build/site
+	$(BIN)/python tools/docs_site.py
+
+# All extras but airflow, which brings a hundred packages of its own and lives in an environment of its own.
+EXTRAS := server redis postgres mysql spark spark-connect otel alerts ship openlineage encrypted test dev
+
 lock: $(VENV)/.stamp-dev ## Renew the lock files: make lock ARGS=--upgrade
-	$(COMPILE) $(ARGS) pyproject.toml --all-extras --group build -o requirements/dev.lock
+	$(COMPILE) $(ARGS) pyproject.toml $(EXTRAS:%=--extra %) --group build --group docs -o requirements/dev.lock
 	$(COMPILE) $(ARGS) pyproject.toml --extra server --extra redis --group build -c requirements/dev.lock -o requirements/run.lock
 	$(COMPILE) $(ARGS) requirements/installer.in -c requirements/dev.lock -o requirements/installer.lock
 	$(COMPILE) $(ARGS) requirements/bench.in -o requirements/bench.lock
+	$(COMPILE) $(ARGS) pyproject.toml --extra airflow --group build -o requirements/airflow.lock
 
 clean: ## Remove environments, caches and builds (never data or journals)
-	rm -rf .venv .venv-bench build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-airflow build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -80,7 +80,7 @@ class Receiver(asyncio.Protocol):
 def receive(told: Connection, delay_s: float) -> None:
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Receiver(delay_s), "127.0.0.1", 0, backlog=2048)
+        server = await loop.create_server(lambda: Receiver(delay_s), "127.0.0.1", 0, backlog=4096)
         told.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 

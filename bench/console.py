@@ -1,11 +1,11 @@
 """The console's pages on a large store: how long does the server take, and what do 50 open pages cost?
 
-    make bench ARGS=console     or: make bench ARGS="console --queues 10000 --jobs 1000000 --store redis://127.0.0.1:6379/0"
+    make bench ARGS=console     or: make bench ARGS="console --store redis --queues 10000 --jobs 1000000"
 
-Fills a store (SQLite in a temporary folder unless another is named) with many queues and one long one, starts a server
-with --dev beside it, and takes the time of each page's first answer and the processor time that the server took for it.
-Then it holds live streams open, lets each ask for its page whenever it is told to, as a browser does, and reads the
-processor time of the server.
+Fills a store (SQLite in a temporary folder, or a Redis or PostgreSQL that it starts, or the one under a URL) with many
+queues and one long one, starts a server with --dev beside it, and takes the time of each page's first answer and the
+processor time that the server took for it. Then it reads the processor time of the server while nobody looks, and while
+live streams are open whose pages are asked for whenever the stream says so, as a browser does.
 """
 
 import argparse
@@ -22,6 +22,9 @@ import httpx
 
 import duetime
 from bench.report import median, table
+from bench.sql import a_postgres
+from tests.plugins.postgres_server import STORE
+from tests.plugins.redis_server import RedisServer
 
 QUEUE = "pool=default&namespace=bench&queue=long"
 PAGES = {
@@ -33,6 +36,25 @@ PAGES = {
     "jobs, a text": f"jobs?{QUEUE}&state=delayed&text=nowhere",
     "dead letters": f"dead?{QUEUE}",
 }
+
+
+@contextmanager
+def opened(name: str, folder: str) -> Iterator[str]:
+    """The URL of the store to fill: of one that is started for this, or the one that was named."""
+    if name == "sqlite":
+        yield f"sqlite://{folder}/jobs.db"
+    elif name == "redis":
+        redis = RedisServer(Path(folder), appendonly="yes")
+        redis.start()
+        try:
+            yield redis.url
+        finally:
+            redis.stop()
+    elif name == "postgres":
+        with a_postgres() as postgres:
+            yield f"{postgres.url}?{STORE}"
+    else:
+        yield name
 
 
 def fill(store: str, queues: int, jobs: int) -> None:
@@ -80,14 +102,13 @@ def watch(address: str, until: float) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", default="")
+    parser.add_argument("--store", default="sqlite", help="sqlite, redis, postgres or a URL")
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--pages", type=int, default=50)
     parser.add_argument("--seconds", type=int, default=30)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        store = options.store or f"sqlite://{folder}/jobs.db"
+    with tempfile.TemporaryDirectory() as folder, opened(options.store, folder) as store:
         fill(store, options.queues, options.jobs)
         with served(store, folder) as (pid, address), httpx.Client(timeout=60) as client:
             rows: list[list[object]] = []
@@ -101,6 +122,9 @@ def main() -> int:
                 rows.append([name, times[0], median(times), busy[0], median(busy)])
             print(f"{options.queues:,} queues, {options.jobs:,} jobs in one of them\n")
             print(table(["page", "first, ms", "median of 5, ms", "first, ms of CPU", "median, ms of CPU"], rows))
+            before, began = busy_s(pid), time.monotonic()
+            time.sleep(options.seconds)
+            idle = (busy_s(pid) - before) / (time.monotonic() - began)
             until = time.monotonic() + options.seconds
             before, began = busy_s(pid), time.monotonic()
             threads = [threading.Thread(target=watch, args=(address, until)) for _ in range(options.pages)]
@@ -108,7 +132,7 @@ def main() -> int:
                 thread.start()
             time.sleep(options.seconds)
             share = (busy_s(pid) - before) / (time.monotonic() - began)
-            print(f"\n{options.pages} open pages: {share:.1%} of a core")
+            print(f"\n{options.pages} open pages: {share:.1%} of a core; nobody looks: {idle:.1%}")
             for thread in threads:
                 thread.join()
     return 0

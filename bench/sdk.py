@@ -3,7 +3,8 @@
     make bench ARGS=sdk          or with sizes: make bench ARGS="sdk --jobs 2000 --rounds 3"
 
 One Redis without persistence for all, so the same durability; 100-byte bodies due in an hour; one caller, 64 callers,
-bulk. None of the peers has a bulk push of delayed jobs; ours is compared with their best single rate.
+bulk. None of the peers has a bulk push of delayed jobs; ours is compared with their best single rate, and so is pop +
+ack: two calls of ours beside one push of theirs.
 """
 
 import argparse
@@ -54,6 +55,34 @@ def asyncio_callers(url: str, jobs: int, callers: int) -> float:
         return runner.run(main())
 
 
+def blocking_pops(url: str, jobs: int) -> float:
+    with duetime.connect(url) as client:
+        queue = client.queue("bench")
+        queue.bulk([BODY] * jobs)
+        started = time.perf_counter()
+        for _ in range(jobs):
+            delivery = queue.pop()
+            assert delivery is not None
+            client.ack(delivery)
+        return jobs / (time.perf_counter() - started)
+
+
+def asyncio_pops(url: str, jobs: int) -> float:
+    async def main() -> float:
+        async with duetime.connect_async(url) as client:
+            queue = client.queue("bench")
+            await queue.bulk([BODY] * jobs)
+            started = time.perf_counter()
+            for _ in range(jobs):
+                delivery = await queue.pop()
+                assert delivery is not None
+                await client.ack(delivery)
+            return jobs / (time.perf_counter() - started)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())
+
+
 def bulk(url: str, jobs: int) -> float:
     with duetime.connect(url) as client:
         started = time.perf_counter()
@@ -82,6 +111,8 @@ def contenders(url: str, jobs: int, flush: Callable[[], object]) -> dict[str, Ca
         "duetime, one caller (asyncio)": lambda: asyncio_callers(url, jobs, 1),
         "duetime, 64 callers (asyncio)": lambda: asyncio_callers(url, jobs * 4, 64),
         "duetime, bulk (blocking)": lambda: bulk(url, jobs * 10),
+        "duetime, pop + ack, one caller (blocking)": lambda: blocking_pops(url, jobs),
+        "duetime, pop + ack, one caller (asyncio)": lambda: asyncio_pops(url, jobs),
     }
     for name in PEERS:
         runs[f"{name}, one caller"] = lambda name=name: peer(name, "one", jobs, url)

@@ -1,26 +1,31 @@
-"""The SQL stores beside procrastinate, pgqueuer and chancy: pushes, reserve + ack, lateness, dead rows.
+"""The SQL stores beside procrastinate, pgqueuer, chancy and Laravel: pushes, reserve + ack, lateness, dead rows.
 
     make bench ARGS=sql          or in full: make bench ARGS="sql --jobs 2000 --behind 1000000 --through 1000000"
+    TMPDIR=/dev/shm make bench ARGS=sql          the same without the disk's time: syncs cost nothing there
 
 One PostgreSQL with durable commits (fsync, synchronous_commit and autovacuum on) serves everybody, each in a database
 of its own; MariaDB and SQLite commit durably, too. Bodies have 100 bytes. All rates are measured twice: on empty
 tables, and with `--behind` delayed jobs in them. Peers do what they can: procrastinate takes jobs one by one, none of
-them has a timer.
+them has a timer. Laravel's database queue, where Debian's packages of it are installed, pops jobs one by one, on the
+same servers; it has no tasks at once, no timer and no part in the dead rows. Whatever a contender does ends after
+`--seconds`, and what is found is printed at once; only the tables are filled without a limit.
 """
 
 import argparse
 import asyncio
 import json
-import os
-import pwd
+import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -30,6 +35,7 @@ from duetime.ids import IdMaker
 from duetime.job import NewJob
 from duetime.names import Queue
 from duetime.stores.open import open_store
+from tests.plugins.database_server import servers
 from tests.plugins.mysql_server import MysqlServer
 from tests.plugins.postgres_server import PostgresServer
 
@@ -38,6 +44,9 @@ QUEUE = Queue("bench", "jobs")
 DAY_MS = 86_400_000
 STEP, TAKE, CALLERS = 500, 100, 64
 PEERS = ("procrastinate", "pgqueuer", "chancy")
+LARAVEL = ("Laravel, PostgreSQL", "Laravel, MariaDB")
+LARAVEL_PEER = Path(__file__).parent / "peers" / "laravel_queue.php"
+LARAVEL_PACKAGES = "php-cli php-illuminate-queue php-illuminate-database php-pgsql php-mysql"
 PEER = Path(__file__).parent / "peers" / "sql_peer.py"
 DURABLE = {
     "fsync": "on",
@@ -55,10 +64,9 @@ DURABLE_MARIADB = {
     "innodb_buffer_pool_size": "256M",
 }
 Answer = TypeVar("Answer")
-Server = TypeVar("Server", PostgresServer, MysqlServer)
-Work = Callable[[Engine, int], Awaitable[Answer]]
-Contender = Callable[[str, int], Any]
-"""Does a task ("install", "rates", "lateness", "through") with so many jobs, and answers what it measured."""
+Work = Callable[[Engine, int, float], Awaitable[Answer]]
+Contender = Callable[[str, int, float], Any]
+"""Does a task ("install", "rates", "lateness", "through") with so many jobs, or for so many seconds."""
 
 
 # --- our side
@@ -74,12 +82,12 @@ async def push_steps(engine: Engine, jobs: list[NewJob]) -> None:
         await engine.push(QUEUE, jobs[at : at + STEP])
 
 
-async def fill(engine: Engine, jobs: int) -> None:
+async def fill(engine: Engine, jobs: int, _: float) -> None:
     for at in range(0, jobs, STEP):
         await engine.push(QUEUE, new_jobs(STEP, DAY_MS + at * 10, 10))
 
 
-async def rates(engine: Engine, jobs: int) -> dict[str, float]:
+async def rates(engine: Engine, jobs: int, _: float) -> dict[str, float]:
     made = new_jobs(jobs, DAY_MS)
     started = time.perf_counter()
     for job in made:
@@ -120,7 +128,7 @@ async def consume(engine: Engine) -> int:
     return taken
 
 
-async def lateness(engine: Engine, jobs: int) -> list[float]:
+async def lateness(engine: Engine, jobs: int, _: float) -> list[float]:
     start = time.time_ns() // 1_000_000 + 2000
     make = IdMaker().make
     await push_steps(engine, [NewJob(make(), b"", due_at=start + 3000 * at // jobs) for at in range(jobs)])
@@ -133,21 +141,23 @@ async def lateness(engine: Engine, jobs: int) -> list[float]:
     return late
 
 
-async def through(engine: Engine, jobs: int) -> None:
-    for _ in range(0, jobs, STEP):
+async def through(engine: Engine, jobs: int, seconds: float) -> int:
+    done, end = 0, time.perf_counter() + seconds
+    while done < jobs and time.perf_counter() < end:
         await engine.push(QUEUE, new_jobs(STEP, 0))
-        await consume(engine)
+        done += await consume(engine)
+    return done
 
 
 TASKS: dict[str, Work[Any]] = {"install": fill, "rates": rates, "lateness": lateness, "through": through}
 
 
-def ours(url: str, task: str, jobs: int) -> Any:
+def ours(url: str, task: str, jobs: int, seconds: float) -> Any:
     async def run() -> Any:
         store = await open_store(url)
         try:
             async with Engine(store) as engine:
-                return await TASKS[task](engine, jobs)
+                return await TASKS[task](engine, jobs, seconds)
         finally:
             await store.close()
 
@@ -157,35 +167,43 @@ def ours(url: str, task: str, jobs: int) -> Any:
 # --- everybody
 
 
-def peer(name: str, url: str, task: str, jobs: int) -> Any:
-    command = [str(peer_python()), str(PEER), name, task, url, str(jobs)]
+def peer(name: str, url: str, task: str, jobs: int, seconds: float) -> Any:
+    command = [str(peer_python()), str(PEER), name, task, url, str(jobs), str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def has_laravel() -> bool:
+    """Says what to install if it is not there."""
+    loads = ["php", "-r", "require 'Illuminate/Queue/autoload.php'; exit(extension_loaded('pdo_pgsql') ? 0 : 1);"]
+    if shutil.which("php") and subprocess.run(loads, capture_output=True, check=False).returncode == 0:
+        return True
+    print(f"Laravel is left out. To measure it, too: apt-get install --no-install-recommends {LARAVEL_PACKAGES}\n")
+    return False
+
+
+def laravel(driver: str, url: str, task: str, jobs: int, seconds: float) -> Any:
+    parts = urlsplit(url)
+    where = [parts.hostname, str(parts.port), parts.path[1:], parts.username, parts.password or ""]
+    command = ["php", str(LARAVEL_PEER), task, driver, *map(str, where), str(jobs), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+    if done.returncode:
+        raise SystemExit(f"Laravel failed:\n{done.stderr}{done.stdout}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @contextmanager
-def served(user: str, make: Callable[[Path], Server]) -> Iterator[Server]:
-    """A server in a folder of its own, which belongs to the user that runs it."""
-    with tempfile.TemporaryDirectory(prefix="duetime-bench-", ignore_cleanup_errors=True) as folder:
-        if os.getuid() == 0:
-            owner = pwd.getpwnam(user)
-            os.chown(folder, owner.pw_uid, owner.pw_gid)
-        server = make(Path(folder))
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
+def a_postgres() -> Iterator[PostgresServer]:
+    with servers(PostgresServer, "postgres") as made:
+        yield made.start(**DURABLE)
 
 
-def a_postgres() -> AbstractContextManager[PostgresServer]:
-    return served("postgres", lambda folder: PostgresServer(folder, **DURABLE))
-
-
-def a_mariadb() -> AbstractContextManager[MysqlServer]:
-    return served("mysql", lambda folder: MysqlServer(folder, **DURABLE_MARIADB))
+@contextmanager
+def a_mariadb() -> Iterator[MysqlServer]:
+    with servers(MysqlServer, "mysql") as made:
+        yield made.start(**DURABLE_MARIADB)
 
 
 def mariadb_database(server: MysqlServer) -> str:
@@ -200,7 +218,9 @@ def database(server: PostgresServer, name: str) -> str:
     return server.url.replace("/postgres", f"/{name}")
 
 
-def contenders(server: PostgresServer, mariadb: MysqlServer, folder: str, only: list[str]) -> dict[str, Contender]:
+def contenders(
+    server: PostgresServer, mariadb: MysqlServer, folder: str, only: list[str], *, with_laravel: bool
+) -> dict[str, Contender]:
     """Each with empty tables of its own. A store of ours needs no more than its URL here."""
     stores = {
         "duetime, SQLite": lambda: f"sqlite://{tempfile.mkdtemp(dir=folder)}/jobs.db?synchronous=FULL",
@@ -213,21 +233,51 @@ def contenders(server: PostgresServer, mariadb: MysqlServer, folder: str, only: 
     for name in PEERS:
         if not only or name in only:
             chosen[name] = partial(peer, name, database(server, name))
+    if with_laravel:
+        postgres, other = LARAVEL
+        if not only or postgres in only:
+            chosen[postgres] = partial(laravel, "pgsql", database(server, "laravel"))
+        if not only or other in only:
+            mariadb.administer("DROP DATABASE IF EXISTS laravel", "CREATE DATABASE laravel", GRANT)
+            chosen[other] = partial(laravel, "mysql", mariadb.url.replace("/duetime?", "/laravel?"))
     return chosen
 
 
-def measure(found: dict[str, Contender], jobs: int, behind: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Contender -> what was measured -> jobs/s of each round."""
-    for contender in found.values():
-        contender("install", behind)
-    results: dict[str, dict[str, list[float]]] = {name: {} for name in found}
+GRANT = "GRANT ALL ON laravel.* TO duetime@'%', duetime@localhost"
+
+
+Rates = dict[str, dict[str, list[float]]]
+"""Contender -> what was measured -> jobs/s of each round."""
+
+
+def install(found: dict[str, Contender], behind: int) -> None:
+    """Make everybody's tables. Two at a time, because nothing is measured here."""
+
+    def make(name: str) -> None:
+        started = time.perf_counter()
+        found[name]("install", behind, 0)
+        if behind:
+            say(f"{name}: {behind:,} delayed jobs in {time.perf_counter() - started:.0f} s")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(make, found))
+
+
+def measure(found: dict[str, Contender], jobs: int, rounds: int, seconds: float) -> Rates:
+    results: Rates = {name: {} for name in found}
     names = list(found)
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            for what, rate in found[name]("rates", jobs).items():
+            measured = found[name]("rates", jobs, seconds)
+            say(f"round {turn + 1}, {name}: " + ", ".join(f"{what} {number(rate)}" for what, rate in measured.items()))
+            for what, rate in measured.items():
                 results[name].setdefault(what, []).append(rate)
     return results
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def rate_table(results: dict[str, dict[str, list[float]]]) -> str:
@@ -235,17 +285,20 @@ def rate_table(results: dict[str, dict[str, list[float]]]) -> str:
     for what in next(iter(results.values())):
         best = max((median(results[name][what]) for name in PEERS if name in results), default=0.0)
         for name, measured in results.items():
+            if what not in measured:
+                continue
             values = measured[what]
             rows.append([what, name, number(median(values)), spread(values), ratio(median(values), best)])
     return table(["what", "contender", "jobs/s", "spread", "to the best peer"], rows)
 
 
-def late_table(found: dict[str, Contender], jobs: int) -> str:
-    rows = [
-        [name, *(f"{percentile(values, p):.1f}" for p in (0, 50, 99, 100))]
-        for name, values in ((name, contender("lateness", jobs)) for name, contender in found.items())
-    ]
-    return table(["lateness in ms", "min", "p50", "p99", "max"], rows)
+def late_table(found: dict[str, Contender], jobs: int, seconds: float) -> str:
+    rows: list[list[str]] = []
+    for name, contender in found.items():
+        if name not in LARAVEL:
+            values = contender("lateness", jobs, seconds)
+            rows.append([name, f"{len(values)}", *(f"{percentile(values, p):.1f}" for p in (0, 50, 99, 100))])
+    return table(["lateness in ms", "jobs", "min", "p50", "p99", "max"], rows)
 
 
 def dead_rows(url: str) -> list[str]:
@@ -257,17 +310,38 @@ def dead_rows(url: str) -> list[str]:
     return [number(float(dead)), number(float(live)), f"{int(size) / 2**20:.1f}"]
 
 
-def dead_table(server: PostgresServer, found: dict[str, Contender], jobs: int) -> str:
+def dead_table(server: PostgresServer, found: dict[str, Contender], jobs: int, seconds: float) -> str:
     rows: list[list[str]] = []
     for name, contender in found.items():
-        if name not in ("duetime, SQLite", "duetime, MariaDB"):
+        if name not in ("duetime, SQLite", "duetime, MariaDB", *LARAVEL):
+            own = "duetime" if name.startswith("duetime") else name
+            url = server.url.replace("/postgres", f"/{own}")
             started = time.perf_counter()
-            contender("through", jobs)
+            with most_dead_rows(url) as seen:
+                done = contender("through", jobs, seconds * (20 if own == "duetime" else 4))
             elapsed = time.perf_counter() - started
             time.sleep(1.5)  # sessions report their numbers once a second
-            own = "duetime" if name.startswith("duetime") else name
-            rows.append([name, *dead_rows(server.url.replace("/postgres", f"/{own}")), number(jobs / elapsed)])
-    return table([f"after {jobs:,} jobs through", "dead rows", "live rows", "MiB", "jobs/s"], rows)
+            rows.append([name, number(done), number(max(seen)), *dead_rows(url), number(done / elapsed)])
+            say(f"{name}: {done:,} jobs through in {elapsed:.0f} s")
+    return table(["contender", "jobs through", "most dead rows", "dead rows", "live rows", "MiB", "jobs/s"], rows)
+
+
+@contextmanager
+def most_dead_rows(url: str) -> Iterator[list[float]]:
+    """Notes the number of dead rows every second."""
+    seen, ended = [0.0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(1):
+            seen.append(float(dead_rows(url)[0].replace(",", "")))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        looker.join()
 
 
 def versions(server: PostgresServer, mariadb: MysqlServer) -> str:
@@ -289,27 +363,31 @@ def main() -> None:
     parser.add_argument("--behind", type=int, default=20_000, help="delayed jobs in the tables of the second run")
     parser.add_argument("--through", type=int, default=10_000, help="jobs before dead rows are counted")
     parser.add_argument("--only", action="append", default=[], help="one contender; may be repeated")
+    parser.add_argument("--seconds", type=float, default=5, help="the most that a peer's rate is measured for")
     options = parser.parse_args()
+    jobs, seconds = options.jobs, options.seconds
     with a_postgres() as server, a_mariadb() as mariadb, tempfile.TemporaryDirectory() as folder:
-        print(versions(server, mariadb), end="\n\n", flush=True)
-        medians: dict[int, dict[str, dict[str, list[float]]]] = {}
-        for behind in (0, options.behind):
-            found = contenders(server, mariadb, folder, options.only)
-            medians[behind] = measure(found, options.jobs, behind, options.rounds)
-            print(f"{behind:,} delayed jobs behind, medians of {options.rounds} rounds")
-            print(rate_table(medians[behind]), end="\n\n", flush=True)
-            print(late_table(found, max(100, options.jobs // 4)), end="\n\n", flush=True)
+        say(versions(server, mariadb) + "\n")
+        with_laravel = has_laravel()
+        medians: dict[int, Rates] = {}
+        for behind in dict.fromkeys((0, options.behind)):
+            found = contenders(server, mariadb, folder, options.only, with_laravel=with_laravel)
+            install(found, behind)
+            say(f"\n{behind:,} delayed jobs behind\n{late_table(found, max(100, jobs // 4), seconds)}\n")
+            medians[behind] = measure(found, jobs, options.rounds, seconds)
+            say(
+                f"\n{behind:,} delayed jobs behind, medians of {options.rounds} rounds\n{rate_table(medians[behind])}\n"
+            )
         for name in medians[0]:
             shares = [
                 f"{what} {ratio(median(medians[options.behind][name][what]), median(values))}"
                 for what, values in medians[0][name].items()
             ]
-            print(f"{name}, with {options.behind:,} behind against empty: {', '.join(shares)}")
-        print()
-        found = contenders(server, mariadb, folder, options.only)
-        for contender in found.values():
-            contender("install", 0)
-        print(dead_table(server, found, options.through))
+            say(f"{name}, with {options.behind:,} behind against empty: {', '.join(shares)}")
+        if options.through:
+            found = contenders(server, mariadb, folder, options.only, with_laravel=False)
+            install(found, 0)
+            say("\n" + dead_table(server, found, options.through, seconds))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from bench.report import interleave, median, number, peer_python, percentile, ratio, spread, table
+from duetime.client import connect
 from duetime.engine import Engine
 from duetime.ids import IdMaker
 from duetime.job import NewJob
@@ -82,7 +83,7 @@ def ours(task: Task, jobs: int, synchronous: str) -> Callable[[], float]:
         with tempfile.TemporaryDirectory() as folder:
 
             async def measure() -> float:
-                store = await open_store(f"sqlite://{folder}/jobs.db?synchronous={synchronous}")
+                store = await open_store(_url(folder, synchronous))
                 async with Engine(store) as engine:
                     result = await task(engine, jobs)
                 await store.close()
@@ -91,6 +92,36 @@ def ours(task: Task, jobs: int, synchronous: str) -> Callable[[], float]:
             return asyncio.run(measure())
 
     return run
+
+
+def sdk_pushes(jobs: int, synchronous: str) -> Callable[[], float]:
+    def run() -> float:
+        with tempfile.TemporaryDirectory() as folder, connect(_url(folder, synchronous)) as client:
+            queue = client.queue("jobs")
+            queue.later("1h", BODY)
+            started = time.perf_counter()
+            for _ in range(jobs):
+                queue.later("1h", BODY)
+            return jobs / (time.perf_counter() - started)
+
+    return run
+
+
+def sdk_pops(jobs: int, synchronous: str) -> Callable[[], float]:
+    def run() -> float:
+        with tempfile.TemporaryDirectory() as folder, connect(_url(folder, synchronous)) as client:
+            queue = client.queue("jobs")
+            queue.bulk([BODY] * jobs)
+            started = time.perf_counter()
+            for _ in range(jobs):
+                queue.take().ack()
+            return jobs / (time.perf_counter() - started)
+
+    return run
+
+
+def _url(folder: str, synchronous: str) -> str:
+    return f"sqlite://{folder}/jobs.db?synchronous={synchronous}"
 
 
 def peer(name: str, task: str, jobs: int, synchronous: str) -> Callable[[], float]:
@@ -107,11 +138,13 @@ def run_peer(name: str, task: str, jobs: int, synchronous: str):
 def rates(jobs: int, rounds: int, synchronous: str) -> str:
     contenders = {
         "duetime, one by one": ours(push_one_by_one, jobs, synchronous),
+        "duetime, blocking SDK, one by one": sdk_pushes(jobs, synchronous),
         "huey, one by one": peer("huey", "push", jobs, synchronous),
         "litequeue, one by one (no delay)": peer("litequeue", "push", jobs, synchronous),
         "duetime, 64 callers": ours(push_concurrently, jobs, synchronous),
         "duetime, batches of 500": ours(push_in_batches, jobs, synchronous),
         "duetime, reserve + ack by 100": ours(reserve_and_ack, jobs, synchronous),
+        "duetime, blocking SDK, pop + ack": sdk_pops(jobs, synchronous),
         "huey, dequeue": peer("huey", "take", jobs, synchronous),
         "litequeue, pop + done": peer("litequeue", "take", jobs, synchronous),
     }

@@ -6,6 +6,9 @@ One Redis without persistence, the same concurrency for all. Jobs are pushed fir
 command; the rate is that between a tenth of the jobs and all of them, or what was done when the time was over, so
 start-up does not count. Lateness: delayed tasks, spread over 5 s, due while the worker is idle. Those that run tasks in
 processes are compared with our processes, asyncio ones with our asyncio.
+
+With --results it measures no-op tasks whose results are kept for a day, and chains of ten of them, beside celery with
+its results in the same Redis; the rate of chains is that of their steps.
 """
 
 import argparse
@@ -25,7 +28,7 @@ def rate(contender: Contender, kind: str, options: argparse.Namespace) -> float:
     """Jobs a second."""
     with a_redis() as server, tempfile.TemporaryDirectory() as folder:
         stand = Stand(contender, server.url, Path(folder) / "log", options.concurrency)
-        jobs = options.jobs if kind == "noop" else min(options.jobs, options.concurrency * 500)
+        jobs = min(options.jobs, options.concurrency * 500) if kind == "nap" else options.jobs
         stand.push(kind, jobs)
         with stand.working():
             wait_for(stand, jobs // 10, START_S)
@@ -54,6 +57,23 @@ def lateness(contender: Contender, options: argparse.Namespace) -> list[float]:
         return sorted(stand.lateness())
 
 
+def with_results(options: argparse.Namespace) -> None:
+    chosen = [one for one in contenders(options.concurrency) if one.is_ours or one.name == "celery"]
+    kinds = ("result", "chain")
+    rates: dict[tuple[str, str], list[float]] = {}
+    for turn in range(options.rounds):
+        for kind in kinds:
+            for contender in chosen[turn % len(chosen) :] + chosen[: turn % len(chosen)]:
+                rates.setdefault((contender.name, kind), []).append(rate(contender, kind, options))
+    theirs = {kind: median(rates["celery", kind]) for kind in kinds}
+    rows: list[list[str]] = []
+    for one in chosen:
+        found = {kind: median(rates[one.name, kind]) for kind in kinds}
+        cells = [(number(found[kind]), ratio(found[kind], theirs[kind]) if theirs[kind] else "-") for kind in kinds]
+        rows.append([f"duetime, {one.name}" if one.is_ours else one.name, *cells[0], *cells[1]])
+    print(table(["", "results/s", "of celery", "steps of chains/s", "of celery"], rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench work")
     parser.add_argument("--jobs", type=int, default=10_000)
@@ -63,7 +83,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="at most, for one rate")
     parser.add_argument("--patience", type=float, default=25.0, help="how long delayed tasks may take in all")
     parser.add_argument("--only", help="names, with commas between them")
+    parser.add_argument("--results", action="store_true", help="results and chains, beside celery alone")
     options = parser.parse_args()
+    if options.results:
+        print(
+            f"{options.jobs} jobs, {options.concurrency} at a time, {options.rounds} rounds, results kept for a day\n"
+        )
+        with_results(options)
+        return
     chosen = [one for one in contenders(options.concurrency) if not options.only or one.name in options.only.split(",")]
     print(f"{options.jobs} jobs, {options.concurrency} at a time, {options.rounds} rounds, no results kept\n")
     rates: dict[tuple[str, str], list[float]] = {}

@@ -13,8 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
+import httpx
 from playwright.sync_api import Page, sync_playwright
 
 import duetime
@@ -24,16 +29,79 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "img"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--hide-scrollbars"]
 WIDE = {"width": 1280, "height": 860}
-WHOLE = ("overview", "pipeline", "job", "topic")
+WHOLE = ("overview", "queue", "pipeline", "job", "topic", "pools", "workers", "access")
 """Pages that are shown whole; of the others the first screen says enough."""
 NARROW = {"width": 390, "height": 800}
 
 
-def fill(client: duetime.Client) -> str:
+TASKS = """
+import time
+
+import duetime
+
+app = duetime.App(\"{api}\")
+
+
+@app.task(queue="images")
+def resize(picture: str) -> None:
+    time.sleep(240)
+
+
+@app.every("15m")
+def refresh_rates() -> None: ...
+
+
+@app.cron("0 9 * * mon-fri", tz="Asia/Shanghai")
+def morning_report() -> None: ...
+"""
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """The shop's own service, which topics call; every ninth call fails."""
+
+    calls = 0
+
+    def do_GET(self) -> None:
+        Receiver.calls += 1
+        body = b'{"code": 500}' if Receiver.calls % 9 == 0 else b'{"code": 200}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@contextmanager
+def receiver() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@contextmanager
+def worker(api: str, folder: str) -> Iterator[None]:
+    """A worker that has its hands full, with tasks that recur."""
+    Path(folder, "shop.py").write_text(TASKS.format(api=api))
+    with duetime.connect(api) as client:
+        data = {"displayName": None, "job": "shop.resize", "uuid": "1"}
+        client.queue("images").bulk([{**data, "data": {"picture": f"A-{number}.png"}} for number in range(3)])
+    command = [str(Path(sys.executable).with_name("duetime")), "work", "shop:app", "--concurrency", "2"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(timeout=60)
+
+
+def fill(client: duetime.Client, shop: str) -> str:
     """A shop with orders, mails and reminders; answers the id of a job that has a story."""
     mail, orders, reminders = (client.queue(name) for name in ("mail", "orders", "reminders"))
     for number in range(240):
-        reminders.later(f"{(number * number) % 3000 + 20}s", {"customer": 1000 + number, "kind": "trial ends"})
+        reminders.later(f"{(number * number) % 2700 + 700}s", {"customer": 1000 + number, "kind": "trial ends"})
     for number in range(60):
         mail.push({"to": f"customer{number}@example.com", "template": "welcome"})
     for job in mail.reserve(limit=40):
@@ -47,9 +115,11 @@ def fill(client: duetime.Client) -> str:
         client.release(job, error="payment service: timeout", delay="10m")
     for number in range(5):
         orders.push({"order": 53000 + number})
-    orders.reserve(limit=2, ttr="10m")
+    orders.reserve(limit=5, ttr="10m")
     for key, name in (("order.paid", "Order paid"), ("trial.ends", "Trial ends")):
-        Topics(client).add(key, f"https://shop.example.com/{key}", name=name, retry_if="{res.code} != 200")
+        Topics(client).add(key, f"{shop}/{key}", name=name, retry_if="{res.code} != 200", creator="ann")
+        for number in range(30):
+            Topics(client).add_job(key, {"order": str(52000 + number)})
     return story
 
 
@@ -58,12 +128,27 @@ def trade(client: duetime.Client, seconds: int) -> None:
     for second in range(seconds):
         mail = client.queue("mail")
         mail.bulk([{"to": f"customer{number}@example.com"} for number in range(4 + (second * 7) % 11)])
-        for job in mail.reserve(limit=4 + (second * 5) % 9):
-            if second % 9 == 4:
+        for job in mail.reserve(limit=100):
+            if second % 9 == 4 and job.body.endswith(b'r3@example.com"}'):
                 client.release(job, error="smtp: 421 try again later", delay="20m")
             else:
                 client.ack(job)
         time.sleep(1)
+
+
+def act(admin: str) -> None:
+    """What the people of the shop did in the console: tokens, a user, rules."""
+    queue = {"pool": "default", "namespace": "default", "queue": "reminders"}
+    with httpx.Client(base_url=f"{admin}/console/do/", headers={"origin": admin}, timeout=60) as http:
+        scopes = {"web": ["read", "write"], "billing": ["write"], "backoffice": ["read", "write", "admin"]}
+        for name, may in scopes.items():
+            http.post("add-token", data={"namespace": "default", "description": name, "scope": may}).raise_for_status()
+        for name, role in (("ann", "operator"), ("bob", "viewer")):
+            http.post("add-user", data={"name": name, "role": role, "password": "correct horse battery"})
+        http.post("rules", data={**queue, "max_jobs": "100000", "strict": "on"})
+        http.post("pause", data=queue)
+        http.post("resume", data=queue)
+        http.post("add-address", data={"address": "ops@example.com"})
 
 
 def fill_lake(lake: Path) -> None:
@@ -79,6 +164,7 @@ def fill_lake(lake: Path) -> None:
     write("batches/spring-campaign/_manifest", {**spring, "finished_at": now - 7_200_000})
     write("batches/recall-2026-11/_accepted", {"rows": 48_000, "bad": 0, "at": now - 60_000})
     write("batches/recall-2026-11/_pushing", {"at": now - 45_000})
+    write("batches/recall-2026-11/_progress/0", {"rows": 31_500})
     audit = {"run": "1", "at": now - 600_000, "is_sound": True, "accepted": 1_247_982, "found": {"unanswered": 3}}
     write("audit/1/summary.json", audit)
     reconcile = {"run": "1", "dry_run": False, "lost": 212, "scanned_at": now - 86_400_000}
@@ -116,7 +202,12 @@ def shoot(page: Page, base: str, addresses: dict[str, str], suffix: str) -> None
     for name, address in addresses.items():
         page.goto(base + address)
         page.wait_for_timeout(400)  # the script draws its charts
-        page.screenshot(path=TARGET / f"{name}{suffix}.png", full_page=name in WHOLE)
+        usual = page.viewport_size
+        assert usual is not None
+        if name in WHOLE:  # in a window of the page's height the menu is as tall as the page
+            page.set_viewport_size({**usual, "height": page.evaluate("document.documentElement.scrollHeight")})
+        page.screenshot(path=TARGET / f"{name}{suffix}.png")
+        page.set_viewport_size(usual)
 
 
 def main() -> int:
@@ -127,7 +218,8 @@ def main() -> int:
     TARGET.mkdir(parents=True, exist_ok=True)
     command = [str(Path(sys.executable).with_name("duetime")), "serve", "--dev", "--port", "0", "--admin-port", "0"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, receiver() as shop:
+        environment["DUETIME_CALLBACK_ALLOW"] = "127.0.0.0/8"
         environment["DUETIME_LAKE"] = f"{folder}/lake"
         fill_lake(Path(folder, "lake"))
         server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment)
@@ -140,9 +232,11 @@ def main() -> int:
                 if label == "stop":
                     break
             with duetime.connect(facts["API"]) as client:
-                story = fill(client)
+                story = fill(client, shop)
                 trade(client, 75)
-            with sync_playwright() as playwright:
+            act(facts["admin"])
+            with worker(facts["API"], folder), sync_playwright() as playwright:
+                time.sleep(5)  # until the worker has its jobs
                 browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
                 for suffix, options in {
                     "": {"viewport": WIDE, "color_scheme": "light", "locale": "en-US"},

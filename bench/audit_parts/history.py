@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.spark.ingest.run import EventsAbout
+from duetime.spark.ingest.about import EventsAbout
 from duetime.spark.lake.lake import Lake
 from duetime.spark.lake.nodes import NodeState
 from duetime.spark.schemas import EVENTS
@@ -97,7 +97,9 @@ def make(spark: SparkSession, lake: Lake, jobs: int) -> int:
     ends = staged.read().groupBy("node").agg(F.count("*"), F.max("seq"), F.min("ts")).collect()
     rows = sum(count for _, count, _, _ in ends)
     about = EventsAbout(
-        nodes={node: NodeState(ranges=[(1, last)], first_at=first_at) for node, _, last, first_at in ends}, events=rows
+        nodes={node: NodeState(ranges=[(1, last)], first_at=first_at) for node, _, last, first_at in ends},
+        events=rows,
+        purges=(),
     )
     lake.events.publish(staged, after=lake.events.manifest(), about=msgspec.to_builtins(about))
     held(spark, jobs).write.parquet(f"{lake.folder}/scan")

@@ -4,10 +4,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.http_parts.servers import Running
+from bench.http_parts.servers import Running, cpu_s
 
 CONNECTIONS = 64
 SCRIPTS = Path(__file__).parent
@@ -24,6 +25,7 @@ class Measured:
     failed: int
     elapsed_s: float
     cpu_s: float
+    store_cpu_s: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -34,14 +36,20 @@ class Measured:
         """Microseconds of the server's processes per request."""
         return self.cpu_s / self.requests * 1e6
 
+    @property
+    def store_cpu_us(self) -> float:
+        """Microseconds of Redis per request; 0 where the store is in the server's processes."""
+        return self.store_cpu_s / self.requests * 1e6
 
-def wrk(server: Running, script: str, seconds: float) -> Measured:
+
+def wrk(server: Running, script: str, seconds: float, store: Sequence[int] = ()) -> Measured:
+    """`store` are the processes of the store."""
     program = shutil.which("wrk")
     if program is None:
         raise SystemExit("wrk is not installed")
     command = [program, "-t1", f"-c{CONNECTIONS}", f"-d{max(1, round(seconds))}s", "-s", str(SCRIPTS / f"{script}.lua")]
     environment = os.environ | {"TOKEN": server.token, "QUEUE": server.path}
-    before = server.cpu_s()
+    before, store_before = server.cpu_s(), cpu_s(store)
     ttl = "?ttl=0" if script == "publish" else ""
     done = subprocess.run(
         [*command, f"http://127.0.0.1:{server.port}{server.path}{ttl}"],
@@ -50,10 +58,10 @@ def wrk(server: Running, script: str, seconds: float) -> Measured:
         env=environment,
         check=True,
     )
-    cpu_s = server.cpu_s() - before
+    spent, store_spent = server.cpu_s() - before, cpu_s(store) - store_before
     found = _DONE.search(done.stdout)
     if found is None or _BROKEN.search(done.stdout):
         raise SystemExit(f"wrk says:\n{done.stdout}{done.stderr}")
     failed = _FAILED.search(done.stdout)
     elapsed_s = float(found[2]) * _SECONDS[found[3]]
-    return Measured(int(found[1]), int(failed[1]) if failed else 0, elapsed_s, cpu_s)
+    return Measured(int(found[1]), int(failed[1]) if failed else 0, elapsed_s, spent, store_spent)

@@ -30,6 +30,12 @@ PATH = f"/api/{NAMESPACE}/{QUEUE}"
 EMPTY_KINDS = ("empty", "empty, uvicorn")
 
 
+def cpu_s(pids: Sequence[int]) -> float:
+    """The time that the threads of these processes have spent on a core, to the nanosecond."""
+    threads = (thread for pid in pids for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
 @dataclass(frozen=True)
 class Running:
     """A server under test. `pids` are the processes that serve, without a supervisor."""
@@ -41,9 +47,7 @@ class Running:
     folder: Path = field(default_factory=Path)
 
     def cpu_s(self) -> float:
-        """The time that the threads of all its processes have spent on a core, to the nanosecond."""
-        threads = (thread for pid in self.pids for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+        return cpu_s(self.pids)
 
     def rss(self) -> int:
         return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids) * PAGE
@@ -51,15 +55,19 @@ class Running:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the report. `journal` is "none", "interval" or "always"."""
+    """One line of the report. `journal` is "none", "interval" or "always"; `source` is the folder of another checkout
+    whose code is served.
+    """
 
     store: str
     workers: int = 1
     journal: str = "none"
+    source: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.store}, {self.workers} worker{'s' * (self.workers > 1)}, journal {self.journal}"
+        before = "before: " if self.source else ""
+        return f"{before}{self.store}, {self.workers} worker{'s' * (self.workers > 1)}, journal {self.journal}"
 
 
 @contextlib.contextmanager
@@ -70,6 +78,8 @@ def running_duetime(case: Case, url: str) -> Generator[Running]:
         settings = {"DUETIME_HOST": "127.0.0.1", "DUETIME_LOG_LEVEL": "warning"}
         if case.journal != "none":
             settings["DUETIME_JOURNAL_FSYNC"] = case.journal
+        if case.source:
+            settings["PYTHONPATH"] = str(Path(case.source).resolve() / "src")
         arguments = ["--store", url, "--workers", str(case.workers), *journal]
         server = launch_server(folder, *ANY_PORT, *arguments, **settings)
         try:

@@ -1,7 +1,9 @@
 """procrastinate, pgqueuer and chancy on a PostgreSQL: one JSON document per call. Runs in `.venv-bench`.
 
-python sql_peer.py PEER install URL JOBS          makes the tables and puts JOBS delayed jobs into them
-python sql_peer.py PEER rates|lateness|through URL JOBS
+python sql_peer.py PEER install URL JOBS SECONDS          makes the tables and puts JOBS delayed jobs into them
+python sql_peer.py PEER rates|lateness|through URL JOBS SECONDS
+
+Each measurement ends after JOBS, or after SECONDS.
 """
 
 import asyncio
@@ -25,6 +27,10 @@ class Peer(ABC):
 
     takes = TAKE
     """How many jobs one call can take."""
+    table = ""
+    """Where jobs are kept."""
+    new_id = ""
+    """What makes an id, where the table has no default for it."""
 
     def __init__(self, url: str, stack: AsyncExitStack) -> None:
         self.url, self.stack = url, stack
@@ -50,6 +56,7 @@ class Peer(ABC):
 
 class Procrastinate(Peer):
     takes = 1
+    table = "procrastinate_jobs"
 
     async def open(self) -> None:
         import procrastinate
@@ -88,6 +95,8 @@ class Procrastinate(Peer):
 
 
 class Pgqueuer(Peer):
+    table = "pgqueuer"
+
     async def open(self) -> None:
         import asyncpg
         from pgqueuer.adapters.drivers.asyncpg import AsyncpgPoolDriver
@@ -120,6 +129,9 @@ class Pgqueuer(Peer):
 
 
 class Chancy(Peer):
+    table = "chancy_jobs"
+    new_id = "gen_random_uuid()"
+
     async def open(self) -> None:
         from chancy import Chancy as App
         from chancy import Queue, Worker
@@ -180,47 +192,80 @@ def _by_delay(bodies: list[str], delays_s: list[float]) -> dict[float, list[str]
     return groups
 
 
-async def install(peer: Peer, jobs: int) -> None:
+class Meter:
+    """Counts jobs, for at most so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._started, self._seconds, self._done = time.perf_counter(), seconds, 0
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self._started
+
+    def is_open(self, jobs: int) -> bool:
+        return self._done < jobs and self.elapsed < self._seconds
+
+    def count(self, jobs: int = 1) -> None:
+        self._done += jobs
+
+    @property
+    def rate(self) -> float:
+        return self._done / self.elapsed
+
+
+async def install(peer: Peer, jobs: int, _: float) -> None:
+    """One job is pushed, and the server copies it: a million pushes would take some of the peers an hour."""
     await peer.install()
-    for at in range(0, jobs, STEP):
-        await peer.push([BODY] * STEP, [DAY_S + at / 100] * STEP)
-
-
-async def rates(peer: Peer, jobs: int) -> dict[str, float]:
-    started = time.perf_counter()
-    for _ in range(jobs):
+    if jobs:
         await peer.push([BODY], [DAY_S])
-    alone = jobs / (time.perf_counter() - started)
+        _copy(peer, jobs - 1)
 
-    left = iter(range(jobs * 2))
+
+def _copy(peer: Peer, times: int) -> None:
+    import psycopg
+
+    table = peer.table
+    with psycopg.connect(peer.url, autocommit=True) as connection:
+        rows = connection.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_name = %s AND column_name <> 'id'", (table,)
+        )
+        columns = ", ".join(f'"{name}"' for (name,) in rows)
+        into, values = (f"id, {columns}", f"{peer.new_id}, {columns}") if peer.new_id else (columns, columns)
+        connection.execute(f"INSERT INTO {table} ({into}) SELECT {values} FROM {table}, generate_series(1, {times})")
+        connection.execute(f"VACUUM (ANALYZE) {table}")
+
+
+async def rates(peer: Peer, jobs: int, seconds: float) -> dict[str, float]:
+    alone = Meter(seconds)
+    while alone.is_open(jobs):
+        await peer.push([BODY], [DAY_S])
+        alone.count()
+    found = {"one by one": alone.rate}
+
+    together = Meter(seconds)
 
     async def producer() -> None:
-        for _ in left:
+        while together.is_open(jobs * 2):
+            together.count()
             await peer.push([BODY], [DAY_S])
 
-    started = time.perf_counter()
     await asyncio.gather(*(producer() for _ in range(CALLERS)))
-    together = jobs * 2 / (time.perf_counter() - started)
+    found[f"{CALLERS} tasks"] = together.rate
 
-    batches = max(1, jobs * 5 // STEP)
-    started = time.perf_counter()
-    for _ in range(batches):
+    batched = Meter(seconds)
+    while batched.is_open(max(STEP, jobs * 5)):
         await peer.push([BODY] * STEP, [0.0] * STEP)
-    batched = batches * STEP / (time.perf_counter() - started)
+        batched.count(STEP)
+    found[f"batches of {STEP}"] = batched.rate
 
-    started, taken = time.perf_counter(), 0
-    while (time.perf_counter() - started) < 60 and (found := await peer.take()):
-        await peer.finish(found)
-        taken += len(found)
-    return {
-        "one by one": alone,
-        f"{CALLERS} tasks": together,
-        f"batches of {STEP}": batched,
-        "take + finish": taken / (time.perf_counter() - started),
-    }
+    finished = Meter(seconds)
+    while finished.is_open(sys.maxsize) and (taken := await peer.take()):
+        await peer.finish(taken)
+        finished.count(len(taken))
+    return {**found, "take + finish": finished.rate}
 
 
-async def lateness(peer: Peer, jobs: int) -> list[float]:
+async def lateness(peer: Peer, jobs: int, seconds: float) -> list[float]:
     """None of the peers has a timer for delayed jobs: they poll, here every 100 ms."""
     start = time.time() + 2
     dues = [start + 3 * number / jobs for number in range(jobs)]
@@ -232,35 +277,37 @@ async def lateness(peer: Peer, jobs: int) -> list[float]:
         if peer.takes > 1:
             await peer.push([str(due) for due in part], [due - now for due in part])
     late: list[float] = []
-    while len(late) < jobs:
+    meter = Meter(seconds + 5)
+    while len(late) < jobs and meter.is_open(sys.maxsize):
         found = await peer.take()
         received = time.time()
-        # A slow peer may have jobs left over from the rates.
-        late += [(received - float(peer.body(job))) * 1000 for job in found if peer.body(job) != BODY]
+        late += [(received - float(peer.body(job))) * 1000 for job in found]
         await peer.finish(found)
         if not found:
             await asyncio.sleep(POLL_S)
     return late
 
 
-async def through(peer: Peer, jobs: int) -> None:
-    done = 0
-    while done < jobs:
+async def through(peer: Peer, jobs: int, seconds: float) -> int:
+    """Answers how many jobs went through."""
+    done, meter = 0, Meter(seconds)
+    while done < jobs and meter.is_open(sys.maxsize):
         await peer.push([BODY] * STEP, [0.0] * STEP)
         while found := await peer.take():
             await peer.finish(found)
         done += STEP
+    return done
 
 
 async def main() -> None:
-    name, task, url, jobs = sys.argv[1:]
+    name, task, url, jobs, seconds = sys.argv[1:]
     async with AsyncExitStack() as stack:
         peer = PEERS[name](url, stack)
         await peer.open()
         print(
             json.dumps(
                 await {"install": install, "rates": rates, "lateness": lateness, "through": through}[task](
-                    peer, int(jobs)
+                    peer, int(jobs), float(seconds)
                 )
             )
         )

@@ -4,7 +4,8 @@
 
 pushes tasks; the worker of the same peer is started on this module by its own command. A task appends one byte to the
 log, so that its size counts what is done; `late` appends a line with its lateness in milliseconds. Every peer is set up
-as its documentation shows, without results.
+as its documentation shows, without results; celery's `result` keeps them, and `chain` pushes chains of ten steps that
+pass them on.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ LOG = os.open(os.environ["BENCH_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 NAP_S = 0.01
 AHEAD_S = 8.0
 OVER_S = 5.0
+CHAIN = 10
 
 
 def noop() -> None:
@@ -33,6 +35,11 @@ def nap() -> None:
 
 def late(due: float) -> None:
     os.write(LOG, b"%.1f\n" % ((time.time() - due) * 1000))
+
+
+def result(number: int) -> int:
+    os.write(LOG, b".")
+    return number + 1
 
 
 async def noop_async(*_: object) -> None:
@@ -54,9 +61,10 @@ def redis_settings():
 if PEER == "celery":
     from celery import Celery
 
-    app = Celery("work_peer", broker=URL)
+    app = Celery("work_peer", broker=URL, backend=URL)
     app.conf.update(task_ignore_result=True, worker_hijack_root_logger=False)
     tasks = {work.__name__: app.task(work, name=work.__name__) for work in (noop, nap, late)}
+    tasks["result"] = app.task(result, name="result", ignore_result=False)
 elif PEER == "dramatiq":
     import dramatiq
     from dramatiq.brokers.redis import RedisBroker
@@ -122,6 +130,17 @@ def due_times(count: int) -> list[float]:
 
 
 def push_celery(kind: str, count: int) -> None:
+    if kind == "result":
+        for number in range(count):
+            tasks["result"].delay(number)
+        return
+    if kind == "chain":
+        from celery import chain
+
+        one = tasks["result"]
+        for number in range(count // CHAIN):
+            chain(one.s(number), *(one.s() for _ in range(CHAIN - 1))).apply_async()
+        return
     for due in due_times(count):
         if kind == "late":
             tasks[kind].apply_async((due,), eta=datetime.datetime.fromtimestamp(due, datetime.UTC))

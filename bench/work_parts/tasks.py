@@ -11,6 +11,7 @@ LOG = os.open(os.environ["BENCH_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 NAP_S = 0.01
 AHEAD_S = 8.0
 OVER_S = 5.0
+CHAIN = 10
 
 app = duetime.App(os.environ["BENCH_REDIS"])
 
@@ -37,6 +38,18 @@ async def nap_async() -> None:
     os.write(LOG, b".")
 
 
+@app.task(queue="bench", result_ttl="1d")
+def result(number: int) -> int:
+    os.write(LOG, b".")
+    return number + 1
+
+
+@app.task(queue="bench-async", result_ttl="1d")
+async def result_async(number: int) -> int:
+    os.write(LOG, b".")
+    return number + 1
+
+
 @app.task(queue="bench")
 def late(due: float) -> None:
     os.write(LOG, b"%.1f\n" % ((time.time() - due) * 1000))
@@ -48,6 +61,13 @@ async def late_async(due: float) -> None:
 
 
 def push(name: str, count: int) -> None:
+    kind, _, way = name.partition("_")
+    if kind == "chain":
+        one = result_async if way else result
+        with app:
+            for number in range(count // CHAIN):
+                duetime.chain(one.step(number), *[one.step(duetime.PREVIOUS)] * (CHAIN - 1)).delay()
+        return
     task = app.tasks[f"{noop.name.rpartition('.')[0]}.{name}"]
     with app:
         start = time.time() + AHEAD_S
@@ -55,6 +75,8 @@ def push(name: str, count: int) -> None:
             if name.startswith("late"):
                 due = start + OVER_S * number / count
                 task.at(int(due * 1000), due)
+            elif kind == "result":
+                task.delay(number)
             else:
                 task.delay()
 

@@ -9,12 +9,9 @@ it without any data. `start_mysql(**options)` starts another one with its own op
 """
 
 import os
-import pwd
 import shutil
+import signal
 import socket
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,12 +20,9 @@ import pytest
 from pymysql.connections import Connection
 
 from tests.plugins.ci import missing_service
-from tests.plugins.ports import find_free_port
-from tests.plugins.processes import guard, release
+from tests.plugins.database_server import DatabaseServer, Setting, servers
 
-START_DEADLINE_S = 60
-STOP_DEADLINE_S = 30
-DEFAULTS: dict[str, "Setting"] = {
+DEFAULTS: dict[str, Setting] = {
     "bind-address": "127.0.0.1",
     "skip-name-resolve": 1,
     "performance-schema": 0,
@@ -41,30 +35,24 @@ DEFAULTS: dict[str, "Setting"] = {
 }
 PREFIX = "duetime_"
 
-Setting = str | int
 
-
-class MysqlServer:
+class MysqlServer(DatabaseServer):
     """A server process. Options are MariaDB's own."""
 
+    user = "mysql"
+    stop_signal, kill_signal = signal.SIGTERM, signal.SIGKILL
+
     def __init__(self, folder: Path, **options: Setting) -> None:
-        self.folder, self.port = folder, find_free_port()
+        super().__init__(folder)
         self.options = DEFAULTS | {name.replace("_", "-"): value for name, value in options.items()}
-        self._process: subprocess.Popen[bytes] | None = None
-        subprocess.run(
-            [
-                find_program("mariadb-install-db"),
-                "--no-defaults",
-                f"--datadir={folder / 'data'}",
-                "--auth-root-authentication-method=normal",
-                "--skip-test-db",
-                "--skip-name-resolve",
-                "--innodb-flush-method=nosync",
-            ],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            **_as_mysql(),
+        self._run(
+            find_program("mariadb-install-db"),
+            "--no-defaults",
+            f"--datadir={folder / 'data'}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--skip-name-resolve",
+            "--innodb-flush-method=nosync",
         )
 
     @property
@@ -76,73 +64,33 @@ class MysqlServer:
         # The driver would read all certificates of the system for each connection, to use TLS if the server offers it.
         return f"mysql://duetime:secret@127.0.0.1:{self.port}/duetime?ssl_mode=disabled"
 
-    def start(self) -> None:
-        """Start, or start again after stop() or kill(), and return once it answers."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    find_program("mariadbd"),
-                    "--no-defaults",
-                    f"--datadir={self.folder / 'data'}",
-                    f"--socket={self.socket}",
-                    f"--pid-file={self.folder / 'pid'}",
-                    f"--port={self.port}",
-                    *(f"--{name}={value}" for name, value in self.options.items()),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                **_as_mysql(),
-            )
-        guard(self._process.pid)
-        deadline = time.monotonic() + START_DEADLINE_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            if not self._listens():
-                time.sleep(0.02)
-                continue
-            try:
-                self.administer(
-                    "CREATE DATABASE IF NOT EXISTS duetime",
-                    "CREATE USER IF NOT EXISTS duetime@'%' IDENTIFIED BY 'secret'",
-                    "CREATE USER IF NOT EXISTS duetime@localhost IDENTIFIED BY 'secret'",
-                    "GRANT ALL ON duetime.* TO duetime@'%', duetime@localhost",
-                )
-                return
-            except pymysql.OperationalError:
-                time.sleep(0.02)
-        self.kill()
-        raise RuntimeError(f"mariadbd did not start:\n{self.log.read_text(errors='replace')}")
+    def _command(self) -> list[str]:
+        return [
+            find_program("mariadbd"),
+            "--no-defaults",
+            f"--datadir={self.folder / 'data'}",
+            f"--socket={self.socket}",
+            f"--pid-file={self.folder / 'pid'}",
+            f"--port={self.port}",
+            *(f"--{name}={value}" for name, value in self.options.items()),
+        ]
 
-    def _listens(self) -> bool:
-        """Asked first, because the driver forgets to close a socket that nobody accepts."""
+    def _answers(self) -> bool:
+        """Makes the database and its user as well."""
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.socket)) == 0
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "mariadbd.log"
-
-    def stop(self) -> None:
-        """Shut down in good order. Does nothing when it is not running."""
-        if self._process is not None:
-            self._process.terminate()
-            self._wait()
-
-    def kill(self) -> None:
-        """End at once, as a crash does."""
-        if self._process is not None:
-            self._process.kill()
-            self._wait()
-
-    def _wait(self) -> None:
-        assert self._process is not None
+            # Asked first, because the driver forgets to close a socket that nobody accepts.
+            if probe.connect_ex(str(self.socket)) != 0:
+                return False
         try:
-            self._process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        release(self._process.pid)
-        self._process = None
+            self.administer(
+                "CREATE DATABASE IF NOT EXISTS duetime",
+                "CREATE USER IF NOT EXISTS duetime@'%' IDENTIFIED BY 'secret'",
+                "CREATE USER IF NOT EXISTS duetime@localhost IDENTIFIED BY 'secret'",
+                "GRANT ALL ON duetime.* TO duetime@'%', duetime@localhost",
+            )
+        except pymysql.OperationalError:
+            return False
+        return True
 
     def root(self) -> Connection:
         return pymysql.connect(
@@ -164,31 +112,10 @@ def find_program(name: str) -> str:
     return found
 
 
-def _as_mysql() -> dict[str, object]:
-    """The server refuses to run as root."""
-    return {"user": "mysql", "group": "mysql", "cwd": "/"} if os.getuid() == 0 else {}
-
-
 @pytest.fixture(scope="session")
 def make_mysql() -> Iterator[Callable[..., MysqlServer]]:
-    """Folders are not pytest's: those are below one that only root may enter."""
-    servers: list[MysqlServer] = []
-    with tempfile.TemporaryDirectory(prefix="duetime-mysql-", ignore_cleanup_errors=True) as base:
-        os.chmod(base, 0o755)
-
-        def make(**options: Setting) -> MysqlServer:
-            folder = Path(base) / str(len(servers))
-            folder.mkdir()
-            if os.getuid() == 0:
-                owner = pwd.getpwnam("mysql")
-                os.chown(folder, owner.pw_uid, owner.pw_gid)
-            servers.append(MysqlServer(folder, **options))
-            servers[-1].start()
-            return servers[-1]
-
-        yield make
-        for server in servers:
-            server.stop()
+    with servers(MysqlServer, "mysql") as made:
+        yield made.start
 
 
 @pytest.fixture(scope="session")
@@ -197,16 +124,9 @@ def mysql_server(make_mysql: Callable[..., MysqlServer]) -> MysqlServer:
 
 
 @pytest.fixture
-def start_mysql(make_mysql: Callable[..., MysqlServer]) -> Iterator[Callable[..., MysqlServer]]:
-    started: list[MysqlServer] = []
-
-    def start(**options: Setting) -> MysqlServer:
-        started.append(make_mysql(**options))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
+def start_mysql() -> Iterator[Callable[..., MysqlServer]]:
+    with servers(MysqlServer, "mysql") as made:
+        yield made.start
 
 
 def empty_tables(server: MysqlServer) -> None:

@@ -6,15 +6,11 @@ on it without any data. `start_postgres(**config)` starts another one with its o
     server = start_postgres(max_connections=5)
     server.kill()        # as a crash would
     server.start()       # same port, same folder
+    standby = start_postgres(standby_of=server)
 """
 
-import os
-import pwd
 import shutil
 import signal
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,11 +18,8 @@ import psycopg
 import pytest
 
 from tests.plugins.ci import missing_service
-from tests.plugins.ports import find_free_port
-from tests.plugins.processes import guard, release
+from tests.plugins.database_server import DatabaseServer, Setting, servers
 
-START_DEADLINE_S = 40
-STOP_DEADLINE_S = 20
 DEFAULTS = {
     "listen_addresses": "127.0.0.1",
     "fsync": "off",
@@ -40,104 +33,61 @@ DEFAULTS = {
 }
 STORE = "schema=duetime"
 
-Setting = str | int
 
+class PostgresServer(DatabaseServer):
+    """A server process. Settings are PostgreSQL's own. With `standby_of` it follows another server until promoted."""
 
-class PostgresServer:
-    """A server process. Settings are PostgreSQL's own."""
+    user = "postgres"
+    stop_signal, kill_signal = signal.SIGINT, signal.SIGQUIT
 
-    def __init__(self, folder: Path, **config: Setting) -> None:
-        self.folder, self._program = folder, find_postgres_folder()
-        self.port = find_free_port()
-        self.config: dict[str, Setting] = {**DEFAULTS, "unix_socket_directories": str(folder), **config}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-D", str(folder / "data"), "-A", "trust", "-U", "duetime", "--no-sync", "-E", "UTF8")
+    def __init__(self, folder: Path, *, standby_of: "PostgresServer | None" = None, **config: Setting) -> None:
+        super().__init__(folder)
+        self._programs = find_postgres_folder()
+        inherited = standby_of.config if standby_of else DEFAULTS
+        self.config: dict[str, Setting] = {**inherited, "unix_socket_directories": str(folder), **config}
+        data = ["-D", str(folder / "data")]
+        if standby_of is None:
+            self._run(self._program("initdb"), *data, "-A", "trust", "-U", "duetime", "--no-sync", "-E", "UTF8")
+        else:
+            where = f"host=127.0.0.1 port={standby_of.port} user=duetime"
+            self._run(self._program("pg_basebackup"), *data, "-d", where, "-R", "-c", "fast", "--no-sync")
 
     @property
     def url(self) -> str:
         return f"postgresql://duetime@127.0.0.1:{self.port}/postgres"
 
-    def start(self) -> None:
-        """Start, or start again after stop() or kill(), and return once it answers."""
+    def promote(self) -> None:
+        """Let a standby take over; returns once it takes writes."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,)
+
+    def _command(self) -> list[str]:
         arguments = [f"-c{name}={value}" for name, value in self.config.items()]
-        with (self.folder / "postgres.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(self._program / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                **_as_postgres(),
-            )
-        guard(self._process.pid)
-        deadline = time.monotonic() + START_DEADLINE_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                psycopg.connect(self.url, connect_timeout=START_DEADLINE_S).close()
-                return
-            except psycopg.OperationalError:
-                time.sleep(0.02)
-        self.kill()
-        raise RuntimeError(f"postgres did not start:\n{(self.folder / 'postgres.log').read_text(errors='replace')}")
+        return [self._program("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *arguments]
 
-    def stop(self) -> None:
-        """Shut down in good order, ending the sessions there are. Does nothing when it is not running."""
-        self._end(signal.SIGINT)
-
-    def kill(self) -> None:
-        """End at once, as a crash does; the processes of its sessions follow by themselves."""
-        self._end(signal.SIGQUIT)
-
-    def _end(self, number: signal.Signals) -> None:
-        if self._process is None:
-            return
-        self._process.send_signal(number)
+    def _answers(self) -> bool:
         try:
-            self._process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        release(self._process.pid)
-        self._process = None
+            psycopg.connect(self.url, connect_timeout=40).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
-    def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            [str(self._program / program), *arguments], check=True, stdout=subprocess.DEVNULL, **_as_postgres()
-        )
+    def _program(self, name: str) -> str:
+        return str(self._programs / name)
 
 
 def find_postgres_folder() -> Path:
     found = shutil.which("initdb")
-    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    folders = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not folders:
         missing_service("PostgreSQL is not installed")
     return folders[-1]
 
 
-def _as_postgres() -> dict[str, object]:
-    """The server refuses to run as root."""
-    return {"user": "postgres", "group": "postgres", "cwd": "/"} if os.getuid() == 0 else {}
-
-
 @pytest.fixture(scope="session")
 def make_postgres() -> Iterator[Callable[..., PostgresServer]]:
-    """Folders are not pytest's: those are below one that only root may enter."""
-    servers: list[PostgresServer] = []
-    with tempfile.TemporaryDirectory(prefix="duetime-postgres-", ignore_cleanup_errors=True) as base:
-        os.chmod(base, 0o755)
-
-        def make(**config: Setting) -> PostgresServer:
-            folder = Path(base) / str(len(servers))
-            folder.mkdir()
-            if os.getuid() == 0:
-                owner = pwd.getpwnam("postgres")
-                os.chown(folder, owner.pw_uid, owner.pw_gid)
-            servers.append(PostgresServer(folder, **config))
-            servers[-1].start()
-            return servers[-1]
-
-        yield make
-        for server in servers:
-            server.stop()
+    with servers(PostgresServer, "postgres") as made:
+        yield made.start
 
 
 @pytest.fixture(scope="session")
@@ -146,16 +96,9 @@ def postgres_server(make_postgres: Callable[..., PostgresServer]) -> PostgresSer
 
 
 @pytest.fixture
-def start_postgres(make_postgres: Callable[..., PostgresServer]) -> Iterator[Callable[..., PostgresServer]]:
-    started: list[PostgresServer] = []
-
-    def start(**config: Setting) -> PostgresServer:
-        started.append(make_postgres(**config))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
+def start_postgres() -> Iterator[Callable[..., PostgresServer]]:
+    with servers(PostgresServer, "postgres") as made:
+        yield made.start
 
 
 def empty_tables(server: PostgresServer) -> None:

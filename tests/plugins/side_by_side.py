@@ -9,7 +9,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
-WITHOUT_SESSION = tuple(f"{SPARK}test_{name}.py::" for name in ("batch_journal", "cluster", "connect", "pushing"))
+WITHOUT = ("airflow", "batch_journal", "cluster", "connect", "notebook", "pushing", "repair_task")
+WITHOUT_SESSION = tuple(f"{SPARK}test_{name}.py::" for name in WITHOUT)
 """Tests that need no session or start processes with their own. In the shared process they would only make it last."""
 QUICK = tuple(f"tests/{name}/" for name in ("unit", "contract", "doors", "docs", "tooling"))
 """Folders whose tests take moments. They come last: a long test at the end would leave the other cores idle."""

@@ -6,7 +6,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
 
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "Command": "Django finds a command of manage.py by this name",
+    "Meta": "Django finds what is said about a model by this name",
+}
 """Class names that may stand more than once, each with the reason."""
 
 

@@ -1,0 +1,105 @@
+"""Builds the documentation site: `make docs`, or `python tools/docs_site.py [FOLDER]`; build/site by default.
+
+The pages are the plain Markdown files of the repository. They are copied to a folder of their own first, because some
+stand beside docs/ and link to each other across it; README.md becomes the first page. The build is strict: a link
+that leads nowhere, or a page that no menu has, is an error. `llms.txt` lists all pages with their first sentence.
+"""
+
+import logging
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+ROOT = Path(__file__).parents[1]
+BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
+
+
+def stage(folder: Path) -> None:
+    """All pages and pictures in one folder, with their links as they are there."""
+    shutil.copytree(ROOT / "docs", folder, dirs_exist_ok=True)
+    for name, page in BESIDE.items():
+        (folder / page).write_text(_with_links(ROOT / name, (ROOT / name).read_text()))
+    (folder / "license.md").write_text(f"# License\n\n```\n{(ROOT / 'LICENSE').read_text()}\n```\n")
+    for source in sorted((ROOT / "docs").rglob("*.md")):
+        (folder / source.relative_to(ROOT / "docs")).write_text(_with_links(source, source.read_text()))
+    decisions = sorted((folder / "decisions").glob("*.md"))
+    lines = [f"- [{_title(one)}]({one.name})" for one in decisions]
+    (folder / "decisions" / "index.md").write_text("# Decisions\n\n" + "\n".join(lines) + "\n")
+
+
+def _with_links(source: Path, text: str) -> str:
+    """Links between docs/ and the files beside it; a link to code stays as a word."""
+    is_beside = source.parent == ROOT
+
+    def place(found: re.Match[str]) -> str:
+        path, _, part = found[1].partition("#")
+        target = (source.parent / path).resolve()
+        if target.parent == ROOT and target.name in BESIDE:
+            up = "" if is_beside else "../" * (len(source.relative_to(ROOT).parts) - 2)
+            path = up + BESIDE[target.name]
+        elif target == ROOT / "LICENSE":
+            path = "license.md"
+        elif is_beside and target.is_relative_to(ROOT / "docs"):
+            path = str(target.relative_to(ROOT / "docs")) + ("/index.md" if target.is_dir() else "")
+        elif target.is_dir():
+            path = path.rstrip("/") + "/index.md"
+        return f"]({path}{'#' + part if part else ''})"
+
+    return LINK.sub(place, text)
+
+
+def _title(page: Path) -> str:
+    return page.read_text().splitlines()[0].removeprefix("# ")
+
+
+def _first_sentence(page: Path) -> str:
+    """The first sentence of the first paragraph."""
+    for paragraph in re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).split("\n\n")[1:]:
+        if paragraph.strip() and not paragraph.lstrip().startswith(("#", "|", "<", "!", "-", "1.")):
+            text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+            return re.split(r"(?<=[.:])\s", text, maxsplit=1)[0]
+    return ""
+
+
+def write_index(source: Path, target: Path, menu: list[Any], name: str, about: str) -> None:
+    """`llms.txt`: what a program that reads the site begins with. The pages are there as Markdown, too."""
+    lines = [f"# {name}", "", f"> {about}", ""]
+    for section, pages in _sections(menu):
+        lines += [f"## {section}", ""]
+        for page in pages:
+            sentence = _first_sentence(source / page)
+            lines.append(f"- [{_title(source / page)}]({page}){': ' + sentence if sentence else ''}")
+            (target / page).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / page, target / page)
+        lines.append("")
+    (target / "llms.txt").write_text("\n".join(lines))
+
+
+def _sections(menu: list[Any]) -> Iterator[tuple[str, list[str]]]:
+    for entry in menu:
+        [(title, pages)] = entry.items()
+        yield title, [pages] if isinstance(pages, str) else [page for one in pages for page in one.values()]
+
+
+def main(folder: Path) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "docs"
+        stage(source)
+        config = load_config(
+            str(ROOT / "mkdocs.yml"), docs_dir=str(source), site_dir=str(folder.absolute()), strict=True
+        )
+        build(config)
+        write_index(source, folder, config.nav or [], config.site_name, config.site_description or "")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "site")
