@@ -14,6 +14,7 @@ from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailab
 from duetime.job import Counts, Event, Moved, NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange, Wake
+from duetime.stores.finishes import Finish, Finished, Join
 from duetime.stores.redis import keys
 from duetime.stores.redis.store import RedisStore
 from tests.faults.redis_vocabulary import PREFIX, QUEUE, Verb, dump, lease_one, opened, push_one
@@ -122,7 +123,7 @@ async def test_a_full_redis_refuses_only_pushes(start_redis: Callable[..., Redis
     server = start_redis()
     async with opened(server.url, clock) as store:
         # Given jobs in every state and no room for anything more
-        names = ["acked", "released", "given back", "killed", "extended", "lapsed", "expired in hand"]
+        names = ["acked", "released", "given back", "killed", "extended", "lapsed", "expired in hand", "finished"]
         for name in names:
             await push_one(store, name, ttl_ms=5000 if name == "expired in hand" else 0)
         reserved = await store.reserve(QUEUE, [Ask(100, 60_000)])
@@ -145,6 +146,17 @@ async def test_a_full_redis_refuses_only_pushes(start_redis: Callable[..., Redis
         assert (await store.kill(leases["killed"], "hopeless")).event is Event.DEAD
         assert await store.extend(leases["extended"], 90_000)
         assert [moved is not None for moved in await store.ack(QUEUE, [leases["acked"]])] == [True]
+        join = Join("all", 1, [NewJob("joined", b"x" * 2000)], 60_000)
+        followed = Finish(leases["finished"], [NewJob("next", b"x" * 2000)], b"a result", 60_000, join)
+        [finished] = await store.finish(QUEUE, [followed])
+        assert isinstance(finished, Finished)
+        assert [(moved.id, moved.event) for moved in finished.then] == [
+            ("next", Event.ACCEPTED),
+            ("joined", Event.ACCEPTED),
+        ]
+        [kept] = await store.results(QUEUE, ["finished"])
+        assert kept is not None
+        assert kept.result == b"a result"
         assert [moved is not None for moved in await store.cancel(QUEUE, ["cancelled"])] == [True]
         assert [moved is not None for moved in await store.reschedule(QUEUE, ["rescheduled"], delay_ms=1)] == [True]
         assert len(await store.respawn(QUEUE)) == 1
@@ -152,10 +164,10 @@ async def test_a_full_redis_refuses_only_pushes(start_redis: Callable[..., Redis
         assert not (await store.configure(QUEUE, RulesChange(paused=False))).paused
         clock.advance("3s")
         [counts] = await store.counts([QUEUE])
-        assert (counts.ready, counts.leased, counts.expired) == (6, 3, 1)
+        assert (counts.ready, counts.leased, counts.expired) == (8, 3, 1)
         assert [moved.event for moved in (await store.reap()).moved[QUEUE]] == [Event.EXPIRED]
         [deliveries] = (await store.reserve(QUEUE, [Ask(100, 60_000)])).deliveries
-        assert len(deliveries) == 6
+        assert len(deliveries) == 8
         assert all(await store.ack(QUEUE, [delivery.lease for delivery in deliveries]))
         clock.advance("2m")
         events = sorted(moved.event for moved in (await store.reap()).moved[QUEUE])

@@ -8,9 +8,10 @@ import redis
 
 from duetime.clock import ManualClock
 from duetime.errors import StoreUnavailable
-from duetime.job import Event, Priority
+from duetime.job import Event, NewJob, Priority
 from duetime.stores.base import Mark, RulesChange
 from duetime.stores.bulk import Failed, JobColumns, LoadStep
+from duetime.stores.finishes import Finish, Finished, Join
 from duetime.stores.redis.bulk import RedisBulk
 from duetime.stores.redis.store import RedisStore
 from tests.faults.losing_proxy import LosingProxy
@@ -53,6 +54,33 @@ async def test_a_lost_answer(redis_server: RedisServer, redis_url: str) -> None:
         assert list(await store.ack(QUEUE, [lease])) == [None]  # gone already: by the first attempt
         assert proxy.lost == 4
         assert (await store.counts([QUEUE]))[0].total == 0
+
+
+async def test_a_finish_whose_answer_is_lost_happened_once(redis_server: RedisServer, redis_url: str) -> None:
+    assert redis_url == redis_server.url
+    async with LosingProxy(redis_server.port) as proxy, opened(proxy.url) as store:
+        await know_the_scripts(store)
+        await push_one(store, "known")
+        await store.finish(QUEUE, [Finish(await lease_one(store))])
+        both = Join("both", 2, [NewJob("joined", b"")], 60_000)
+        await push_one(store, "a")
+        await push_one(store, "b")
+
+        # The finish is repeated by the store itself, and the repetition finds that it has happened
+        lease = await lease_one(store)
+        proxy.loses_next = True
+        first = await store.finish(QUEUE, [Finish(lease, [NewJob("next", b"", delay_ms=60_000)], b"r", 60_000, both)])
+        assert list(first) == [None]
+        assert [job is not None for job in await store.get(QUEUE, ["a", "next", "joined"])] == [False, True, False]
+        [kept] = await store.results(QUEUE, ["a"])
+        assert kept is not None
+        assert kept.result == b"r"
+
+        # So the join counted it once
+        [second] = await store.finish(QUEUE, [Finish(await lease_one(store), join=both)])
+        assert isinstance(second, Finished)
+        assert (second.joined, [moved.id for moved in second.then]) == (2, ["joined"])
+        assert proxy.lost == 1
 
 
 async def test_a_reserve_whose_answer_is_lost_lapses(redis_server: RedisServer, redis_url: str) -> None:

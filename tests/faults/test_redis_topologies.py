@@ -12,6 +12,7 @@ from duetime.errors import StoreUnavailable
 from duetime.job import Event, NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, RulesChange, Wake
+from duetime.stores.finishes import Finish, Join
 from duetime.stores.redis import keys
 from duetime.stores.redis.store import RedisStore
 from tests.plugins.redis_server import RedisServer
@@ -81,7 +82,7 @@ async def next_wake(wakes: AsyncIterator[Wake], queue: Queue) -> Wake:
 
 
 async def every_verb(store: RedisStore, queue: Queue) -> None:
-    await push(store, queue, "acked", "released", "given back", "killed", "kept leased")
+    await push(store, queue, "acked", "released", "given back", "killed", "kept leased", "finished")
     await push(store, queue, "cancelled", "rescheduled", delay_ms=60_000)
     await push(store, queue, "purged", delay_ms=120_000)
     reserved = await store.reserve(queue, [Ask(10, 60_000)])
@@ -90,6 +91,11 @@ async def every_verb(store: RedisStore, queue: Queue) -> None:
     assert await store.extend(leases["kept leased"], 90_000) > reserved.now
     [acked] = await store.ack(queue, [leases["acked"]])
     assert acked.event is Event.ACKED  # type: ignore[union-attr]
+    join = Join("all", 1, [NewJob("joined", b"")], 60_000)
+    [finished] = await store.finish(queue, [Finish(leases["finished"], [NewJob("next", b"")], b"r", 60_000, join)])
+    assert [moved.id for moved in finished.then] == ["next", "joined"]  # type: ignore[union-attr]
+    assert [kept.result for kept in await store.results(queue, ["finished"]) if kept] == [b"r"]
+    assert len(await store.cancel(queue, ["next", "joined"])) == 2
     assert (await store.release(leases["released"], 0, "failed")).event is Event.RELEASED
     assert (await store.give_back(leases["given back"])).event is Event.GIVEN_BACK
     assert (await store.kill(leases["killed"], "hopeless")).event is Event.DEAD

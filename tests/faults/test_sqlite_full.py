@@ -11,6 +11,7 @@ from duetime.errors import StoreFull
 from duetime.job import Event, Lease, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
+from duetime.stores.finishes import Finish, Finished
 from duetime.stores.open import open_store
 from tests.plugins.ci import missing_service
 
@@ -109,8 +110,11 @@ async def test_a_disk_that_others_filled_to_the_last_byte(store: Store, disk: Pa
     await store.give_back(leases.pop())
     await store.kill(leases.pop(), "an error")
     await store.extend(leases[0], 60_000)
+    [finished] = await store.finish(QUEUE, [Finish(leases.pop(), [NewJob("next", BODY)], BODY, 60_000)])
+    assert isinstance(finished, Finished)
+    assert [moved.event for moved in finished.then] == [Event.ACCEPTED]
     assert {moved.id for moved in await store.ack(QUEUE, leases) if moved} == {lease.id for lease in leases}
-    await deliver_and_ack(store, len(ids) - 298)
+    await deliver_and_ack(store, len(ids) - 297)
     [again] = await store.push(QUEUE, [Push([NewJob("more", BODY)])])
     assert isinstance(again, StoreFull)
 
