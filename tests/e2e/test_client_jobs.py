@@ -61,6 +61,7 @@ def test_what_a_job_tells_and_does(url: str, request: pytest.FixtureRequest) -> 
         queue.take().ack()
         assert len(queue) == 0
         assert repr(queue) == f"<QueueClient {queue.name}>"
+        assert repr(queue.dead) == f"<DeadLetters {queue.name}>"
 
 
 def test_a_block_acks_or_releases_or_leaves_alone(url: str) -> None:
@@ -120,8 +121,9 @@ async def test_a_block_of_a_coroutine(url: str) -> None:
 def test_the_text_of_a_client_has_no_password(kind: str) -> None:
     url = "redis://me:secret@localhost:1"
     client = duetime.Client("http://me:secret@localhost:1") if kind == "client" else duetime.AsyncClient(url)
-    assert "secret" not in repr(client)
-    assert "localhost:1" in repr(client)
+    for subject in (client, duetime.App(url)):
+        assert "secret" not in repr(subject)
+        assert "localhost:1" in repr(subject)
 
 
 def test_collections_are_collections(url: str) -> None:

@@ -1,5 +1,6 @@
 """The setting journal is a folder of this machine: a path or a file: URI; anything else is refused before a write."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import typer
 
 from duetime.cli.pipelines.options import local_file
 from duetime.errors import InvalidSettings
+from duetime.journal.registered_nodes import RegisteredNode
 from duetime.journal.settings import embedded_options, local_folder, options_of
 from duetime.settings import load
 from duetime.spark.load.journal_rules import with_journal
@@ -51,3 +53,21 @@ def test_a_file_that_a_pipeline_writes_here_has_no_other_place() -> None:
     assert local_file("report.html") == Path("report.html")
     with pytest.raises(typer.BadParameter, match="written on this machine"):
         local_file("s3a://pages/report.html")
+
+
+def test_a_program_follows_a_node_that_still_writes_before_one_that_ended_later(tmp_path: Path) -> None:
+    server, ended, host = tmp_path / "server", tmp_path / "ended", socket.gethostname()
+    (server / "a").mkdir(parents=True)
+    (ended / "b").mkdir(parents=True)
+    nodes = {
+        "a": RegisteredNode(1, host=host, folder=str(server)),
+        "b": RegisteredNode(2, last=3, host=host, folder=str(ended)),
+    }
+
+    options = embedded_options("redis://x", None, {}, nodes=nodes)
+    assert options is not None
+    assert options.folder == server
+
+    only_ended = embedded_options("redis://x", None, {}, nodes={"b": nodes["b"]})
+    assert only_ended is not None
+    assert only_ended.folder == ended

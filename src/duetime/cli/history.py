@@ -64,7 +64,8 @@ def journal_folder(target: Target, journal: str | None, config: str | None) -> P
     if options is None:
         raise InvalidSettings("there is no journal: the setting journal is off; name a folder with --journal")
     if not options.folder.is_dir():
-        raise InvalidSettings(f"there is no journal in {options.folder}; name its folder with --journal")
+        hint = "name its folder with --journal; `duetime journal list --url STORE` lists the folders of a store"
+        raise InvalidSettings(f"there is no journal in {options.folder}; {hint}")
     return options.folder
 
 

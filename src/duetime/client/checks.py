@@ -62,16 +62,30 @@ def _word(kind: type[Word], value: Any, rule: str) -> Word:
         raise InvalidRequest(f"{rule}: {value!r}") from None
 
 
+def utf8(what: str, text: str) -> bytes:
+    """A text in the one encoding that every store and door can keep; half of a surrogate pair has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{what} cannot be written as UTF-8: {error.reason} at {error.start}") from None
+
+
 def attributes(value: Any) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"attributes are a mapping of texts: {value!r}")
     for key, text in value.items():  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(key, str) or not isinstance(text, str):
             raise InvalidRequest(f"an attribute's name and value are texts: {key!r}: {text!r}")
+        utf8("an attribute", key + text)
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
 def due_at(value: Any) -> int:
-    if isinstance(value, int) and value in SECONDS:
-        raise InvalidTime(f"due_at is epoch milliseconds, and {value} looks like seconds: give {value * 1000}")
+    if _is_seconds(value):
+        hint = f"give {int(value * 1000)}"
+        raise InvalidTime(f"due_at is epoch milliseconds, and {value} looks like seconds: {hint}")
     return instant_ms(value)
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and SECONDS.start <= value < SECONDS.stop

@@ -281,6 +281,9 @@ class DeadLetters:
         self._queue = queue
         self._send = client.send
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._queue}>"
+
     def list_jobs(self, *, cursor: str | None = None, limit: int = 100) -> Page:
         """A page of dead letters, longest dead first."""
         return self._send(calls.list_jobs(self._queue, State.DEAD, cursor, limit))

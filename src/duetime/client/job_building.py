@@ -19,7 +19,7 @@ def encode_body(body: Body) -> bytes:
         case bytes():
             return body
         case str():
-            return body.encode()
+            return checks.utf8("the body", body)
         case _:
             try:
                 return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -100,11 +100,12 @@ def _embedded_settings(store_url: str, journal: str | None, environment: Mapping
 def shared_folder(nodes: Mapping[str, RegisteredNode]) -> Path | None:
     """The folder of the pool's latest node on this host that this user may write to: one folder is one to audit.
 
+    A node that still writes, such as a server, goes before one that has signed off, such as a program that has ended.
     The node's own folder must be in it. A record alone proves nothing: whoever may write to the store could name any
     folder there.
     """
     host = socket.gethostname()
-    for name, node in sorted(nodes.items(), key=lambda item: -item[1].at):
+    for name, node in sorted(nodes.items(), key=lambda item: (item[1].last is not None, -item[1].at)):
         folder = Path(node.folder)
         is_here = node.host == host and folder.is_absolute() and Path(name).name == name and (folder / name).is_dir()
         if is_here and os.access(folder, os.W_OK | os.X_OK):

@@ -26,10 +26,12 @@ from duetime.client.checks import check_options
 from duetime.clock import Clock, Duration, SystemClock
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
+from duetime.masking import mask
 from duetime.names import DEFAULT_NAMESPACE, check_id, check_namespace, check_queue
 from duetime.worker.after_commit import AfterCommit, Hook
 from duetime.worker.chains import FORWARD, ChainedStep, forward
 from duetime.worker.events import L, Listeners
+from duetime.worker.groups import GroupMembers, gather
 from duetime.worker.middleware_chain import Middleware
 from duetime.worker.pusher import Answer, ClientPusher, Pusher, StoreCaller
 from duetime.worker.recurring import Recurring, Scheduler
@@ -93,6 +95,9 @@ class App:
         self._ids = IdMaker(self.clock)
         self._ids_lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {mask(self.url)}, namespace {self.namespace}, {len(self.tasks)} tasks>"
+
     def __enter__(self) -> "App":
         return self
 
@@ -128,8 +133,9 @@ class App:
         return self._forward if name == FORWARD else self.tasks.get(name)
 
     def _make_forward(self) -> Task[..., Any]:
-        async def forward_step(step: ChainedStep) -> None:
-            await forward(self, step)
+        async def forward_step(step: ChainedStep | None = None, members: GroupMembers | None = None) -> None:
+            if step is not None:
+                await forward(self, step, await gather(self, members) if members else None)
 
         task = Task(self, FORWARD, forward_step, TaskOptions(self.queue, tries=0))
         task.is_internal = True
