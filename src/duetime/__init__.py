@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from duetime.worker.chains import chain
     from duetime.worker.current_job import current_job
     from duetime.worker.events import TaskEvent
+    from duetime.worker.groups import GroupHandle, group
     from duetime.worker.handle import TaskFailed, TaskHandle, TaskStatus
     from duetime.worker.runs import Failure, JobInfo
     from duetime.worker.task_exceptions import Cancel, Fail, Postpone, Retry, TimedOut
@@ -94,6 +95,7 @@ __all__ = [
     "Finish",
     "Finished",
     "Forbidden",
+    "GroupHandle",
     "IfExists",
     "InvalidId",
     "InvalidName",
@@ -151,6 +153,7 @@ __all__ = [
     "connect",
     "connect_async",
     "current_job",
+    "group",
     "push_in",
     "push_in_async",
 ]
@@ -170,6 +173,7 @@ _MODULES = (
     "duetime.worker.chains",
     "duetime.worker.current_job",
     "duetime.worker.events",
+    "duetime.worker.groups",
     "duetime.worker.handle",
     "duetime.worker.runs",
     "duetime.worker.task_exceptions",

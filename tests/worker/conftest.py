@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -28,7 +29,10 @@ DEADLINE_S = 120
 
 @pytest.fixture(params=["sqlite", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Some tests ask for other kinds by `indirect`: postgres, mysql."""
+    """Some tests ask for other kinds by `indirect`: postgres, mysql, group (two files of SQLite)."""
+    if request.param == "group":
+        members = [quote(f"sqlite://{tmp_path / name}.db?synchronous=OFF", safe="") for name in ("a", "b")]
+        return f"group:pair?a={members[0]}&b={members[1]}"
     if request.param != "sqlite":
         return request.getfixturevalue(f"{request.param}_url")
     return f"sqlite://{tmp_path / 'jobs.db'}?synchronous=OFF"

@@ -233,3 +233,27 @@ def next_step(keys: list[str], number: int) -> list[str]:
 async def other_step(keys: list[str], number: int) -> list[str]:
     note("step", key=keys[0], number=number)
     return [*keys, f"other {number}"]
+
+
+@app.task(tries=9)
+def member(number: int) -> int:
+    note("member", number=number)
+    return number
+
+
+@app.task(tries=9, queue="other")
+async def other_member(number: int) -> int:
+    note("member", number=number)
+    return number
+
+
+@app.task(tries=9, result_ttl="1h")
+def total(numbers: list[int]) -> int:
+    note("callback", id=duetime.current_job().id)
+    return sum(numbers)
+
+
+@app.task(tries=9, result_ttl="1h")
+def all_done(key: str) -> str:
+    note("callback", id=duetime.current_job().id)
+    return key

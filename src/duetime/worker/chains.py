@@ -90,7 +90,7 @@ class TaskChain(Generic[R]):
     def _prepare(self) -> list[Outgoing]:
         """The jobs, the first one with the others in its body. Every push has new ids."""
         fresh = [replace(one.outgoing, job=_with_id(one.outgoing.job, self._app.make_id())) for one in self._steps]
-        later = [_chained(one.previous, out) for one, out in zip(self._steps[1:], fresh[1:], strict=True)]
+        later = [chained(one.previous, out) for one, out in zip(self._steps[1:], fresh[1:], strict=True)]
         body = with_steps(fresh[0].job.body, later)
         if len(body) > MAX_BODY:
             raise InvalidRequest(f"the steps of this chain have {len(body)} bytes; at most {MAX_BODY} are taken")
@@ -129,33 +129,38 @@ def next_job(queue: Queue, body: bytes, result: bytes | None) -> NewJob | None:
     if not steps:
         return None
     one, rest = steps[0], steps[1:]
-    own = bytes(one.body)
-    if one.previous:
-        fields: dict[str, Raw] = msgspec.json.decode(own, type=dict[str, Raw])
-        data: dict[str, Raw] = msgspec.json.decode(fields["data"], type=dict[str, Raw])
-        data[one.previous] = Raw(result or b"null")
-        fields["data"] = Raw(msgspec.json.encode(data))
-        own = msgspec.json.encode(fields)
-    whole = with_steps(own, rest)
+    whole = with_steps(filled_body(one, result), rest)
     if one.queue == queue.name:
-        return _new_job(one, whole)
+        return new_job(one, whole)
     forwarded = msgspec.json.encode(msgspec.structs.replace(one, body=Raw(whole), previous=""))
     forward = {"job": FORWARD, "displayName": FORWARD, "uuid": one.id, "data": {"step": Raw(forwarded)}, "maxTries": 0}
     return NewJob(forward_id(one.id), msgspec.json.encode(forward), tries=0)
+
+
+def filled_body(step: ChainedStep, result: bytes | None) -> bytes:
+    """The step's body with the result in the place of PREVIOUS. Raises msgspec.MsgspecError."""
+    body = bytes(step.body)
+    if not step.previous:
+        return body
+    fields: dict[str, Raw] = msgspec.json.decode(body, type=dict[str, Raw])
+    data: dict[str, Raw] = msgspec.json.decode(fields["data"], type=dict[str, Raw])
+    data[step.previous] = Raw(result or b"null")
+    fields["data"] = Raw(msgspec.json.encode(data))
+    return msgspec.json.encode(fields)
 
 
 def forward_id(step_id: str) -> str:
     return f"forward:{step_id}"
 
 
-async def forward(app: "App", step: ChainedStep) -> None:
+async def forward(app: "App", step: ChainedStep, result: bytes | None = None) -> None:
     """Push a step into its own queue; repeating it pushes nothing twice while the mark lives."""
     queue = check_queue(app.namespace, step.queue)
     mark = Mark(f"/chain/{step.id}", step.id.encode(), MARK_LIFE_MS)
-    await app.send_async(push(queue, [_new_job(step, bytes(step.body))], IfExists.KEEP, mark))
+    await app.send_async(push(queue, [new_job(step, filled_body(step, result))], IfExists.KEEP, mark))
 
 
-def _new_job(step: ChainedStep, body: bytes) -> NewJob:
+def new_job(step: ChainedStep, body: bytes) -> NewJob:
     return NewJob(
         step.id,
         body,
@@ -167,7 +172,7 @@ def _new_job(step: ChainedStep, body: bytes) -> NewJob:
     )
 
 
-def _chained(previous: str, outgoing: Outgoing) -> ChainedStep:
+def chained(previous: str, outgoing: Outgoing) -> ChainedStep:
     job = outgoing.job
     return ChainedStep(
         outgoing.queue.name,

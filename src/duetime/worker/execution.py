@@ -11,6 +11,7 @@ from duetime.job import MAX_RESULT
 from duetime.wire.payload import read
 from duetime.worker.chains import has_steps
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
+from duetime.worker.groups import wants_result
 from duetime.worker.middleware_chain import call_async, call_plain, open_through
 from duetime.worker.runs import DONE, Ended, Failure, JobInfo, Outcome
 from duetime.worker.task import Task
@@ -72,8 +73,8 @@ async def execute_async(app: "App", info: JobInfo, link: JobLink) -> Outcome:
 
 
 def _done(task: Task[..., Any], info: JobInfo, answer: Any) -> Outcome:
-    """What the task returned goes along if it is to be kept, or if another step of a chain may want it."""
-    if not task.result_ms and not has_steps(info.body):
+    """What the task returned goes along if it is to be kept, or if a next step or a callback may want it."""
+    if not task.result_ms and not has_steps(info.body) and not wants_result(info.body):
         return DONE
     try:
         result = msgspec.json.encode(answer)

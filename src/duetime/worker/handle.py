@@ -84,6 +84,11 @@ class TaskHandle(Generic[R]):
         return self._places[-1][0].name
 
     @property
+    def place(self) -> Place:
+        """The job's queue and id."""
+        return self._places[-1]
+
+    @property
     def event(self) -> Event:
         return self.moved.event
 

@@ -1,0 +1,287 @@
+"""Groups: tasks that run side by side, and a callback that runs once when all of them are done.
+
+    group(resize.step("a.png"), resize.step("b.png"), notify.step("ann")).then(publish.step(PREVIOUS)).delay()
+
+Each member carries the callback in its body. The worker that finishes a member hands the store a join (`Finish.join`),
+which counts in the same atomic step; the last one pushes the callback. Joins count within one queue, so members of
+several queues join twice: those of a queue push a small job into the callback's queue, and these jobs join there. The
+ids of a group begin alike, so that all of its jobs in a queue live on one member of a group of stores.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from duetime.client.calls import cancel, get, results
+from duetime.errors import InvalidRequest
+from duetime.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event, Job, Moved, State, batches
+from duetime.names import FOLLOWS, Queue, check_queue
+from duetime.stores.finishes import Join
+from duetime.wire.messages import MAX_RESULTS
+from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job
+from duetime.worker.handle import Place, TaskHandle, Work
+from duetime.worker.pusher import Outgoing
+from duetime.worker.task_exceptions import Fail
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+    from duetime.worker.task import Task
+
+R = TypeVar("R")
+
+JOINING = b'"joining":'
+RESULTS_MS = 7 * DAY_MS
+"""How long the results of members are kept for a callback that asks for them."""
+
+
+class Joining(Struct, frozen=True, omit_defaults=True):
+    """What the body of a member says: the join of its queue, and the job that follows from the last one. With
+    `results_ms` the result of the member is kept for so long.
+    """
+
+    name: str
+    of: int
+    then: ChainedStep
+    results_ms: int = 0
+
+    @property
+    def join(self) -> Join:
+        return Join(self.name, self.of, [new_job(self.then, bytes(self.then.body))], MAX_RESULT_MS)
+
+
+class JoiningBody(Struct):
+    joining: Joining | None = None
+
+
+class GroupMembers(Struct, frozen=True):
+    """Members in their order, as runs of neighbours in one queue: (queue, how many)."""
+
+    group: str
+    runs: list[tuple[str, int]]
+
+    def places(self, namespace: str) -> Iterator[tuple[Queue, list[str]]]:
+        at = 0
+        for queue, size in self.runs:
+            yield check_queue(namespace, queue), [_id(self.group, number) for number in range(at, at + size)]
+            at += size
+
+
+class TaskGroup:
+    """Pushed by `delay` or `delay_async`; each push is a group of its own."""
+
+    def __init__(self, steps: Sequence[TaskStep[Any]]) -> None:
+        if not steps:
+            raise InvalidRequest("a group has at least one task")
+        if found := next((step for step in steps if step.previous), None):
+            raise InvalidRequest(f"a task of a group has no previous one: {found.task.name}")
+        self.steps = steps
+        self.app: App = steps[0].task.app
+
+    def then(self, callback: TaskStep[R]) -> "JoinedGroup[R]":
+        """The group with a callback, which runs once when all tasks are done. PREVIOUS as an argument of it stands for
+        the list of what they returned, in their order.
+        """
+        return JoinedGroup(self, callback)
+
+    def delay(self) -> list[TaskHandle[Any]]:
+        """Push all of them, one round trip per 500 and queue; a handle each, in their order."""
+        return self.push([one.outgoing for one in self.fresh(self.app.make_id())])
+
+    async def delay_async(self) -> list[TaskHandle[Any]]:
+        """`delay`, inside a running loop."""
+        return await self.push_async([one.outgoing for one in self.fresh(self.app.make_id())])
+
+    def fresh(self, group: str) -> list[TaskStep[Any]]:
+        """The steps with ids of this push."""
+        return [
+            replace(one, outgoing=_renamed(one.outgoing, _id(group, number))) for number, one in enumerate(self.steps)
+        ]
+
+    def push(self, jobs: Sequence[Outgoing]) -> list[TaskHandle[Any]]:
+        moved: dict[str, Moved] = {}
+        for some in _by_queue(jobs):
+            moved.update((one.id, one) for one in self.app.pusher.push(some))
+        return self._handles(jobs, moved)
+
+    async def push_async(self, jobs: Sequence[Outgoing]) -> list[TaskHandle[Any]]:
+        moved: dict[str, Moved] = {}
+        for some in _by_queue(jobs):
+            moved.update((one.id, one) for one in await self.app.pusher.push_async(some))
+        return self._handles(jobs, moved)
+
+    def _handles(self, jobs: Sequence[Outgoing], moved: dict[str, Moved]) -> list[TaskHandle[Any]]:
+        return [TaskHandle(step.task, job.queue, moved[job.job.id]) for step, job in zip(self.steps, jobs, strict=True)]
+
+
+class JoinedGroup(Generic[R]):
+    """A group with a callback. Pushed by `delay` or `delay_async`."""
+
+    def __init__(self, members: TaskGroup, callback: TaskStep[R]) -> None:
+        self._members = members
+        self._callback = callback
+
+    def delay(self) -> "GroupHandle[R]":
+        """Push the members, one round trip per 500 and queue. The handle is that of the callback.
+
+        A program that dies meanwhile has pushed some of them, and the callback does not run.
+        """
+        group = self._members.app.make_id()
+        return self._handle(group, self._members.push(self._prepare(group)))
+
+    async def delay_async(self) -> "GroupHandle[R]":
+        """`delay`, inside a running loop."""
+        group = self._members.app.make_id()
+        return self._handle(group, await self._members.push_async(self._prepare(group)))
+
+    def _prepare(self, group: str) -> list[Outgoing]:
+        """The members, each with the join of its queue in its body."""
+        jobs = [one.outgoing for one in self._members.fresh(group)]
+        runs = [(name, len(list(some))) for name, some in groupby(job.queue.name for job in jobs)]
+        queues = list(dict.fromkeys(name for name, _ in runs))
+        wants_results = bool(self._callback.previous)
+        callback = chained(self._callback.previous, _renamed(self._callback.outgoing, _id(group, "then")))
+        members = GroupMembers(group, runs) if wants_results else None
+
+        def last(queue: str) -> ChainedStep:
+            """The callback as a job of this queue, or a job that takes it to its own queue."""
+            if queue == callback.queue and members is None:
+                return callback
+            return _carrier(queue, _id(group, "forward"), step=callback, members=members)
+
+        joins: dict[str, Joining] = {}
+        for number, queue in enumerate(queues):
+            then = last(queue)
+            if len(queues) > 1:
+                parts = Joining(_id(group, "parts"), len(queues), last(callback.queue))
+                part = _carrier(callback.queue, _id(group, f"part-{number}"), joining=parts)
+                then = _carrier(queue, _id(group, f"forward-{number}"), step=part)
+            size = sum(count for name, count in runs if name == queue)
+            joins[queue] = Joining(_id(group, "join"), size, then, RESULTS_MS if wants_results else 0)
+        bodies = {queue: msgspec.json.encode(join) for queue, join in joins.items()}
+        return [_joined(job, bodies[job.queue.name]) for job in jobs]
+
+    def _handle(self, group: str, members: list[TaskHandle[Any]]) -> "GroupHandle[R]":
+        own = self._callback.outgoing.queue
+        queues = list(dict.fromkeys(one.place[0] for one in members))
+        between: list[Place] = []
+        if len(queues) > 1:
+            between += [(queue, _id(group, f"forward-{number}")) for number, queue in enumerate(queues)]
+            between += [(own, _id(group, f"part-{number}")) for number in range(len(queues))]
+        between.append((own if len(queues) > 1 else queues[0], _id(group, "forward")))
+        born, due_at = min(one.born for one in members), max(one.due_at for one in members)
+        moved = Moved(Event.ACCEPTED, _id(group, "then"), born, due_at=due_at)
+        return GroupHandle(self._callback.task, own, moved, between, members)
+
+
+class GroupHandle(TaskHandle[R]):
+    """The handle of a group's callback, and of its `members`. A member that is a dead letter holds the callback: then
+    `status()` is dead, and `get()` raises its TaskFailed. Brought back and done, it lets the callback run.
+    """
+
+    __slots__ = ("_first", "members")
+
+    def __init__(
+        self,
+        task: "Task[..., R]",
+        queue: Queue,
+        moved: Moved,
+        between: Sequence[Place],
+        members: Sequence[TaskHandle[Any]],
+    ) -> None:
+        super().__init__(task, queue, moved, between)
+        self.members = members
+        self._first = 0
+
+    def _find(self) -> Work[Job | None]:
+        """A member that is there, a dead one first; else the callback, or the job that brings it. Members that are gone
+        are not asked for again, and those far behind one that is there are not asked for yet.
+        """
+        while self._first < len(self.members):
+            some = [one.place for one in self.members[self._first : self._first + STEP_JOBS]]
+            queue, neighbours = next(groupby(some, key=lambda place: place[0]))
+            found = yield get(queue, [job_id for _, job_id in neighbours])
+            there = [job for job in found if job is not None]
+            if there:
+                return next((job for job in there if job.state is State.DEAD), there[0])
+            self._first += len(found)
+        return (yield from super()._find())
+
+    def _cancel(self) -> Work[bool]:
+        """Every member, and the callback if it is there."""
+        was_there = False
+        for queue, some in groupby((one.place for one in self.members), key=lambda place: place[0]):
+            for ids in batches([job_id for _, job_id in some]):
+                moved = yield cancel(queue, ids)
+                was_there = was_there or any(isinstance(one, Moved) for one in moved)
+        return (yield from super()._cancel()) or was_there
+
+
+def group(*steps: TaskStep[Any]) -> TaskGroup:
+    """Tasks that run side by side. Steps are made by `task.step(...)`, with the task's `options` if any."""
+    return TaskGroup(steps)
+
+
+def joining_of(body: bytes) -> Joining | None:
+    """The join that a job takes part in. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(body, type=JoiningBody).joining if JOINING in body else None
+
+
+def wants_result(body: bytes) -> bool:
+    """Whether the result of a job is to be kept for the callback of its group."""
+    try:
+        joining = joining_of(body)
+    except msgspec.MsgspecError:
+        return False
+    return joining is not None and joining.results_ms > 0
+
+
+async def gather(app: "App", members: GroupMembers) -> bytes:
+    """The results of all members, in their order, as a JSON list."""
+    found: list[Raw] = []
+    for queue, ids in members.places(app.namespace):
+        for some in batches(ids, MAX_RESULTS):
+            for job_id, kept in zip(some, await app.send_async(results(queue, some, 0)), strict=True):
+                if kept is None:
+                    raise Fail(f"the result of {queue}/{job_id} has passed, and the callback asks for it")
+                found.append(Raw(kept.result))
+    return msgspec.json.encode(found)
+
+
+def _id(group: str, what: object) -> str:
+    return f"{group}{FOLLOWS}{what}"
+
+
+def _by_queue(jobs: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
+    for queue in dict.fromkeys(job.queue for job in jobs):
+        yield [job for job in jobs if job.queue == queue]
+
+
+def _renamed(outgoing: Outgoing, job_id: str) -> Outgoing:
+    return replace(outgoing, job=msgspec.structs.replace(outgoing.job, id=job_id))
+
+
+def _carrier(
+    queue: str,
+    job_id: str,
+    *,
+    step: ChainedStep | None = None,
+    members: GroupMembers | None = None,
+    joining: Joining | None = None,
+) -> ChainedStep:
+    """A job of Duetime's own in this queue: it pushes a step into another one, or does nothing but join there."""
+    body: dict[str, Any] = {"job": FORWARD, "displayName": FORWARD, "uuid": job_id, "maxTries": 0}
+    body["data"] = {"step": step, "members": members}
+    if joining is not None:
+        body["joining"] = joining
+    return ChainedStep(queue, job_id, Raw(msgspec.json.encode(body)))
+
+
+def _joined(outgoing: Outgoing, joining: bytes) -> Outgoing:
+    body = outgoing.job.body[:-1] + b"," + JOINING + joining + b"}"
+    if len(body) > MAX_BODY:
+        raise InvalidRequest(f"{outgoing.name} and its callback have {len(body)} bytes; at most {MAX_BODY} are taken")
+    return replace(outgoing, job=msgspec.structs.replace(outgoing.job, body=body))
