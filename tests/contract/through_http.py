@@ -120,7 +120,7 @@ class ThroughHttp:
         return [status.queue for status in await self._send(calls.statuses(namespace))]
 
     async def totals(self, queues: Sequence[Queue]) -> Sequence[QueueTotals]:
-        return await self._behind.totals(queues)
+        return [await self._send(calls.totals(queue)) for queue in queues]
 
     async def due_histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
         return await self._send(calls.due_histogram(queue, edges))

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from duetime import (
     ReliableFanout,
     ReliableQueue,
 )
+from duetime.client.client import QueueClient
 from duetime.client.reliable_queue import MessageCounts
 from tests.plugins.serving import serving
 
@@ -364,6 +366,29 @@ def test_a_sequential_queue_has_one_message_in_hands_at_a_time(client: duetime.C
     for thread in threads:
         thread.join(120)
     assert (most, order) == (1, list(range(count)))
+
+
+def test_a_sequential_queue_keeps_its_order_beside_a_consumer_that_gives_back(
+    client: duetime.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = ReliableQueue(client, "steps", QueueSettings(processing_mode=ProcessingMode.SEQUENTIAL))
+    queue.add_many(["first", "second"])
+    reserve, interruptions = QueueClient.reserve, 1
+
+    def reserve_while_another_has_the_first(self: QueueClient, **options: Any) -> Any:
+        nonlocal interruptions
+        if not interruptions:
+            return reserve(self, **options)
+        interruptions -= 1
+        [other] = reserve(self)
+        found = reserve(self, **options)
+        other.give_back()
+        return found
+
+    monkeypatch.setattr(QueueClient, "reserve", reserve_while_another_has_the_first)
+    message = queue.poll("10s")
+    assert message is not None
+    assert (message.value, interruptions) == ("first", 0)
 
 
 def test_a_fanout_publishes_to_those_who_want_it(client: duetime.Client) -> None:

@@ -25,6 +25,7 @@ from duetime.job import (
     Lease,
     Moved,
     NewJob,
+    QueueTotals,
     State,
     payload_bytes,
 )
@@ -369,6 +370,19 @@ def statuses(namespace: str | None) -> Call[list[QueueStatus]]:
 def _status(message: messages.QueueOut) -> QueueStatus:
     queue, counts = Queue(message.namespace, message.queue), convert.counts(message.counts)
     return QueueStatus(queue, counts, message.rules, message.next_at or None)
+
+
+def totals(queue: Queue) -> Call[QueueTotals]:
+    async def run(engine: "Engine") -> QueueTotals:
+        [found] = await engine.store.totals([queue])
+        return found
+
+    return Call(
+        lambda: get_request(queue_path(queue, "totals")),
+        lambda reply: decode(reply, QueueTotals),
+        run,
+        repeatable=True,
+    )
 
 
 def due_histogram(queue: Queue, edges: Sequence[int]) -> Call[list[int]]:

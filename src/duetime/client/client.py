@@ -20,7 +20,7 @@ from duetime.client.request_reply_call import Answered, call
 from duetime.clock import Duration, Instant
 from duetime.errors import DuetimeError
 from duetime.ids import ThreadedIdMaker
-from duetime.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, State
+from duetime.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, QueueTotals, State
 from duetime.masking import mask
 from duetime.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
 from duetime.stores.base import Page, QueueRules, RulesChange
@@ -220,6 +220,10 @@ class QueueClient:
     def status(self) -> QueueStatus:
         """Counts and rules."""
         return self._send(calls.status(self.name))
+
+    def totals(self) -> QueueTotals:
+        """How often each event happened to jobs of the queue: since counting began, and on each of the last 31 days."""
+        return self._send(calls.totals(self.name))
 
     def due_histogram(self, edges: Sequence[int]) -> list[int]:
         """How many jobs fall due between each two of the given instants (epoch milliseconds)."""

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from duetime.client import calls
 from duetime.client.client import Client
 from duetime.client.collections import Codec, Collection, Taken
+from duetime.client.leased_job import LeasedJob
 from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest, LeaseLost, QueueFull, StoreUnavailable, TopicOffline
 from duetime.job import MAX_BODY, STEP_JOBS, Delivery, IfExists, Job, NewJob, Priority, State
@@ -36,7 +37,7 @@ Operation = Literal["add", "poll"]
 
 
 class ProcessingMode(StrEnum):
-    """SEQUENTIAL: a message is delivered only while no other one is in anybody's hands."""
+    """SEQUENTIAL: messages come one after the other, each while no other one is in anybody's hands."""
 
     PARALLEL = "parallel"
     SEQUENTIAL = "sequential"
@@ -236,14 +237,20 @@ class ReliableQueue(Collection):
         return [job.delivery for job in jobs]
 
     def _alone(self, ttr: Duration, timeout: Duration) -> list[Delivery]:
-        """One message, while nobody has another one. Who finds that somebody has gives its own back; of two who do
-        that at once, both do, and chance decides who comes first the next time.
+        """The first message, while nobody has one.
+
+        The queue's exact totals tell: nobody had a message after `before` was read, and there was one delivery since
+        then. So that delivery is this one, and the message was the first. A consumer that finds more deliveries gives
+        its message back; of two that do so at once, chance decides who comes first the next time.
         """
         deadline = time.monotonic() + duration_ms(timeout) / 1000
         while True:
+            before = self._queue.totals().running.delivered
             left_ms = max(0, int((deadline - time.monotonic()) * 1000))
-            [*jobs] = self._queue.reserve(ttr=ttr, wait=f"{min(left_ms, LONGEST_PARK_MS)}ms")
-            if jobs and self._queue.counts().leased == 1:
+            jobs: Sequence[LeasedJob] = ()
+            if not self._queue.counts().leased:
+                jobs = self._queue.reserve(ttr=ttr, wait=f"{min(left_ms, LONGEST_PARK_MS)}ms")
+            if jobs and self._queue.totals().running.delivered == before + 1:
                 return [jobs[0].delivery]
             for job in jobs:
                 job.give_back()

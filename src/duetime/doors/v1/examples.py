@@ -5,11 +5,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 
 import msgspec
 from msgspec import Raw
 
-from duetime.job import Event, IfExists, Moved, State
+from duetime.job import Event, IfExists, Moved, QueueTotals, State, Totals
 from duetime.stores.base import QueueRules
 from duetime.topic import Method, Status, Success
 from duetime.wire import messages as m
@@ -167,6 +168,10 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "list_jobs": Example({200: "a page; `cursor` leads to the next one, if there is one"}, m.PageOut([JOB])),
     "get_queue": Example({200: "the counts at one instant; zeros for a queue that is not known"}, QUEUE),
+    "totals": Example(
+        {200: "events since counting began, and on each of the last 31 days (UTC) that had any event"},
+        QueueTotals(Totals(accepted=3, delivered=2, acked=2), {date(2026, 11, 15): Totals(accepted=1)}),
+    ),
     "due": Example(
         {200: "how many jobs wait between each edge and the next"},
         m.HistogramOut([NOW, NOW + MINUTE, NOW + 2 * MINUTE], [0, 1]),

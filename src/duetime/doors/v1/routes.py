@@ -36,6 +36,7 @@ from duetime.errors import (
     TopicNotFound,
     TopicOffline,
 )
+from duetime.job import QueueTotals
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
 from duetime.wire import topics as t
@@ -137,6 +138,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", QUEUE + "/jobs", "list_jobs", "Page through the jobs in a state", R, views.list_jobs,
           {200: m.PageOut}, query=ListQuery),
     Route("GET", QUEUE, "get_queue", "A queue's counts and rules", R, views.get_queue, {200: m.QueueOut}),
+    Route("GET", QUEUE + "/totals", "totals", "What happened in a queue, in all and by day", R, views.totals,
+          {200: QueueTotals}),
     Route("GET", QUEUE + "/due", "due", "How many jobs fall due when", R, views.due, {200: m.HistogramOut},
           query=DueQuery, refuses=(InvalidTime,)),
     Route("GET", "/v1/queues", "list_queues", "All queues with counts and rules", R, views.list_queues,

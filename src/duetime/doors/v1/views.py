@@ -105,6 +105,11 @@ async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
     return Reply(200, JournalNodesOut(found))
 
 
+async def totals(request: NativeRequest[None, None]) -> Reply:
+    [found] = await request.engine.store.totals([request.queue])
+    return Reply(200, found)
+
+
 async def due(request: NativeRequest[None, DueQuery]) -> Reply:
     edges = await _edges(request)
     counts = await request.engine.store.due_histogram(request.queue, edges)
