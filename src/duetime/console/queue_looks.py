@@ -17,7 +17,7 @@ from duetime.job import STEP_JOBS, Counts
 from duetime.names import Queue
 
 LOOK_S = 2.0
-SHARE = 20
+SHARE = 40
 """An answer of the stores is used for at least this many times as long as it took."""
 MANY_QUEUES = 2_000
 """With at most so many queues, a page that is opened asks the stores anew and waits for their answer."""

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from duetime.stores.sql.rows import (
     payloads_by_id,
     ready_rows,
 )
-from duetime.stores.sql.step import TOTALS, Step, set_aside
+from duetime.stores.sql.step import TOTALS, QueueNumbers, Step, set_aside
 from duetime.stores.sqlite.connection import QUERIES
 
 _INSERTS = [(size, for_rows(QUERIES["insert_job"], size)) for size in (64, 16, 4, 1)]
@@ -37,6 +38,8 @@ and then SQLite spreads the row, which every move of the job writes anew, over s
 FIRST_COUNT, COUNT_GROWTH = 256, 8
 """So many jobs of each stretch of time are counted at first, and so many times more in each further round."""
 FIRST_INSTANT, BEYOND_INSTANTS = -(2**62), 2**62
+_at = itemgetter(0)
+"""The place of a queue among those that were asked for, in the rows of `heads_of` and `counts_of`."""
 
 
 class SqliteStep(Step):
@@ -112,22 +115,43 @@ class SqliteStep(Step):
         fences = as_json([(lease.id, lease.born, lease.attempt) for lease in leases])
         return self.fetch_one("count_held", queue=queue_row.id, leases=fences)[0]
 
+    def heads(self, queues: Sequence[Queue]) -> list[int | None]:
+        """One statement for all of them, which takes a fifth of the time of one for each."""
+        found = self.fetch("heads_of", names=as_json(queues))
+        return [min((head for head in heads if head is not None), default=None) for _, *heads in sorted(found, key=_at)]
+
+    def queue_numbers(self, queues: Sequence[Queue]) -> list[QueueNumbers]:
+        """One statement for all of them, and more only for those in which jobs are due."""
+        found = self.fetch("counts_of", names=as_json(queues), now=self.now)
+        numbers: list[QueueNumbers] = []
+        for row in sorted(found, key=_at):
+            heads, (expired, damaged, *columns) = row[1:4], row[4:]
+            queue_row = QueueRow(*columns) if columns[0] else QueueRow()
+            is_due = any(head is not None and head <= self.now for head in heads)
+            due = self._count_between(queue_row, (0, self.now + 1), heads)[0] if is_due else 0
+            numbers.append(QueueNumbers(queue_row, due, expired, damaged))
+        return numbers
+
     def count_between(self, queue_row: QueueRow, edges: Sequence[int]) -> list[int]:
+        return self._count_between(queue_row, edges, self.fetch_one("heads", queue=queue_row.id))
+
+    def _count_between(self, queue_row: QueueRow, edges: Sequence[int], heads: Sequence[int | None]) -> list[int]:
         """The number of all jobs that wait is known. So the most crowded stretch of time need not be walked: it holds
-        what is left when the others are counted. Mostly that is what is ready, or what is far away.
+        what is left when the others are counted. Mostly that is what is ready, or what is far away. A stretch that ends
+        before the earliest job of a priority holds none.
         """
         if len(edges) > 2 and [*edges] != sorted(edges):
-            return [self.count_between(queue_row, pair)[0] for pair in pairwise(edges)]
+            return [self._count_between(queue_row, pair, heads)[0] for pair in pairwise(edges)]
         left = queue_row.jobs - queue_row.leased - queue_row.dead
         counts = [0] * (len(edges) + 1)
         bounds = [*pairwise((FIRST_INSTANT, *edges, BEYOND_INSTANTS))] if left else []
-        heads = self.fetch_one("heads", queue=queue_row.id)
-        present = [int(priority) for priority, head in zip(PRIORITIES, heads, strict=True) if head is not None]
+        present = [(int(priority), head) for priority, head in zip(PRIORITIES, heads, strict=True) if head is not None]
         stretches = [
             (at, first, last, priority)
             for at, (first, last) in enumerate(bounds)
             if first < last
-            for priority in present
+            for priority, head in present
+            if head < last
         ]
         limit = FIRST_COUNT
         while len(stretches) > 1:

@@ -205,6 +205,50 @@ SELECT
     (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 2),
     (SELECT min(due_at) FROM jobs WHERE queue = :queue AND place = 0 AND priority = 3);
 
+-- name: heads_of
+-- description: The earliest due_at per priority of each queue that is not paused, for many queues at once.
+SELECT
+    asked.key,
+    (SELECT min(due_at) FROM jobs WHERE queue = queues.id AND place = 0 AND priority = 1),
+    (SELECT min(due_at) FROM jobs WHERE queue = queues.id AND place = 0 AND priority = 2),
+    (SELECT min(due_at) FROM jobs WHERE queue = queues.id AND place = 0 AND priority = 3)
+FROM json_each(:names) AS asked
+LEFT JOIN queues
+    ON queues.namespace = json_extract(asked.value, '$[0]') AND queues.name = json_extract(asked.value, '$[1]')
+    AND queues.paused = 0;
+
+-- name: counts_of
+-- description: What queues hold and the earliest due_at per priority, for many queues at once; not how many are due.
+SELECT
+    asked.key,
+    (SELECT min(due_at) FROM jobs WHERE queue = queues.id AND place = 0 AND priority = 1),
+    (SELECT min(due_at) FROM jobs WHERE queue = queues.id AND place = 0 AND priority = 2),
+    (SELECT min(due_at) FROM jobs WHERE queue = queues.id AND place = 0 AND priority = 3),
+    (
+        SELECT count(*) FROM jobs
+        WHERE queue = queues.id AND place = 0 AND expires_at > 0 AND expires_at < :now
+    ),
+    (SELECT count(*) FROM jobs WHERE queue = -queues.id),
+    queues.id,
+    queues.known,
+    queues.paused,
+    queues.strict,
+    queues.expired_to_dead,
+    queues.max_jobs,
+    queues.max_body,
+    queues.kept,
+    queues.floor,
+    queues.last_born,
+    queues.expired,
+    queues.jobs,
+    queues.leased,
+    queues.dead,
+    queues.reap_at,
+    queues.today
+FROM json_each(:names) AS asked
+LEFT JOIN queues
+    ON queues.namespace = json_extract(asked.value, '$[0]') AND queues.name = json_extract(asked.value, '$[1]');
+
 -- name: get_jobs
 -- description: Jobs as they are, by id.
 SELECT
