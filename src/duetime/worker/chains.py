@@ -47,7 +47,7 @@ class ChainedStep(Struct, frozen=True, omit_defaults=True):
     delay_ms: int = 0
     ttl_ms: int = 0
     tries: int = 0
-    priority: int = int(Priority.NORMAL)
+    priority: Priority = Priority.NORMAL
     attributes: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
@@ -89,7 +89,7 @@ class TaskChain(Generic[R]):
 
     def _prepare(self) -> list[Outgoing]:
         """The jobs, the first one with the others in its body. Every push has new ids."""
-        fresh = [replace(one.outgoing, job=_with_id(one.outgoing.job, self._app.make_id())) for one in self._steps]
+        fresh = [renamed(one.outgoing, self._app.make_id()) for one in self._steps]
         later = [chained(one.previous, out) for one, out in zip(self._steps[1:], fresh[1:], strict=True)]
         body = with_steps(fresh[0].job.body, later)
         if len(body) > MAX_BODY:
@@ -143,7 +143,7 @@ def filled_body(step: ChainedStep, result: bytes | None) -> bytes:
     if not step.previous:
         return body
     fields: dict[str, Raw] = msgspec.json.decode(body, type=dict[str, Raw])
-    data: dict[str, Raw] = msgspec.json.decode(fields["data"], type=dict[str, Raw])
+    data: dict[str, Raw] = msgspec.json.decode(fields.get("data", b"{}"), type=dict[str, Raw])
     data[step.previous] = Raw(result or b"null")
     fields["data"] = Raw(msgspec.json.encode(data))
     return msgspec.json.encode(fields)
@@ -167,7 +167,7 @@ def new_job(step: ChainedStep, body: bytes) -> NewJob:
         delay_ms=step.delay_ms,
         ttl_ms=step.ttl_ms,
         tries=step.tries,
-        priority=Priority(step.priority),
+        priority=step.priority,
         attributes=step.attributes,
     )
 
@@ -182,10 +182,11 @@ def chained(previous: str, outgoing: Outgoing) -> ChainedStep:
         job.delay_ms,
         job.ttl_ms,
         job.tries,
-        int(job.priority),
+        job.priority,
         job.attributes,
     )
 
 
-def _with_id(job: NewJob, job_id: str) -> NewJob:
-    return msgspec.structs.replace(job, id=job_id)
+def renamed(outgoing: Outgoing, job_id: str, queue: Queue | None = None) -> Outgoing:
+    """The job under another id, and in another queue if one is given."""
+    return replace(outgoing, job=msgspec.structs.replace(outgoing.job, id=job_id), queue=queue or outgoing.queue)

@@ -13,7 +13,10 @@ from duetime.worker.runs import JobInfo
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
+    from duetime.worker.batches import TaskBatch
 
+INFIX = ".batch-"
+"""Stands between the queue and the rest in the name of a batch."""
 PROGRESS = "progress"
 EXTEND = "extend"
 
@@ -64,6 +67,11 @@ class CurrentJob:
         return self.info.queue
 
     @property
+    def batch(self) -> "TaskBatch | None":
+        """The batch that the job belongs to, to add more to it."""
+        return self.app.find_batch(self.queue) if INFIX in self.queue else None
+
+    @property
     def tries(self) -> int:
         """Deliveries allowed, 0 = unlimited."""
         return self.info.tries
@@ -99,6 +107,12 @@ class CurrentJob:
 _current: ContextVar[CurrentJob | None] = ContextVar("duetime_job", default=None)
 set_current = _current.set
 reset_current = _current.reset
+
+
+def running_queue() -> str | None:
+    """The queue of the job that is running here, if any."""
+    job = _current.get()
+    return None if job is None else job.queue
 
 
 def current_job() -> CurrentJob:

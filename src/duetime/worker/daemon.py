@@ -22,6 +22,7 @@ from duetime.client import connect_async
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import BEAT_S, LIFE_MS, WorkerBeat, beat_name
+from duetime.worker.batch_keeper import BatchKeeper
 from duetime.worker.events import TaskEvent
 from duetime.worker.fetcher import Fetcher
 from duetime.worker.held_jobs import HeldJobs
@@ -61,6 +62,7 @@ class Worker:
         self._jobs = HeldJobs(app, options, self._client, self._spawn)
         self._fetcher = Fetcher(self._client, options, self._jobs, self.stop)
         self._pool = self._fetcher.pool = make_pool(self._fetcher)
+        self._batches = BatchKeeper(app)
         self._keeper = LeaseKeeper(self._client, self._spawn, options.lease_s, self._jobs.lease_lost)
         self._started_at = time.monotonic()
         self._stopping = asyncio.Event()
@@ -116,6 +118,7 @@ class Worker:
             with suppress(DuetimeError):
                 await self._follow_pause()
                 await self._jobs.follow_paused_tasks()
+                await self._follow_batches()
             self._fetch()
             await self._stopping.wait()
             self._stop_fetching()
@@ -196,6 +199,16 @@ class Worker:
         else:
             self._resume("counter")
 
+    async def _follow_batches(self) -> None:
+        """Look after the batches of the namespace, and serve those of this worker's queues."""
+        await self._batches.look()
+        queues = self._batches.queues(self._options.queues)
+        if queues != self._fetcher.queues:
+            self._fetcher.queues = queues
+            if self._fetching is not None:
+                self._stop_fetching()
+                self._fetch()
+
     # --- loops
 
     def _fetch(self) -> None:
@@ -235,6 +248,7 @@ class Worker:
                     self.stop("restart_signal")
                 await self._follow_pause()
                 await self._jobs.follow_paused_tasks()
+                await self._follow_batches()
             except StoreUnavailable:
                 continue  # the fetcher and the settler log outages of the store
             except DuetimeError as error:

@@ -43,6 +43,7 @@ class Fetcher:
     ) -> None:
         self.shelf: deque[Run] = deque()
         self.pool: WorkerPool | None = None
+        self.queues = options.queues
         self._client = client
         self._options = options
         self._jobs = held
@@ -69,7 +70,7 @@ class Fetcher:
             self._jobs.teller.worker(TaskEvent("popping"))
             try:
                 found = await self._client.reserve(
-                    self._options.queues, limit=want, ttr=self._options.lease_s, wait=self._wait_s()
+                    self.queues, limit=want, ttr=self._options.lease_s, wait=self._wait_s()
                 )
             except DuetimeError as error:
                 if outage.failed():

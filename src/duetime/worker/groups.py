@@ -22,7 +22,7 @@ from duetime.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event, Job, 
 from duetime.names import FOLLOWS, Queue, check_queue
 from duetime.stores.finishes import Join
 from duetime.wire.messages import MAX_RESULTS
-from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job
+from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job, renamed
 from duetime.worker.handle import Place, TaskHandle, Work
 from duetime.worker.pusher import Outgoing
 from duetime.worker.task_exceptions import Fail
@@ -98,7 +98,7 @@ class TaskGroup:
     def fresh(self, group: str) -> list[TaskStep[Any]]:
         """The steps with ids of this push."""
         return [
-            replace(one, outgoing=_renamed(one.outgoing, _id(group, number))) for number, one in enumerate(self.steps)
+            replace(one, outgoing=renamed(one.outgoing, _id(group, number))) for number, one in enumerate(self.steps)
         ]
 
     def push(self, jobs: Sequence[Outgoing]) -> list[TaskHandle[Any]]:
@@ -143,7 +143,7 @@ class JoinedGroup(Generic[R]):
         runs = [(name, len(list(some))) for name, some in groupby(job.queue.name for job in jobs)]
         queues = list(dict.fromkeys(name for name, _ in runs))
         wants_results = bool(self._callback.previous)
-        callback = chained(self._callback.previous, _renamed(self._callback.outgoing, _id(group, "then")))
+        callback = chained(self._callback.previous, renamed(self._callback.outgoing, _id(group, "then")))
         members = GroupMembers(group, runs) if wants_results else None
 
         def last(queue: str) -> ChainedStep:
@@ -258,10 +258,6 @@ def _id(group: str, what: object) -> str:
 def _by_queue(jobs: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
     for queue in dict.fromkeys(job.queue for job in jobs):
         yield [job for job in jobs if job.queue == queue]
-
-
-def _renamed(outgoing: Outgoing, job_id: str) -> Outgoing:
-    return replace(outgoing, job=msgspec.structs.replace(outgoing.job, id=job_id))
 
 
 def _carrier(

@@ -7,7 +7,7 @@ methods block; inside a running event loop use their twins, and `await handle` f
 import time
 from collections.abc import Generator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,18 @@ Place = tuple[Queue, str]
 """A job by its queue and id."""
 Work = Generator[Call[Any], Any, R]
 """What is asked of the store, one call after the other; it is sent by blocking code and by coroutines alike."""
+
+
+class BlockingCaller(Protocol):
+    """Sends a call to the store or server: an App, a Client."""
+
+    def send(self, call: Call[Other], /) -> Other: ...
+
+
+class AsyncCaller(Protocol):
+    """The same inside a running loop."""
+
+    async def send_async(self, call: Call[Other], /) -> Other: ...
 
 
 class TaskStatus(StrEnum):
@@ -217,21 +229,42 @@ class TaskHandle(Generic[R]):
             raise InvalidRequest(f"the result is not what {self._task.name} says that it returns: {error}") from None
 
     def _send(self, work: Work[Other]) -> Other:
-        answer: Any = None
-        try:
-            while True:
-                answer = self._task.app.send(work.send(answer))
-        except StopIteration as done:
-            return done.value
+        return send_work(self._task.app, work)
 
     async def _send_async(self, work: Work[Other]) -> Other:
-        answer: Any = None
+        return await send_work_async(self._task.app, work)
+
+
+def send_work(caller: "BlockingCaller", work: Work[Other]) -> Other:
+    """Send the calls of some work, one after the other. A call that fails raises inside the work."""
+    try:
+        call = next(work)
         while True:
             try:
+                answer = caller.send(call)
+            except DuetimeError as error:
+                call = work.throw(error)
+            else:
                 call = work.send(answer)
-            except StopIteration as done:
-                return done.value
-            answer = await self._task.app.send_async(call)
+    except StopIteration as done:
+        return done.value
+
+
+async def send_work_async(caller: "AsyncCaller", work: Work[Other]) -> Other:
+    """`send_work`, inside a running loop."""
+    try:
+        call = next(work)
+    except StopIteration as done:
+        return done.value
+    while True:
+        try:
+            answer, problem = await caller.send_async(call), None
+        except DuetimeError as error:
+            answer, problem = None, error
+        try:
+            call = work.send(answer) if problem is None else work.throw(problem)
+        except StopIteration as done:
+            return done.value
 
 
 def failure_of(job: Job) -> TaskFailed:

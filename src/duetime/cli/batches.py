@@ -1,0 +1,115 @@
+"""`duetime batch ...`: many jobs that are watched and changed as one."""
+
+from typing import Annotated, Any
+
+import typer
+from msgspec.structs import asdict
+
+from duetime.cli.options import Target, takes_options
+from duetime.cli.output import Answer, moment, note, safe
+from duetime.clock import SystemClock
+from duetime.errors import NotFound
+from duetime.names import check_queue
+from duetime.worker.app import App
+from duetime.worker.batches import KEEPERS, BatchStatus, list_keepers
+from duetime.worker.handle import send_work
+
+BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The id of the batch, which is also its queue.")]
+COUNTS = ("total", "waiting", "running", "done", "failed", "cancelled", "expired")
+
+
+@takes_options
+def list_batches(target: Target) -> None:
+    """List the batches of the namespace that are not over, or have dead letters."""
+    found: list[BatchStatus] = []
+    with _app(target) as app:
+        for batch_id in send_work(app, list_keepers(check_queue(target.space, KEEPERS))):
+            try:
+                found.append(app.find_batch(batch_id).status())
+            except NotFound:  # it has ended in this moment, long ago enough
+                continue
+    if not found and not target.json:
+        note(f"no batches in {target.space}")
+        return
+    now = SystemClock().now_ms()
+    columns = {
+        "batch": [safe(one.id) for one in found],
+        "name": [safe(one.name) for one in found],
+        "state": [_state(one) for one in found],
+        "% ": [str(one.percent) for one in found],
+        **{f"{name} ": [f"{getattr(one, name):,}" for one in found] for name in COUNTS},
+        "opened": [moment(one.opened_at, now) for one in found],
+    }
+    Answer(as_json=target.json).table([_document(one, target) for one in found], columns)
+
+
+@takes_options
+def show(batch: BatchArgument, target: Target) -> None:
+    """Show how far a batch is, or within seven days after its end how it ended."""
+    with _app(target) as app:
+        _tell(app.find_batch(batch).status(), target)
+
+
+@takes_options
+def pause(batch: BatchArgument, target: Target) -> None:
+    """Begin no job of a batch until it is resumed; those that run come to their end."""
+    with _app(target) as app:
+        found = app.find_batch(batch)
+        found.pause()
+        _tell(found.status(), target)
+
+
+@takes_options
+def resume(batch: BatchArgument, target: Target) -> None:
+    """Let the jobs of a batch begin again."""
+    with _app(target) as app:
+        found = app.find_batch(batch)
+        found.resume()
+        _tell(found.status(), target)
+
+
+@takes_options
+def cancel(
+    batch: BatchArgument,
+    target: Target,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove the jobs of a batch that wait, for good, and take no more. Those that run come to their end."""
+    answer = Answer(as_json=target.json)
+    with _app(target) as app:
+        found = app.find_batch(batch)
+        if not yes:
+            answer.confirm(f"Remove {found.status().waiting:,} waiting jobs of {safe(batch)} for good?", yes=False)
+        _tell(found.cancel(), target)
+
+
+@takes_options
+def shift(
+    batch: BatchArgument,
+    by: Annotated[str, typer.Argument(metavar="TIME", help="By how much, as 90s or 1h30m.")],
+    target: Target,
+    earlier: Annotated[bool, typer.Option("--earlier", help="Earlier, not later.")] = False,
+) -> None:
+    """Have every job of a batch that waits due so much later, or earlier."""
+    with _app(target) as app:
+        moved = app.find_batch(batch).shift(f"-{by}" if earlier else by)
+    text = f"{safe(batch)}: {moved:,} jobs are due {by} {'earlier' if earlier else 'later'}"
+    Answer(as_json=target.json).tell({"namespace": target.space, "batch": batch, "moved": moved}, text)
+
+
+def _app(target: Target) -> App:
+    return App(target.address, namespace=target.space, token=target.secret)
+
+
+def _state(one: BatchStatus) -> str:
+    return f"{one.state}, paused" if one.paused else one.state
+
+
+def _document(one: BatchStatus, target: Target) -> dict[str, Any]:
+    return {"namespace": target.space, **asdict(one), "percent": one.percent}
+
+
+def _tell(one: BatchStatus, target: Target) -> None:
+    counts = ", ".join(f"{getattr(one, name):,} {name}" for name in COUNTS if getattr(one, name) or name == "total")
+    text = f"{safe(one.id)} {safe(one.name)}: {_state(one)}, {one.percent} %, {counts}"
+    Answer(as_json=target.json).tell(_document(one, target), text)

@@ -1,0 +1,398 @@
+"""Batches: many jobs that are watched, paused, moved in time and cancelled as one.
+
+    with app.batch("newsletter", queue="mail", then=report.step(PREVIOUS)).open() as batch:
+        send.options(queue=batch.queue).bulk([("ann",), ("bob",)], delay="1h")
+
+A batch is a queue of its own, so its progress is that queue's exact counts and totals, whoever pushed the jobs: tasks,
+`bulk`, a load by Spark. Workers of the queue that it was opened for run its jobs, too. What else there is to know about
+a batch (closed, cancelled, what to run at its end) is the body of one job, its keeper, which `batch_keeper.py` looks
+at. Whoever changes the body replaces the job, with a mark made of the `born` of the one that was seen.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from duetime.client.calls import cancel, configure, get, list_jobs, push, reschedule, results, status, totals
+from duetime.clock import MAX_INSTANT, Duration, duration_ms
+from duetime.errors import Conflict, InvalidRequest, MarkMismatch, NotFound
+from duetime.job import Counts, IfExists, Job, Moved, NewJob, State, Totals, batches
+from duetime.names import MAX_ID, Queue, check_id, check_queue
+from duetime.stores.base import Mark, RulesChange
+from duetime.worker.chains import ChainedStep, TaskStep, chained, renamed
+from duetime.worker.current_job import INFIX, running_queue
+from duetime.worker.handle import TaskHandle, Work, send_work, send_work_async
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
+
+KEEPERS = "duetime.batches"
+"""The queue of the keepers of a namespace: one job per batch that has not ended."""
+MARK_LIFE_MS = 600_000
+LOOKS = 20
+PAGE = 500
+WAITING = (State.READY, State.DELAYED)
+
+
+class BatchRecord(Struct, frozen=True, omit_defaults=True):
+    """What a keeper says. `queue` is the one whose workers run the jobs. Of the callbacks, `then` runs when all of them
+    are done, `catch` when the first one fails, `finally` when there is nothing left to run.
+    """
+
+    queue: str
+    name: str = ""
+    opened_at: int = 0
+    ended_at: int = 0
+    allow_failures: bool = False
+    closed: bool = False
+    cancelled: bool = False
+    caught: bool = False
+    callbacks: dict[str, ChainedStep] = {}
+
+
+class KeeperBody(Struct, frozen=True):
+    batch: BatchRecord
+
+
+class BatchStatus(Struct, frozen=True):
+    """How far a batch is. `total` are all jobs that were ever in it; `done`, `cancelled` and `expired` those that are
+    gone; `failed` its dead letters. While jobs move, one may be seen in two of these, or in none.
+    """
+
+    id: str
+    name: str
+    state: str
+    paused: bool
+    total: int
+    waiting: int
+    running: int
+    done: int
+    failed: int
+    cancelled: int
+    expired: int
+    opened_at: int
+    ended_at: int
+
+    @property
+    def percent(self) -> int:
+        """Of the jobs, how many are not to be run any more."""
+        return 100 * (self.total - self.waiting - self.running) // self.total if self.total else 0
+
+
+def describe_batch(batch_id: str, record: BatchRecord, counts: Counts, totals: Totals, *, paused: bool) -> BatchStatus:
+    words = {"ended": record.ended_at, "cancelled": record.cancelled, "closed": record.closed, "open": True}
+    return BatchStatus(
+        id=batch_id,
+        name=record.name,
+        state=next(word for word, holds in words.items() if holds),
+        paused=paused,
+        total=totals.accepted,
+        waiting=counts.ready + counts.delayed,
+        running=counts.leased,
+        done=totals.acked,
+        failed=counts.dead,
+        cancelled=totals.cancelled,
+        expired=totals.expired,
+        opened_at=record.opened_at,
+        ended_at=record.ended_at,
+    )
+
+
+def keeper_job(batch_id: str, record: BatchRecord, delay_ms: int = 0) -> NewJob:
+    return NewJob(batch_id, msgspec.json.encode(KeeperBody(record)), delay_ms=delay_ms, tries=0)
+
+
+def read_keeper(body: bytes) -> BatchRecord | None:
+    """None if this is no keeper: anybody may push to its queue."""
+    try:
+        return msgspec.json.decode(body, type=KeeperBody).batch
+    except msgspec.MsgspecError:
+        return None
+
+
+class BatchPlan:
+    """A batch that is not open yet."""
+
+    def __init__(self, app: "App", queue: str, record: BatchRecord) -> None:
+        self._app = app
+        self._id = f"{queue}{INFIX}{app.make_id().lower()}"
+        if len(self._id) > MAX_ID:
+            raise InvalidRequest(f"the name of a queue with batches has at most {MAX_ID - 33} characters: {queue!r}")
+        self._record = record
+
+    def open(self) -> "TaskBatch":
+        """Open it; as a context manager it is closed at the end of the block, and cancelled if the block raises."""
+        return send_work(self._app, self._open())
+
+    async def open_async(self) -> "TaskBatch":
+        """`open`, inside a running loop."""
+        return await send_work_async(self._app, self._open())
+
+    def _open(self) -> Work["TaskBatch"]:
+        batch = TaskBatch(self._app, self._id)
+        record = msgspec.structs.replace(self._record, opened_at=self._app.clock.now_ms())
+        yield push(batch.keepers, [keeper_job(self._id, record)], IfExists.KEEP)
+        return batch
+
+
+def plan_batch(
+    app: "App",
+    queue: str,
+    name: str,
+    callbacks: dict[str, TaskStep[Any] | None],
+    *,
+    allow_failures: bool,
+) -> BatchPlan:
+    steps = {
+        word: chained(step.previous, renamed(step.outgoing, app.make_id()))
+        for word, step in callbacks.items()
+        if step is not None
+    }
+    queue = check_queue(app.namespace, queue).name
+    return BatchPlan(app, queue, BatchRecord(queue, name, allow_failures=allow_failures, callbacks=steps))
+
+
+class TaskBatch:
+    """`id` names the batch, and the queue that its jobs are in. The methods block; each has a twin with `_async`."""
+
+    def __init__(self, app: "App", batch_id: str) -> None:
+        self.id = check_id(batch_id)
+        self.keepers = check_queue(app.namespace, KEEPERS)
+        self._queue = check_queue(app.namespace, batch_id)
+        self._app = app
+
+    def __repr__(self) -> str:
+        return f"<batch {self.id}>"
+
+    def __enter__(self) -> "TaskBatch":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close() if kind is None else self.cancel()
+
+    async def __aenter__(self) -> "TaskBatch":
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        await (self.close_async() if kind is None else self.cancel_async())
+
+    @property
+    def queue(self) -> str:
+        """Where its jobs are: `task.options(queue=batch.queue)`, `client.queue(batch.queue)`, the target of a load."""
+        return self._queue.name
+
+    def add(self, *steps: TaskStep[Any]) -> list[TaskHandle[Any]]:
+        """Push tasks into the batch; a handle each. Also from a task of the batch while that runs. Raises Conflict if
+        the batch is closed, cancelled or over.
+        """
+        jobs = self._inside(steps)
+        self._send(self._check_open())
+        moved = self._app.pusher.push(jobs)
+        self._send(self._check_still(moved))
+        return self._handles(steps, moved)
+
+    async def add_async(self, *steps: TaskStep[Any]) -> list[TaskHandle[Any]]:
+        """`add`, inside a running loop."""
+        jobs = self._inside(steps)
+        await self._send_async(self._check_open())
+        moved = await self._app.pusher.push_async(jobs)
+        await self._send_async(self._check_still(moved))
+        return self._handles(steps, moved)
+
+    def close(self) -> None:
+        """Say that nobody but its own tasks adds jobs any more: it ends when none is left to run."""
+        self._send(self.change(closed=True))
+
+    async def close_async(self) -> None:
+        """`close`, inside a running loop."""
+        await self._send_async(self.change(closed=True))
+
+    def pause(self) -> None:
+        """Begin no job of it until it is resumed."""
+        self._send(self.set_paused(paused=True))
+
+    async def pause_async(self) -> None:
+        """`pause`, inside a running loop."""
+        await self._send_async(self.set_paused(paused=True))
+
+    def resume(self) -> None:
+        self._send(self.set_paused(paused=False))
+
+    async def resume_async(self) -> None:
+        """`resume`, inside a running loop."""
+        await self._send_async(self.set_paused(paused=False))
+
+    def cancel(self) -> BatchStatus:
+        """Remove its jobs that wait, and take no more. Those that run come to their end, and are not tried again."""
+        return self._send(self.cancel_all())
+
+    async def cancel_async(self) -> BatchStatus:
+        """`cancel`, inside a running loop."""
+        return await self._send_async(self.cancel_all())
+
+    def shift(self, by: Duration) -> int:
+        """Have every job that waits due so much later, or earlier if negative; answers how many were moved. Jobs that
+        begin meanwhile are left alone. If it is interrupted, some jobs are moved and others are not.
+        """
+        return self._send(self.shift_all(by))
+
+    async def shift_async(self, by: Duration) -> int:
+        """`shift`, inside a running loop."""
+        return await self._send_async(self.shift_all(by))
+
+    def status(self) -> BatchStatus:
+        """How far it is; for seven days after its end, how it ended. Raises NotFound."""
+        return self._send(self.look())
+
+    async def status_async(self) -> BatchStatus:
+        """`status`, inside a running loop."""
+        return await self._send_async(self.look())
+
+    # --- without I/O
+
+    def look(self) -> Work[BatchStatus]:
+        found = yield from self._find()
+        if found is None:
+            [kept] = yield results(self.keepers, [self.id], 0)
+            if kept is None:
+                raise self._no_batch()
+            return msgspec.json.decode(kept.result, type=BatchStatus)
+        _, record = found
+        seen = yield status(self._queue)
+        counted = yield totals(self._queue)
+        return describe_batch(self.id, record, seen.counts, counted.running, paused=seen.rules.paused)
+
+    def change(self, **fields: bool) -> Work[None]:
+        """Change the record. Raises NotFound when the batch is over."""
+        for _ in range(LOOKS):
+            found = yield from self._find()
+            if found is None:
+                raise self._no_batch()
+            job, record = found
+            changed = keeper_job(self.id, msgspec.structs.replace(record, **fields))
+            if changed.body == job.body:
+                return
+            digest = hashlib.blake2b(changed.body, digest_size=16).digest()
+            try:
+                yield push(
+                    self.keepers,
+                    [changed],
+                    IfExists.REPLACE,
+                    Mark(f"/batch/{self.id}~{job.born}", digest, MARK_LIFE_MS),
+                )
+            except MarkMismatch:
+                continue  # somebody else has changed what was seen
+            return
+        raise Conflict(f"{self.id} changes all the time; try again")
+
+    def set_paused(self, *, paused: bool) -> Work[None]:
+        if (yield from self._find()) is None:
+            raise self._no_batch()
+        yield configure(self._queue, RulesChange(paused=paused))
+
+    def cancel_all(self) -> Work[BatchStatus]:
+        yield from self.change(cancelled=True)
+        while (yield from cancel_waiting(self._queue)):
+            pass
+        return (yield from self.look())
+
+    def shift_all(self, by: Duration) -> Work[int]:
+        if (yield from self._find()) is None:
+            raise self._no_batch()
+        by_ms = _signed_ms(by)
+        by_due: dict[int, list[str]] = {}
+        seen: set[str] = set()
+        for state in WAITING:
+            cursor = None
+            while True:
+                page = yield list_jobs(self._queue, state, cursor, PAGE)
+                for job in page.jobs:
+                    if job.id not in seen:
+                        seen.add(job.id)
+                        by_due.setdefault(job.due_at, []).append(job.id)
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        moved = 0
+        for due_at, ids in by_due.items():
+            for some in batches(ids):
+                to = min(max(0, due_at + by_ms), MAX_INSTANT)
+                moved += sum(isinstance(one, Moved) for one in (yield reschedule(self._queue, some, None, to)))
+        return moved
+
+    def _find(self) -> Work[tuple[Job, BatchRecord] | None]:
+        [job] = yield get(self.keepers, [self.id])
+        record = None if job is None else read_keeper(job.body)
+        return None if job is None or record is None else (job, record)
+
+    def _check_open(self) -> Work[None]:
+        found = yield from self._find()
+        record = None if found is None else found[1]
+        inside = running_queue() == self.queue
+        if record is None or record.cancelled or (record.closed and not inside):
+            raise Conflict(f"{self.id} takes no more jobs: it is closed, cancelled or over")
+
+    def _check_still(self, moved: Sequence[Moved]) -> Work[None]:
+        """A batch that was cancelled during a push has none of its jobs."""
+        found = yield from self._find()
+        if found is None or found[1].cancelled:
+            for some in batches([one.id for one in moved]):
+                yield cancel(self._queue, some)
+            raise Conflict(f"{self.id} was cancelled meanwhile")
+
+    def _inside(self, steps: Sequence[TaskStep[Any]]) -> list[Any]:
+        if found := next((step for step in steps if step.previous), None):
+            raise InvalidRequest(f"a task of a batch has no previous one: {found.task.name}")
+        return [renamed(step.outgoing, self._app.make_id(), self._queue) for step in steps]
+
+    def _handles(self, steps: Sequence[TaskStep[Any]], moved: Sequence[Moved]) -> list[TaskHandle[Any]]:
+        return [TaskHandle(step.task, self._queue, one) for step, one in zip(steps, moved, strict=True)]
+
+    def _no_batch(self) -> NotFound:
+        return NotFound(f"there is no batch {self.id!r} in {self._queue.namespace}, or it is over")
+
+    def _send(self, work: Work[Any]) -> Any:
+        return send_work(self._app, work)
+
+    async def _send_async(self, work: Work[Any]) -> Any:
+        return await send_work_async(self._app, work)
+
+
+def _signed_ms(by: Duration) -> int:
+    if isinstance(by, str):
+        text = by.strip()
+        return -duration_ms(text[1:]) if text.startswith("-") else duration_ms(text)
+    if isinstance(by, timedelta):
+        return -duration_ms(-by) if by < timedelta(0) else duration_ms(by)
+    return -duration_ms(-by) if by < 0 else duration_ms(by)
+
+
+def cancel_waiting(queue: Queue) -> Work[int]:
+    """Remove a page of the jobs that wait; answers how many were found."""
+    found = 0
+    for state in WAITING:
+        page = yield list_jobs(queue, state, None, PAGE)
+        if page.jobs:
+            yield cancel(queue, [job.id for job in page.jobs])
+            found += len(page.jobs)
+    return found
+
+
+def list_keepers(keepers: Queue) -> Work[dict[str, BatchRecord]]:
+    """The batches of a namespace that are not over, the oldest first. One that moves between two states at this moment
+    may be missing.
+    """
+    found: dict[str, BatchRecord] = {}
+    for state in (State.LEASED, State.READY, State.DELAYED):
+        cursor = None
+        while True:
+            page = yield list_jobs(keepers, state, cursor, PAGE)
+            found.update((job.id, record) for job in page.jobs if (record := read_keeper(job.body)))
+            cursor = page.cursor
+            if cursor is None:
+                break
+    return dict(sorted(found.items(), key=lambda one: one[1].opened_at))
