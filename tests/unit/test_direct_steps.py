@@ -22,9 +22,9 @@ from duetime.errors import BodyTooLarge, JobExists, LeaseLost, StoreUnavailable
 from duetime.job import Lease, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.direct import UnusualQueues
 from duetime.stores.open import open_store
 from duetime.stores.redis.direct import DirectRedis
-from duetime.stores.redis.one_job import UnusualQueues
 from duetime.stores.sqlite.store import SqliteStore
 from tests.plugins.until import until
 

@@ -6,6 +6,7 @@ what is usual about it. Whatever is not goes the general way: the answer is None
 """
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Protocol, TypeVar, runtime_checkable
 
 from duetime.errors import DuetimeError
@@ -78,3 +79,27 @@ class OffersDirectCalls(Protocol):
     def direct_calls(self) -> DirectCalls | None:
         """New direct calls to this store; None if the way that it was opened has none."""
         ...
+
+
+UNUSUAL_S = 1.0
+"""How long a verb goes the general way in a queue after it had to once."""
+MAX_UNUSUAL = 10_000
+
+
+class UnusualQueues:
+    """The queues that last declined a call of these, by verb. Thread-safe as far as it needs to be: it is a hint."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, Queue], float] = {}
+
+    def has(self, verb: str, queue: Queue) -> bool:
+        until = self._until.get((verb, queue))
+        return until is not None and until > monotonic()
+
+    def add(self, verb: str, queue: Queue) -> None:
+        if len(self._until) >= MAX_UNUSUAL:
+            self._until.clear()
+        self._until[verb, queue] = monotonic() + UNUSUAL_S
+
+    def clear(self) -> None:
+        self._until.clear()

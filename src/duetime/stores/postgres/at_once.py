@@ -5,18 +5,29 @@ step by step. What can be known without the database is checked here.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from duetime.errors import StoreDamaged
 from duetime.job import STEP_BYTES, STEP_JOBS, Event, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
-from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Reserved
+from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.sql.rows import ReadyRow, as_json
 from duetime.stores.sql.rules import Pick
 from duetime.stores.sql.server_step import ServerStep
-from duetime.stores.sql.step import announce
 
 
 def push(step: ServerStep, queue: Queue, requests: Sequence[Push]) -> list[Pushed] | None:
+    given = push_values(requests)
+    answers = step.run_at_once(queue, [("push_at_once", given)]) if given else None
+    if not answers or not answers[0]:
+        return None
+    pushed, wakes = read_pushed(queue, requests, answers[0][0])
+    step.wakes += wakes
+    return pushed
+
+
+def push_values(requests: Sequence[Push]) -> dict[str, object] | None:
+    """What `push_at_once` takes beside queue and now; None if it does not do for these requests."""
     jobs = [job for request in requests for job in request.jobs]
     ids = [job.id for job in jobs]
     if not jobs or any(request.mark for request in requests) or len(set(ids)) < len(ids):
@@ -24,7 +35,7 @@ def push(step: ServerStep, queue: Queue, requests: Sequence[Push]) -> list[Pushe
     if not all(_is_usual(job) for job in jobs):
         return None
     attributes = [as_json(job.attributes) if job.attributes else None for job in jobs]
-    given = {
+    return {
         "count": len(jobs),
         "ttl": min((job.ttl_ms for job in jobs if job.ttl_ms), default=0),
         "largest": max(len(job.body) for job in jobs),
@@ -41,15 +52,16 @@ def push(step: ServerStep, queue: Queue, requests: Sequence[Push]) -> list[Pushe
         "attributes": attributes,
         "bodies": [job.body for job in jobs],
     }
-    answers = step.run_at_once(queue, [("push_at_once", given)])
-    if not answers or not answers[0]:
-        return None
-    [(now, paused, *heads)] = answers[0]
+
+
+def read_pushed(queue: Queue, requests: Sequence[Push], row: Sequence[Any]) -> tuple[list[Pushed], list[Wake]]:
+    """The answers to the requests, and what is to be announced, from the row that `push_at_once` answers."""
+    now, paused, *heads = row
     pushed = [Pushed([_accepted(job, now) for job in request.jobs], now) for request in requests]
-    if not paused:
-        due = min(moved.due_at for answer in pushed for moved in answer.jobs)
-        announce(step, queue, min((head for head in heads if head is not None), default=None), due)
-    return pushed
+    due_at = min(moved.due_at for answer in pushed for moved in answer.jobs)
+    head = min((head for head in heads if head is not None), default=None)
+    is_earliest = not paused and (head is None or due_at < head)
+    return pushed, [Wake(queue, due_at)] if is_earliest else []
 
 
 def _is_usual(job: NewJob) -> bool:

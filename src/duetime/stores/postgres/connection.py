@@ -3,17 +3,20 @@
 Everything here blocks and runs in threads. Only this module knows PostgreSQL's error codes.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import psycopg
 from msgspec import Struct
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import error_from_result
 
 from duetime.clock import Clock
 from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.stores.postgres.session import PostgresSession, Statement
+from duetime.names import Queue
+from duetime.stores.postgres.session import Encoded, PostgresSession, Statement, encode
 from duetime.stores.postgres.step import PostgresStep
 from duetime.stores.sql.connection_threads import DatabaseLink
 from duetime.stores.sql.incoming import DEFAULT_SCHEMA, channel, table_names
@@ -146,6 +149,26 @@ class PostgresLink(DatabaseLink):
     def connect(self) -> PostgresSession:
         connection = open_connection(self._address)
         return PostgresSession(connection, self._statements, prepares=self._address.prepares)
+
+    # --- for a connection of the event loop (`posted.py`)
+
+    def known_values(self, queue: Queue) -> dict[str, object] | None:
+        """The parameters `queue` and `now`; None if the queue's id is not known, or statements are not prepared."""
+        queue_id = self._queue_ids.get(queue) if self._address.prepares else None
+        now = self._clock.now_ms() if self._clock else None
+        return None if queue_id is None else {"queue": queue_id, "now": now}
+
+    def encode(self, name: str, parameters: Mapping[str, object]) -> list[Encoded]:
+        return [encode(parameters[parameter]) for parameter in self._statements[name].names]
+
+    def connect_prepared(self, name: str, types: Sequence[int]) -> Connection:
+        """A connection on which one statement is prepared under its own name. Blocks."""
+        connection = open_connection(self._address)
+        prepared = connection.pgconn.prepare(name.encode(), self._statements[name].text, types)
+        if prepared.status != pq.ExecStatus.COMMAND_OK:
+            connection.close()
+            raise error_from_result(prepared, encoding="utf-8")
+        return connection
 
     def prepare_tables(self) -> None:
         """Make or upgrade the tables at need. Safe in many processes at once."""

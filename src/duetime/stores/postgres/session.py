@@ -63,6 +63,8 @@ def _encode_array(values: list[Any]) -> Encoded:
         return b"{}", 0, _TEXT
     first = next((value for value in values if value is not None), "")
     if isinstance(first, int):
+        if len(values) == 1:
+            return _one_number(first)
         flat = [8] * (2 * len(values))
         flat[1::2] = values
         return _header(_INT8, len(values)) + _numbers(len(values)).pack(*flat), _ARRAYS[_INT8], _BINARY
@@ -79,6 +81,12 @@ def _encode_array(values: list[Any]) -> Encoded:
 
 def _header(kind: int, count: int) -> bytes:
     return _array_header(1, 1, kind, count, 1)
+
+
+@lru_cache(1024)
+def _one_number(value: int) -> Encoded:
+    """A push of one job is mostly such arrays, and most of these are always the same."""
+    return _header(_INT8, 1) + _numbers(1).pack(8, value), _ARRAYS[_INT8], _BINARY
 
 
 @lru_cache(64)

@@ -4,7 +4,9 @@ import asyncio
 
 from duetime.clock import Clock
 from duetime.stores.base import StoreInfo
+from duetime.stores.direct import PostedCalls
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink
+from duetime.stores.postgres.posted import PostedPostgres
 from duetime.stores.postgres.wake import PostgresWakeHub
 from duetime.stores.sql.server_store import ServerStore
 from duetime.stores.sql.step import Step
@@ -14,7 +16,9 @@ class PostgresStore(ServerStore):
     """Keeps the contract of `stores.base.Store`. Belongs to the event loop that opened it; made by `open`."""
 
     def __init__(self, address: PostgresAddress, link: PostgresLink) -> None:
-        super().__init__("postgres", link, address.connections, PostgresWakeHub(address, link, self._registry_version))
+        hub = PostgresWakeHub(address, link, self._registry_version)
+        super().__init__("postgres", link, address.connections, hub)
+        self._posted = PostedPostgres(link, hub)
 
     @classmethod
     async def open(cls, url: str, *, clock: Clock | None = None) -> "PostgresStore":
@@ -23,6 +27,14 @@ class PostgresStore(ServerStore):
         link = PostgresLink(address, clock)
         await asyncio.to_thread(link.prepare_tables)
         return cls(address, link)
+
+    def posted_calls(self) -> PostedCalls:
+        """See `stores/direct.py`."""
+        return self._posted
+
+    async def close(self) -> None:
+        await self._posted.close()
+        await super().close()
 
     async def ping(self) -> StoreInfo:
         return await self._read(_info)

@@ -19,7 +19,7 @@ from duetime.errors import StoreUnavailable
 from duetime.job import Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
-from duetime.stores.direct import Orphan
+from duetime.stores.direct import Orphan, UnusualQueues
 from duetime.stores.redis import keys, one_job
 from duetime.stores.redis.connect import SingleAddress, single_address
 from duetime.stores.redis.pipe import Argument, Lost, Unsent, pack, read_error
@@ -90,13 +90,13 @@ class BlockingPipe:
 class DirectRedis:
     """Keeps `stores.direct.DirectCalls`."""
 
-    def __init__(self, address: SingleAddress, clock: Clock | None, unusual: one_job.UnusualQueues) -> None:
+    def __init__(self, address: SingleAddress, clock: Clock | None, unusual: UnusualQueues) -> None:
         self._address, self._clock, self._unusual = address, clock, unusual
         self._pipe: BlockingPipe | None = None
         self._dial_at = 0.0
 
     @classmethod
-    def of(cls, url: str, clock: Clock | None, unusual: one_job.UnusualQueues) -> "DirectRedis | None":
+    def of(cls, url: str, clock: Clock | None, unusual: UnusualQueues) -> "DirectRedis | None":
         """None for a Sentinel's or a Cluster's URL."""
         address = single_address(url)
         return cls(address, clock, unusual) if address else None

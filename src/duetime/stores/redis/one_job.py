@@ -5,7 +5,6 @@ or errors; such a queue goes the general way at once for a while.
 """
 
 from collections.abc import Iterable
-from time import monotonic
 from typing import Any
 
 from duetime.job import Delivery, Event, IfExists, Lease, Moved
@@ -13,29 +12,6 @@ from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.redis.codec import HEADER_BYTES, LEASED, PRIORITIES, RECORD, Record, pack_fence, plain_header
 from duetime.stores.redis.pipe import Argument
-
-UNUSUAL_S = 1.0
-"""How long a verb goes the general way in a queue after it had to once."""
-MAX_UNUSUAL = 10_000
-
-
-class UnusualQueues:
-    """The queues whose last short script declined, by script. Thread-safe as far as it needs to be: it is a hint."""
-
-    def __init__(self) -> None:
-        self._until: dict[tuple[str, Queue], float] = {}
-
-    def has(self, script: str, queue: Queue) -> bool:
-        until = self._until.get((script, queue))
-        return until is not None and until > monotonic()
-
-    def add(self, script: str, queue: Queue) -> None:
-        if len(self._until) >= MAX_UNUSUAL:
-            self._until.clear()
-        self._until[script, queue] = monotonic() + UNUSUAL_S
-
-    def clear(self) -> None:
-        self._until.clear()
 
 
 def push_arguments(request: Push) -> tuple[Argument, ...] | None:

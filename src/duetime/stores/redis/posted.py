@@ -10,7 +10,7 @@ from duetime.errors import StoreUnavailable
 from duetime.job import Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
-from duetime.stores.direct import Done
+from duetime.stores.direct import Done, UnusualQueues
 from duetime.stores.redis import keys, one_job
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.pipe import Argument, Unsent, pack
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class PostedRedis:
     """Keeps `stores.direct.PostedCalls`."""
 
-    def __init__(self, link: Link, clock: Clock | None, unusual: one_job.UnusualQueues) -> None:
+    def __init__(self, link: Link, clock: Clock | None, unusual: UnusualQueues) -> None:
         self._link, self._clock, self._unusual = link, clock, unusual
 
     def push(self, queue: Queue, request: Push, done: Done[Pushed]) -> bool:

@@ -28,6 +28,7 @@ from duetime.errors import (
 from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, Reaped, Reserved, Wake, Withdrawal
+from duetime.stores.direct import UnusualQueues
 from duetime.stores.redis import keys, one_job, push_batches
 from duetime.stores.redis.codec import (
     BRIEF,
@@ -67,7 +68,7 @@ class RedisStore(RedisFinishing):
 
     def __init__(self, link: Link, clock: Clock | None) -> None:
         super().__init__(link, clock)
-        self._unusual = one_job.UnusualQueues()
+        self._unusual = UnusualQueues()
         self._url = ""
 
     @classmethod

@@ -76,9 +76,10 @@ class AnnouncingHub(WakeHub):
         version = max((step.registry_version for step in steps), default=0)
         if wakes or version:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._take_in, wakes, version)
+                self._loop.call_soon_threadsafe(self.take_in, wakes, version)
 
-    def _take_in(self, wakes: Sequence[Wake], version: int) -> None:
+    def take_in(self, wakes: Sequence[Wake], version: int) -> None:
+        """As `announce`, called in the event loop."""
         self._see_version(version)
         self._outgoing_version = max(self._outgoing_version, version)
         for wake in wakes:

@@ -6,11 +6,17 @@
 -- description: Nobody else changes the queue until the transaction ends. The next statement sees what others committed.
 SELECT 1 FROM dt.queues WHERE id = %(queue)s FOR UPDATE;
 
--- Every rule of the queue that can refuse a push stands in its conditions; `kept` of 2 and more is offline.
+-- Every rule of the queue that can refuse a push stands in its conditions; `kept` of 2 and more is offline. It may also
+-- run alone, without `hold_queue`. Then somebody else may change the queue after this statement's snapshot was taken:
+-- the queue's row has another xmin after that, and the statement changes nothing.
 -- name: push_at_once
 -- description: New jobs into a queue that holds none of their ids and has room. Answers now, paused and the old heads.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now
+    SELECT
+        coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now,
+        xmin AS version
+    FROM dt.queues
+    WHERE id = %(queue)s
 ),
 
 changed AS (
@@ -26,6 +32,7 @@ changed AS (
     FROM clock
     WHERE
         q.id = %(queue)s
+        AND q.xmin = clock.version
         AND q.floor < clock.now
         AND q.kept < 2
         AND (q.max_jobs = 0 OR q.jobs + %(count)s <= q.max_jobs)

@@ -1,0 +1,230 @@
+"""Pushes of a lone caller on PostgreSQL: one statement from the event loop, and what happens when it is disturbed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+
+from duetime.engine import Engine
+from duetime.errors import JobExists, QueueFull, StoreUnavailable
+from duetime.job import Event, IfExists, NewJob
+from duetime.names import Queue
+from duetime.stores.base import RulesChange
+from duetime.stores.open import open_store
+from duetime.stores.postgres.posted import LoopConnection, PostedPostgres
+from tests.plugins.postgres_server import STORE, PostgresServer
+from tests.plugins.until import until
+
+pytestmark = pytest.mark.store_kind("postgres")
+
+QUEUE = Queue("shop", "mail")
+HOUR_MS = 3_600_000
+
+
+def posted(engine: Engine) -> PostedPostgres:
+    return engine.store._posted  # type: ignore[attr-defined]
+
+
+def connection_of(engine: Engine) -> LoopConnection:
+    connection = posted(engine)._connection
+    assert connection is not None
+    return connection
+
+
+def pid_of(engine: Engine) -> int:
+    return connection_of(engine)._pgconn.backend_pid
+
+
+async def begun(engine: Engine) -> None:
+    """The queue's id is known, and the connection is open."""
+    for number in range(2):
+        await engine.push(QUEUE, [NewJob(f"begin-{number}", b"", delay_ms=2 * HOUR_MS)])
+    await until(lambda: posted(engine)._connection is not None)
+
+
+@pytest.fixture
+async def engine(postgres_url: str) -> AsyncIterator[Engine]:
+    store = await open_store(postgres_url)
+    async with Engine(store) as engine:
+        await begun(engine)
+        yield engine
+    await store.close()
+
+
+@pytest.fixture
+def other(postgres_url: str) -> Any:
+    """Somebody else's session."""
+    with psycopg.connect(postgres_url.partition("?")[0]) as connection:
+        yield connection
+
+
+def hold(other: "psycopg.Connection[Any]") -> None:
+    other.execute("SELECT 1 FROM duetime.queues FOR UPDATE")
+
+
+async def waits_for_lock(engine: Engine, watcher_url: str) -> None:
+    with psycopg.connect(watcher_url.partition("?")[0], autocommit=True) as watcher:
+        asked = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+        await until(lambda: watcher.execute(asked, (pid_of(engine),)).fetchone() is not None)
+
+
+async def test_a_lone_push_needs_no_thread(engine: Engine) -> None:
+    before = engine._pushes.calls
+    pushed = await engine.push(QUEUE, [NewJob("a", b"body", attributes={"k": "v"}, ttl_ms=HOUR_MS, tries=3)])
+
+    assert engine._pushes.calls == before
+    [moved] = pushed.jobs
+    [job] = await engine.store.get(QUEUE, ["a"])
+    assert job is not None
+    assert (moved.event, moved.born, moved.due_at) == (Event.ACCEPTED, job.born, job.due_at)
+    assert (job.body, job.attributes, job.tries) == (b"body", {"k": "v"}, 3)
+    [counts] = await engine.store.counts([QUEUE])
+    [totals] = await engine.store.totals([QUEUE])
+    assert (counts.ready, counts.delayed, totals.running.accepted) == (1, 2, 3)
+    assert await engine.store.check() == []
+
+
+async def test_what_is_unusual_goes_the_general_way(engine: Engine) -> None:
+    await engine.push(QUEUE, [NewJob("a", b"")])
+    with pytest.raises(JobExists):
+        await engine.push(QUEUE, [NewJob("a", b"")], if_exists=IfExists.ERROR)
+    posted(engine)._unusual.clear()
+    kept = await engine.push(QUEUE, [NewJob("a", b"other")])
+    posted(engine)._unusual.clear()
+    replaced = await engine.push(QUEUE, [NewJob("a", b"new")], if_exists=IfExists.REPLACE)
+    await engine.store.configure(QUEUE, RulesChange(max_jobs=3))
+    posted(engine)._unusual.clear()
+    with pytest.raises(QueueFull):
+        await engine.push(QUEUE, [NewJob("b", b"")])
+
+    assert [kept.jobs[0].event, replaced.jobs[0].event] == [Event.KEPT, Event.REPLACED]
+    [job] = await engine.store.get(QUEUE, ["a"])
+    assert job is not None
+    assert job.body == b"new"
+
+
+async def test_a_large_body_is_sent_bit_by_bit(engine: Engine) -> None:
+    before, body = engine._pushes.calls, bytes(range(256)) * 4096
+    await engine.push(QUEUE, [NewJob("large", body)])
+
+    [job] = await engine.store.get(QUEUE, ["large"])
+    assert job is not None
+    assert job.body == body
+    assert engine._pushes.calls == before
+
+
+async def test_a_push_that_meets_another_change_wakes_consumers(
+    engine: Engine, other: "psycopg.Connection[Any]", postgres_url: str
+) -> None:
+    """Somebody takes the earliest job away after the statement has begun: the pushed job is the earliest then."""
+    await engine.push(QUEUE, [NewJob("early", b"", delay_ms=HOUR_MS // 2)])
+    hold(other)
+    other.execute("DELETE FROM duetime.jobs WHERE id = 'early'")
+    other.execute("DELETE FROM duetime.bodies WHERE id = 'early'")
+    other.execute("UPDATE duetime.queues SET jobs = jobs - 1")
+    wakes = engine.store.wakeups()
+    await anext(wakes)
+    pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"", delay_ms=HOUR_MS)]))
+    await waits_for_lock(engine, postgres_url)
+    other.commit()
+
+    [moved] = (await pushing).jobs
+    while (wake := await asyncio.wait_for(anext(wakes), 60)).due_at != moved.due_at:
+        assert wake.queue is None
+    assert await engine.store.check() == []
+
+
+async def test_a_session_that_was_ended_while_idle_is_replaced(
+    engine: Engine, other: "psycopg.Connection[Any]"
+) -> None:
+    old = connection_of(engine)
+    other.execute("SELECT pg_terminate_backend(%s, 60000)", (pid_of(engine),))
+    # The event loop has had no turn to hear of it.
+    await engine.push(QUEUE, [NewJob("a", b"")])
+    await until(lambda: connection_of(engine) is not old)
+
+    before = engine._pushes.calls
+    await engine.push(QUEUE, [NewJob("b", b"")])
+    assert engine._pushes.calls == before
+    assert [job and job.id for job in await engine.store.get(QUEUE, ["a", "b"])] == ["a", "b"]
+
+
+async def test_a_session_that_is_ended_during_a_push_pushes_once_at_most(
+    engine: Engine, other: "psycopg.Connection[Any]", postgres_url: str
+) -> None:
+    hold(other)
+    pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
+    await waits_for_lock(engine, postgres_url)
+    other.execute("SELECT pg_terminate_backend(%s, 60000)", (pid_of(engine),))
+    other.commit()
+    try:
+        await pushing
+    except StoreUnavailable as lost:
+        # The server's farewell and the end of the connection may arrive as one.
+        assert lost.fields["unknown"] is True
+        await engine.push(QUEUE, [NewJob("a", b"")])
+
+    [counts] = await engine.store.counts([QUEUE])
+    assert (counts.ready, counts.delayed) == (1, 2)
+    assert await engine.store.check() == []
+
+
+async def test_an_answer_that_is_lost_is_unknown(start_postgres: Callable[..., PostgresServer]) -> None:
+    server = start_postgres()
+    store = await open_store(f"{server.url}?{STORE}")
+    async with Engine(store) as engine:
+        await begun(engine)
+        other = psycopg.connect(server.url)
+        hold(other)
+        pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
+        await waits_for_lock(engine, server.url)
+        server.kill()
+        with pytest.raises(StoreUnavailable) as lost:
+            await pushing
+        other.close()
+        assert lost.value.fields["unknown"] is True
+        server.start()
+        await engine.push(QUEUE, [NewJob("b", b"")])
+    await store.close()
+
+
+async def test_a_push_whose_caller_has_gone_wakes_consumers(
+    engine: Engine, other: "psycopg.Connection[Any]", postgres_url: str
+) -> None:
+    waiting = asyncio.create_task(engine.reserve([QUEUE], wait_ms=60_000))
+    await until(lambda: engine.parked == 1)
+    hold(other)
+    pushing = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
+    await waits_for_lock(engine, postgres_url)
+    pushing.cancel()
+    with suppress(asyncio.CancelledError):
+        await pushing
+    other.commit()
+
+    [delivery] = await waiting
+    assert delivery.lease.id == "a"
+
+
+async def test_nothing_is_left_open(postgres_url: str, other: "psycopg.Connection[Any]") -> None:
+    other.autocommit = True
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'duetime'"
+    store = await open_store(postgres_url)
+    async with Engine(store) as engine:
+        for number in range(2):
+            await engine.push(QUEUE, [NewJob(str(number), b"")])
+        # The connection is being opened now.
+    await store.close()
+
+    await until(lambda: other.execute(count).fetchone() == (0,))
+
+
+async def test_a_pooler_that_keeps_no_statements_gets_none(postgres_url: str) -> None:
+    store = await open_store(f"{postgres_url}&prepare=off")
+    async with Engine(store) as engine:
+        for number in range(3):
+            await engine.push(QUEUE, [NewJob(str(number), b"")])
+        assert posted(engine)._opening is posted(engine)._connection is None
+    await store.close()
