@@ -61,7 +61,8 @@ class Receiver(BaseHTTPRequestHandler):
 
     calls = 0
 
-    def do_GET(self) -> None:
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
         Receiver.calls += 1
         body = b'{"code": 500}' if Receiver.calls % 9 == 0 else b'{"code": 200}'
         self.send_response(200)

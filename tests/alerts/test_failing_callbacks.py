@@ -273,3 +273,10 @@ async def test_a_short_fall_is_no_news() -> None:
     assert streak.is_long(10, 30)
     streak.worked()
     assert not streak.is_long(10, 30)
+
+
+def test_a_long_answer_is_told_in_one_short_line() -> None:
+    streak = Streak()
+    streak.failed("HTTP 501: <html>\n<body>\n" + "<p>no such\tmethod</p>\n" * 100)
+    assert streak.why.startswith("HTTP 501: <html> <body> <p>no such method</p>")
+    assert len(streak.why) <= 300

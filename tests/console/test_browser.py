@@ -272,6 +272,20 @@ def test_the_language_is_picked_and_kept(watched: Callable[..., Watched]) -> Non
     expect(page.get_by_role("heading", name="概览")).to_be_visible()
 
 
+def test_what_was_unfolded_stays_so_when_the_page_is_refreshed(watched: Callable[..., Watched]) -> None:
+    page = watched().page()
+    page.goto("/console/pools")
+    page.evaluate("""() => {
+        const folded = (text) => `<details id="past"><summary>${text}</summary></details>`;
+        document.querySelector("#live").insertAdjacentHTML("beforeend", folded("before"));
+        const details = document.querySelector("#past");
+        details.open = true;
+        Idiomorph.morph(details, folded("after"));
+    }""")
+    expect(page.locator("#past summary")).to_have_text("after")
+    expect(page.locator("#past")).to_have_attribute("open", "")
+
+
 def test_open_pages_say_that_server_or_store_is_away_and_go_on_when_they_are_back(
     browser: Browser, tmp_path: Path, free_port: int, start_redis: Callable[..., RedisServer], name: str
 ) -> None:

@@ -23,6 +23,8 @@ PREFIX = "callback/"
 AFTER_S = 30.0
 """How long failures must last: a receiver that restarts fails many calls at once, and that is no problem."""
 COUNT_S = 2.0
+WHY_CHARACTERS = 300
+"""So much of the last failure is told, in one line: a receiver's error page may be long."""
 
 
 class Streak:
@@ -43,7 +45,7 @@ class Streak:
         if not self.failures:
             self.since = self._now()
         self.failures += 1
-        self.why = why
+        self.why = " ".join(why[: 4 * WHY_CHARACTERS].split())[:WHY_CHARACTERS]
 
     def forget(self) -> None:
         """Forget the failures so far."""

@@ -65,6 +65,11 @@ def instant(at_ms: int) -> str:
     return rfc3339(at_ms).replace("T", " ").replace("Z", " UTC")
 
 
+def second(at_ms: int) -> str:
+    """`2026-11-15 09:00:00 UTC`, for what nobody measures in milliseconds."""
+    return instant(at_ms - at_ms % 1000).replace(".000", "")
+
+
 def moment(epoch_s: float) -> str:
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 

@@ -90,6 +90,7 @@ def make_environment() -> Environment:
         seconds=_seconds,
         duration=formats.duration,
         instant=formats.instant,
+        second=formats.second,
         moment=formats.moment,
         size=formats.size,
         mask=mask,

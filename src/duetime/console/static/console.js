@@ -96,6 +96,8 @@ document.addEventListener("DOMContentLoaded", () => {
       }
       return true;
     };
+    // What somebody has unfolded stays so.
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => name !== "open" || node.tagName !== "DETAILS";
   }
 });
 window.addEventListener("resize", () => {
