@@ -1,5 +1,6 @@
 """A later run does not grow with history: what it does not need is taken away before it runs, and nobody misses it."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from duetime.names import Queue
 from duetime.spark.audit.run import Beside, read_findings, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.lake import Lake, Table
+from duetime.spark.lifecycle import job_files
 from duetime.spark.lifecycle import run as lifecycle_run
 from duetime.spark.lifecycle import transform as lifecycle
 from duetime.spark.lifecycle.run import run_lifecycle
@@ -118,6 +120,38 @@ def test_only_the_files_with_touched_jobs_are_written_again(
     assertDataFrameEqual(
         lake.jobs.read().drop("date"), lifecycle.lifecycle(lake.events.read()).drop("date"), ignoreNullable=True
     )
+
+
+@pytest.mark.parametrize("footer_bytes", [job_files.FOOTER_BYTES, 100])
+def test_what_a_file_of_jobs_has_is_known_from_its_end(
+    spark: SparkSession, tmp_path: Path, first_day: int, monkeypatch: pytest.MonkeyPatch, footer_bytes: int
+) -> None:
+    monkeypatch.setattr(job_files, "FOOTER_BYTES", footer_bytes)
+    lake, journal = Lake(spark, str(tmp_path / "lake")), tmp_path / "journal"
+    node, born, next_day = Node(journal, "node-a"), first_day + HOUR_MS, first_day + DAY_MS + HOUR_MS
+    acked(node, "done", first_day)
+    Story(node.write, "waiting", next_day, next_day).accepted()
+    Story(node.write, "acked by id", 0, next_day + DAY_MS).ended(Event.ACKED)
+    node.close(first_day + 2 * DAY_MS)
+    run_ingest(lake, str(journal))
+    run_lifecycle(lake)
+    done = lake.jobs.read().where("born > 0").agg({"first_delivered_at": "min", "acked_at": "max"}).collect()[0]
+
+    # The notes are gone, and no row of any file can be read.
+    shutil.rmtree(tmp_path / "lake" / "jobs" / job_files.FOLDER)
+    manifest = lake.jobs.manifest()
+    for file in manifest.files:
+        path = tmp_path / "lake" / "jobs" / file.path
+        footer = int.from_bytes(path.read_bytes()[-8:-4], "little") + 8
+        path.write_bytes(bytes(file.bytes - footer) + path.read_bytes()[-footer:])
+    found = job_files.job_files(lake, manifest)
+    by_day = {path.partition("/")[0]: file for path, file in found.items()}
+    assert len(by_day) == len(found) == 3
+    begun_at, done_at = done["min(first_delivered_at)"], done["max(acked_at)"]
+    last = born + 11 * 600_000
+    assert by_day[f"date={day_name(first_day)}"] == job_files.JobFile(12, 0, born, last, begun_at, done_at)
+    assert by_day[f"date={day_name(next_day)}"] == job_files.JobFile(1, 1, next_day, next_day)
+    assert by_day["date=1970-01-01"].open, "an ack without a job may be the end of one that is still to come"
 
 
 def test_days_on_which_every_job_has_ended_are_summed_once(spark: SparkSession, tmp_path: Path, first_day: int) -> None:

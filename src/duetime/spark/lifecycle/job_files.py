@@ -1,16 +1,19 @@
-"""What is in each file of the table `jobs`: how many rows, how many of them open, and which times they span.
+"""What is in each file of the table `jobs`: how many rows, whether any of them is open, and which times they span.
 
 A file is never changed and its name never used again, so what was found out about it holds for as long as it exists. It
-is noted beside the table, and only files without a note are looked at. So whoever needs some of the jobs reads the
-files that can have them: lifecycle those with jobs that new events are about, stats those of a few days, audit those
-with a job that has not ended. Runs on the driver.
+is noted beside the table. Of a file without a note only the end is read, where Parquet keeps the least and greatest
+value of each column. So whoever needs some of the jobs reads the files that can have them: lifecycle those with jobs
+that new events are about, stats those of a few days, audit those with a job that has not ended. Runs on the driver.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from io import BytesIO
+from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 from msgspec import Struct
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,16 +21,20 @@ from pyspark.sql import functions as F
 from duetime.ids import IdMaker
 from duetime.spark.lake.lake import DataFile, Lake, Manifest
 
+parquet: Any = pq
+
 FOLDER = "_notes"
 MOST_NOTES = 16
 """More notes than this are written anew as one, without the files that are gone."""
 MINUTE_MS = 60_000
+FOOTER_BYTES = 64 * 1024
+"""Enough for a few row groups; of a file with more of them the end is read again, as much as it says."""
 
 
 class JobFile(Struct, frozen=True, array_like=True):
-    """`open` rows have not ended, or are acks that may end other jobs. `first` and `last` are the least and greatest
-    born; `begun_at` and `done_at` the earliest and latest time at which a job was first delivered or acked, 0 if none
-    was.
+    """`open` is 0 if every job in the file has ended and none of its rows is an ack that may end other jobs. `first`
+    and `last` are the least and greatest born; `begun_at` and `done_at` the earliest and latest time at which a job was
+    first delivered or acked, 0 if none was.
     """
 
     rows: int
@@ -40,7 +47,7 @@ class JobFile(Struct, frozen=True, array_like=True):
 
 def file_name() -> Column:
     """The path of a row's file, relative to its table."""
-    return F.regexp_extract(F.col("_metadata.file_path"), "([^/]+/[^/]+)$", 1)
+    return F.substring_index("_metadata.file_path", "/", -2)
 
 
 def job_files(lake: Lake, manifest: Manifest) -> dict[str, JobFile]:
@@ -53,7 +60,7 @@ def job_files(lake: Lake, manifest: Manifest) -> dict[str, JobFile]:
         with suppress(FileNotFoundError):
             known |= msgspec.json.decode(lake.files.read(note.path), type=dict[str, JobFile])
     paths = {file.path for file in manifest.files}
-    fresh = _look(lake, manifest, paths - set(known)) if paths - set(known) else {}
+    fresh = {file.path: _look(lake, file) for file in manifest.files if file.path not in known}
     found = {path: one for path, one in {**known, **fresh}.items() if path in paths}
     is_crowded = len(notes) >= MOST_NOTES
     if fresh or is_crowded:
@@ -64,18 +71,30 @@ def job_files(lake: Lake, manifest: Manifest) -> dict[str, JobFile]:
     return found
 
 
-def _look(lake: Lake, manifest: Manifest, paths: set[str]) -> dict[str, JobFile]:
-    rows = lake.jobs.read(manifest=manifest, only=lambda file: file.path in paths)
-    seen = rows.groupBy(file_name().alias("path")).agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.count_if(F.expr("ends = 0 or born = 0")).alias("open"),
-        F.min("born").alias("first"),
-        F.max("born").alias("last"),
-        F.coalesce(F.least(F.min("first_delivered_at"), F.min("acked_at")), F.lit(0)).alias("begun_at"),
-        F.coalesce(F.greatest(F.max("first_delivered_at"), F.max("acked_at")), F.lit(0)).alias("done_at"),
+def _look(lake: Lake, file: DataFile) -> JobFile:
+    """Read from the end of a file what Parquet's writer noted about its columns; the rows are not read."""
+    path, size = f"{lake.jobs.folder}/{file.path}", FOOTER_BYTES
+    footer = lake.files.read(path, max(0, file.bytes - size))
+    if (whole := int.from_bytes(footer[-8:-4], "little") + 8) > size:
+        footer = lake.files.read(path, max(0, file.bytes - whole))
+    about = parquet.read_metadata(BytesIO(footer))
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+
+    def values(*columns: str) -> list[int]:
+        """The least and greatest values of these columns in each row group; none for a column that is all null."""
+        chunks = [group.column(about.schema.names.index(name)) for group in groups for name in columns]
+        found = [chunk.statistics for chunk in chunks if chunk.statistics.has_min_max]
+        return [value for one in found for value in (one.min, one.max)]
+
+    born, ends, done = values("born"), values("ends"), values("first_delivered_at", "acked_at")
+    return JobFile(
+        rows=about.num_rows,
+        open=int(0 in (*born, *ends)),
+        first=min(born, default=0),
+        last=max(born, default=0),
+        begun_at=min(done, default=0),
+        done_at=max(done, default=0),
     )
-    found = {row["path"]: JobFile(*(int(value) for value in row[1:])) for row in seen.collect()}
-    return {path: found.get(path, JobFile(0, 0, 0, 0)) for path in paths}
 
 
 def touched_minutes(events: DataFrame) -> dict[int, int]:
