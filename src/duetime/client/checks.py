@@ -56,6 +56,8 @@ def if_exists(value: Any) -> IfExists:
 
 
 def _word(kind: type[Word], value: Any, rule: str) -> Word:
+    if isinstance(value, kind):
+        return value
     try:
         return kind(value)
     except ValueError:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from duetime.client import checks
@@ -66,17 +66,17 @@ def new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJo
         encode_body(body),
         delay_ms=0 if delay is None else delay_ms(delay),
         due_at=None if due_at is None else checks.due_at(due_at),
-        ttl_ms=duration_ms(options.get("ttl", 0)),
-        tries=checks.whole("tries", options.get("tries", DEFAULT_TRIES), 0, MAX_TRIES),
-        priority=checks.priority(options.get("priority", Priority.NORMAL)),
-        attributes=checks.attributes(options.get("attributes", {})),
+        ttl_ms=duration_ms(options["ttl"]) if "ttl" in options else 0,
+        tries=checks.whole("tries", options["tries"], 0, MAX_TRIES) if "tries" in options else DEFAULT_TRIES,
+        priority=checks.priority(options["priority"]) if "priority" in options else Priority.NORMAL,
+        attributes=checks.attributes(options["attributes"]) if "attributes" in options else {},
     )
 
 
 def new_push(body: Body, options: PushFields, make_id: Callable[[], str]) -> tuple[NewJob, IfExists]:
     """`new_job`, and what happens if its id is taken."""
     checks.check_options(options, _PUSH_FIELDS)
-    if_exists = checks.if_exists(options.pop("if_exists", IfExists.KEEP))
+    if_exists = checks.if_exists(options.pop("if_exists")) if "if_exists" in options else IfExists.KEEP
     return new_job(body, options, make_id), if_exists
 
 
@@ -86,7 +86,9 @@ def delayed(options: PushFields, delay: Duration | datetime) -> PushFields:
         raise InvalidRequest("the delay is given twice")
     if isinstance(delay, datetime):
         return {**options, "due_at": delay}
-    return {**options, "delay": timedelta(milliseconds=delay_ms(delay))}
+    if delay is None:  # pyright: ignore[reportUnnecessaryComparison]
+        duration_ms(delay)  # raises
+    return {**options, "delay": delay}
 
 
 def as_job(job: Body | NewJob, options: JobFields, make_id: Callable[[], str]) -> NewJob:

@@ -53,7 +53,11 @@ def check_newer(database: str, unknown: Mapping[int, str]) -> None:
 
 
 def load_schema(dialect: str) -> str:
-    return (_folder(dialect) / "schema.sql").read_text(encoding="utf-8")
+    return load_script(dialect, "schema")
+
+
+def load_script(dialect: str, name: str) -> str:
+    return (_folder(dialect) / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def named_tables(script: str, before: str, after: str, before_index: str) -> str:

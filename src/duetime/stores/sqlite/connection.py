@@ -106,6 +106,11 @@ def translate(error: sqlite3.Error, *, committing: bool = False) -> DuetimeError
     return StoreDamaged(f"the SQLite file is damaged or foreign: {error}")
 
 
+def is_unknown(error: sqlite3.Error) -> bool:
+    """Whether a statement that was its own transaction may have been committed all the same."""
+    return primary_code(error) == sqlite3.SQLITE_IOERR and not lacks_room(error)
+
+
 def _retry_pause_s() -> float:
     low, high = _RETRY_MS
     return (low + (high - low) * chance()) / 1000
@@ -134,7 +139,8 @@ class Turnstile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file, self._test_file = (os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666) for _ in range(2))
+        self._is_tested = False
 
     def begin(self, connection: sqlite3.Connection, deadline: float) -> None:
         """Start a writing transaction; sqlite3.OperationalError (busy) if that takes longer than the deadline."""
@@ -144,18 +150,33 @@ class Turnstile:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def is_free(self) -> bool:
+        """Whether nobody waits to begin a transaction. One thread at a time, beside the one that begins."""
+        self._is_tested = True
+        try:
+            fcntl.flock(self._test_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            fcntl.flock(self._test_file, fcntl.LOCK_UN)
+            self._is_tested = False
+
     def _lock(self, deadline: float) -> None:
         while True:
             try:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    return None  # the process that holds it may be stopped; SQLite's own lock still decides
+                # The process that holds it may be stopped, or be this one, if a handler of a signal came in the middle
+                # of a test and calls the store. SQLite's own lock still decides.
+                if self._is_tested or time.monotonic() >= deadline:
+                    return None
             time.sleep(_retry_pause_s())
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
+            os.close(self._test_file)
             self._file = -1
 
 

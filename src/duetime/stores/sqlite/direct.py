@@ -1,50 +1,106 @@
-"""Direct calls (`stores/direct.py`) to a SQLite file: from the caller's thread to the writer's and back.
+"""Direct calls (`stores/direct.py`) to a SQLite file: one statement (`one_job.py`) in the caller's own thread.
 
-The writer's thread and not the caller's runs the transaction. A caller's thread may be interrupted at any point, by a
-signal whose handler forks or calls this store again; in the middle of a transaction both would wait for ever.
+They have a connection of their own, and never wait: while another connection writes or waits for its turn to write,
+they decline, and the call goes to the writer's thread. Pushes for which the disk has to be looked at go there, too.
 """
 
-from collections.abc import Callable, Sequence
+import sqlite3
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import TypeVar
 
-from duetime.errors import DuetimeError, StoreFull
+from duetime.clock import Clock
+from duetime.errors import DuetimeError
 from duetime.job import Lease, Moved
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reserved
+from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.direct import Orphan
-from duetime.stores.sql import verbs
-from duetime.stores.sql.step import Step
-from duetime.stores.sqlite.threads import WriterThread
+from duetime.stores.sqlite.connection import Turnstile, is_unknown, translate
+from duetime.stores.sqlite.disk import DiskReserve
+from duetime.stores.sqlite.forks import ForkGuard
+from duetime.stores.sqlite.one_job import OneJobStatements
+from duetime.stores.sqlite.wake import News, news_of
 
-PushOperation = Callable[[Step, Queue, Sequence[Push]], Sequence[Pushed | DuetimeError]]
+T = TypeVar("T")
 
 
 class DirectSqlite:
-    """Keeps `stores.direct.DirectCalls`."""
+    """Keeps `stores.direct.DirectCalls`. `announce` may be called in any thread."""
 
-    def __init__(self, writer: WriterThread, push: PushOperation) -> None:
-        self._writer, self._push = writer, push
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        clock: Clock,
+        *,
+        turnstile: Turnstile,
+        disk: DiskReserve,
+        announce: Callable[[News], None],
+    ) -> None:
+        self._connect, self._clock, self._announce = connect, clock, announce
+        self._turnstile, self._disk = turnstile, disk
+        self._guard, self._tokens = ForkGuard(), count(1)
+        self._statements: OneJobStatements | None = None
+        self._is_opened = self._is_closed = False
 
-    def push(self, queue: Queue, request: Push) -> Pushed | DuetimeError:
+    def push(self, queue: Queue, request: Push) -> Pushed | None:
+        def push(statements: OneJobStatements) -> Pushed | None:
+            done = statements.push(queue, request, self._clock.now_ms(), next(self._tokens))
+            if done is None:
+                return None
+            pushed, number = done
+            if number:
+                self._announce(news_of(number, 0, [Wake(queue, pushed.jobs[0].due_at)]))
+            return pushed
+
+        return self._run(push) if self._disk.needs_no_look() else None
+
+    def reserve(self, queue: Queue, ask: Ask, orphan: Orphan) -> Reserved | None:
+        now, token = self._clock.now_ms(), next(self._tokens)
         try:
-            [answer] = self._writer.run_from_thread(
-                lambda step: self._push(step, queue, [request]), queue=queue, adds=True
-            )
-        except StoreFull as full:
-            return full
-        return answer
-
-    def reserve(self, queue: Queue, ask: Ask, orphan: Orphan) -> Reserved:
-        def take_back(reserved: Reserved) -> None:
-            for delivery in reserved.deliveries[0]:
+            return self._run(lambda statements: statements.reserve(queue, ask, now, token))
+        except DuetimeError:
+            raise
+        except BaseException:
+            # The caller is interrupted, perhaps after it got a job.
+            reserved = self._run(lambda statements: statements.reserved(queue, ask, now, token), writes=False)
+            for delivery in reserved.deliveries[0] if reserved else ():
                 orphan(delivery)
-
-        return self._writer.run_from_thread(
-            lambda step: verbs.reserve(step, queue, [ask]), queue=queue, orphan=take_back
-        )
+            raise
 
     def ack(self, lease: Lease) -> Moved | None:
-        [answer] = self._writer.run_from_thread(lambda step: verbs.ack(step, lease.queue, [lease]), queue=lease.queue)
-        return answer if isinstance(answer, Moved) else None
+        return self._run(lambda statements: statements.ack(lease, self._clock.now_ms()))
 
     def close(self) -> None:
-        """The writer belongs to the store."""
+        """Idempotent; waits for a call that is under way."""
+        with self._guard.in_use:
+            self._is_closed = True
+        self._guard.close()
+
+    def _run(self, call: Callable[[OneJobStatements], T | None], *, writes: bool = True) -> T | None:
+        if not self._is_opened:
+            self._open()
+        if self._statements is None:
+            return None
+        try:
+            with self._guard.in_use:
+                if self._is_closed or (writes and not self._turnstile.is_free()):
+                    return None
+                return call(self._statements)
+        except sqlite3.Error as error:
+            if is_unknown(error):
+                raise translate(error, committing=True) from error
+            return None  # the file is locked, or full, or not as it should be: the writer's thread says so
+
+    def _open(self) -> None:
+        """Connect in another thread: a handler of a signal that forks must find the connection guarded or not made."""
+        self._is_opened = True
+        opener = threading.Thread(target=self._connect_apart, name="duetime-sqlite-opener", daemon=True)
+        opener.start()
+        opener.join()
+
+    def _connect_apart(self) -> None:
+        try:
+            self._statements = OneJobStatements(self._guard.open(self._connect))
+        except (sqlite3.Error, DuetimeError):
+            return

@@ -4,7 +4,7 @@ A step that removes jobs needs room too: it is written to SQLite's log first, an
 the file may have to grow. On a disk that is full to the last byte neither is possible. So pushes are refused while
 there is still some room. In case other programs take the rest, there is ballast: a file beside the jobs that is deleted
 when SQLite finds no room. One of the next pushes writes it anew. Everything here is called in the writer's thread,
-except at the opening and the closing of the store.
+except at the opening and the closing of the store, and `needs_no_look`.
 """
 
 import os
@@ -46,10 +46,7 @@ class DiskReserve:
 
     def refusal(self) -> StoreFull | None:
         """The error for a push if nothing may be added now. Takes microseconds, unless the ballast must be written."""
-        if not self._reserve:
-            return None
-        if self._unseen_pushes and time.monotonic() < self._look_at:
-            self._unseen_pushes -= 1
+        if self.needs_no_look():
             return None
         disk = os.statvfs(self._folder)
         free, missing = disk.f_bavail * disk.f_frsize, self._missing()
@@ -64,6 +61,15 @@ class DiskReserve:
             free=free,
             reserve=self._reserve,
         )
+
+    def needs_no_look(self) -> bool:
+        """Whether the disk was looked at a moment ago and has room for this push, too. For any thread: if two of them
+        come at once, a push too many goes without a look.
+        """
+        if self._unseen_pushes and time.monotonic() < self._look_at:
+            self._unseen_pushes -= 1
+            return True
+        return not self._reserve
 
     def release(self) -> bool:
         """Delete the ballast to make room; False if there is none."""

@@ -14,15 +14,19 @@ import threading
 from collections.abc import Callable
 
 _open: set["ForkGuard"] = set()
-_changing = threading.Lock()
+_changing = threading.RLock()
 """Held while a guard comes or goes, and during a fork."""
 
 
 class ForkGuard:
-    """Guards the connection of one thread: nobody forks while `in_use` is held."""
+    """Guards a connection: no other thread forks while `in_use` is held.
+
+    The thread that holds it may: the handler of a signal runs between two statements, and if these are transactions of
+    their own, nothing is under way then.
+    """
 
     def __init__(self) -> None:
-        self.in_use = threading.Lock()
+        self.in_use = threading.RLock()
         self._connection: sqlite3.Connection | None = None
 
     def open(self, connect: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:

@@ -63,16 +63,22 @@ class SqliteStore(SqlStore):
         def connect_reader() -> sqlite3.Connection:
             return open_file(time.monotonic() + lock_timeout_s, read_only=True)
 
+        def connect_direct() -> sqlite3.Connection:
+            return open_file(time.monotonic() + lock_timeout_s)
+
+        self._clock, self._connect_direct = clock, connect_direct
+        self._direct: list[DirectSqlite] = []
         self._data_version = 0
         self._turnstile, self._mailboxes = _beside(path)
-        self._hub = SqliteWakeHub(self._mailboxes, self._look)
+        hub = SqliteWakeHub(self._mailboxes, self._look)
+        self._hub, self._announce = hub, hub.announce
         self._writer = WriterThread(
             connect_writer,
             clock,
             turnstile=self._turnstile,
             disk=self._disk,
             lock_timeout_s=lock_timeout_s,
-            announce=self._hub.announce,
+            announce=self._announce,
         )
         self._reader = ReaderThread(connect_reader, clock, lock_timeout_s=lock_timeout_s)
         self.registry = SqlRegistry(self._write, self._read, self._hub)
@@ -124,7 +130,15 @@ class SqliteStore(SqlStore):
 
     def direct_calls(self) -> DirectSqlite:
         """See `stores/direct.py`."""
-        return DirectSqlite(self._writer, self._push)
+        made = DirectSqlite(
+            self._connect_direct,
+            self._clock,
+            turnstile=self._turnstile,
+            disk=self._disk,
+            announce=self._announce,
+        )
+        self._direct.append(made)
+        return made
 
     # --- verbs that know the file
 
@@ -159,6 +173,8 @@ class SqliteStore(SqlStore):
         return [f"the file: {finding}" for (finding,) in findings if finding != "ok"] or await super().check()
 
     async def close(self) -> None:
+        for direct in self._direct:
+            direct.close()
         self._hub.close()
         self._disk.see_log()
         await self._writer.close()

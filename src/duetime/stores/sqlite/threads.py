@@ -35,66 +35,8 @@ MAX_OPERATIONS = 256
 """The most operations that share a transaction."""
 MAX_TRANSACTION_S = 0.02
 """A transaction takes in no further operation after this time, so that no caller waits long for its COMMIT."""
-LOOK_S = 1.0
-"""How often a caller in another thread looks whether it still waits for a thread that lives."""
 
 T = TypeVar("T")
-
-
-class ThreadsAnswer:
-    """What a future is to a coroutine, for a caller in another thread. `orphan` gets a result that nobody waits for."""
-
-    __slots__ = ("_error", "_is_abandoned", "_is_settled", "_orphan", "_result", "_settling", "_waiting")
-
-    def __init__(self, orphan: Callable[[Any], None] | None) -> None:
-        self._orphan = orphan
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._is_settled = self._is_abandoned = False
-        self._settling = threading.Lock()
-        self._waiting = threading.Lock()
-        self._waiting.acquire()
-
-    def wait(self, is_served: Callable[[], bool]) -> Any:
-        """The result, or its error. A caller that is interrupted gets neither."""
-        try:
-            while not self._waiting.acquire(timeout=LOOK_S):
-                if not is_served() and not self._is_settled:
-                    raise StoreUnavailable("the store is closed", unknown=True)
-        except BaseException:
-            with self._settling:
-                self._is_abandoned = True
-            self._drop()
-            raise
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def cancelled(self) -> bool:
-        return self._is_abandoned
-
-    def done(self) -> bool:
-        return self._is_settled
-
-    def set_result(self, result: Any) -> None:
-        self._settle(result, None)
-
-    def set_exception(self, error: BaseException) -> None:
-        self._settle(None, error)
-
-    def _settle(self, result: Any, error: BaseException | None) -> None:
-        with self._settling:
-            self._result, self._error, self._is_settled = result, error, True
-        self._waiting.release()
-        if self._is_abandoned:
-            self._drop()
-
-    def _drop(self) -> None:
-        """Of the two sides that come here, the later one finds a result, and only one of them takes it."""
-        with self._settling:
-            result, self._result = self._result, None
-        if result is not None and self._orphan:
-            self._orphan(result)
 
 
 class PendingStep:
@@ -105,7 +47,7 @@ class PendingStep:
     def __init__(
         self,
         operation: Callable[[SqliteStep], Any],
-        future: "asyncio.Future[Any] | ThreadsAnswer",
+        future: asyncio.Future[Any],
         queue: Queue | None,
         is_big: bool,
         adds: bool,
@@ -116,7 +58,7 @@ class PendingStep:
         self.step: SqliteStep | None = None
 
     def resolve(self) -> None:
-        """Called in the caller's loop, if it has one. A caller that was cancelled gets no result."""
+        """Called in the caller's loop. A caller that was cancelled gets no result."""
         if self.future.done():
             return
         if self.error is None:
@@ -191,23 +133,6 @@ class DatabaseThread:
         future: asyncio.Future[T] = self._loop.create_future()
         self._inbox.put(PendingStep(operation, future, queue, jobs >= BIG_JOBS, adds))
         return await future
-
-    def run_from_thread(
-        self,
-        operation: Callable[[SqliteStep], T],
-        *,
-        queue: Queue,
-        adds: bool = False,
-        orphan: Callable[[T], None] | None = None,
-    ) -> T:
-        """As `run` for one job, for a caller in any thread but this and the event loop's. `orphan` gets the result if
-        the caller is interrupted.
-        """
-        if self._closing:
-            raise StoreUnavailable("the store is closed")
-        answer = ThreadsAnswer(orphan)
-        self._inbox.put(PendingStep(operation, answer, queue, False, adds))
-        return answer.wait(self._thread.is_alive)
 
     async def close(self) -> None:
         """Finish the operations that were asked for so far, then close the connection. Idempotent."""
@@ -368,11 +293,8 @@ class DatabaseThread:
         self._resolve(failed)
 
     def _resolve(self, calls: list[PendingStep]) -> None:
-        of_threads = [call for call in calls if isinstance(call.future, ThreadsAnswer)]
-        for call in of_threads:
-            call.resolve()
-        if len(of_threads) < len(calls):
-            self._post(_resolve_all, [call for call in calls if call not in of_threads] if of_threads else calls)
+        if calls:
+            self._post(_resolve_all, calls)
 
     def _post(self, callback: Callable[..., object], *arguments: object) -> None:
         # A closed loop raises RuntimeError; then no caller is left to hear the result.

@@ -46,7 +46,7 @@ _decode = msgspec.msgpack.Decoder(News).decode
 
 
 class Mailboxes:
-    """The folder with one socket per listening process. `send` is for the writer's thread, the rest for the loop."""
+    """The folder with one socket per listening process. `send` is for any thread, the rest for the loop."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -153,7 +153,7 @@ class SqliteWakeHub(WakeHub):
     # --- news
 
     def announce(self, news: News) -> None:
-        """Called in the writer's thread: tell the other processes and the listeners in this one."""
+        """Called in any thread: tell the other processes and the listeners in this one."""
         if self._poller is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.hear, news)

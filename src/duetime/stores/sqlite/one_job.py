@@ -1,0 +1,96 @@
+"""Push, reserve and ack of one plain job, each as one statement that is its own transaction (`sql/one_job.sql`).
+
+Python runs handlers of signals between two statements, but never within one. So these may be called in a thread of the
+program: a handler that forks or that calls this store again finds no transaction half done. A statement that answered
+rows would be open until they are fetched; so the answers are left in temporary tables, and are read from there.
+"""
+
+import sqlite3
+
+from duetime.job import DAY_MS, Delivery, Event, IfExists, Lease, Moved, Priority
+from duetime.names import Queue
+from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Reserved
+from duetime.stores.sql.queries import load_script
+from duetime.stores.sql.rows import as_json, attributes
+from duetime.stores.sqlite.step import INLINE_BYTES
+
+_PREPARE = load_script("sqlite", "one_job")
+_PUSH = "INSERT INTO push_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUSHED = "SELECT born, wakes FROM pushed WHERE token = ?"
+_RESERVE = "INSERT INTO reserve_one VALUES (?, ?, ?, ?, ?, ?, ?)"
+_RESERVED = """
+SELECT next_at, id, born, attempt, body, due_at, priority, tries, used, expires_at, attributes, error
+FROM reserved
+WHERE token = ?
+"""
+_ACK = "INSERT INTO ack_one VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class OneJobStatements:
+    """The statements of one connection, which never begins a transaction by itself. None means: nothing was done.
+
+    Each call has a token of its own. Every method may raise sqlite3.Error.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        connection.executescript(_PREPARE)
+        self._connection = connection
+
+    def push(self, queue: Queue, request: Push, now: int, token: int) -> tuple[Pushed, int] | None:
+        """Also answers the number under which the push is to be announced; 0 if it need not be."""
+        if len(request.jobs) != 1 or request.mark or request.if_exists is IfExists.REPLACE:
+            return None
+        job = request.jobs[0]
+        due_at = now + job.delay_ms if job.due_at is None else job.due_at
+        expires_at = now + job.ttl_ms if job.ttl_ms else 0
+        if job.born or job.attempt or 0 < expires_at < due_at:
+            return None
+        body = job.body
+        place = (token, queue.namespace, queue.name, now, now // DAY_MS, job.id, int(job.priority), due_at, expires_at)
+        packed = as_json(job.attributes) if job.attributes else None
+        self._connection.execute(_PUSH, (*place, job.tries, packed, body, len(body) > INLINE_BYTES))
+        found = self._connection.execute(_PUSHED, (token,)).fetchone()
+        if found is None:
+            return None
+        born, number = found
+        return Pushed([Moved(Event.ACCEPTED, job.id, born, 0, due_at)], now), number
+
+    def reserve(self, queue: Queue, ask: Ask, now: int, token: int) -> Reserved | None:
+        if ask.limit != 1 or sum(ask.quotas) > 1:
+            return None
+        first = ask.quotas.index(1) + 1 if 1 in ask.quotas else 0
+        lease_until = now + ask.ttr_ms
+        place = (token, queue.namespace, queue.name, now, now // DAY_MS)
+        self._connection.execute(_RESERVE, (*place, first, lease_until))
+        return self.reserved(queue, ask, now, token)
+
+    def reserved(self, queue: Queue, ask: Ask, now: int, token: int) -> Reserved | None:
+        """What the reserve with this token answered; None if it did nothing."""
+        found = self._connection.execute(_RESERVED, (token,)).fetchone()
+        if found is None:
+            return None
+        next_at, job_id, born, attempt, body, due_at, priority, tries, used, expires_at, packed, error = found
+        if job_id is None:
+            return Reserved([[]], next_at, now)
+        delivery = Delivery(
+            Lease(queue, job_id, born, attempt),
+            body,
+            due_at,
+            now + ask.ttr_ms,
+            Priority(priority),
+            tries,
+            used,
+            expires_at,
+            attributes(packed),
+            error,
+        )
+        return Reserved([[delivery]], next_at, now)
+
+    def ack(self, lease: Lease, now: int) -> Moved | None:
+        connection, queue = self._connection, lease.queue
+        before = connection.total_changes
+        place = (queue.namespace, queue.name, now, now // DAY_MS)
+        connection.execute(_ACK, (*place, lease.id, lease.born, lease.attempt, IDLE_MS))
+        if connection.total_changes == before:
+            return None
+        return Moved(Event.ACKED, lease.id, lease.born, lease.attempt)

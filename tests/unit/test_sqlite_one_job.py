@@ -1,0 +1,271 @@
+"""One job in one statement of SQLite: what it leaves behind, and what a signal may do in the middle of a call."""
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, closing, contextmanager
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
+
+import msgspec
+import pytest
+
+from duetime.clock import ManualClock
+from duetime.errors import DuetimeError, StoreFull
+from duetime.job import Delivery, IfExists, Lease, NewJob, Priority
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push, Pushed, RulesChange, Wake
+from duetime.stores.sqlite.store import SqliteStore
+
+QUEUE = Queue("default", "mail")
+DAY_MS = 86_400_000
+PLACES = ("sqlite/direct.py", "sqlite/one_job.py", "sqlite/connection.py")
+
+
+async def open_store(path: Path, clock: ManualClock | None = None) -> SqliteStore:
+    # Without a reserve no push is passed on because it is time to look at the disk.
+    store = await SqliteStore.open(path, clock=clock, synchronous="OFF", reserve=0)
+    await store.push(QUEUE, [Push([NewJob("first", b"")])])  # the queue and its day are known then
+    return store
+
+
+def dump(path: Path) -> dict[str, list[Any]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return {
+            table: sorted(map(repr, connection.execute(f"SELECT * FROM {table}")))
+            for table in ("queues", "jobs", "bodies", "totals", "discarded", "forgotten")
+        } | {"wakes": connection.execute("SELECT wakes FROM meta").fetchall()}
+
+
+# --- what it leaves behind
+
+
+def random_request(chance: Random, number: int) -> Push:
+    """Mostly plain; an id that was used before, attributes, a large body, a ttl that has no room for the delay."""
+    delay_ms = chance.choice([0, 0, 1, 5, 1000])
+    job = NewJob(
+        f"{chance.randrange(number + 1) if chance.random() < 0.1 else number:05}",
+        chance.randbytes(chance.choice([0, 100, 800, 801, 5000])),
+        delay_ms=delay_ms,
+        due_at=chance.choice([None, None, None, 5]),
+        ttl_ms=chance.choice([0, 0, 3, 1000, 5000]),
+        tries=chance.choice([0, 1, 20]),
+        priority=chance.choice(list(Priority)),
+        attributes=chance.choice([{}, {}, {"trace": "ä"}]),
+    )
+    return Push([job], chance.choice(list(IfExists)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_short_statements_do_what_the_verbs_do(tmp_path: Path, seed: int) -> None:
+    chance, number = Random(seed), 0
+    clocks = ManualClock(), ManualClock()
+    stores = [await open_store(tmp_path / f"{name}.db", clock) for name, clock in zip("ab", clocks, strict=True)]
+    direct, asked, answered = stores[0].direct_calls(), 0, 0
+    held: list[Lease] = []
+
+    async def both(call: str, of: Any, short: Callable[[Any], Any]) -> Any:
+        nonlocal asked, answered
+        asked += 1
+        done = await asyncio.to_thread(short, of)
+        answered += done is not None
+        answers = [
+            [done] if store is stores[0] and done is not None else await general(store, call, of) for store in stores
+        ]
+        assert plain(answers[0]) == plain(answers[1])
+        return answers[0][0]
+
+    for _ in range(250):
+        match chance.randrange(8):
+            case 0 | 1 | 2:
+                number += 1
+                await both("push", random_request(chance, number), lambda request: direct.push(QUEUE, request))
+            case 3 | 4:
+                ask = Ask(1, chance.choice([10, 60_000]), chance.choice([(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)]))
+                got = await both("reserve", ask, lambda one: direct.reserve(QUEUE, one, no_orphan))
+                held += [delivery.lease for delivery in got.deliveries[0]]
+            case 5 | 6 if held:
+                await both("ack", held.pop(chance.randrange(len(held))), direct.ack)
+            case _:
+                step = chance.choice([0, 1, 1, 7, 2000, DAY_MS if chance.random() < 0.05 else 3])
+                for clock, store in zip(clocks, stores, strict=True):
+                    clock.advance(step / 1000)
+                    if step == 7:
+                        await store.reap()
+                    elif step == 2000:
+                        await store.configure(QUEUE, RulesChange(strict=number % 2 == 0, paused=number % 10 == 0))
+
+    assert dump(tmp_path / "a.db") == dump(tmp_path / "b.db")
+    assert answered > asked / 2, "most of it is usual"
+    for store in stores:
+        assert list(await store.check()) == []
+        await store.close()
+
+
+async def general(store: SqliteStore, call: str, of: Any) -> list[Any]:
+    answer = await getattr(store, call)(QUEUE, [of])
+    return [answer] if call == "reserve" else list(answer)
+
+
+def plain(answers: list[Any]) -> Any:
+    """Errors are equal if they say the same, and a list is as good as a tuple."""
+    [answer] = answers
+    return (type(answer), str(answer)) if isinstance(answer, DuetimeError) else msgspec.json.encode(answer)
+
+
+def no_orphan(delivery: Delivery) -> None:
+    raise AssertionError(f"nobody was interrupted, but {delivery} has no caller")
+
+
+# --- others on the same file
+
+
+async def test_calls_decline_while_others_write_or_wait_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    store = await open_store(path)
+    direct = store.direct_calls()
+    jobs = (Push([NewJob(f"job {number}", b"")]) for number in range(10))
+
+    assert await asyncio.to_thread(direct.push, QUEUE, next(jobs))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert await asyncio.to_thread(direct.push, QUEUE, next(jobs)) is None
+        other.execute("ROLLBACK")
+    assert await asyncio.to_thread(direct.push, QUEUE, next(jobs))
+    turn = os.open(f"{path}-wake/turn", os.O_RDWR)
+    fcntl.flock(turn, fcntl.LOCK_EX)
+    assert await asyncio.to_thread(direct.push, QUEUE, next(jobs)) is None
+    os.close(turn)
+    assert await asyncio.to_thread(direct.push, QUEUE, next(jobs))
+    await store.close()
+    assert direct.push(QUEUE, next(jobs)) is None
+
+
+async def test_a_push_wakes_the_consumers_of_other_programs(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = await open_store(tmp_path / "jobs.db", clock)
+    other = await SqliteStore.open(tmp_path / "jobs.db", clock=clock)
+    async with aclosing(other.wakeups()) as wakes:  # pyright: ignore[reportArgumentType]
+        assert await anext(wakes) == Wake()
+        direct = store.direct_calls()
+        later, sooner = NewJob("later", b"", due_at=7), NewJob("sooner", b"", due_at=5)
+        for job in (later, NewJob("no sooner", b"", due_at=7), sooner):
+            assert await asyncio.to_thread(direct.push, QUEUE, Push([job]))
+        async with asyncio.timeout(60):
+            heard = [wake for wake in (await anext(wakes), await anext(wakes)) if wake != Wake()]
+        assert heard[-1:] in ([Wake(QUEUE, 5)], []), "or the poll of the file was quicker than the datagram"
+    assert sqlite_wakes(tmp_path / "jobs.db") == 3
+    await other.close()
+    await store.close()
+
+
+def sqlite_wakes(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("SELECT wakes FROM meta").fetchone()[0])
+
+
+async def test_pushes_to_a_disk_that_is_nearly_full_are_refused(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "jobs.db", synchronous="OFF", reserve=2**60)
+    direct, request = store.direct_calls(), Push([NewJob("a", b"")])
+    assert await asyncio.to_thread(direct.push, QUEUE, request) is None
+    assert isinstance((await store.push(QUEUE, [request]))[0], StoreFull)
+    await store.close()
+
+
+# --- in the middle of a call
+
+
+@contextmanager
+def at_step(wanted: int, action: Callable[[], object]) -> Iterator[list[int]]:
+    """Does the action once, where Python would run a signal's handler: after a call of a built-in function, or at the
+    begin of a function of the store. The list counts these places.
+    """
+    seen = [0]
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event in {"call", "c_return"} and frame.f_code.co_filename.endswith(PLACES):
+            seen[0] += 1
+            if seen[0] == wanted:
+                sys.setprofile(None)
+                action()
+
+    sys.setprofile(look)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt() -> None:
+    raise Interrupted
+
+
+async def test_a_caller_that_is_interrupted_anywhere_keeps_no_lease(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = await open_store(tmp_path / "jobs.db", clock)
+    direct, orphans = store.direct_calls(), list[Delivery]()
+    assert await asyncio.to_thread(direct.ack, Lease(QUEUE, "none", 1, 1)) is None  # the connection is open then
+
+    def reserve(wanted: int) -> bool:
+        with at_step(wanted, interrupt):
+            try:
+                return direct.reserve(QUEUE, Ask(1, 60_000), orphans.append) is None
+            except Interrupted:
+                return True
+
+    for wanted in range(1, 1000):
+        is_over = not await asyncio.to_thread(reserve, wanted)
+        leased = (await store.counts([QUEUE]))[0].leased
+        if is_over:
+            break
+        assert leased == len(orphans)
+        for orphan in orphans:
+            await store.give_back(orphan.lease)
+        orphans.clear()
+    else:
+        raise AssertionError("the call has no end")
+    assert wanted > 5
+    assert leased == 1
+    await store.close()
+
+
+@pytest.mark.parametrize("verb", ["push", "reserve", "ack"])
+async def test_a_handler_may_fork_or_use_the_store_anywhere(tmp_path: Path, verb: str) -> None:
+    store = await open_store(tmp_path / "jobs.db")
+    direct, loop = store.direct_calls(), asyncio.get_running_loop()
+    numbers = iter(range(10_000))
+
+    def handler() -> None:
+        pushed = store.push(QUEUE, [Push([NewJob(f"handler {next(numbers)}", b"")])])
+        assert isinstance(asyncio.run_coroutine_threadsafe(pushed, loop).result(60)[0], Pushed)
+        if not (child := os.fork()):
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    def calls(wanted: int) -> int:
+        reserved = direct.reserve(QUEUE, Ask(1, 60_000), no_orphan) if verb == "ack" else None
+        with at_step(wanted, handler) as seen:
+            if verb == "push":
+                direct.push(QUEUE, Push([NewJob(f"caller {wanted}", b"")]))
+            elif verb == "reserve":
+                direct.reserve(QUEUE, Ask(1, 60_000), no_orphan)
+            elif reserved:
+                direct.ack(reserved.deliveries[0][0].lease)
+        return seen[0]
+
+    lines = await asyncio.to_thread(calls, 0)
+    for wanted in range(1, lines + 1):
+        await store.push(QUEUE, [Push([NewJob(f"for {wanted}", b"")])])
+        await asyncio.to_thread(calls, wanted)
+    assert lines > 5
+    assert list(await store.check()) == []
+    await store.close()
