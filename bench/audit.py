@@ -7,8 +7,9 @@ whether time grows with events. Timed is what the pipelines do, with everything 
 law and the findings against a scan of the store. The session's start, the generating and a first run that compiles are
 apart. DuckDB reads the same Parquet files in a process of its own with two threads, and one tool takes the checksums of
 what both wrote. Beside wall time there is the CPU time of both processes, which says the same on a busy machine. Then
-the same jobs in journals of 10, 100 and 10,000 nodes, ingested and audited from the files on, and audited again with a
-segment more. Every figure is printed as soon as it is there.
+the steps of a round after a small day, beside a short history and the whole. Then the same jobs in journals of 10, 100
+and 10,000 nodes, ingested and audited from the files on, and audited again with a segment more. Every figure is printed
+as soon as it is there.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.audit_parts.history import DAY_MS, EVENTS_PER_JOB, START, make
+from bench.audit_parts.later import LATER_JOBS, measure_later
 from bench.audit_parts.nodes import measure_nodes
 from bench.report import number, peer_python, table
 from duetime.spark.audit import transform as audit
@@ -33,6 +35,7 @@ from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.session import LOCALLY, open_session
 
 SCANNED_AT = START + 2 * DAY_MS
+PARTS = ("sizes", "later", "nodes")
 PEER = Path(__file__).parent / "audit_parts" / "duckdb_peer.py"
 
 
@@ -59,6 +62,7 @@ class Measured:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench audit", description=__doc__.partition("\n")[0])
     parser.add_argument("--events", type=int, default=20_000_000)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure; all if not given")
     parser.add_argument("--node-jobs", type=int, default=200_000, help="jobs of the journals with many nodes")
     parser.add_argument("--memory", default=LOCALLY["spark.driver.memory"], help="of the driver's JVM")
     parser.add_argument("--folder", type=Path, default=None, help="for the data; needs about 100 bytes an event")
@@ -81,8 +85,10 @@ def main() -> int:
         print(f"session: {time.perf_counter() - started:.1f} s")
         warm(spark, folder / "warm")
         sizes = (chosen.events // 20, chosen.events // 4, chosen.events)
-        measured = [measure(spark, folder / f"size-{size}", size) for size in sizes]
-        for nodes in (10, 100, 10_000):
+        measured = [measure(spark, folder / f"size-{size}", size) for size in sizes if "sizes" in chosen.parts]
+        for size in (sizes[0], sizes[-1]) if "later" in chosen.parts else ():
+            later(spark, folder / f"later-{size}", size)
+        for nodes in (10, 100, 10_000) if "nodes" in chosen.parts else ():
             first_s, later_s = measure_nodes(spark, folder / f"nodes-{nodes}", nodes, max(chosen.node_jobs, nodes))
             print(f"{number(nodes)} nodes: first audit {first_s:.1f} s, later one {later_s:.1f} s", flush=True)
         spark.stop()
@@ -136,6 +142,13 @@ def measure(spark: Any, folder: Path, size: int) -> Measured:
     )
     shutil.rmtree(folder)
     return one
+
+
+def later(spark: Any, folder: Path, size: int) -> None:
+    events, seconds = measure_later(spark, folder, int(size / EVENTS_PER_JOB))
+    steps = ", ".join(f"{name} {took:.1f} s" for name, took in seconds.items())
+    print(f"{number(LATER_JOBS)} jobs after a history of {number(events)} events: {steps}", flush=True)
+    shutil.rmtree(folder)
 
 
 def ask(*arguments: str) -> Any:
@@ -197,7 +210,7 @@ def show(measured: list[Measured], log: Path) -> int:
     ]
     heads = ["events", "lifecycle s", "audit s", "both s", "events/s", "DuckDB s", "ratio"]
     heads += ["CPU s", "DuckDB CPU s", "ratio", "shuffle MB", "JVM peak MB", "DuckDB peak MB", "same result"]
-    print("\n" + table(heads, rows) + "\n")
+    print("\n" + table(heads, rows) + "\n" if rows else "")
     for small, whole in pairwise(measured):
         events, seconds = whole.events / small.events, whole.total_s / small.total_s
         print(f"{events:.1f} times the events take {seconds:.1f} times as long (per event {seconds / events:.2f})")

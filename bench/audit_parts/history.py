@@ -35,10 +35,10 @@ STEPS = """
 """
 
 
-def history(spark: SparkSession, jobs: int) -> DataFrame:
-    """EVENTS of so many jobs over a day."""
-    each = spark.range(jobs, numPartitions=max(2, jobs // 1_000_000)).withColumnRenamed("id", "i")
-    born = F.lit(START) + (F.col("i") * (DAY_MS // 2) / jobs).cast("long")
+def history(spark: SparkSession, jobs: int, *, start: int = START, only: str = "true") -> DataFrame:
+    """EVENTS of so many jobs over a day, or of those whose number `i` fulfils a condition."""
+    each = spark.range(jobs, numPartitions=max(2, jobs // 1_000_000)).withColumnRenamed("id", "i").where(only)
+    born = F.lit(start) + (F.col("i") * (DAY_MS // 2) / jobs).cast("long")
     steps = each.select("i", born.alias("born"), F.expr("1000L + (i * 7919) % 3600000").alias("delay")).select(
         "i", "born", "delay", F.expr(f"posexplode({STEPS})").alias("position", "step")
     )
@@ -76,7 +76,7 @@ def history(spark: SparkSession, jobs: int) -> DataFrame:
     return steps.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in EVENTS.fields))
 
 
-def held(spark: SparkSession, jobs: int) -> DataFrame:
+def held(spark: SparkSession, jobs: int, *, start: int = START) -> DataFrame:
     """What the store holds of them, as a scan has it: all that has not ended, but one in 100,000."""
     place = F.expr("case when i % 100 = 0 then 'dead' when i % 100 in (1, 93) then 'leased' else 'delayed' end")
     each = spark.range(jobs).withColumnRenamed("id", "i")
@@ -86,14 +86,14 @@ def held(spark: SparkSession, jobs: int) -> DataFrame:
         F.lit("bench").alias("namespace"),
         F.concat(F.lit("queue-"), (F.col("i") % QUEUES).cast("string")).alias("queue"),
         F.concat(F.lit("01JCV7ZK5N"), F.lpad(F.hex("i"), 16, "0")).alias("id"),
-        (F.lit(START) + (F.col("i") * (DAY_MS // 2) / jobs).cast("long")).alias("born"),
+        (F.lit(start) + (F.col("i") * (DAY_MS // 2) / jobs).cast("long")).alias("born"),
         place.alias("state"),
     )
 
 
-def make(spark: SparkSession, lake: Lake, jobs: int) -> int:
+def make(spark: SparkSession, lake: Lake, jobs: int, *, only: str = "true") -> int:
     """Write the history into a lake and the scan beside it; answers how many events there are."""
-    staged = lake.events.stage(history(spark, jobs))
+    staged = lake.events.stage(history(spark, jobs, only=only))
     ends = staged.read().groupBy("node").agg(F.count("*"), F.max("seq"), F.min("ts")).collect()
     rows = sum(count for _, count, _, _ in ends)
     about = EventsAbout(
@@ -104,3 +104,10 @@ def make(spark: SparkSession, lake: Lake, jobs: int) -> int:
     lake.events.publish(staged, after=lake.events.manifest(), about=msgspec.to_builtins(about))
     held(spark, jobs).write.parquet(f"{lake.folder}/scan")
     return rows
+
+
+def add_day(spark: SparkSession, lake: Lake, jobs: int, *, start: int) -> None:
+    """Add the events of more jobs, which are born from `start` on, to a lake."""
+    manifest = lake.events.manifest()
+    staged = lake.events.stage(history(spark, jobs, start=start))
+    lake.events.publish(staged, after=manifest, about=manifest.about)
