@@ -1,6 +1,8 @@
 """Database servers that end our sessions, restart or fail over under load: nothing is lost, nothing is done twice."""
 
 import asyncio
+import os
+import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +17,7 @@ from duetime.job import Moved, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
+from duetime.stores.postgres.connection import PostgresAddress, open_connection
 from tests.plugins.mysql_server import MysqlServer
 from tests.plugins.postgres_server import PostgresServer
 
@@ -152,3 +155,19 @@ async def test_a_standby_that_is_promoted_under_load(start_postgres: Callable[..
                 connection.execute("SELECT pg_reload_conf()")
 
     await work_through(store, fail_over)
+
+
+async def test_a_server_that_vanishes_without_a_word_is_given_up(start_postgres: Callable[..., PostgresServer]) -> None:
+    """The kernel ends a connection of which nothing is heard: after the times that it was told, and not after hours."""
+    address = PostgresAddress.parse(start_postgres().url)
+    with open_connection(address) as connection, socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        read = wire.getsockopt
+        assert read(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        silent_s = read(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        silent_s += read(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) * read(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+        assert silent_s <= 30
+        assert read(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+
+    chosen = PostgresAddress.parse("postgresql://host/db?tcp_user_timeout=5000&connect_timeout=3")
+    assert "tcp_user_timeout=5000" in chosen.conninfo
+    assert "connect_timeout=3" in chosen.conninfo

@@ -49,6 +49,17 @@ _SESSION = {
     "idle_in_transaction_session_timeout": "30s",
 }
 
+_NETWORK = {
+    "connect_timeout": LOCK_TIMEOUT_S,
+    # A server that vanished without a word (its host lost power, a network is cut) is noticed by the kernel after
+    # about half a minute, whether an answer is awaited or data is sent. Linux would wait for 15 minutes or more.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+"""Defaults that the store's URL may change; libpq's names."""
+
 _TRANSACTIONS = {
     "begin": "BEGIN",
     "begin_reading": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
@@ -97,8 +108,7 @@ class PostgresAddress(Struct, frozen=True):
         if prepare not in ("on", "off"):
             raise InvalidSettings(f"prepare is on or off, not {prepare!r}")
         table_names(schema, prefix)
-        options.setdefault("connect_timeout", str(LOCK_TIMEOUT_S))
-        options.setdefault("application_name", "duetime")
+        options = {"application_name": "duetime", **{name: str(value) for name, value in _NETWORK.items()}, **options}
         conninfo = f"postgresql://{parts.netloc}{parts.path}?{urlencode(options)}"
         try:
             conninfo_to_dict(conninfo)
