@@ -134,7 +134,7 @@ class PostedPostgres:
                 done(pushed, None)
             else:
                 # The statement has changed nothing, or was refused. The general way finds out why.
-                self._unusual.add(_PUSH, queue)
+                self.avoid(queue)
                 done(None, None)
 
         connection.send(_PUSH.encode(), encoded, ended)
@@ -145,6 +145,13 @@ class PostedPostgres:
 
     def ack(self, lease: Lease, done: Done[Moved]) -> bool:
         return False
+
+    def avoid(self, queue: Queue) -> None:
+        """Let pushes into this queue go the general way for a while.
+
+        Many callers at once would wait for the commit of the one that came first and went alone.
+        """
+        self._unusual.add(_PUSH, queue)
 
     async def close(self) -> None:
         self._is_closed = True

@@ -1,9 +1,12 @@
 """The PostgreSQL store. Each step locks its queue's row first; docs/decisions/023-postgresql.md tells why."""
 
 import asyncio
+from collections.abc import Sequence
 
 from duetime.clock import Clock
-from duetime.stores.base import StoreInfo
+from duetime.errors import DuetimeError
+from duetime.names import Queue
+from duetime.stores.base import Push, Pushed, StoreInfo
 from duetime.stores.direct import PostedCalls
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink
 from duetime.stores.postgres.posted import PostedPostgres
@@ -31,6 +34,11 @@ class PostgresStore(ServerStore):
     def posted_calls(self) -> PostedCalls:
         """See `stores/direct.py`."""
         return self._posted
+
+    async def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
+        if len(requests) > 1:
+            self._posted.avoid(queue)
+        return await super().push(queue, requests)
 
     async def close(self) -> None:
         await self._posted.close()
