@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from duetime.errors import InvalidSettings, LeaseLost, StoreDamaged, StoreUnavailable
@@ -47,7 +48,8 @@ async def push(store: PostgresStore, *ids: str, queue: Queue = QUEUE, delay_ms: 
 def test_what_is_ours_in_a_url_is_taken_out_and_the_rest_is_libpqs() -> None:
     address = PostgresAddress.parse("postgres://me@db/app?schema=a&prefix=b_&connections=3&sslmode=verify-full")
     assert (address.schema, address.prefix, address.connections) == ("a", "b_", 3)
-    assert address.conninfo.startswith("postgresql://me@db/app?sslmode=verify-full&")
+    libpqs = conninfo_to_dict(address.conninfo)
+    assert (libpqs["user"], libpqs["host"], libpqs["dbname"], libpqs["sslmode"]) == ("me", "db", "app", "verify-full")
     assert "schema" not in address.conninfo
 
 
@@ -182,6 +184,9 @@ async def test_a_view_shows_jobs_as_people_and_laravel_would(
 # --- the plans
 
 
+ADDRESS = PostgresAddress.parse(f"postgresql:///?{STORE}")
+
+
 def sample(name: str, kind: str) -> object:
     """A value that fits a parameter."""
     if kind:
@@ -200,10 +205,10 @@ def planner(postgres_server: PostgresServer) -> Iterator["psycopg.Connection[tup
         yield connection
 
 
-def plan(planner: "psycopg.Connection[tuple[object, ...]]", name: str) -> list[str]:
-    query = PostgresAddress.parse(f"postgresql:///?{STORE}").name_tables(QUERIES[name])
-    by_name = any(table in QUERIES[name] for table in ("dt.marks", "dt.totals", "dt.incoming", "dt.results"))
-    by_name = by_name and "dt.jobs" not in QUERIES[name]
+def values_of(name: str, query: str) -> dict[str, object]:
+    """Values that fit the parameters of a query."""
+    by_name = any(table in query for table in ("dt.marks", "dt.totals", "dt.incoming", "dt.results"))
+    by_name = by_name and "dt.jobs" not in query
     values: dict[str, object] = {}
     for parameter, kind in re.findall(r"%\((\w+)\)[sb](?:::(\w+) \[\])?", query):
         values[parameter] = values.get(parameter) or sample(parameter, kind)
@@ -213,6 +218,11 @@ def plan(planner: "psycopg.Connection[tuple[object, ...]]", name: str) -> list[s
     values |= {column: b"x" for column in binary if column in values and "put_counter" != name}
     if name in ("insert_incoming", "keep_result"):
         values["id"] = "x"
+    return values
+
+
+def plan(planner: "psycopg.Connection[tuple[object, ...]]", name: str) -> list[str]:
+    query, values = ADDRESS.name_tables(QUERIES[name]), values_of(name, QUERIES[name])
     rows = planner.execute(f"EXPLAIN {query}", values).fetchall()  # type: ignore[arg-type]
     return [str(line) for (line,) in rows]
 

@@ -1,0 +1,380 @@
+-- Queues, marks, totals and what the store knows about itself.
+
+-- name: load_queue
+-- description: All that verbs must obey, as it was when the transaction began.
+SELECT
+    id,
+    known,
+    paused,
+    strict,
+    expired_to_dead,
+    max_jobs,
+    max_body,
+    kept,
+    floor,
+    last_born,
+    expired,
+    jobs,
+    leased,
+    dead,
+    reap_at
+FROM dt.queues FORCE INDEX (by_name)
+WHERE namespace = %(namespace)s AND name = %(name)s;
+
+-- name: lock_queue
+-- description: The same, and nobody else changes the queue until the transaction ends; sysdate is read after that.
+SELECT
+    floor(unix_timestamp(sysdate(3)) * 1000),
+    id,
+    known,
+    paused,
+    strict,
+    expired_to_dead,
+    max_jobs,
+    max_body,
+    kept,
+    floor,
+    last_born,
+    expired,
+    jobs,
+    leased,
+    dead,
+    reap_at
+FROM dt.queues FORCE INDEX (by_name)
+WHERE namespace = %(namespace)s AND name = %(name)s
+FOR UPDATE;
+
+-- name: clock
+-- description: The store's now.
+SELECT floor(unix_timestamp(sysdate(3)) * 1000);
+
+-- name: new_queue_id
+-- description: A number that no queue ever had.
+INSERT INTO dt.queue_ids () VALUES ();
+
+DELETE FROM dt.queue_ids WHERE id = last_insert_id();
+
+SELECT last_insert_id();
+
+-- name: insert_queue
+-- description: A queue that was not there; its fields follow by update_queue. No change if somebody else was faster.
+INSERT INTO dt.queues (
+    id,
+    namespace,
+    name,
+    known,
+    paused,
+    strict,
+    expired_to_dead,
+    max_jobs,
+    max_body,
+    kept,
+    floor,
+    last_born,
+    expired,
+    jobs,
+    leased,
+    dead,
+    reap_at
+) VALUES (%(id)s, %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+ON DUPLICATE KEY UPDATE known = known;
+
+-- name: forgotten_floor
+-- description: What a new queue begins with.
+SELECT floor FROM dt.forgotten WHERE one = 1;
+
+-- name: update_queue
+-- description: Write back what a step changed.
+UPDATE dt.queues
+SET
+    known = %(known)s,
+    paused = %(paused)s,
+    strict = %(strict)s,
+    expired_to_dead = %(expired_to_dead)s,
+    max_jobs = %(max_jobs)s,
+    max_body = %(max_body)s,
+    kept = %(kept)s,
+    floor = %(floor)s,
+    last_born = %(last_born)s,
+    expired = %(expired)s,
+    jobs = %(jobs)s,
+    leased = %(leased)s,
+    dead = %(dead)s,
+    reap_at = %(reap_at)s
+WHERE id = %(id)s;
+
+-- name: change_queue_id
+-- description: Leave all jobs behind in one step, however many.
+UPDATE dt.queues SET id = %(new)s WHERE id = %(old)s;
+
+-- name: discard
+-- description: Hand a purged queue's jobs to the reaper.
+INSERT INTO dt.discarded (queue) VALUES (%(queue)s);
+
+-- name: some_discarded
+-- description: The next purged queue whose jobs are still to be removed, and that no other reaper works on.
+SELECT queue FROM dt.discarded ORDER BY queue LIMIT 1 FOR UPDATE SKIP LOCKED;
+
+-- name: forget_discarded
+-- description: All of its jobs are gone.
+DELETE FROM dt.discarded WHERE queue = %(queue)s;
+
+-- name: removable_queues
+-- description: Purged queues that nobody used for a while; they have no jobs and no rules.
+SELECT
+    id,
+    floor
+FROM dt.queues FORCE INDEX (by_known)
+WHERE known = 0 AND floor <= %(before)s
+ORDER BY floor
+LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED;
+
+-- name: remove_queues
+-- description: The end of rows of queues.
+DELETE q FROM dt.queues AS q FORCE INDEX (PRIMARY) WHERE q.id IN %(ids)s;
+
+-- name: forget_floor
+-- description: What new queues must begin with.
+UPDATE dt.forgotten SET floor = greatest(floor, %(floor)s) WHERE one = 1;
+
+-- name: list_queues
+-- description: Every known queue, in order.
+SELECT
+    namespace,
+    name
+FROM dt.queues FORCE INDEX (by_name)
+WHERE known = 1
+ORDER BY namespace, name;
+
+-- name: list_namespace
+-- description: The known queues of one namespace, in order.
+SELECT
+    namespace,
+    name
+FROM dt.queues FORCE INDEX (by_name)
+WHERE namespace = %(namespace)s AND known = 1
+ORDER BY name;
+
+-- name: queues_to_reap
+-- description: The reaper's agenda.
+SELECT
+    namespace,
+    name
+FROM dt.queues FORCE INDEX (by_reap)
+WHERE reap_at > 0 AND reap_at <= %(now)s
+ORDER BY reap_at
+LIMIT %(limit)s;
+
+-- name: next_reap
+-- description: When the reaper is next needed, at the earliest.
+SELECT min(reap_at) FROM dt.queues FORCE INDEX (by_reap) WHERE reap_at > 0;
+
+-- name: get_mark
+-- description: What a push with this mark answered, while the mark lives.
+SELECT
+    digest,
+    answer
+FROM dt.marks
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND name = %(name)s AND expires_at > %(now)s;
+
+-- name: set_mark
+-- description: Also over one whose life has ended.
+INSERT INTO dt.marks (
+    namespace,
+    queue,
+    name,
+    digest,
+    expires_at,
+    answer
+) VALUES (%(namespace)s, %(queue)s, %(name)s, %(digest)s, %(expires_at)s, %(answer)s)
+ON DUPLICATE KEY UPDATE digest = values(digest), expires_at = values(expires_at), answer = values(answer);
+
+-- name: delete_old_marks
+-- description: Bounded, because nobody waits for it. A mark that was set again meanwhile stays.
+DELETE m
+FROM (
+    SELECT
+        namespace,
+        queue,
+        name
+    FROM dt.marks FORCE INDEX (by_end)
+    WHERE expires_at <= %(now)s
+    ORDER BY expires_at
+    LIMIT %(limit)s
+) AS old
+STRAIGHT_JOIN dt.marks AS m FORCE INDEX (PRIMARY)
+    ON m.namespace = old.namespace AND m.queue = old.queue AND m.name = old.name
+WHERE m.expires_at <= %(now)s;
+
+-- name: add_to_totals
+-- description: What one step did, under its day.
+INSERT INTO dt.totals (
+    namespace,
+    queue,
+    day,
+    accepted,
+    delivered,
+    acked,
+    released,
+    lapsed,
+    dead,
+    cancelled,
+    expired,
+    respawned
+) VALUES (
+    %(namespace)s,
+    %(queue)s,
+    %(day)s,
+    %(accepted)s,
+    %(delivered)s,
+    %(acked)s,
+    %(released)s,
+    %(lapsed)s,
+    %(dead)s,
+    %(cancelled)s,
+    %(expired)s,
+    %(respawned)s
+)
+ON DUPLICATE KEY UPDATE
+    accepted = accepted + values(accepted),
+    delivered = delivered + values(delivered),
+    acked = acked + values(acked),
+    released = released + values(released),
+    lapsed = lapsed + values(lapsed),
+    dead = dead + values(dead),
+    cancelled = cancelled + values(cancelled),
+    expired = expired + values(expired),
+    respawned = respawned + values(respawned);
+
+-- name: get_totals
+-- description: What happened in a queue, day by day.
+SELECT
+    day,
+    accepted,
+    delivered,
+    acked,
+    released,
+    lapsed,
+    dead,
+    cancelled,
+    expired,
+    respawned
+FROM dt.totals FORCE INDEX (PRIMARY)
+WHERE namespace = %(namespace)s AND queue = %(queue)s
+ORDER BY day;
+
+-- name: delete_totals
+-- description: Of a queue that is purged and not kept.
+DELETE t FROM dt.totals AS t FORCE INDEX (PRIMARY) WHERE t.namespace = %(namespace)s AND t.queue = %(queue)s;
+
+-- name: queues_with_old_totals
+-- description: Queues that have days which are no longer kept one by one. Bounded, because nobody waits for it.
+SELECT
+    namespace,
+    queue
+FROM dt.totals FORCE INDEX (by_day)
+WHERE day > 0 AND day <= %(before)s
+ORDER BY day
+LIMIT %(limit)s;
+
+-- name: take_old_totals
+-- description: Remove a queue's days that are no longer kept one by one, and answer them.
+SELECT
+    accepted,
+    delivered,
+    acked,
+    released,
+    lapsed,
+    dead,
+    cancelled,
+    expired,
+    respawned
+FROM dt.totals FORCE INDEX (PRIMARY)
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND day > 0 AND day <= %(before)s;
+
+DELETE t
+FROM dt.totals AS t FORCE INDEX (PRIMARY)
+WHERE t.namespace = %(namespace)s AND t.queue = %(queue)s AND t.day > 0 AND t.day <= %(before)s;
+
+-- name: delete_forgotten_totals
+-- description: Of a queue that is not known any more and has no day but day 0.
+DELETE t
+FROM dt.totals AS t FORCE INDEX (PRIMARY)
+LEFT JOIN dt.totals AS later FORCE INDEX (PRIMARY)
+    ON later.namespace = t.namespace AND later.queue = t.queue AND later.day > 0
+LEFT JOIN dt.queues AS q FORCE INDEX (by_name)
+    ON q.namespace = t.namespace AND q.name = t.queue AND q.known = 1
+WHERE t.namespace = %(namespace)s AND t.queue = %(queue)s AND later.day IS NULL AND q.id IS NULL;
+
+-- name: get_meta
+-- description: The store's one row, and the server's version.
+SELECT
+    epoch,
+    version()
+FROM dt.meta
+WHERE one = 1;
+
+-- name: incoming_queues
+-- description: The queues of the oldest jobs that other programs have committed.
+SELECT DISTINCT
+    namespace,
+    queue
+FROM (SELECT namespace, queue FROM dt.incoming FORCE INDEX (PRIMARY) ORDER BY number LIMIT %(limit)s) AS oldest;
+
+-- name: take_incoming
+-- description: The oldest of them that no other process takes just now, up to a number of jobs.
+SELECT
+    number,
+    id,
+    if_exists,
+    priority,
+    due_at,
+    ttl_ms,
+    tries,
+    attributes,
+    body
+FROM dt.incoming FORCE INDEX (by_queue)
+WHERE namespace = %(namespace)s AND queue = %(name)s
+ORDER BY number
+LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED;
+
+-- name: delete_incoming
+-- description: Those that were taken.
+DELETE i FROM dt.incoming AS i FORCE INDEX (PRIMARY) WHERE i.number IN %(numbers)s;
+
+-- name: insert_incoming
+-- description: One job of another program, in its transaction.
+INSERT INTO dt.incoming (
+    namespace,
+    queue,
+    id,
+    if_exists,
+    priority,
+    due_at,
+    ttl_ms,
+    tries,
+    attributes,
+    body
+) VALUES (
+    %(namespace)s,
+    %(name)s,
+    %(id)s,
+    %(if_exists)s,
+    %(priority)s,
+    coalesce(%(due_at)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(3)) DIV 1000 + %(delay_ms)s),
+    %(ttl_ms)s,
+    %(tries)s,
+    %(attributes)s,
+    %(body)s
+);
+
+-- name: incoming_rules
+-- description: What the queue refuses, for the program that is about to push.
+SELECT
+    max_jobs,
+    max_body,
+    jobs
+FROM dt.queues FORCE INDEX (by_name)
+WHERE namespace = %(namespace)s AND name = %(name)s;

@@ -1,0 +1,67 @@
+-- What must always be true. Full walks, for tests and `doctor --deep`; each row found is a broken promise.
+
+-- name: check_counts
+-- description: Queues whose counts differ from a walk over their jobs.
+SELECT
+    q.namespace || '/' || q.name,
+    q.jobs,
+    q.leased,
+    q.dead,
+    count(j.id),
+    count(*) FILTER (WHERE j.place = 1),
+    count(*) FILTER (WHERE j.place = 2)
+FROM dt.queues AS q
+LEFT JOIN dt.jobs AS j ON j.queue = q.id
+GROUP BY q.id
+HAVING
+    q.jobs <> count(j.id)
+    OR q.leased <> count(*) FILTER (WHERE j.place = 1)
+    OR q.dead <> count(*) FILTER (WHERE j.place = 2);
+
+-- name: check_places
+-- description: Jobs whose fields do not fit the place they are in.
+SELECT
+    queue,
+    id,
+    place
+FROM dt.jobs
+WHERE
+    (place = 1) <> (lease_until > 0)
+    OR (place = 2) <> (dead_at > 0)
+    OR (place = 2) <> (reason <> '')
+    OR (place = 2 AND expires_at > 0)
+    OR used < 0
+    OR used > attempt;
+
+-- name: check_owners
+-- description: Jobs that belong to no queue, not even to a purged one.
+SELECT
+    queue,
+    id
+FROM dt.jobs AS j
+WHERE
+    NOT EXISTS (SELECT 1 FROM dt.queues AS q WHERE q.id = j.queue)
+    AND NOT EXISTS (SELECT 1 FROM dt.discarded AS d WHERE d.queue = j.queue);
+
+-- name: check_bodies
+-- description: Jobs without a body, and bodies without a job.
+SELECT
+    coalesce(j.queue, b.queue),
+    coalesce(j.id, b.id),
+    CASE WHEN b.id IS NULL THEN 'has no body' ELSE 'is a body without a job' END
+FROM dt.jobs AS j
+FULL JOIN dt.bodies AS b ON j.queue = b.queue AND j.id = b.id
+WHERE j.id IS NULL OR b.id IS NULL;
+
+-- name: check_agenda
+-- description: Queues that the reaper would visit too late, or never.
+SELECT
+    q.namespace || '/' || q.name,
+    q.reap_at,
+    min(CASE WHEN j.place = 1 THEN j.lease_until ELSE j.expires_at + 1 END)
+FROM dt.queues AS q
+INNER JOIN dt.jobs AS j ON j.queue = q.id AND (j.place = 1 OR (j.place = 0 AND j.expires_at > 0))
+GROUP BY q.id
+HAVING
+    q.reap_at = 0
+    OR q.reap_at > min(CASE WHEN j.place = 1 THEN j.lease_until ELSE j.expires_at + 1 END);
