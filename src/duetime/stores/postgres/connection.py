@@ -29,7 +29,7 @@ Connection = psycopg.Connection[Any]
 LOCK_TIMEOUT_S = 5
 """How long a call waits for another process's transaction before StoreUnavailable."""
 CONNECTIONS = 8
-"""Connections per process that run steps. Two more connections listen for wakes and send them."""
+"""Connections per process that run steps. Two more listen for wakes and send them, one more has lone pushes."""
 
 _SESSION = {
     # Every query of ours has an index to use, but the statistics of a table that was empty a moment ago would make
