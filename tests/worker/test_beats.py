@@ -1,5 +1,7 @@
 """A worker says who it is while it runs, for the console."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +9,12 @@ import pytest
 from duetime.stores.open import open_store
 from duetime.wire.payload import counter_name
 from duetime.wire.worker_beats import PREFIX, WorkerBeat, beat_name, read_beats
+from tests.e2e.shell import Shell
 from tests.plugins.until import until
 from tests.worker.conftest import Start
+from tests.worker.test_http import server
+
+__all__ = ["server"]
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -23,6 +29,26 @@ async def test_a_worker_says_who_it_is(start: Start, url: str, sample: Any) -> N
         assert beat.pid == worker.process.pid
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_workers_are_listed_with_what_they_run(
+    start: Start, url: str, server: str, sample: Any, tmp_path: Path
+) -> None:
+    """By a command on a server, and on the store of that server."""
+    sample.app.client_pusher._place["url"] = server
+    handle = await asyncio.to_thread(sample.gate.delay, "a", str(tmp_path / "never"))
+    worker = start("-c", "2", "--pool", "threads", at=server)
+    for at in (server, url):
+        shell = Shell(at, tmp_path)
+
+        await until(lambda: any(one["running"] for one in shell.json("workers")))  # noqa: B023
+        [one] = shell.json("workers")
+        assert (one["pid"], one["jobs"], one["queues"]) == (worker.process.pid, 1, "default,other")
+        [job] = one["running"]
+        assert (job["queue"], job["id"], job["task"]) == ("default", handle.id, sample.gate.name)
+        assert "tests.worker.sample.gate" in shell.ok("workers").out
+        assert shell.json("workers", "--namespace", "other") == []
 
 
 def test_the_last_beat_of_a_worker_counts_and_other_counters_do_not() -> None:

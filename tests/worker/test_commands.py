@@ -78,7 +78,14 @@ def test_a_task_is_shown_with_its_arguments(tmp_path: Path) -> None:
 def test_wrong_options_are_told(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("import duetime\napp = duetime.App('memory:')\n")
     shell = Shell("", tmp_path)
-    for options in (["--queue", "no queue"], ["--lease", "10ms"], ["--timeout", "soon"], ["--concurrency", "-1"]):
+    for options in (
+        ["--queue", "no queue"],
+        ["--lease", "10ms"],
+        ["--timeout", "soon"],
+        ["--concurrency", "-1"],
+        ["-c", "3..2"],
+        ["-c", "many"],
+    ):
         ran = shell.run("work", "shop:app", *options)
         assert ran.code == 2, ran
         assert ran.err.startswith("duetime: ")

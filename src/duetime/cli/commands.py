@@ -245,6 +245,8 @@ WORK = (
     ),
 )
 
+WORKERS = (Command("workers", "workers:workers", "duetime workers", "duetime workers --json"),)
+
 WORKER = (
     Command("restart", "work:restart", "duetime worker restart"),
     Command("pause-task", "work:pause_task", "duetime worker pause-task shop.send"),
@@ -272,7 +274,7 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
     "Commands": SERVER,
     "Jobs": JOBS,
     "Looking around": WATCH,
-    "Tasks": (*WORK, Noun("worker", "Workers: restart them, pause tasks, see how far jobs are.", WORKER)),
+    "Tasks": (*WORK, *WORKERS, Noun("worker", "Workers: restart them, pause tasks, see how far jobs are.", WORKER)),
     "Queues": (
         Noun("queue", "Queues as a whole: list, count, rules, pause, purge.", QUEUE),
         Noun("dead", "Dead letters: look at them, bring them back, remove them.", DEAD),

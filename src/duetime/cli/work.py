@@ -16,7 +16,7 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.reload import RELOADED, run_reloading
 from duetime.clock import duration_ms
-from duetime.errors import DuetimeError
+from duetime.errors import DuetimeError, InvalidSettings
 from duetime.logs import set_up_logging
 from duetime.names import check_queue
 from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
@@ -36,8 +36,14 @@ class What:
         str, typer.Option(metavar="A,B", help="Queues in strict order; those of all tasks if not given.")
     ] = ""
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", help="Jobs at a time; 0: as many as cores, 10 threads or 100 async.")
-    ] = 0
+        str,
+        typer.Option(
+            "--concurrency",
+            "-c",
+            metavar="N",
+            help="Jobs at a time; 0: as many as cores, 10 threads or 100 async. 2..8: more while jobs are late.",
+        ),
+    ] = "0"
     pool: Annotated[
         PoolKind | None, typer.Option(help="Processes, unless every task is async.", show_default=False)
     ] = None
@@ -92,10 +98,11 @@ def work(
     pool = what.pool or choose_pool(loaded.tasks.values())
     named = tuple(name for name in what.queue.split(",") if name)
     queues = tuple(check_queue(loaded.namespace, name).name for name in named)
+    least, most = _range(what.concurrency)
     options = WorkerOptions(
         queues=queues or queues_of(loaded.tasks.values(), loaded.queue),
         pool=pool,
-        concurrency=what.concurrency or default_concurrency(pool),
+        concurrency=least or default_concurrency(pool),
         timeout_s=duration_ms(each.timeout) / 1000,
         tries=each.tries,
         backoff=parse(each.backoff),
@@ -108,11 +115,13 @@ def work(
         once=until.once,
         stop_when_empty=until.stop_when_empty,
         stop_when_empty_for_s=duration_ms(until.stop_when_empty_for) / 1000,
+        most_places=most,
     )
     set_up_logging(read_settings({"log_format": "json" if as_json else None}, None))
     report(loaded, as_json=as_json, verbose=what.verbose)
     if not as_json:
-        sys.stdout.write(f"working on {', '.join(options.queues)} with {options.concurrency} {pool.value}\n")
+        places = what.concurrency if most else options.concurrency
+        sys.stdout.write(f"working on {', '.join(options.queues)} with {places} {pool.value}\n")
         sys.stdout.flush()
     try:
         code = run_worker(loaded, options)
@@ -122,6 +131,15 @@ def work(
         log.critical("worker_failed", exc_info=True)
         code = 1
     raise typer.Exit(code)
+
+
+def _range(text: str) -> tuple[int, int]:
+    """`4`, or `2..8`; 0 as the second number says that there is none."""
+    least, dots, most = text.partition("..")
+    try:
+        return int(least), int(most) if dots else 0
+    except ValueError:
+        raise InvalidSettings(f"concurrency is a number, or two of them as in 2..8: {text!r}") from None
 
 
 def _load(place: str) -> App:

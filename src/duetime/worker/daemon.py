@@ -8,6 +8,7 @@ A second signal gives those back, too.
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -19,9 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 from duetime.backoff import Outage
 from duetime.client import connect_async
+from duetime.client.calls import oldest
 from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.wire.payload import PAUSES, RESTARTS
-from duetime.wire.worker_beats import BEAT_S, LIFE_MS, WorkerBeat, beat_name
+from duetime.wire.worker_beats import (
+    BEAT_S,
+    LIFE_MS,
+    MAX_COUNTER_NAME,
+    MOST_RUNS,
+    RunBeat,
+    WorkerBeat,
+    beat_name,
+    beat_number,
+    run_name,
+)
 from duetime.worker.batch_keeper import BatchKeeper
 from duetime.worker.events import TaskEvent
 from duetime.worker.fetcher import Fetcher
@@ -29,6 +41,7 @@ from duetime.worker.held_jobs import HeldJobs
 from duetime.worker.memory import resident_mb
 from duetime.worker.options import WorkerOptions
 from duetime.worker.pool import PoolHost, WorkerPool
+from duetime.worker.scaling import WAITS, PlaceCount
 from duetime.worker.settler import LeaseKeeper
 from duetime.worker.shared_counters import count
 
@@ -63,6 +76,7 @@ class Worker:
         self._fetcher = Fetcher(self._client, options, self._jobs, self.stop)
         self._pool = self._fetcher.pool = make_pool(self._fetcher)
         self._batches = BatchKeeper(app)
+        self._places = PlaceCount(options.concurrency, options.most_places, WAITS * options.sleep_s)
         self._keeper = LeaseKeeper(self._client, self._spawn, options.lease_s, self._jobs.lease_lost)
         self._started_at = time.monotonic()
         self._stopping = asyncio.Event()
@@ -199,6 +213,22 @@ class Worker:
         else:
             self._resume("counter")
 
+    async def _scale(self) -> None:
+        """Have more places while jobs are late, and fewer when they are not needed."""
+        if not self._options.most_places:
+            return
+        late_ms = 0
+        for name in self._fetcher.queues:
+            seen = await self._client.queue(name).status()
+            late_ms = max(late_ms, seen.counts.now - (oldest(seen) or seen.counts.now))
+        busy = sum(1 for run in self._jobs.held.values() if not run.ended_at)
+        before = self._places.places
+        if (places := self._places.look(late_ms, busy, time.monotonic())) != before:
+            log.info("concurrency_changed", extra={"concurrency": places, "late_ms": late_ms})
+            self._fetcher.concurrency = places
+            self._pool.resize(places)
+            self._fetcher.widened()
+
     async def _follow_batches(self) -> None:
         """Look after the batches of the namespace, and serve those of this worker's queues."""
         await self._batches.look()
@@ -249,6 +279,7 @@ class Worker:
                 await self._follow_pause()
                 await self._jobs.follow_paused_tasks()
                 await self._follow_batches()
+                await self._scale()
             except StoreUnavailable:
                 continue  # the fetcher and the settler log outages of the store
             except DuetimeError as error:
@@ -257,19 +288,28 @@ class Worker:
     async def _beat(self) -> None:
         """Say every few seconds that this worker is there, for those who look at the console."""
         options = self._options
-        me = WorkerBeat(
-            socket.gethostname(),
-            os.getpid(),
-            options.pool,
-            options.concurrency,
-            ",".join(options.queues),
-            int(time.time()),
-        )
-        while True:
+        began = int(time.time())
+        for pause_s in itertools.chain([SECOND_S], itertools.repeat(BEAT_S)):
             with suppress(DuetimeError):  # outages are logged elsewhere; a token may not be allowed to count
-                jobs = len(self._jobs.held)
-                await self._client.send(count(self._app.namespace, beat_name(me), jobs + 1, life_ms=LIFE_MS))
-            await asyncio.sleep(BEAT_S)
+                number, jobs = beat_number(), len(self._jobs.held)
+                place = (socket.gethostname(), os.getpid(), options.pool, self._fetcher.concurrency)
+                me = WorkerBeat(*place, ",".join(options.queues), began)
+                for name in self._run_names(me, number):
+                    await self._client.send(count(self._app.namespace, name, 1, life_ms=LIFE_MS))
+                await self._client.send(count(self._app.namespace, beat_name(me, number), jobs + 1, life_ms=LIFE_MS))
+            await asyncio.sleep(pause_s)
+
+    def _run_names(self, me: WorkerBeat, number: int) -> list[str]:
+        """The counters of the jobs that have run longest."""
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        running = [run for run in self._jobs.held.values() if run.started_at and not run.ended_at]
+        running.sort(key=lambda run: run.started_at)
+        names: list[str] = []
+        for run in running[:MOST_RUNS]:
+            lease, began_at = run.delivery.lease, now_ms - int((now - run.started_at) * 1000)
+            beat = RunBeat(me.host, me.pid, lease.queue.name, lease.id, run.payload.name, began_at)
+            names.append(run_name(beat, number))
+        return [name for name in names if len(name) <= MAX_COUNTER_NAME]
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -44,6 +44,7 @@ class Fetcher:
         self.shelf: deque[Run] = deque()
         self.pool: WorkerPool | None = None
         self.queues = options.queues
+        self.concurrency = options.concurrency
         self._client = client
         self._options = options
         self._jobs = held
@@ -100,7 +101,7 @@ class Fetcher:
     def _ahead(self) -> int:
         if not self._mean_s or time.monotonic() - self._ended_at > 2 * AHEAD_S:
             return 0
-        return min(MAX_AHEAD, int(self._options.concurrency * AHEAD_S / self._mean_s))
+        return min(MAX_AHEAD, int(self.concurrency * AHEAD_S / self._mean_s))
 
     def _room(self) -> int:
         assert self.pool is not None

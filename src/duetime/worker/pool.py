@@ -43,6 +43,10 @@ class WorkerPool(Protocol):
 
     async def start(self) -> None: ...
 
+    def resize(self, size: int) -> None:
+        """Have so many places. What runs in a place that goes comes to its end first."""
+        ...
+
     def room(self) -> int:
         """How many jobs the pool would take now."""
         ...

@@ -54,8 +54,11 @@ class LocalPool:
     async def start(self) -> None:
         """Threads are started when they are needed."""
 
+    def resize(self, size: int) -> None:
+        self._size = size
+
     def room(self) -> int:
-        return self._size - len(self._places)
+        return max(0, self._size - len(self._places))
 
     def submit(self, run: Run) -> bool:
         if len(self._places) >= self._size:

@@ -93,6 +93,22 @@ class ProcessPool:
         self._fork_server.fork(child.number, child.end)
         asyncio.get_running_loop().add_reader(child.sock, self._hear, child)
 
+    def resize(self, size: int) -> None:
+        self._size = size
+        serving = [child for child in self._children.values() if not child.ending]
+        for _ in range(size - len(serving)):
+            self._fork()
+        # Those that do nothing go first; a busy one goes after its job.
+        for child in sorted(serving, key=lambda one: len(one.runs))[: max(0, len(serving) - size)]:
+            self._retire(child)
+
+    def _retire(self, child: PoolChild) -> None:
+        """Let a process end after the job that it runs."""
+        child.ending = True
+        self._return(child.take_back())
+        if not child.runs:
+            self._end(child)
+
     # --- jobs
 
     def room(self) -> int:
@@ -190,10 +206,7 @@ class ProcessPool:
     def check_memory(self, limit_mb: float) -> None:
         for child in self._children.values():
             if child.pid and not child.ending and resident_mb(child.pid) > limit_mb:
-                child.ending = True
-                self._return(child.take_back())
-                if not child.runs:
-                    self._end(child)
+                self._retire(child)
 
     # --- processes
 
@@ -235,7 +248,8 @@ class ProcessPool:
                 unread.insert(0, run)
         self._return(unread)
         if not self._closing:
-            self._fork()
+            if sum(not one.ending for one in self._children.values()) < self._size:
+                self._fork()
             self._host.widened()
         elif not self._children:
             self._all_gone.set()

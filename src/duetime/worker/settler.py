@@ -14,6 +14,7 @@ from duetime.backoff import Outage
 from duetime.client import AsyncClient, calls
 from duetime.client.call import Call
 from duetime.client.calls import Result
+from duetime.engine.call_weights import by_weight, finish_weight
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import batches
 from duetime.names import Queue
@@ -27,8 +28,6 @@ Settled = Callable[[Run, Decision, Result], None]
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 FinishOf = Callable[[Run], Finish | None]
 
-MOST_FINISHES = 16
-"""Jobs with results or next steps in one call, which all of them together must fit into."""
 NOT_FINISHED = "duetime.NotFinished"
 
 
@@ -73,7 +72,7 @@ class Settler:
                 plain.append((run, decision))
             else:
                 full.append((run, decision, finish))
-        for batch in batches(full, MOST_FINISHES):
+        for batch, _ in by_weight(full, [finish_weight(finish) for _, _, finish in full]):
             await self._finish_some(queue, batch)
         if plain:
             await self._ack_plain(queue, plain)

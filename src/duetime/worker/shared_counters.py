@@ -4,15 +4,18 @@ Counters of the registry, named `tasks/<namespace>/...`. They carry no version a
 changes every second costs no other process anything.
 """
 
+from urllib.parse import quote
+
 import msgspec
 
-from duetime.client.call import Call, Request, then
+from duetime.client.call import Call, Request, decode, get_request, then
 from duetime.engine import Engine
 from duetime.errors import DuetimeError
 from duetime.names import Queue
 from duetime.stores.registry import Counter
 from duetime.wire.messages import CounterOut, CountIn
 from duetime.wire.payload import counter_name
+from duetime.wire.worker_beats import WorkersOut, look_at_workers
 
 
 def count(namespace: str, name: str, by: int = 0, *, life_ms: int = 0) -> Call[int]:
@@ -38,6 +41,20 @@ def count_with_life(namespace: str, name: str, by: int = 0, *, life_ms: int = 0)
             raise DuetimeError(f"the server's answer is no counter: {error}") from None
 
     return Call(request, parse, run, repeatable=by == 0)
+
+
+def list_workers(namespace: str) -> Call[WorkersOut]:
+    """The workers of a namespace, with the jobs that each has run longest."""
+
+    async def run(engine: Engine) -> WorkersOut:
+        return await look_at_workers(engine.store.registry, namespace)
+
+    return Call(
+        lambda: get_request(f"/v1/namespaces/{quote(namespace, safe='')}/workers"),
+        lambda reply: decode(reply, WorkersOut),
+        run,
+        repeatable=True,
+    )
 
 
 def progress_name(queue: Queue, job_id: str) -> str:

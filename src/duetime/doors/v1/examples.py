@@ -15,6 +15,7 @@ from duetime.stores.base import QueueRules
 from duetime.topic import Method, Status, Success
 from duetime.wire import messages as m
 from duetime.wire import topics as t
+from duetime.wire.worker_beats import RunningJobOut, WorkerOut, WorkersOut
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000
@@ -181,6 +182,24 @@ EXAMPLES: Mapping[str, Example] = {
     "get_namespace": Example(
         {200: "the epoch of the store that the namespace's jobs are in, and its time"},
         m.NamespaceOut("shop", "9f2c51d07be4a386", NOW),
+    ),
+    "list_workers": Example(
+        {200: "the workers that said within the last 25 seconds that they are there, with the jobs they run longest"},
+        WorkersOut(
+            [
+                WorkerOut(
+                    "web-1",
+                    4711,
+                    "processes",
+                    4,
+                    "mail",
+                    NOW - MINUTE,
+                    1,
+                    [RunningJobOut("mail", "welcome-42", "shop.send", NOW - 3_000)],
+                )
+            ],
+            NOW,
+        ),
     ),
     "journal_nodes": Example(
         {200: "the nodes that write the journal of the pool that the namespace's jobs are in"},

@@ -40,6 +40,7 @@ from duetime.job import QueueTotals
 from duetime.stores.base import QueueRules
 from duetime.wire import messages as m
 from duetime.wire import topics as t
+from duetime.wire.worker_beats import WorkersOut
 
 NAMESPACE = "/v1/namespaces/{namespace}"
 QUEUE = "/v1/queues/{namespace}/{queue}"
@@ -148,6 +149,8 @@ ROUTES: tuple[Route, ...] = (
           {200: m.NamespacesOut}),
     Route("GET", NAMESPACE, "get_namespace", "The epoch and the time of a namespace's store", R, views.get_namespace,
           {200: m.NamespaceOut}),
+    Route("GET", NAMESPACE + "/workers", "list_workers", "Workers of tasks, and what they run", R, views.list_workers,
+          {200: WorkersOut}),
     Route("GET", NAMESPACE + "/journal-nodes", "journal_nodes", "The nodes of the journal of a namespace's pool", R,
           views.journal_nodes, {200: m.JournalNodesOut}),
 

@@ -27,6 +27,7 @@ from duetime.wire.messages import (
     QueueOut,
     QueuesOut,
 )
+from duetime.wire.worker_beats import look_at_workers
 
 AT_ONCE = 100
 """Store calls under way at a time for one listing."""
@@ -97,6 +98,10 @@ async def get_namespace(request: NativeRequest[None, None]) -> Reply:
     for problem in info.problems.values():
         raise problem  # a client that compares epochs must not take a member that is down for a wiped store
     return Reply(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
+
+
+async def list_workers(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await look_at_workers(request.engine.store.registry, request.queue.namespace))
 
 
 async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
