@@ -25,11 +25,13 @@ from typing import Any
 import uvloop
 
 from bench.report import ROOT, interleave, median, number, ratio, spread, table
-from duetime.doors.lmstfy import LmstfyDoor, LmstfyOptions, LmstfyParts, Metrics
+from duetime.doors.lmstfy import LmstfyDoor, LmstfyOptions, LmstfyParts
 from duetime.doors.tokens import Tokens
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.listener import Listener
+from duetime.metrics.scraper import Scraper
+from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
 
 PUBLISHERS = 64
@@ -112,7 +114,8 @@ async def serve_duetime(listening: socket.socket, url: str) -> None:
     ):
         tokens = Tokens(registry_copy, lambda: pools.registry, pools, dev=True)
         await Listener(
-            LmstfyDoor(LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Metrics())), [listening]
+            LmstfyDoor(LmstfyParts.make(pools, registry_copy, tokens, LmstfyOptions(), Scraper(pools, Alone()))),
+            [listening],
         ).start()
         await asyncio.get_running_loop().create_future()
 
