@@ -81,6 +81,33 @@ def test_a_repeated_load_keeps_what_is_there(shell: Shell, tmp_path: Path) -> No
     assert shell.json("queue", "counts", "mail")[0]["delayed"] == 1200
 
 
+def test_lines_that_were_listed_go_back_into_their_own_queues(shell: Shell, tmp_path: Path) -> None:
+    for queue in ("a", "b"):
+        shell.json("push", queue, f"of {queue}", "--id", queue, "--delay", "1h", "--tries", "7")
+    listed = [shell.run("list", queue, "--state", "delayed", "--json").out for queue in ("a", "b", "a")]
+    for queue in ("a", "b"):
+        shell.json("cancel", queue, queue)
+    (tmp_path / "jobs.jsonl").write_text("".join(listed) + '{"body": "x"}\n{"body": "y", "queue": "c", "id": "c"}\n')
+
+    ran = shell.run("push", "--file", "jobs.jsonl", "--json")
+    assert {name: ran.document[name] for name in ("queue", "accepted", "kept", "failed")} == {
+        "queue": None,
+        "accepted": 3,
+        "kept": 1,
+        "failed": 1,
+    }
+    refused = json.loads(ran.err.splitlines()[0])
+    assert (refused["line"], refused["error"]["message"]) == (
+        4,
+        "the line names no queue; name one for all: push QUEUE",
+    )
+    for queue in ("a", "b"):
+        [job] = shell.json("get", queue, queue)
+        assert (job["body"], job["tries"], job["state"]) == (f"of {queue}", 7, "delayed")
+    assert shell.json("get", "c", "c")[0]["body"] == "y"
+    assert shell.run("push", "--json").code == 2
+
+
 def test_what_cannot_be_meant_is_a_usage_error(shell: Shell) -> None:
     assert shell.run("push", "mail").code == 2
     assert shell.run("push", "mail", "body", "--file", "jobs.jsonl").code == 2

@@ -80,9 +80,11 @@ class PushOptions(JobOptions):
 
 @takes_options
 def push(
-    queue: QueueArgument,
     options: PushOptions,
     target: Target,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", help="The queue's name; with --file each line may name its own.")
+    ] = None,
     body: Annotated[str | None, typer.Argument(metavar="BODY", help="The job's body; - reads it from stdin.")] = None,
 ) -> None:
     """Add a job, or a file of jobs.
@@ -92,7 +94,7 @@ def push(
     when = parse_when(options.when) if options.when else When()
     if (body is None) == (options.file is None):
         raise InvalidRequest("give a BODY, - to read it from standard input, or --file")
-    name = target.queue(queue)
+    name = None if queue is None else target.queue(queue)
     if options.file is not None:
         if options.id is not None:
             raise InvalidRequest("--id names one job; in a file each line has its own id")
@@ -100,6 +102,8 @@ def push(
 
         load_file(target, name, options.file, options.fields(when), options.if_exists)
         return
+    if name is None:
+        raise InvalidRequest("give a QUEUE")
     with target.connect() as client:
         _push_one(client, name, read_body(body or ""), options.fields(when), options.if_exists, target)
 

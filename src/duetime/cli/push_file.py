@@ -24,7 +24,7 @@ from duetime.client.job_building import JobFields
 from duetime.clock import SystemClock, duration_ms, instant_ms
 from duetime.errors import DuetimeError, InvalidRequest, StoreUnavailable
 from duetime.job import DEFAULT_TRIES, STEP_BYTES, STEP_JOBS, Event, IfExists, Moved, NewJob, Priority, payload_bytes
-from duetime.names import Queue
+from duetime.names import Queue, check_queue
 from duetime.wire import convert
 from duetime.wire.messages import JobIn
 
@@ -67,14 +67,15 @@ class LoadCounts:
 @dataclass(frozen=True)
 class FileLine:
     number: int
+    queue: Queue
     job: NewJob
 
 
 class Loader:
-    """Reads one file into one queue."""
+    """Reads one file into one queue, or each line into the queue that it names."""
 
     def __init__(
-        self, client: Client, queue: Queue, name: str, defaults: JobFields, if_exists: IfExists, *, as_json: bool
+        self, client: Client, queue: Queue | None, name: str, defaults: JobFields, if_exists: IfExists, *, as_json: bool
     ) -> None:
         self.counts = LoadCounts()
         self._client = client
@@ -99,35 +100,39 @@ class Loader:
         size = bytes_read = 0
         for number, raw in enumerate(source, 1):
             bytes_read += len(raw)
-            job = self._read(number, raw)
-            if job is None:
+            line = self._read(number, raw)
+            if line is None:
                 continue
-            more = payload_bytes(job)
-            if chunk and (len(chunk) == STEP_JOBS or size + more > STEP_BYTES):
+            more = payload_bytes(line.job)
+            is_full = len(chunk) == STEP_JOBS or size + more > STEP_BYTES
+            if chunk and (is_full or chunk[0].queue != line.queue):
                 yield chunk, bytes_read
                 chunk, size = [], 0
-            chunk.append(FileLine(number, job))
+            chunk.append(line)
             size += more
         yield chunk, bytes_read
 
-    def _read(self, number: int, raw: bytes) -> NewJob | None:
+    def _read(self, number: int, raw: bytes) -> FileLine | None:
         if not raw.strip():
             return None
         try:
-            return read_line(raw, self._defaults, self._client)
+            queue = self._queue
+            if queue is None:
+                queue, raw = own_queue(raw, self._client.namespace)
+            return FileLine(number, queue, read_line(raw, self._defaults, self._client))
         except DuetimeError as error:
             self._refuse(number, error)
             return None
 
     def _send(self, chunk: list[FileLine]) -> None:
-        jobs = [line.job for line in chunk]
+        queue, jobs = chunk[0].queue, [line.job for line in chunk]
         try:
-            answers: list[calls.Result] = list(self._client.send(calls.push(self._queue, jobs, self._if_exists)).jobs)
+            answers: list[calls.Result] = list(self._client.send(calls.push(queue, jobs, self._if_exists)).jobs)
         except StoreUnavailable as error:
             raise self._interrupted(error) from error
         except DuetimeError:
             try:
-                answers = self._client.send(calls.push_each(self._queue, jobs, self._if_exists))
+                answers = self._client.send(calls.push_each(queue, jobs, self._if_exists))
             except StoreUnavailable as error:
                 raise self._interrupted(error) from error
         for line, answer in zip(chunk, answers, strict=True):
@@ -150,13 +155,27 @@ class Loader:
         sys.stderr.write(text + "\n")
 
 
+def own_queue(raw: bytes, namespace: str) -> tuple[Queue, bytes]:
+    """The queue that a line names, and the line as it would be without that name if it was not listed."""
+    try:
+        given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        name = msgspec.json.decode(given["queue"], type=str)
+    except KeyError:
+        raise InvalidRequest("the line names no queue; name one for all: push QUEUE") from None
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"not a job: {error}") from None
+    if not _is_listed(given):
+        del given["queue"]
+    return check_queue(namespace, name), msgspec.json.encode(given)
+
+
 def read_line(raw: bytes, defaults: JobFields, client: Client) -> NewJob:
     """One line as a job; InvalidRequest says what is wrong with it. A line that `list --json`, `get` or `reserve` wrote
     is a job too: the same id, body, due time, tries and attributes, and as long to live as it had left.
     """
     try:
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        if given.keys() >= {"namespace", "queue", "born"}:
+        if _is_listed(given):
             given = _listed(given)
             raw = msgspec.json.encode(given)
         written = msgspec.json.decode(raw, type=JobIn)
@@ -183,6 +202,11 @@ def read_line(raw: bytes, defaults: JobFields, client: Client) -> NewJob:
 
 LISTED = ("id", "body", "body_b64", "due_at", "tries", "priority", "attributes")
 NULL = msgspec.Raw(b"null")
+
+
+def _is_listed(given: dict[str, msgspec.Raw]) -> bool:
+    """Whether `list --json`, `get` or `reserve` wrote the line."""
+    return given.keys() >= {"namespace", "queue", "born"}
 
 
 def _listed(given: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
@@ -221,8 +245,8 @@ class ProgressBar:
         )
 
 
-def load_file(target: Target, queue: Queue, path: Path, defaults: JobFields, if_exists: IfExists) -> None:
-    """Push every line; LinesRefused at the end if some could not be."""
+def load_file(target: Target, queue: Queue | None, path: Path, defaults: JobFields, if_exists: IfExists) -> None:
+    """Push every line, into its own queue if none is given; LinesRefused at the end if some could not be."""
     name = "standard input" if str(path) == "-" else str(path)
     with target.connect() as client:
         loader = Loader(client, queue, name, defaults, if_exists, as_json=target.json)
@@ -248,9 +272,9 @@ def _progress_bar(path: Path, name: str, *, as_json: bool) -> ProgressBar | None
     return ProgressBar(name, path.stat().st_size if path.is_file() else None)
 
 
-def _report(counts: LoadCounts, queue: Queue, name: str, target: Target) -> None:
+def _report(counts: LoadCounts, queue: Queue | None, name: str, target: Target) -> None:
     document = {
-        **queue_document(queue),
+        **(queue_document(queue) if queue else {"namespace": target.space, "queue": None}),
         "file": name,
         "accepted": counts.accepted,
         "kept": counts.kept,
@@ -263,7 +287,8 @@ def _report(counts: LoadCounts, queue: Queue, name: str, target: Target) -> None
     parts += [f"{counts.kept:,} kept"] if counts.kept else []
     parts += [f"{counts.replaced:,} replaced"] if counts.replaced else []
     parts += [f"{counts.failed:,} refused"] if counts.failed else []
-    text = f"{queue}: {', '.join(parts)} in {counts.seconds:.1f}s ({counts.pushed / counts.seconds:,.0f} jobs/s)"
+    rate = f"{counts.pushed / counts.seconds:,.0f} jobs/s"
+    text = f"{queue or target.space}: {', '.join(parts)} in {counts.seconds:.1f}s ({rate})"
     Answer(as_json=target.json).tell(document, text)
     if counts.failed:
         raise LinesRefused(f"{counts.failed:,} of {counts.failed + counts.pushed:,} lines of {name} were not pushed")
