@@ -245,6 +245,21 @@ async def test_memory_near_its_limit(start_redis: StartRedis, redis_url: str, po
         assert postbox.subjects[1].startswith("Duetime: over: pool big")
 
 
+async def test_many_queues_are_looked_at_less_often(
+    redis_url: str, postbox: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duetime.alerts.watchdog.QUEUES_PER_ROUND", 1)
+    async with post({"default": redis_url}, redis_url, postbox, dead_growth=1, lateness_s=0) as one:
+        for number in range(3 * SLOW_EVERY):
+            await one.pools.engine("default").push(Queue("shop", f"q{number}"), [NewJob("a", b"")])
+        await one.rounds(1)
+        await bury(one, 1)
+        await one.rounds(2 * SLOW_EVERY)
+        assert one.registry_copy.list_records(FIRING) == []
+        await one.rounds(SLOW_EVERY)
+        await one.knows("default:dead:shop/mail")
+
+
 async def test_dead_letters_that_grow(redis_url: str, postbox: Postbox) -> None:
     async with post({"default": redis_url}, redis_url, postbox, dead_growth=3, lateness_s=0) as one:
         engine = one.pools.engine("default")

@@ -28,7 +28,9 @@ PING_S = 2.0
 STRIKES = 3
 """Failed checks in a row before a pool counts as down."""
 SLOW_EVERY = 10
-"""Rounds between two looks at what grows slowly."""
+"""Rounds between two looks at what grows slowly, at least."""
+QUEUES_PER_ROUND = 500
+"""A look at more queues than SLOW_EVERY times this is made less often, so that it costs no larger share of a core."""
 WINDOW_S = 300.0
 """The time over which the growth of dead letters is measured."""
 
@@ -64,6 +66,11 @@ class GrowthWindow:
         return now.dead - min(one.dead for one in self.seen)
 
 
+def rounds_between_looks(queues: int) -> int:
+    """How many rounds pass between two looks at so many queues."""
+    return max(SLOW_EVERY, queues // QUEUES_PER_ROUND)
+
+
 class Watchdog:
     """An async context manager: inside it the rounds run."""
 
@@ -92,6 +99,7 @@ class Watchdog:
         self._clock = clock or SystemClock()
         self._dead: dict[tuple[str, Queue], GrowthWindow] = {}
         self._looked_at: dict[str, float] = {}
+        self._queues: dict[str, int] = {}
         self._unsure: dict[str, set[str]] = {}
         """Keys of problems, by pool, about which this process cannot tell yet."""
         self._rounds = 0
@@ -119,10 +127,10 @@ class Watchdog:
 
     async def run_once(self) -> None:
         """One round over all pools."""
-        slow = self._rounds % SLOW_EVERY == 0
+        round_number, names = self._rounds, self._pools.names
         self._rounds += 1
-        names = self._pools.names
-        found = await asyncio.gather(*(self._check(name, slow=slow) for name in names))
+        waits = {name: rounds_between_looks(self._queues.get(name, 0)) for name in names}
+        found = await asyncio.gather(*(self._check(name, slow=round_number % waits[name] == 0) for name in names))
         more = await self._more()
         problems: dict[str, Problem] = dict(more.problems)
         for one in found:
@@ -172,6 +180,7 @@ class Watchdog:
         problems = dict(self._memory(name, info))
         unsure: set[str] = set()
         queues = await store.queues()
+        self._queues[name] = len(queues)
         for chunk in batches(queues):
             for queue, counts in zip(chunk, await store.counts(chunk), strict=True):
                 if self._targets.dead_growth:
