@@ -117,6 +117,12 @@ def test_only_the_files_with_touched_jobs_are_written_again(
     run_with("node-c", again)
     kept = files & set(lake.jobs.manifest().files)
     assert len(files) - len(kept) == 1
+
+    # A day with too many files becomes a few when one of them is touched.
+    monkeypatch.setattr(lifecycle_run, "CROWDED", 2)
+    monkeypatch.setattr(lifecycle_run, "ROWS_PER_FILE", 500_000)
+    run_with("node-d", again)
+    assert len(lake.jobs.manifest().files) == 1
     assertDataFrameEqual(
         lake.jobs.read().drop("date"), lifecycle.lifecycle(lake.events.read()).drop("date"), ignoreNullable=True
     )
