@@ -14,6 +14,7 @@ from duetime.job import Event, IfExists, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Pushed, RulesChange
 from duetime.stores.open import open_store
+from duetime.stores.postgres import posted as posted_module
 from duetime.stores.postgres.posted import LoopConnection, PostedPostgres
 from tests.plugins.postgres_server import STORE, PostgresServer
 from tests.plugins.until import until
@@ -206,6 +207,22 @@ async def test_an_answer_that_is_lost_is_unknown(start_postgres: Callable[..., P
         server.start()
         await engine.push(QUEUE, [NewJob("b", b"")])
     await store.close()
+
+
+async def test_an_answer_that_never_comes_is_not_awaited_for_ever(
+    engine: Engine, other: "psycopg.Connection[Any]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posted_module, "ANSWER_S", 0.1)
+    hold(other)  # as if the server's process had stopped
+    with pytest.raises(StoreUnavailable) as failure:
+        await engine.push(QUEUE, [NewJob("a", b"")])
+    assert failure.value.outcome_unknown
+    other.rollback()
+
+    # The next ones are served, first by the general way, then over a new connection
+    await engine.push(QUEUE, [NewJob("b", b"")])
+    await until(lambda: posted(engine)._connection is not None and connection_of(engine).is_ready())
+    await engine.push(QUEUE, [NewJob("c", b"")])
 
 
 async def test_a_push_whose_caller_has_gone_wakes_consumers(

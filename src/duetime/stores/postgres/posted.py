@@ -30,6 +30,9 @@ log = logging.getLogger("duetime.postgres")
 
 _PUSH = "push_at_once"
 
+ANSWER_S = 70.0
+"""How long an answer is awaited: longer than the server's own limit for a statement, which then says what it was."""
+
 Results = list[pq.abc.PGresult]
 Ended = Callable[[Results | None], None]
 """Called once, with all results, or with None if the connection was lost before they were complete."""
@@ -47,6 +50,7 @@ class LoopConnection:
         self._poll.register(self._descriptor, select.POLLIN)
         self._results: Results = []
         self._ended: Ended | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self.is_closed = False
         self._pgconn.nonblocking = 1
         self._loop.add_reader(self._descriptor, self._read)
@@ -60,6 +64,7 @@ class LoopConnection:
     def send(self, name: bytes, encoded: Sequence[Encoded], ended: Ended) -> None:
         """`ended` is called in a later turn of the event loop."""
         self._ended, self._results = ended, []
+        self._deadline = self._loop.call_later(ANSWER_S, self.close)
         values, _, formats = zip(*encoded, strict=True)
         try:
             self._pgconn.send_query_prepared(name, values, formats, pq.Format.BINARY)
@@ -90,6 +95,8 @@ class LoopConnection:
             self.close()
 
     def _end(self, results: Results | None) -> None:
+        if self._deadline:
+            self._deadline.cancel()
         ended, self._ended = self._ended, None
         if ended:
             ended(results)
