@@ -244,6 +244,7 @@ async def test_the_ballast_is_as_large_as_the_log_and_comes_again(path: Path) ->
     for job_id in "bc":
         assert isinstance(await push(store, job_id, body=b"x" * 400_000), Pushed)
     assert ballast(path).stat().st_size == 262_144  # a quarter of the reserve
+    assert different_blocks(ballast(path)) == 64, "so that no file system keeps two as one"
     ballast(path).unlink()
     assert isinstance(await push(store, "d"), Pushed)
     assert ballast(path).stat().st_size == 262_144
@@ -263,6 +264,11 @@ async def test_pushes_that_do_not_look_at_a_large_disk_are_few(path: Path) -> No
 async def test_a_reserve_is_a_size(path: Path) -> None:
     with pytest.raises(InvalidSettings, match="reserve is a size"):
         await open_store(f"sqlite://{path}?reserve=much")
+
+
+def different_blocks(path: Path) -> int:
+    data = path.read_bytes()
+    return len({data[at : at + 4096] for at in range(0, len(data), 4096)})
 
 
 def ballast(path: Path) -> Path:

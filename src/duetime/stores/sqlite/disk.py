@@ -16,6 +16,7 @@ from duetime.errors import StoreFull
 
 MOST_RESERVE = 64 * 1_048_576
 LEAST_BALLAST = 128 * 1024
+TURN = 1021
 PAGE_BYTES = 4096
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file at about 16 MiB: large enough to gather many writes of the same pages."""
@@ -95,11 +96,14 @@ class DiskReserve:
         return max(wanted - _size(self._ballast), 0)
 
     def _keep(self, missing: int) -> bool:
+        # Random bytes, because some file systems compress. Drawing takes longer than writing, so they are drawn
+        # once, and turned a little for each block, because some file systems keep equal blocks once.
+        noise = os.urandom(LEAST_BALLAST)
         try:
             with open(self._ballast, "ab", buffering=0) as file:
                 while missing > 0:
-                    # Random bytes, because some file systems compress.
-                    missing -= file.write(os.urandom(min(missing, LEAST_BALLAST)))
+                    missing -= file.write(noise[:missing])
+                    noise = noise[TURN:] + noise[:TURN]
         except OSError:
             return False
         return True
