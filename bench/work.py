@@ -7,11 +7,13 @@ command; the rate is that between a tenth of the jobs and all of them, or what w
 start-up does not count. Lateness: delayed tasks, spread over 5 s, due while the worker is idle. Those that run tasks in
 processes are compared with our processes, asyncio ones with our asyncio.
 
-With --results it measures no-op tasks whose results are kept for a day, and chains of ten of them, beside celery with
-its results in the same Redis; the rate of chains is that of their steps.
+With --results it measures no-op tasks whose results are kept for a day, chains of ten of them, and groups of a thousand
+with a callback that gets all results (celery's chord), beside celery with its results in the same Redis; the rate of
+chains is that of their steps, that of groups counts the callback as one more task.
 """
 
 import argparse
+import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +24,8 @@ from bench.work_parts.contenders import Contender, Stand, contenders
 
 SAMPLE_S = 0.002
 START_S = 40.0
+WHOLE = {"chain": 10, "group": 1001}
+"""Tasks that are pushed together; a group's callback is one of them."""
 
 
 def rate(contender: Contender, kind: str, options: argparse.Namespace) -> float:
@@ -29,6 +33,7 @@ def rate(contender: Contender, kind: str, options: argparse.Namespace) -> float:
     with a_redis() as server, tempfile.TemporaryDirectory() as folder:
         stand = Stand(contender, server.url, Path(folder) / "log", options.concurrency)
         jobs = min(options.jobs, options.concurrency * 500) if kind == "nap" else options.jobs
+        jobs -= jobs % WHOLE.get(kind, 1)
         stand.push(kind, jobs)
         with stand.working():
             wait_for(stand, jobs // 10, START_S)
@@ -59,7 +64,7 @@ def lateness(contender: Contender, options: argparse.Namespace) -> list[float]:
 
 def with_results(options: argparse.Namespace) -> None:
     chosen = [one for one in contenders(options.concurrency) if one.is_ours or one.name == "celery"]
-    kinds = ("result", "chain")
+    kinds = ("result", "chain", "group")
     rates: dict[tuple[str, str], list[float]] = {}
     for turn in range(options.rounds):
         for kind in kinds:
@@ -70,8 +75,9 @@ def with_results(options: argparse.Namespace) -> None:
     for one in chosen:
         found = {kind: median(rates[one.name, kind]) for kind in kinds}
         cells = [(number(found[kind]), ratio(found[kind], theirs[kind]) if theirs[kind] else "-") for kind in kinds]
-        rows.append([f"duetime, {one.name}" if one.is_ours else one.name, *cells[0], *cells[1]])
-    print(table(["", "results/s", "of celery", "steps of chains/s", "of celery"], rows))
+        rows.append([f"duetime, {one.name}" if one.is_ours else one.name, *itertools.chain(*cells)])
+    heads = ("results/s", "steps of chains/s", "tasks of groups/s")
+    print(table(["", *itertools.chain(*((head, "of celery") for head in heads))], rows))
 
 
 def main() -> None:
@@ -83,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="at most, for one rate")
     parser.add_argument("--patience", type=float, default=25.0, help="how long delayed tasks may take in all")
     parser.add_argument("--only", help="names, with commas between them")
-    parser.add_argument("--results", action="store_true", help="results and chains, beside celery alone")
+    parser.add_argument("--results", action="store_true", help="results, chains and groups, beside celery alone")
     options = parser.parse_args()
     if options.results:
         print(

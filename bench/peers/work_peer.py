@@ -5,7 +5,7 @@
 pushes tasks; the worker of the same peer is started on this module by its own command. A task appends one byte to the
 log, so that its size counts what is done; `late` appends a line with its lateness in milliseconds. Every peer is set up
 as its documentation shows, without results; celery's `result` keeps them, and `chain` pushes chains of ten steps that
-pass them on.
+pass them on; `group` pushes groups of a thousand with a callback that gets all results.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ NAP_S = 0.01
 AHEAD_S = 8.0
 OVER_S = 5.0
 CHAIN = 10
+GROUP = 1000
 
 
 def noop() -> None:
@@ -40,6 +41,11 @@ def late(due: float) -> None:
 def result(number: int) -> int:
     os.write(LOG, b".")
     return number + 1
+
+
+def total(numbers: list[int]) -> int:
+    os.write(LOG, b".")
+    return sum(numbers)
 
 
 async def noop_async(*_: object) -> None:
@@ -64,7 +70,8 @@ if PEER == "celery":
     app = Celery("work_peer", broker=URL, backend=URL)
     app.conf.update(task_ignore_result=True, worker_hijack_root_logger=False)
     tasks = {work.__name__: app.task(work, name=work.__name__) for work in (noop, nap, late)}
-    tasks["result"] = app.task(result, name="result", ignore_result=False)
+    for work in (result, total):
+        tasks[work.__name__] = app.task(work, name=work.__name__, ignore_result=False)
 elif PEER == "dramatiq":
     import dramatiq
     from dramatiq.brokers.redis import RedisBroker
@@ -140,6 +147,12 @@ def push_celery(kind: str, count: int) -> None:
         one = tasks["result"]
         for number in range(count // CHAIN):
             chain(one.s(number), *(one.s() for _ in range(CHAIN - 1))).apply_async()
+        return
+    if kind == "group":
+        from celery import chord
+
+        for _ in range(count // (GROUP + 1)):
+            chord([tasks["result"].s(number) for number in range(GROUP)])(tasks["total"].s())
         return
     for due in due_times(count):
         if kind == "late":

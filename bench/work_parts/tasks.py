@@ -12,6 +12,7 @@ NAP_S = 0.01
 AHEAD_S = 8.0
 OVER_S = 5.0
 CHAIN = 10
+GROUP = 1000
 
 app = duetime.App(os.environ["BENCH_REDIS"])
 
@@ -50,6 +51,18 @@ async def result_async(number: int) -> int:
     return number + 1
 
 
+@app.task(queue="bench", result_ttl="1d")
+def total(numbers: list[int]) -> int:
+    os.write(LOG, b".")
+    return sum(numbers)
+
+
+@app.task(queue="bench-async", result_ttl="1d")
+async def total_async(numbers: list[int]) -> int:
+    os.write(LOG, b".")
+    return sum(numbers)
+
+
 @app.task(queue="bench")
 def late(due: float) -> None:
     os.write(LOG, b"%.1f\n" % ((time.time() - due) * 1000))
@@ -67,6 +80,13 @@ def push(name: str, count: int) -> None:
         with app:
             for number in range(count // CHAIN):
                 duetime.chain(one.step(number), *[one.step(duetime.PREVIOUS)] * (CHAIN - 1)).delay()
+        return
+    if kind == "group":
+        one, callback = (result_async, total_async) if way else (result, total)
+        with app:
+            for _ in range(count // (GROUP + 1)):
+                members = [one.step(number) for number in range(GROUP)]
+                duetime.group(*members).then(callback.step(duetime.PREVIOUS)).delay()
         return
     task = app.tasks[f"{noop.name.rpartition('.')[0]}.{name}"]
     with app:
