@@ -21,6 +21,7 @@ from duetime.stores.postgres.store import PostgresStore
 from duetime.stores.sql import queries
 from duetime.stores.sql.queries import load_migrations, load_queries, load_schema, statements
 from tests.plugins.postgres_server import STORE, PostgresServer
+from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("postgres")
 
@@ -282,6 +283,23 @@ async def test_who_listens_hears_again_after_the_session_was_ended(
         pass
     await wakes.aclose()  # type: ignore[attr-defined]
     await other.close()
+
+
+async def test_a_listener_that_is_cancelled_as_it_begins_to_hear_is_cancelled(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that was closed right after its start waited for ever for such a listener."""
+    hub: Any = store._hub
+    listening, never = hub._listening_now, asyncio.Event()
+    monkeypatch.setattr(hub, "_listen", never.wait)
+    listener = asyncio.ensure_future(anext(aiter(store.wakeups())))
+    await until(lambda: listening._waiters)
+
+    listening.set()
+    listener.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await listener
 
 
 async def test_a_server_that_stops_and_comes_again(start_postgres: Callable[..., PostgresServer]) -> None:

@@ -194,7 +194,8 @@ class TopicLane:
             if wait_s > 0:
                 self._edited.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._edited.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):
+                        await self._edited.wait()
                 continue
             wanted = self._host.breaker.allowance(self._breaker.allowance(wanted))
             if wanted:

@@ -47,7 +47,8 @@ class PostgresWakeHub(AnnouncingHub):
             self._listening_now.clear()
         await super()._join()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._listening_now.wait(), PROBE_S)
+            async with asyncio.timeout(PROBE_S):
+                await self._listening_now.wait()
 
     async def _listen(self) -> None:
         while True:
@@ -72,7 +73,8 @@ class PostgresWakeHub(AnnouncingHub):
         self._heard_probe.clear()
         await self._send(Announcement(self._own, 0, []))
         try:
-            await asyncio.wait_for(self._heard_probe.wait(), PROBE_S)
+            async with asyncio.timeout(PROBE_S):
+                await self._heard_probe.wait()
         except TimeoutError:
             if not self._has_complained:
                 self._has_complained = True
