@@ -277,7 +277,8 @@ def test_what_was_unfolded_stays_so_when_the_page_is_refreshed(watched: Callable
     page.goto("/console/pools")
     page.evaluate("""() => {
         const folded = (text) => `<details id="past"><summary>${text}</summary></details>`;
-        document.querySelector("#live").insertAdjacentHTML("beforeend", folded("before"));
+        // outside of what the server refreshes, which would remove it
+        document.body.insertAdjacentHTML("beforeend", folded("before"));
         const details = document.querySelector("#past");
         details.open = true;
         Idiomorph.morph(details, folded("after"));

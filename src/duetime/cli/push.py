@@ -16,6 +16,7 @@ from duetime.errors import InvalidRequest
 from duetime.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
 from duetime.names import Queue
 
+BODY_OR_FILE = "give a BODY, - to read it from standard input, or --file"
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 
 
@@ -91,11 +92,11 @@ def push(
 
     Prints the id first, then what happened: accepted, kept (the id existed) or replaced.
     """
-    when = parse_when(options.when) if options.when else When()
-    if (body is None) == (options.file is None):
-        raise InvalidRequest("give a BODY, - to read it from standard input, or --file")
     name = None if queue is None else target.queue(queue)
+    when = parse_when(options.when) if options.when else When()
     if options.file is not None:
+        if body is not None:
+            raise InvalidRequest(BODY_OR_FILE)
         if options.id is not None:
             raise InvalidRequest("--id names one job; in a file each line has its own id")
         from duetime.cli.push_file import load_file  # noqa: PLC0415 (it draws a progress bar, which takes long to import)
@@ -103,9 +104,11 @@ def push(
         load_file(target, name, options.file, options.fields(when), options.if_exists)
         return
     if name is None:
-        raise InvalidRequest("give a QUEUE")
+        raise typer.BadParameter("name a queue, or give --file", param_hint="QUEUE")
+    if body is None:
+        raise InvalidRequest(BODY_OR_FILE)
     with target.connect() as client:
-        _push_one(client, name, read_body(body or ""), options.fields(when), options.if_exists, target)
+        _push_one(client, name, read_body(body), options.fields(when), options.if_exists, target)
 
 
 @takes_options
