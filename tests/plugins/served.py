@@ -6,6 +6,7 @@ server.workers()                    process ids, in the order of their start
 server.stop()                       exit code and everything on standard error
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -90,7 +91,8 @@ class ServedProcess:
     def clean_up(self) -> None:
         if self.process.stdout is not None and not self.process.stdout.closed:
             for pid in (self.process.pid, *self.workers()):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # a worker may end between the look and the signal
+                    os.kill(pid, signal.SIGKILL)
             self.wait()
 
 

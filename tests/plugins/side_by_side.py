@@ -1,4 +1,4 @@
-"""How tests run side by side: those that share a Spark session in one process, others anywhere, the long ones first.
+"""How tests run side by side: those that share a Spark session in two processes, others anywhere, the long ones first.
 
 A scheduler of ours, because xdist's own groups travel in the names of tests, where pytest 9.2 no longer lets them in.
 """
@@ -11,14 +11,20 @@ from xdist.scheduler import LoadScopeScheduling
 SPARK = "tests/spark/"
 WITHOUT = ("airflow", "batch_journal", "cluster", "connect", "notebook", "pushing", "repair_task")
 WITHOUT_SESSION = tuple(f"{SPARK}test_{name}.py::" for name in WITHOUT)
-"""Tests that need no session or start processes with their own. In the shared process they would only make it last."""
+"""Tests that need no session or start processes with their own. In a shared process they would only make it last."""
+STORIES = tuple(
+    f"{SPARK}test_{name}.py::" for name in ("demo", "end_to_end", "far_storage", "growth", "lost_answers", "many_hosts")
+)
+"""Half of the time that sessions take. One process for all of them would run on while the other cores are idle."""
 QUICK = tuple(f"tests/{name}/" for name in ("unit", "contract", "doors", "docs", "tooling"))
 """Folders whose tests take moments. They come last: a long test at the end would leave the other cores idle."""
 
 
 class SideBySide(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) and not nodeid.startswith(WITHOUT_SESSION) else nodeid
+        if not nodeid.startswith(SPARK) or nodeid.startswith(WITHOUT_SESSION):
+            return nodeid
+        return f"{SPARK}stories" if nodeid.startswith(STORIES) else SPARK
 
     def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
         # Asked after every test. xdist keeps what is done and counts it again each time.
@@ -38,4 +44,4 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.nodeid.startswith(QUICK))
+    items.sort(key=lambda item: (not item.nodeid.startswith(SPARK), item.nodeid.startswith(QUICK)))

