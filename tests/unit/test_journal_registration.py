@@ -1,5 +1,7 @@
 """Every node stands in its pool's registry before it does anything, and signs off there with its last entry."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from duetime.client import AsyncClient
 from duetime.clock import SystemClock
 from duetime.engine import Engine
+from duetime.errors import StoreUnavailable
 from duetime.job import Event
 from duetime.journal import journal
 from duetime.journal.events import Entry
@@ -15,10 +18,11 @@ from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.pool_journal import begin, end
 from duetime.journal.reader import read_journal
-from duetime.journal.registered_nodes import register, registered, sign_off
+from duetime.journal.registered_nodes import NodeRegistration, register, registered, sign_off
 from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
+from duetime.stores.registry import Record
 from tests.plugins.until import until
 from tests.simulation.engine_room import push
 
@@ -79,6 +83,81 @@ async def test_living_nodes_tell_a_wiped_store_of_all_nodes(tmp_path: Path, monk
 
         await until(are_back)
     assert set(before) == {"killed-for-good", "came-later", one.node}
+
+
+class FullRegistry(MemoryRegistry):
+    """Takes so many records and then no more."""
+
+    room = 1
+
+    async def put(self, kind: str, key: str, value: bytes, *, if_version: int | None = None) -> Record:
+        if not self.room:
+            raise StoreUnavailable("full")
+        self.room -= 1
+        return await super().put(kind, key, value, if_version=if_version)
+
+
+async def test_a_renewal_that_broke_off_is_begun_again() -> None:
+    store = MemoryStore()
+    registration = NodeRegistration(store, "alive")
+    await registration.make()
+    await register(store, "killed-for-good")
+    await register(store, "slow")
+    await registration.renew()
+    before = await registered(store)
+    store.registry = wiped = FullRegistry(SystemClock())
+    with pytest.raises(StoreUnavailable):
+        await registration.renew()
+    wiped.room = 10
+    await registration.renew()
+    assert await registered(store) == before
+
+
+async def test_records_are_renewed_before_each_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
+    done: list[str] = []
+
+    async def renew() -> None:
+        done.append("renewed")
+
+    def pulse() -> int:
+        done.append("heartbeat")
+        return 1
+
+    async with Journal(JournalOptions(tmp_path, reserve=0)) as one:
+        one.keep_for("default", pulse, renew)
+        await until(lambda: len(done) >= 5)
+    assert done[:5] == ["heartbeat", "renewed", "heartbeat", "renewed", "heartbeat"], "the first is written at once"
+
+
+async def test_a_pool_whose_store_hangs_keeps_no_other_pool_from_its_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
+    beats = {"hangs": 0, "answers": 0}
+    is_asked = asyncio.Event()
+
+    def pulse_of(pool: str) -> Callable[[], int]:
+        def pulse() -> int:
+            beats[pool] += 1
+            return 1
+
+        return pulse
+
+    async def hang() -> None:
+        is_asked.set()
+        await asyncio.Event().wait()
+
+    async def answer() -> None:
+        await asyncio.sleep(0)
+
+    async with Journal(JournalOptions(tmp_path, reserve=0)) as one:
+        one.keep_for("hangs", pulse_of("hangs"), hang)
+        one.keep_for("answers", pulse_of("answers"), answer)
+        await is_asked.wait()
+        before = beats["answers"]
+        await until(lambda: beats["answers"] > before + 3)
+    assert beats["hangs"] == 1, "the one that is written at once; the next comes after the records"
 
 
 async def test_the_end_of_a_pools_journal_forgets_its_nodes(tmp_path: Path) -> None:

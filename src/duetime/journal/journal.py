@@ -4,8 +4,8 @@
         journal.record([Draft(...)], promise=True)
         await journal.flush()
 
-Inside it two loops run: one writes a heartbeat per pool every 5 s; the other closes dead nodes, ships sealed segments
-and deletes old ones. A `lazy` journal makes its node when it is first needed, so that a program that only reads jobs
+Inside it loops run: one per pool writes a heartbeat every 5 s; another closes dead nodes, ships sealed segments and
+deletes old ones. A `lazy` journal makes its node when it is first needed, so that a program that only reads jobs
 leaves no node behind.
 """
 
@@ -48,6 +48,7 @@ class Journal:
         self._promised = 0
         self._closed = False
         self._loops: list[asyncio.Task[None]] = []
+        self._beating: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> "Journal":
@@ -80,8 +81,9 @@ class Journal:
                 f"the journal cannot be written to {self.options.folder} ({error.strerror or error}): choose another "
                 "folder with --journal, DUETIME_JOURNAL or journal in duetime.toml"
             ) from None
-        self._beat_once()
-        self._loops = [asyncio.create_task(self._beat()), asyncio.create_task(self._keep_house())]
+        for pool in self._pulses:
+            self._begin_beats(pool)
+        self._loops.append(asyncio.create_task(self._keep_house()))
 
     # --- for the engines
 
@@ -178,19 +180,26 @@ class Journal:
         self._pulses[pool] = pulse
         self._renewals[pool] = renew
         if self.writer.is_open:
-            self.writer.append([Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool)])
+            self._begin_beats(pool)
 
-    async def _beat(self) -> None:
+    def _begin_beats(self, pool: str) -> None:
+        self._beat(pool)
+        if pool not in self._beating:
+            self._beating.add(pool)
+            self._loops.append(asyncio.create_task(self._keep_beating(pool)))
+
+    async def _keep_beating(self, pool: str) -> None:
+        """A task for each pool, so that a store that hangs delays the heartbeats of its own pool alone."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            self._beat_once()
-            for renew in list(self._renewals.values()):
+            # The records come first: a reader that has seen the heartbeat relies on them.
+            if renew := self._renewals.get(pool):
                 with suppress(DuetimeError):  # the store is down; the next heartbeat tries again
                     await renew()
+            self._beat(pool)
 
-    def _beat_once(self) -> None:
-        if drafts := [Draft(ts=pulse(), event=Event.HEARTBEAT, pool=pool) for pool, pulse in self._pulses.items()]:
-            self.writer.append(drafts)
+    def _beat(self, pool: str) -> None:
+        self.writer.append([Draft(ts=self._pulses[pool](), event=Event.HEARTBEAT, pool=pool)])
 
     async def _keep_house(self) -> None:
         if self._lazy:

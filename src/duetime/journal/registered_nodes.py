@@ -105,7 +105,8 @@ class NodeRegistration:
         if await self._store.registry.get(KIND, self._node) is not None:
             await self._learn()
             return
-        for node, value in self._known.items():
+        # The own record comes last: as long as it is missing, a renewal that broke off is begun again.
+        for node, value in sorted(self._known.items(), key=lambda known: known[0] == self._node):
             with suppress(VersionConflict):  # somebody else was quicker
                 await self._store.registry.put(KIND, node, value, if_version=0)
         self._version = 0
