@@ -11,15 +11,21 @@ import psycopg
 import pymysql
 import pytest
 
+from duetime.clock import ManualClock
 from duetime.engine import Engine
 from duetime.errors import StoreUnavailable
 from duetime.job import Moved, NewJob
 from duetime.names import Queue
-from duetime.stores.base import Store
+from duetime.stores.base import Ask, Push, Store
+from duetime.stores.mysql import connection as mysql_connection
+from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.open import open_store
+from duetime.stores.postgres import connection as postgres_connection
 from duetime.stores.postgres.connection import PostgresAddress, open_connection
-from tests.plugins.mysql_server import MysqlServer
+from duetime.stores.sql import connection_threads
+from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.postgres_server import PostgresServer
+from tests.plugins.until import until
 
 QUEUE = Queue("shop", "mail")
 JOBS = 60
@@ -171,3 +177,71 @@ async def test_a_server_that_vanishes_without_a_word_is_given_up(start_postgres:
     chosen = PostgresAddress.parse("postgresql://host/db?tcp_user_timeout=5000&connect_timeout=3")
     assert "tcp_user_timeout=5000" in chosen.conninfo
     assert "connect_timeout=3" in chosen.conninfo
+
+
+@pytest.mark.store_kind("postgres")
+async def test_a_deadlock_of_postgres_reaches_no_caller(postgres_url: str) -> None:
+    """Somebody locks two rows in the other order; the server ends ours, and the store tries again."""
+    store = await open_store(postgres_url)
+    await store.registry.put("kind", "key", b"1")
+    dsn = postgres_url.partition("?")[0]
+    with psycopg.connect(dsn) as other, psycopg.connect(dsn, autocommit=True) as watcher:
+        other.execute("SET deadlock_timeout = '1h'")  # the one who notices is ended
+        other.execute("SELECT 1 FROM duetime.registry WHERE kind = 'kind' FOR UPDATE")
+        putting = asyncio.create_task(store.registry.put("kind", "key", b"2"))
+
+        def waits() -> bool:
+            found = watcher.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+            return found is not None and found[0] > 0
+
+        await until(waits)
+        before = watcher.execute("SELECT sum(deadlocks) FROM pg_stat_database").fetchone()
+        await asyncio.to_thread(other.execute, "SELECT 1 FROM duetime.meta FOR UPDATE")
+        other.rollback()
+        assert (await putting).value == b"2"
+        await until(lambda: watcher.execute("SELECT sum(deadlocks) FROM pg_stat_database").fetchone() != before)
+    await store.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks are waited for as shortly as each server can, and once."""
+    monkeypatch.setitem(postgres_connection._SESSION, "lock_timeout", "100ms")
+    monkeypatch.setitem(mysql_connection._MARIADB_SESSION, "innodb_lock_wait_timeout", 1)
+    monkeypatch.setattr(connection_threads, "MAX_TRIES", 1)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.store_kind(kind)) for kind in ("postgres", "mysql")]
+)
+async def test_the_reaper_goes_on_beside_queues_that_somebody_holds(kind: str, request: pytest.FixtureRequest) -> None:
+    url, clock = str(request.getfixturevalue(f"{kind}_url")), ManualClock()
+    store, free, soon = await open_store(url, clock=clock), Queue("shop", "free"), Queue("shop", "soon")
+    held = [Queue("shop", f"held-{number}") for number in range(3)]
+    for queue in (*held, free, soon):
+        clock.advance(1)
+        await store.push(queue, [Push([NewJob("a", b"")])])
+        await store.reserve(queue, [Ask(1, 500)])
+    if kind == "postgres":
+        holder = psycopg.connect(url.partition("?")[0])
+        table = "duetime.queues"
+    else:
+        holder = pymysql.connect(**MysqlAddress.parse(url).options)
+        table = f"{PREFIX}queues"
+    with holder:
+        cursor = holder.cursor()
+        # The sweep has something to do for them, too.
+        cursor.execute(f"UPDATE {table.replace('queues', 'totals')} SET day = 1")  # type: ignore[arg-type]
+        holder.commit()
+        for queue in held:
+            one_row = f"SELECT 1 FROM {table} WHERE namespace = 'shop' AND name = '{queue.name}' FOR UPDATE"
+            cursor.execute(one_row)  # type: ignore[arg-type]
+        rounds = [await store.reap() for _ in range(3)]
+        assert [[*reaped.moved] for reaped in rounds] == [[free], [], []]
+        # The held queues are overdue, and yet the reaper rests until another one needs it.
+        assert all(reaped.next_at == reaped.now + 500 for reaped in rounds)
+        holder.rollback()
+
+    assert {*(await store.reap()).moved} == {*held}
+    await store.close()

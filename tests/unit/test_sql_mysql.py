@@ -1,11 +1,8 @@
-"""The store on MariaDB beyond the contract: its address, its tables, its plans, its errors, and sessions that end."""
+"""The store on MariaDB beyond the contract: its tables, its errors, and sessions that end."""
 
 import asyncio
-import re
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 
 import pymysql
 import pytest
@@ -14,7 +11,6 @@ from pymysql.connections import Connection
 from duetime.errors import (
     BodyTooLarge,
     DuetimeError,
-    InvalidSettings,
     LeaseLost,
     StoreDamaged,
     StoreFull,
@@ -22,23 +18,18 @@ from duetime.errors import (
 )
 from duetime.job import IfExists, Lease, NewJob, State
 from duetime.names import Queue
-from duetime.stores import mysql
-from duetime.stores.base import Ask, Mark, Push, Pushed, Wake
+from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection, translate
 from duetime.stores.mysql.store import MysqlStore
 from duetime.stores.open import open_store
-from duetime.stores.sql import connection_threads, queries
-from duetime.stores.sql.queries import load_queries, load_schema, statements
+from duetime.stores.sql import connection_threads
+from duetime.stores.sql.queries import load_schema, statements
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("mysql")
 
 QUEUE, OTHER = Queue("shop", "mail"), Queue("shop", "other")
-QUERIES = load_queries("mysql")
-WALKS = {name for name in QUERIES if name.startswith("check_")}
-"""Full walks by intention."""
-ROWS = 1_500
 
 
 @pytest.fixture
@@ -53,47 +44,7 @@ async def push(store: MysqlStore, *ids: str, queue: Queue = QUEUE, delay_ms: int
     assert isinstance(answer, Pushed), answer
 
 
-# --- the address
-
-
-def test_a_url_says_who_where_and_which_tables() -> None:
-    address = MysqlAddress.parse("mysql://me:p%40ss%C3%A9@db:3307/app?prefix=b_&connections=3")
-    options = address.options
-    assert (options["host"], options["port"], options["user"]) == ("db", 3307, "me")
-    assert options["password"].decode() == "p@ssé"
-    assert (address.database, address.prefix, address.connections) == ("app", "b_", 3)
-
-
-@pytest.mark.parametrize(
-    ("query", "mode", "checks_name"),
-    [
-        ("ssl_mode=required", ssl.CERT_NONE, False),
-        ("ssl-mode=REQUIRED", ssl.CERT_NONE, False),
-        ("ssl_mode=verify_ca", ssl.CERT_REQUIRED, False),
-        ("ssl_mode=verify_identity", ssl.CERT_REQUIRED, True),
-    ],
-)
-def test_tls_modes(query: str, mode: ssl.VerifyMode, checks_name: bool) -> None:
-    context = MysqlAddress.parse(f"mysql://db/app?{query}").options["ssl"]
-    assert (context.verify_mode, context.check_hostname) == (mode, checks_name)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "mysql://db/app?prefix=a-b",
-        "mysql://db/app?prefix=x%60",
-        "mysql://db/app?connections=none",
-        "mysql://db/app?no_such_option=1",
-        "mysql://db/app?ssl_mode=perhaps",
-        "mysql://db/app?ssl_ca=/no/such/file",
-        "mysql://db:port/app",
-        "mysql://db",
-    ],
-)
-def test_an_address_that_cannot_be_is_refused(url: str) -> None:
-    with pytest.raises(InvalidSettings):
-        MysqlAddress.parse(url)
+# --- the way to it
 
 
 async def test_a_socket_leads_to_the_same_store(store: MysqlStore, mysql_server: MysqlServer) -> None:
@@ -212,122 +163,6 @@ async def test_names_differ_by_case_and_accent_in_a_database_that_ignores_both(
     names = [Queue("shop", "Mail"), Queue("shop", "mail")]
     assert await store.queues() == names
     assert [count.ready for count in await store.counts(names)] == [1, 4]
-
-
-# --- the plans
-
-
-@pytest.fixture
-async def planner(store: MysqlStore, mysql_server: MysqlServer) -> AsyncIterator[Connection]:
-    """A session of the store's kind, on tables with jobs in every state, many of them with the same times."""
-    jobs = [NewJob(f"{number:05}", b"", due_at=1_000, tries=1, ttl_ms=0) for number in range(ROWS)]
-    for first in range(0, ROWS, 500):
-        [answer] = await store.push(QUEUE, [Push(jobs[first : first + 500], mark=Mark(str(first), b"", 1))])
-        assert isinstance(answer, Pushed)
-    for number in range(20):
-        await push(store, "a", queue=Queue("plans", str(number)))
-        await store.registry.put("plan", str(number), b"")
-        await store.registry.increment(str(number), life_ms=1)
-    await store.registry.delete("plan", "1")
-    table = f"duetime.{PREFIX}jobs"
-    mysql_server.administer(
-        f"UPDATE {table} SET place = 1, lease_until = 5000 WHERE id >= '00500' AND id < '01000'",
-        f"UPDATE {table} SET place = 2, dead_at = 5000, reason = 'tries' WHERE id >= '01000'",
-    )
-    with closing(open_connection(MysqlAddress.parse(mysql_server.url))) as connection:
-        yield connection
-
-
-def values_of(statement: str, queue: int) -> dict[str, object]:
-    """Values that fit the parameters of a statement."""
-    by_name = any(f"`{PREFIX}{table}`" in statement for table in ("marks", "totals", "results"))
-    values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", statement), 1)
-    values |= {name: 100_000 for name in ("now", "last", "before") if name in values}
-    texts = ("namespace", "name", "kind", "key", "after_id", "prefix", "beyond", "message")
-    values |= {name: "plan" for name in texts if name in values}
-    values |= {name: b"x" for name in ("digest", "answer") if name in values}
-    lists = {
-        "ids": ["00001", "00700"],
-        "leases": [("00700", 1, 1)],
-        "missing": [2],
-        "numbers": [1],
-        "names": ["0", "500"],
-        "jobs": '[{"id": "00001"}]',
-    }
-    lists["queues"] = '[["plans", "1"]]'
-    if f"`{PREFIX}queues`" in statement:
-        lists["ids"] = [1, 2]  # type: ignore[list-item]
-        lists |= {} if "json_table" in statement else {"jobs": 1}  # type: ignore[dict-item]
-    values |= {name: value for name, value in lists.items() if name in values}
-    if "queue" in values:
-        values["queue"] = "plan" if by_name else queue
-    return values
-
-
-def own(name: str) -> list[str]:
-    return statements(MysqlAddress.parse("mysql:///app").name_tables(QUERIES[name]) + ";\n")
-
-
-async def test_no_query_reads_a_whole_table_or_sorts_one(planner: Connection) -> None:
-    in_order = {"list_queues", "some_discarded", "last_announcement", "incoming_queues"}
-    """These walk an index in its order, on purpose."""
-    given = {"moved", "asked"}
-    problems: list[object] = []
-    with planner.cursor() as cursor:
-        cursor.execute(f"SELECT id FROM {PREFIX}queues WHERE name = 'mail'")
-        [(queue,)] = cursor.fetchall()
-        for name in sorted(set(QUERIES) - WALKS):
-            for statement in own(name):
-                if statement.startswith("INSERT"):
-                    continue
-                cursor.execute(f"EXPLAIN {statement}", values_of(statement, queue))
-                for _, _, table, access, *_, extra in cursor.fetchall():
-                    whole = access == "ALL" and table not in given and not str(table).startswith("<")
-                    whole = whole or (access == "index" and name not in in_order)
-                    if whole or "filesort" in str(extra):
-                        problems.append((name, table, access, extra))
-    assert problems == []
-
-
-async def test_a_query_reads_the_rows_it_answers_and_few_more(planner: Connection) -> None:
-    after: list[tuple[str, dict[str, object]]] = [
-        ("ready_jobs", {"priority": 2, "after_at": 1_000, "after_id": "00250", "now": 2_000}),
-        ("ready_jobs", {"priority": 2, "after_at": -1, "after_id": "", "now": 2_000}),
-        ("list_waiting", {"priority": 2, "after_at": 1_000, "after_id": "00250", "last": 2_000, "alive_at": 0}),
-        ("list_leased", {"after_at": 5_000, "after_id": "00750"}),
-        ("list_dead", {"after_at": 5_000, "after_id": "01250"}),
-        ("lapsed_jobs", {"now": 6_000}),
-        ("longest_dead", {}),
-        ("heads", {}),
-        ("next_lapse", {}),
-        ("find_jobs", {"ids": [f"{number:05}" for number in range(10)]}),
-        ("heads_of", {"queues": '[["shop", "mail"]]'}),
-        ("count_held", {"ids": ["00700"], "leases": [("00700", 1, 1)]}),
-    ]
-    read: dict[str, int] = {}
-    with planner.cursor() as cursor:
-        cursor.execute(f"SELECT id FROM {PREFIX}queues WHERE name = 'mail'")
-        [(queue,)] = cursor.fetchall()
-        for name, values in after:
-            [statement] = own(name)
-            before = rows_read(planner)
-            cursor.execute(statement, {"queue": queue, "limit": 10, **values})
-            assert cursor.fetchall()
-            read[f"{name} {values}"] = rows_read(planner) - before
-    assert {name: count for name, count in read.items() if count > 30} == {}
-
-
-def rows_read(connection: Connection) -> int:
-    """By a seek or in the order of an index, in this session."""
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
-        return sum(int(count) for name, count in cursor.fetchall() if "rnd" not in name)
-
-
-def test_every_query_is_used() -> None:
-    folders = [Path(module.__file__).parent for module in (mysql, queries) if module.__file__]
-    source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
-    assert [name for name in QUERIES if f'"{name}"' not in source] == []
 
 
 # --- locks

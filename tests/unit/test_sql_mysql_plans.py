@@ -76,7 +76,7 @@ HOT: dict[str, dict[str, Any]] = {
     "list_dead": AFTER,
     "some_jobs": {"queue": 1, "limit": 10},
     "queues_to_reap": {"now": 10**12, "limit": 10},
-    "next_reap": {},
+    "next_reap": {"after": 0},
     "get_marks": {"namespace": "shop", "queue": "mail", "names": ["mark 77", "mark 78"]},
     "result_sizes": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
     "get_results": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},

@@ -73,7 +73,7 @@ async def test_hot_verbs_take_few_round_trips(
 
     await push(store, "c")
     if at_once:
-        assert round_trips == [["begin", "hold_queue", "push_at_once", "commit"]]
+        assert round_trips == [["begin", "hold_queue", "push_one_at_once", "commit"]]
     else:
         assert len(round_trips) == 2
         assert round_trips[0] == ["begin", "lock_queue", "heads", "find_jobs"]

@@ -1,12 +1,14 @@
 """How processes on one MariaDB or MySQL wake each other, which have no NOTIFY.
 
-Announcements are rows of a table. Each process that has listeners reads the new ones every 20 ms, with one seek on a
-connection of its own.
+Announcements are rows of a table. Each process reads the new ones every 20 ms while somebody waits in it, and else once
+a second, with one seek on a connection of its own. The engine looks at the heads of queues with waiting consumers every
+second, and so do those who wait for results: by these calls the store knows that somebody waits.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from duetime.errors import DuetimeError
 from duetime.stores.base import Wake
@@ -18,6 +20,8 @@ from duetime.stores.sql.step import Step
 log = logging.getLogger("duetime.mysql")
 
 LOOK_S = 0.02
+AWAKE_S = 5.0
+"""How long after such a call somebody is taken to wait."""
 KEPT = 1_000
 """How many announcements stay in the table."""
 SWEEP = 100
@@ -39,6 +43,13 @@ class MysqlWakeHub(AnnouncingHub):
         self._last: int | None = None
         self._missing: dict[int, float] = {}
         self._listening_now = asyncio.Event()
+        self._awake_until = 0.0
+        self._look_now = asyncio.Event()
+
+    def keep_awake(self) -> None:
+        """Somebody waits, or begins to."""
+        self._awake_until = self._loop.time() + AWAKE_S
+        self._look_now.set()
 
     def _post(self, step: Step, message: Announcement) -> None:
         (number,) = step.fetch_one("put_announcement", message=encode_announcement(message).decode())
@@ -49,6 +60,7 @@ class MysqlWakeHub(AnnouncingHub):
         if not self._tasks:
             self._last = None
             self._listening_now.clear()
+        self.keep_awake()
         await super()._join()
         await self._listening_now.wait()
 
@@ -57,13 +69,22 @@ class MysqlWakeHub(AnnouncingHub):
             try:
                 await self._look_once()
                 self._listening_now.set()
-                await asyncio.sleep(LOOK_S)
+                await self._rest()
             except DuetimeError as error:
                 # Announcements may be missed until the server answers again: then everybody looks everywhere.
                 log.warning("mysql_listener_lost", extra={"error": str(error)})
                 self._last = None
                 self._listening_now.set()
                 await asyncio.sleep(POLL_S)
+
+    async def _rest(self) -> None:
+        if self._loop.time() < self._awake_until:
+            await asyncio.sleep(LOOK_S)
+            return
+        self._look_now.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._look_now.wait()
 
     async def _look_once(self) -> None:
         if self._last is None:

@@ -336,8 +336,15 @@ def queues_to_reap(step: Step, limit: int) -> list[Queue]:
     return [Queue(*row) for row in step.fetch("queues_to_reap", now=step.now, limit=limit)]
 
 
-def next_reap(step: Step) -> int | None:
-    return step.fetch_one("next_reap")[0]
+def next_reap(step: Step, after: int = 0) -> int | None:
+    return step.fetch_one("next_reap", after=after)[0]
+
+
+def is_held(step: Step, queue: Queue) -> bool:
+    """Whether somebody else holds the queue's row in this moment. Does not wait."""
+    return step.load_queue(queue).id > 0 and not step.fetch(
+        "find_free_queue", namespace=queue.namespace, name=queue.name
+    )
 
 
 def reap_queue(step: Step, queue: Queue, limit: int) -> list[Moved]:

@@ -168,9 +168,13 @@ WHERE reap_at > 0 AND reap_at <= %(now)s
 ORDER BY reap_at
 LIMIT %(limit)s;
 
+-- name: find_free_queue
+-- description: One row if nobody holds the queue. Does not wait for its lock.
+SELECT 1 FROM dt.queues FORCE INDEX (by_name) WHERE namespace = %(namespace)s AND name = %(name)s FOR UPDATE SKIP LOCKED;
+
 -- name: next_reap
 -- description: When the reaper is next needed, at the earliest.
-SELECT min(reap_at) FROM dt.queues FORCE INDEX (by_reap) WHERE reap_at > 0;
+SELECT min(reap_at) FROM dt.queues FORCE INDEX (by_reap) WHERE reap_at > %(after)s;
 
 -- name: get_marks
 -- description: What pushes with these marks answered, and until when the marks live.

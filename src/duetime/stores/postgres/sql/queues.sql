@@ -170,9 +170,13 @@ WHERE reap_at > 0 AND reap_at <= %(now)s
 ORDER BY reap_at
 LIMIT %(limit)s;
 
+-- name: find_free_queue
+-- description: One row if nobody holds the queue. Does not wait for its lock.
+SELECT 1 FROM dt.queues WHERE namespace = %(namespace)s AND name = %(name)s FOR UPDATE SKIP LOCKED;
+
 -- name: next_reap
 -- description: When the reaper is next needed, at the earliest.
-SELECT (SELECT reap_at FROM dt.queues WHERE reap_at > 0 ORDER BY reap_at LIMIT 1);
+SELECT (SELECT reap_at FROM dt.queues WHERE reap_at > 0 AND reap_at > %(after)s ORDER BY reap_at LIMIT 1);
 
 -- name: get_marks
 -- description: What pushes with these marks answered, and until when the marks live.

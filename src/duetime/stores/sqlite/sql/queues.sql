@@ -170,7 +170,7 @@ LIMIT :limit;
 
 -- name: next_reap
 -- description: When the reaper is next needed, at the earliest.
-SELECT min(reap_at) FROM queues WHERE reap_at > 0;
+SELECT min(reap_at) FROM queues WHERE reap_at > 0 AND reap_at > :after;
 
 -- name: get_mark
 -- description: What a push with this mark answered, while the mark lives.
