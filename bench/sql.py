@@ -7,8 +7,10 @@ One PostgreSQL with durable commits (fsync, synchronous_commit and autovacuum on
 of its own; MariaDB and SQLite commit durably, too. Bodies have 100 bytes. All rates are measured twice: on empty
 tables, and with `--behind` delayed jobs in them. Peers do what they can: procrastinate takes jobs one by one, none of
 them has a timer. Laravel's database queue, where Debian's packages of it are installed, pops jobs one by one, on the
-same servers; it has no tasks at once, no timer and no part in the dead rows. Whatever a contender does ends after
-`--seconds`, and what is found is printed at once; only the tables are filled without a limit.
+same servers; it has no tasks at once, no timer and no part in the dead rows. Bare statements are the floor: psycopg
+inserts, updates and deletes the same bytes by id in a table with one index, and neither orders nor counts anything.
+Whatever a contender does ends after `--seconds`, and what is found is printed at once; only the tables are filled
+without a limit.
 """
 
 import argparse
@@ -43,8 +45,11 @@ BODY = b"x" * 100
 QUEUE = Queue("bench", "jobs")
 DAY_MS = 86_400_000
 STEP, TAKE, CALLERS = 500, 100, 64
+LATE_JOBS = 500
+"""Of fewer, the 99th percentile is the one or two worst."""
 PEERS = ("procrastinate", "pgqueuer", "chancy")
 LARAVEL = ("Laravel, PostgreSQL", "Laravel, MariaDB")
+FLOOR = "bare statements"
 LARAVEL_PEER = Path(__file__).parent / "peers" / "laravel_queue.php"
 LARAVEL_PACKAGES = "php-cli php-illuminate-queue php-illuminate-database php-pgsql php-mysql"
 PEER = Path(__file__).parent / "peers" / "sql_peer.py"
@@ -194,6 +199,40 @@ def laravel(driver: str, url: str, task: str, jobs: int, seconds: float) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def bare_statements(url: str, task: str, jobs: int, _: float) -> Any:
+    make = IdMaker().make
+    with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
+        if task == "install":
+            connection.execute('CREATE TABLE bare (id text COLLATE "C" PRIMARY KEY, at bigint NOT NULL, body bytea)')
+            ids = ([make() for _ in range(min(STEP, jobs - at))] for at in range(0, jobs, STEP))
+            for some in ids:
+                connection.execute(INSERT_MANY, (BODY, some))
+            return None
+        ids = [make() for _ in range(jobs)]
+        started = time.perf_counter()
+        for job_id in ids:
+            connection.execute("INSERT INTO bare (id, at, body) VALUES (%s, %s, %b)", (job_id, DAY_MS, BODY))
+        alone = jobs / (time.perf_counter() - started)
+
+        steps = [[make() for _ in range(STEP)] for _ in range(max(1, jobs * 5 // STEP))]
+        started = time.perf_counter()
+        for step in steps:
+            connection.execute(INSERT_MANY, (BODY, step))
+        batched = len(steps) * STEP / (time.perf_counter() - started)
+
+        started = time.perf_counter()
+        for step in steps:
+            for at in range(0, STEP, TAKE):
+                some = step[at : at + TAKE]
+                connection.execute("UPDATE bare SET at = at + 1 WHERE id = ANY(%s) RETURNING body", (some,)).fetchall()
+                connection.execute("DELETE FROM bare WHERE id = ANY(%s)", (some,))
+        finished = len(steps) * STEP / (time.perf_counter() - started)
+    return {"one by one": alone, f"batches of {STEP}": batched, "take + finish": finished}
+
+
+INSERT_MANY = "INSERT INTO bare (id, at, body) SELECT id, 0, %b FROM unnest(%s::text []) AS new (id)"
+
+
 @contextmanager
 def a_postgres() -> Iterator[PostgresServer]:
     with servers(PostgresServer, "postgres") as made:
@@ -233,6 +272,8 @@ def contenders(
     for name in PEERS:
         if not only or name in only:
             chosen[name] = partial(peer, name, database(server, name))
+    if not only or FLOOR in only:
+        chosen[FLOOR] = partial(bare_statements, database(server, "bare"))
     if with_laravel:
         postgres, other = LARAVEL
         if not only or postgres in only:
@@ -295,7 +336,7 @@ def rate_table(results: dict[str, dict[str, list[float]]]) -> str:
 def late_table(found: dict[str, Contender], jobs: int, seconds: float) -> str:
     rows: list[list[str]] = []
     for name, contender in found.items():
-        if name not in LARAVEL:
+        if name not in (*LARAVEL, FLOOR):
             values = contender("lateness", jobs, seconds)
             rows.append([name, f"{len(values)}", *(f"{percentile(values, p):.1f}" for p in (0, 50, 99, 100))])
     return table(["lateness in ms", "jobs", "min", "p50", "p99", "max"], rows)
@@ -313,7 +354,7 @@ def dead_rows(url: str) -> list[str]:
 def dead_table(server: PostgresServer, found: dict[str, Contender], jobs: int, seconds: float) -> str:
     rows: list[list[str]] = []
     for name, contender in found.items():
-        if name not in ("duetime, SQLite", "duetime, MariaDB", *LARAVEL):
+        if name not in ("duetime, SQLite", "duetime, MariaDB", FLOOR, *LARAVEL):
             own = "duetime" if name.startswith("duetime") else name
             url = server.url.replace("/postgres", f"/{own}")
             started = time.perf_counter()
@@ -373,7 +414,7 @@ def main() -> None:
         for behind in dict.fromkeys((0, options.behind)):
             found = contenders(server, mariadb, folder, options.only, with_laravel=with_laravel)
             install(found, behind)
-            say(f"\n{behind:,} delayed jobs behind\n{late_table(found, max(100, jobs // 4), seconds)}\n")
+            say(f"\n{behind:,} delayed jobs behind\n{late_table(found, LATE_JOBS, seconds)}\n")
             medians[behind] = measure(found, jobs, options.rounds, seconds)
             say(
                 f"\n{behind:,} delayed jobs behind, medians of {options.rounds} rounds\n{rate_table(medians[behind])}\n"

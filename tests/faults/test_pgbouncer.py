@@ -13,9 +13,11 @@ from duetime.errors import StoreUnavailable
 from duetime.job import NewJob
 from duetime.names import Queue
 from duetime.stores.open import open_store
+from duetime.stores.postgres import wake
 from tests.plugins.ci import missing_service
 from tests.plugins.database_server import DatabaseServer, Setting, servers
 from tests.plugins.postgres_server import PostgresServer
+from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("postgres")
 
@@ -72,10 +74,15 @@ def pooled_url(postgres_url: str, postgres_server: PostgresServer) -> Iterator[s
         yield postgres_url.replace(f":{postgres_server.port}/", f":{bouncer.port}/")
 
 
-async def test_jobs_go_through_without_prepared_statements(pooled_url: str) -> None:
-    store = await open_store(f"{pooled_url}&prepare=off")
-    async with Engine(store) as producer, Engine(store) as consumer:
+async def test_jobs_go_through_without_prepared_statements_and_notifications(
+    pooled_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes would have a store each: the consumer's hears nothing of a push, and looks once a second."""
+    monkeypatch.setattr(wake, "PROBE_S", 0.2)
+    store, other = [await open_store(f"{pooled_url}&prepare=off") for _ in range(2)]
+    async with Engine(store) as producer, Engine(other) as consumer:
         waiting = asyncio.create_task(consumer.reserve([QUEUE], limit=10, wait_ms=50_000))
+        await until(lambda: [record.message for record in caplog.records].count("postgres_notify_is_not_heard") == 2)
         await producer.push(QUEUE, [NewJob("later", b"1", delay_ms=300)])
         [delivery] = await waiting
         assert (delivery.lease.id, delivery.body) == ("later", b"1")
@@ -91,6 +98,7 @@ async def test_jobs_go_through_without_prepared_statements(pooled_url: str) -> N
     assert (totals.running.accepted, totals.running.acked) == (101, 101)
     assert list(await store.check()) == []
     await store.close()
+    await other.close()
 
 
 async def test_a_session_that_changes_hands_says_what_to_set(pooled_url: str) -> None:

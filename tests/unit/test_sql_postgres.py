@@ -193,7 +193,7 @@ def sample(name: str, kind: str) -> object:
     if kind:
         return [1] if kind == "bigint" else [b"x"] if kind == "bytea" else ["x"]
     texts = ["namespace", "name", "kind", "key", "after_id", "prefix", "beyond", "channel", "payload"]
-    texts += ["if_exists", "attributes"]
+    texts += ["if_exists", "attributes", "job_id"]
     return "x" if name in texts else 1
 
 

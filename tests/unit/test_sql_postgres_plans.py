@@ -32,6 +32,7 @@ INSERT INTO planned.queues
 SELECT n, 'shop', 'queue ' || n, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1000000 + n FROM generate_series(2, 2000) AS n;
 INSERT INTO planned.totals
 SELECT 'shop', 'queue ' || n, 20000, 1, 1, 1, 1, 1, 1, 1, 1, 1 FROM generate_series(2, 2000) AS n;
+INSERT INTO planned.totals VALUES ('shop', 'mail', 20000, 1, 1, 1, 1, 1, 1, 1, 1, 1);
 INSERT INTO planned.marks
 SELECT 'shop', 'mail', 'mark ' || n, '', 1000000 + n, '' FROM generate_series(1, 5000) AS n;
 INSERT INTO planned.results
@@ -97,6 +98,15 @@ HOT: dict[str, dict[str, Any]] = {
         "attributes": [None] * 10,
         "bodies": [b"body"] * 10,
     },
+    "push_one_at_once": {
+        "queue": 1,
+        "now": 20000 * 86_400_000,
+        "job_id": "new",
+        **dict.fromkeys(["ttl", "largest", "priority", "tries", "attempt", "size"], 1),
+        **dict.fromkeys(["due_at", "relative"], 0),  # before all others
+        "attributes": None,
+        "body": b"body",
+    },
     "ack_at_once": {
         "queue": 1,
         "now": None,
@@ -125,7 +135,7 @@ HOT: dict[str, dict[str, Any]] = {
     "list_dead": AFTER,
     "some_jobs": {"queue": 1, "limit": 10},
     "queues_to_reap": {"now": 10**12, "limit": 10},
-    "next_reap": {},
+    "next_reap": {"after": 0},
     "get_marks": {"namespace": "shop", "queue": "mail", "names": ["mark 77", "mark 78"]},
     "keep_result": {"namespace": "shop", "queue": "mail", "id": "x", "born": 1, "kept_until": 1, "result": b"x"},
     "result_sizes": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
@@ -198,6 +208,10 @@ def nodes(plan: Plan) -> Iterator[Plan]:
     yield plan
     for part in plan.get("Plans", []):
         yield from nodes(part)
+
+
+def test_the_push_of_one_job_is_explained_as_one_that_succeeds(plans: Plans) -> None:
+    assert [plan["push_one_at_once"]["Actual Rows"] for plan in plans] == [1, 1]
 
 
 @pytest.mark.parametrize("age", Plans._fields)

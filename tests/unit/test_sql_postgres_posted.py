@@ -88,6 +88,45 @@ async def test_a_lone_push_needs_no_thread(engine: Engine) -> None:
     assert await engine.store.check() == []
 
 
+async def test_only_a_lone_push_before_all_others_is_announced(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced = list[int]()
+    monkeypatch.setattr(engine.store._hub, "take_in", lambda wakes, version: announced.append(len(wakes)))  # type: ignore[attr-defined]
+    before = engine._pushes.calls
+    await engine.push(QUEUE, [NewJob("later", b"", delay_ms=3 * HOUR_MS)])
+    assert announced == []
+    await engine.push(QUEUE, [NewJob("first", b"", delay_ms=HOUR_MS)])
+    assert announced == [1]
+    assert engine._pushes.calls == before
+
+
+async def test_the_first_push_of_a_day_is_counted(engine: Engine, other: "psycopg.Connection[Any]") -> None:
+    """There is no row of the day's totals yet that the statement could update."""
+    other.execute("UPDATE duetime.totals SET day = day - 1")
+    other.commit()
+    before = engine._pushes.calls
+    await engine.push(QUEUE, [NewJob("first", b"")])
+    posted(engine)._unusual.clear()
+    await engine.push(QUEUE, [NewJob("second", b"")])
+
+    assert engine._pushes.calls == before + 1
+    other.commit()
+    rows = other.execute("SELECT accepted FROM duetime.totals ORDER BY day").fetchall()
+    assert rows == [(2,), (2,)]
+    assert await engine.store.check() == []
+
+
+async def test_totals_that_change_beside_a_push_are_exact(
+    engine: Engine, other: "psycopg.Connection[Any]", postgres_url: str
+) -> None:
+    other.execute("UPDATE duetime.totals SET delivered = delivered + 1")
+    push = asyncio.create_task(engine.push(QUEUE, [NewJob("a", b"")]))
+    await waits_for_lock(engine, postgres_url)
+    other.commit()
+    await push
+
+    assert other.execute("SELECT accepted, delivered FROM duetime.totals").fetchall() == [(3, 1)]
+
+
 async def test_what_is_unusual_goes_the_general_way(engine: Engine) -> None:
     await engine.push(QUEUE, [NewJob("a", b"")])
     with pytest.raises(JobExists):

@@ -22,7 +22,7 @@ from duetime.stores.postgres.store import PostgresStore
 from duetime.stores.sql.queries import _parse, statements
 from tests.plugins.mysql_server import MysqlServer
 from tests.plugins.postgres_server import PostgresServer
-from tests.unit import test_sql_mysql, test_sql_postgres
+from tests.unit import test_sql_mysql_queries, test_sql_postgres
 
 QUEUE = Queue("shop", "mail")
 
@@ -66,7 +66,7 @@ async def test_an_old_server_works_on_new_tables_of_mariadb(mysql_url: str, mysq
         for name, query in previous("mysql").items():
             connection.begin()
             for statement in statements(address.name_tables(query) + ";\n"):
-                named = test_sql_mysql.values_of(statement, 1)
+                named = test_sql_mysql_queries.values_of(statement, 1)
                 try:
                     cursor.execute(statement, named or (1,) * statement.count("%s"))
                 except pymysql.Error as error:

@@ -8,54 +8,92 @@ from collections.abc import Sequence
 from typing import Any
 
 from duetime.errors import StoreDamaged
-from duetime.job import STEP_BYTES, STEP_JOBS, Event, Lease, Moved, NewJob, Priority
+from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Reserved, Wake
-from duetime.stores.sql.rows import ReadyRow, as_json
-from duetime.stores.sql.rules import Pick
+from duetime.stores.sql.rows import as_json, attributes
 from duetime.stores.sql.server_step import ServerStep
+
+PUSH_ONE = "push_one_at_once"
+_PRIORITIES = {int(priority): priority for priority in Priority}
+"""Looking a member up by its value is slower, and a reserve does it for every job."""
 
 
 def push(step: ServerStep, queue: Queue, requests: Sequence[Push]) -> list[Pushed] | None:
-    given = push_values(requests)
-    answers = step.run_at_once(queue, [("push_at_once", given)]) if given else None
+    if not is_usual_push(requests):
+        return None
+    jobs = [job for request in requests for job in request.jobs]
+    if len(jobs) == 1:
+        answers = step.run_at_once(queue, [(PUSH_ONE, one_job_values(jobs[0]))])
+        read = read_pushed_one
+    else:
+        answers = step.run_at_once(queue, [("push_at_once", _many_jobs_values(jobs))])
+        read = _read_pushed
     if not answers or not answers[0]:
         return None
-    pushed, wakes = read_pushed(queue, requests, answers[0][0])
+    pushed, wakes = read(queue, requests, answers[0][0])
     step.wakes += wakes
     return pushed
 
 
-def push_values(requests: Sequence[Push]) -> dict[str, object] | None:
-    """What `push_at_once` takes beside queue and now; None if it does not do for these requests."""
+def is_usual_push(requests: Sequence[Push]) -> bool:
+    """Whether the statements below do for these requests, as far as it can be known without the database."""
+    if any(request.mark for request in requests):
+        return False
     jobs = [job for request in requests for job in request.jobs]
-    ids = [job.id for job in jobs]
-    if not jobs or any(request.mark for request in requests) or len(set(ids)) < len(ids):
-        return None
-    if not all(_is_usual(job) for job in jobs):
-        return None
-    attributes = [as_json(job.attributes) if job.attributes else None for job in jobs]
+    if len(jobs) == 1:
+        return _is_usual(jobs[0])
+    return bool(jobs) and len({job.id for job in jobs}) == len(jobs) and all(_is_usual(job) for job in jobs)
+
+
+def one_job_values(job: NewJob) -> dict[str, object]:
+    """What `push_one_at_once` takes beside queue and now."""
+    packed = as_json(job.attributes) if job.attributes else None
+    is_relative = job.due_at is None
+    return {
+        "ttl": job.ttl_ms,
+        "largest": len(job.body),
+        "job_id": job.id,
+        "priority": int(job.priority),
+        "due_at": job.delay_ms if is_relative else job.due_at,
+        "relative": int(is_relative),
+        "tries": job.tries,
+        "attempt": job.attempt,
+        "size": len(job.body) + (len(packed.encode()) if packed else 0),
+        "attributes": packed,
+        "body": job.body,
+    }
+
+
+def _many_jobs_values(jobs: Sequence[NewJob]) -> dict[str, object]:
+    packed = [as_json(job.attributes) if job.attributes else None for job in jobs]
     return {
         "count": len(jobs),
         "ttl": min((job.ttl_ms for job in jobs if job.ttl_ms), default=0),
         "largest": max(len(job.body) for job in jobs),
-        "ids": ids,
+        "ids": [job.id for job in jobs],
         "priorities": [int(job.priority) for job in jobs],
         "due_ats": [job.delay_ms if job.due_at is None else job.due_at for job in jobs],
         "relatives": [int(job.due_at is None) for job in jobs],
         "ttls": [job.ttl_ms for job in jobs],
         "tries": [job.tries for job in jobs],
         "attempts": [job.attempt for job in jobs],
-        "sizes": [
-            len(job.body) + (len(text.encode()) if text else 0) for job, text in zip(jobs, attributes, strict=True)
-        ],
-        "attributes": attributes,
+        "sizes": [len(job.body) + (len(text.encode()) if text else 0) for job, text in zip(jobs, packed, strict=True)],
+        "attributes": packed,
         "bodies": [job.body for job in jobs],
     }
 
 
-def read_pushed(queue: Queue, requests: Sequence[Push], row: Sequence[Any]) -> tuple[list[Pushed], list[Wake]]:
-    """The answers to the requests, and what is to be announced, from the row that `push_at_once` answers."""
+def read_pushed_one(queue: Queue, requests: Sequence[Push], row: Sequence[Any]) -> tuple[list[Pushed], list[Wake]]:
+    """The answers to the requests, and what is to be announced, from the row that `push_one_at_once` answers."""
+    now, paused, has_earlier = row
+    pushed = [Pushed([_accepted(job, now) for job in request.jobs], now) for request in requests]
+    if paused or has_earlier:
+        return pushed, []
+    return pushed, [Wake(queue, moved.due_at) for answer in pushed for moved in answer.jobs]
+
+
+def _read_pushed(queue: Queue, requests: Sequence[Push], row: Sequence[Any]) -> tuple[list[Pushed], list[Wake]]:
     now, paused, *heads = row
     pushed = [Pushed([_accepted(job, now) for job in request.jobs], now) for request in requests]
     due_at = min(moved.due_at for answer in pushed for moved in answer.jobs)
@@ -93,10 +131,22 @@ def reserve(step: ServerStep, queue: Queue, asks: Sequence[Ask]) -> Reserved | N
     now, paused, next_at = rows[0][:3]
     if paused:
         return Reserved([[]], None, now, paused=True)
+    lease_until = now + ask.ttr_ms
     deliveries = [
-        Pick(ReadyRow(*row), Priority(priority), now + ask.ttr_ms).delivery(queue, (body, attributes))
-        for _, _, _, body, attributes, priority, *row in rows
-        if row[0] is not None
+        Delivery(
+            Lease(queue, job_id, born, attempt + 1),
+            body,
+            due_at,
+            lease_until,
+            _PRIORITIES[priority],
+            tries,
+            used + 1,
+            expires_at,
+            attributes(packed),
+            error,
+        )
+        for _, _, _, body, packed, priority, job_id, born, due_at, expires_at, tries, used, attempt, error in rows
+        if job_id is not None
     ]
     if any(delivery.body is None for delivery in deliveries):  # pyright: ignore[reportUnnecessaryComparison]
         raise StoreDamaged(f"jobs of {queue} have lost their bodies")

@@ -21,14 +21,14 @@ from duetime.job import Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import UNUSUAL_S, Done, UnusualQueues
-from duetime.stores.postgres import at_once
+from duetime.stores.postgres.at_once import PUSH_ONE, is_usual_push, one_job_values, read_pushed_one
 from duetime.stores.postgres.connection import PostgresLink, translate
 from duetime.stores.postgres.session import Encoded
 from duetime.stores.sql.announcements import AnnouncingHub
 
 log = logging.getLogger("duetime.postgres")
 
-_PUSH = "push_at_once"
+_NAME = PUSH_ONE.encode()
 
 ANSWER_S = 70.0
 """How long an answer is awaited: longer than the server's own limit for a statement, which then says what it was."""
@@ -50,7 +50,8 @@ class LoopConnection:
         self._poll.register(self._descriptor, select.POLLIN)
         self._results: Results = []
         self._ended: Ended | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._answer_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.is_closed = False
         self._pgconn.nonblocking = 1
         self._loop.add_reader(self._descriptor, self._read)
@@ -64,7 +65,9 @@ class LoopConnection:
     def send(self, name: bytes, encoded: Sequence[Encoded], ended: Ended) -> None:
         """`ended` is called in a later turn of the event loop."""
         self._ended, self._results = ended, []
-        self._deadline = self._loop.call_later(ANSWER_S, self.close)
+        self._answer_until = self._loop.time() + ANSWER_S
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._answer_until, self._check_time)
         values, _, formats = zip(*encoded, strict=True)
         try:
             self._pgconn.send_query_prepared(name, values, formats, pq.Format.BINARY)
@@ -72,6 +75,14 @@ class LoopConnection:
                 self._loop.add_writer(self._descriptor, self._flush)
         except psycopg.Error:
             self._loop.call_soon(self.close)
+
+    def _check_time(self) -> None:
+        """One timer serves many statements: to set one for each took longer than to encode the push."""
+        self._timer = None
+        if self._ended and self._loop.time() >= self._answer_until:
+            self.close()
+        elif self._ended:
+            self._timer = self._loop.call_at(self._answer_until, self._check_time)
 
     def _flush(self) -> None:
         try:
@@ -95,8 +106,6 @@ class LoopConnection:
             self.close()
 
     def _end(self, results: Results | None) -> None:
-        if self._deadline:
-            self._deadline.cancel()
         ended, self._ended = self._ended, None
         if ended:
             ended(results)
@@ -108,6 +117,8 @@ class LoopConnection:
             self._loop.remove_reader(self._descriptor)
             self._loop.remove_writer(self._descriptor)
             os.close(self._descriptor)
+            if self._timer:
+                self._timer.cancel()
             self._connection.close()
         self._end(None)
 
@@ -125,9 +136,9 @@ class PostedPostgres:
 
     def push(self, queue: Queue, request: Push, done: Done[Pushed]) -> bool:
         known = self._link.known_values(queue)
-        if known is None or self._unusual.has(_PUSH, queue) or (given := at_once.push_values([request])) is None:
+        if known is None or self._unusual.has(PUSH_ONE, queue) or not is_usual_push([request]):
             return False
-        encoded = self._link.encode(_PUSH, {**known, **given})
+        encoded = self._link.encode(PUSH_ONE, {**known, **one_job_values(request.jobs[0])})
         connection = self._ready_connection(encoded)
         if connection is None:
             return False
@@ -136,15 +147,16 @@ class PostedPostgres:
             if results is None or not _is_sure(results):
                 done(None, StoreUnavailable("the connection to PostgreSQL was lost during a push", unknown=True))
             elif results[0].ntuples:
-                [pushed], wakes = at_once.read_pushed(queue, [request], _numbers(results[0]))
-                self._hub.take_in(wakes, 0)
+                [pushed], wakes = read_pushed_one(queue, [request], _numbers(results[0]))
+                if wakes:
+                    self._hub.take_in(wakes, 0)
                 done(pushed, None)
             else:
                 # The statement has changed nothing, or was refused. The general way finds out why.
                 self.avoid(queue)
                 done(None, None)
 
-        connection.send(_PUSH.encode(), encoded, ended)
+        connection.send(_NAME, encoded, ended)
         return True
 
     def reserve(self, queue: Queue, ask: Ask, done: Done[Reserved]) -> bool:
@@ -158,7 +170,7 @@ class PostedPostgres:
 
         Many callers at once would wait for the commit of the one that came first and went alone.
         """
-        self._unusual.add(_PUSH, queue)
+        self._unusual.add(PUSH_ONE, queue)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -177,7 +189,7 @@ class PostedPostgres:
 
     async def _open(self, types: Sequence[int]) -> None:
         try:
-            connection = await asyncio.to_thread(self._link.connect_prepared, _PUSH, types)
+            connection = await asyncio.to_thread(self._link.connect_prepared, PUSH_ONE, types)
             self._connection = LoopConnection(connection)
         except psycopg.Error as error:
             self._open_after = monotonic() + UNUSUAL_S

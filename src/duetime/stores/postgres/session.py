@@ -61,7 +61,9 @@ def encode(value: object) -> Encoded:
 def _encode_array(values: list[Any]) -> Encoded:
     if not values:
         return b"{}", 0, _TEXT
-    first = next((value for value in values if value is not None), "")
+    first = values[0]
+    if first is None:
+        first = next((value for value in values if value is not None), "")
     if isinstance(first, int):
         if len(values) == 1:
             return _one_number(first)

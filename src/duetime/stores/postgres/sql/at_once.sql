@@ -6,17 +6,11 @@
 -- description: Nobody else changes the queue until the transaction ends. The next statement sees what others committed.
 SELECT 1 FROM dt.queues WHERE id = %(queue)s FOR UPDATE;
 
--- Every rule of the queue that can refuse a push stands in its conditions; `kept` of 2 and more is offline. It may also
--- run alone, without `hold_queue`. Then somebody else may change the queue after this statement's snapshot was taken:
--- the queue's row has another xmin after that, and the statement changes nothing.
+-- Every rule of the queue that can refuse a push stands in its conditions; `kept` of 2 and more is offline.
 -- name: push_at_once
 -- description: New jobs into a queue that holds none of their ids and has room. Answers now, paused and the old heads.
 WITH clock AS MATERIALIZED (
-    SELECT
-        coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now,
-        xmin AS version
-    FROM dt.queues
-    WHERE id = %(queue)s
+    SELECT coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now
 ),
 
 changed AS (
@@ -32,7 +26,6 @@ changed AS (
     FROM clock
     WHERE
         q.id = %(queue)s
-        AND q.xmin = clock.version
         AND q.floor < clock.now
         AND q.kept < 2
         AND (q.max_jobs = 0 OR q.jobs + %(count)s <= q.max_jobs)
@@ -142,6 +135,127 @@ SELECT
     (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 1 ORDER BY due_at LIMIT 1),
     (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 2 ORDER BY due_at LIMIT 1),
     (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 3 ORDER BY due_at LIMIT 1)
+FROM changed;
+
+-- Every rule of the queue that can refuse a push stands in the conditions of this statement, as in those of
+-- `push_at_once`. Single values take a tenth to a fifth less of the server's time than arrays of one. The day's totals
+-- are updated: the first push of a day finds no row of them and goes step by step. It may run alone, without
+-- `hold_queue`. Then somebody else may change the queue after this statement's snapshot was taken: the queue's row has
+-- another xmin after that, and the statement changes nothing.
+-- name: push_one_at_once
+-- description: As push_at_once, for one job. Answers now, paused, and whether a job is due then or before.
+WITH seen AS MATERIALIZED (
+    SELECT
+        q.ctid AS place_of_row,
+        q.xmin AS version,
+        clock.now
+    FROM (
+        SELECT coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now
+        OFFSET 0
+    ) AS clock
+    CROSS JOIN LATERAL (
+        SELECT
+            ctid,
+            xmin,
+            namespace,
+            name
+        FROM dt.queues
+        WHERE id = %(queue)s
+        LIMIT 1
+    ) AS q
+    CROSS JOIN LATERAL (
+        SELECT 1
+        FROM dt.totals AS t
+        WHERE t.namespace = q.namespace AND t.queue = q.name AND t.day = clock.now / 86400000
+        LIMIT 1
+    ) AS today
+),
+
+changed AS (
+    UPDATE dt.queues AS q
+    SET
+        known = 1,
+        last_born = greatest(q.last_born, seen.now),
+        jobs = q.jobs + 1,
+        reap_at = CASE
+            WHEN %(ttl)s = 0 OR q.reap_at BETWEEN 1 AND seen.now + %(ttl)s + 1 THEN q.reap_at
+            ELSE seen.now + %(ttl)s + 1
+        END
+    FROM seen
+    WHERE
+        q.ctid = seen.place_of_row
+        AND q.xmin = seen.version
+        AND q.floor < seen.now
+        AND q.kept < 2
+        AND (q.max_jobs = 0 OR q.jobs < q.max_jobs)
+        AND (q.max_body = 0 OR q.max_body >= %(largest)s)
+        AND NOT EXISTS (SELECT 1 FROM dt.jobs WHERE queue = %(queue)s AND id = %(job_id)s)
+    RETURNING q.namespace, q.name, q.paused, seen.now, %(due_at)s + %(relative)s * seen.now AS due_at
+),
+
+new_job AS (
+    INSERT INTO dt.jobs (
+        queue,
+        id,
+        born,
+        place,
+        priority,
+        due_at,
+        expires_at,
+        lease_until,
+        dead_at,
+        tries,
+        used,
+        attempt,
+        size,
+        reason,
+        error
+    )
+    SELECT
+        %(queue)s,
+        %(job_id)s,
+        now,
+        0,
+        %(priority)s,
+        due_at,
+        CASE WHEN %(ttl)s = 0 THEN 0 ELSE now + %(ttl)s END,
+        0,
+        0,
+        %(tries)s,
+        0,
+        %(attempt)s,
+        %(size)s,
+        '',
+        ''
+    FROM changed
+),
+
+new_body AS (
+    INSERT INTO dt.bodies (queue, id, attributes, body)
+    SELECT
+        %(queue)s,
+        %(job_id)s,
+        %(attributes)s,
+        %(body)b
+    FROM changed
+),
+
+-- By its key: the totals may have changed without the queue's row, and then their row has another place.
+counted AS (
+    UPDATE dt.totals AS t
+    SET accepted = t.accepted + 1
+    FROM changed
+    WHERE t.namespace = changed.namespace AND t.queue = changed.name AND t.day = changed.now / 86400000
+)
+
+SELECT
+    now,
+    paused,
+    EXISTS (
+        SELECT 1
+        FROM dt.jobs
+        WHERE queue = %(queue)s AND place = 0 AND priority = ANY('{1,2,3}'::smallint []) AND due_at <= changed.due_at
+    )
 FROM changed;
 
 -- name: ack_at_once
@@ -402,8 +516,7 @@ SELECT
     picked.tries,
     picked.used,
     picked.attempt,
-    picked.error,
-    picked.size
+    picked.error
 FROM usual
 CROSS JOIN clock
 CROSS JOIN q

@@ -1,0 +1,63 @@
+"""PostgreSQL's NOTIFY takes a lock of the whole server at the commit: no session that changes jobs sends one."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from duetime import push_in
+from duetime.engine import Engine
+from duetime.job import NewJob
+from duetime.names import Queue
+from duetime.stores.base import Ask, Push
+from duetime.stores.postgres.store import PostgresStore
+from duetime.stores.sql.incoming import channel
+from tests.plugins.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.store_kind("postgres")
+
+QUEUE = Queue("shop", "mail")
+SCHEMA = "watched"
+WATCH = f"""
+CREATE TABLE {SCHEMA}.changers (pid integer);
+CREATE FUNCTION {SCHEMA}.note() RETURNS trigger LANGUAGE plpgsql AS
+    $$BEGIN INSERT INTO {SCHEMA}.changers VALUES (pg_backend_pid()); RETURN NULL; END$$;
+CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {SCHEMA}.jobs EXECUTE FUNCTION {SCHEMA}.note();
+CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {SCHEMA}.incoming EXECUTE FUNCTION {SCHEMA}.note();
+"""
+
+
+@pytest.fixture
+def watcher(postgres_server: PostgresServer) -> Iterator["psycopg.Connection[tuple[int]]"]:
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        yield connection
+        connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+
+async def test_sessions_that_change_jobs_notify_nobody(
+    postgres_server: PostgresServer, watcher: "psycopg.Connection[tuple[int]]"
+) -> None:
+    store = await PostgresStore.open(f"{postgres_server.url}?schema={SCHEMA}")
+    watcher.execute(WATCH)
+    watcher.execute(f'LISTEN "{channel(SCHEMA, "")}"')  # type: ignore[arg-type]
+    async with Engine(store) as engine:
+        await store.push(QUEUE, [Push([NewJob(name, b"") for name in ("acked", "released", "killed")])])
+        await engine.push(QUEUE, [NewJob("alone", b"")])
+        [[acked, released, killed, _]] = (await store.reserve(QUEUE, [Ask(4, 60_000)])).deliveries
+        await engine.ack([acked.lease])
+        await engine.release(released.lease)
+        await engine.kill(killed.lease)
+        with psycopg.connect(postgres_server.url) as connection:
+            push_in(connection, "mail", ["body"], schema=SCHEMA)
+        await store.reap()
+    await store.close()
+    watcher.execute("SELECT pg_notify(%s, 'end')", [channel(SCHEMA, "")])
+    notifying: set[int] = set()
+    for notice in watcher.notifies(timeout=60):
+        if notice.payload == "end":
+            break
+        notifying.add(notice.pid)
+    changing = {pid for (pid,) in watcher.execute(f"SELECT pid FROM {SCHEMA}.changers")}
+    assert notifying
+    assert len(changing) >= 2
+    assert notifying.isdisjoint(changing)
