@@ -3,16 +3,19 @@
     make bench ARGS=sqlite          or with sizes: make bench ARGS="sqlite --jobs 2000 --rounds 5"
 
 All on WAL files in one temporary folder, each contender with the same `synchronous`, 100-byte bodies. Peers do what
-they can: huey has no ack (a task taken is a task gone) and no bulk push, litequeue no delay and no bulk push.
+they can: huey has no ack (a task taken is a task gone) and no bulk push, litequeue no delay and no bulk push. What
+huey's worker does for each task is a dequeue and a result that is stored; it has a line of its own.
 """
 
 import argparse
 import asyncio
 import json
+import sqlite3
 import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 from bench.report import interleave, median, number, peer_python, percentile, ratio, spread, table
@@ -120,6 +123,46 @@ def sdk_pops(jobs: int, synchronous: str) -> Callable[[], float]:
     return run
 
 
+def sdk_next_pops(jobs: int, synchronous: str) -> Callable[[], float]:
+    def run() -> float:
+        with tempfile.TemporaryDirectory() as folder, connect(_url(folder, synchronous)) as client:
+            queue = client.queue("jobs")
+            queue.bulk([BODY] * (jobs + 1))
+            job = queue.pop()
+            started = time.perf_counter()
+            for _ in range(jobs):
+                job = queue.pop(ack=job)
+                assert job is not None
+            return jobs / (time.perf_counter() - started)
+
+    return run
+
+
+def bare_inserts(jobs: int, synchronous: str) -> Callable[[], float]:
+    """The floor of a push: one INSERT into the same table with the same indexes, and one row that is counted up."""
+
+    def run() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            with connect(_url(folder, synchronous)) as client:
+                client.queue("jobs").later("1h", BODY)
+            with closing(sqlite3.connect(f"{folder}/jobs.db", isolation_level=None)) as file:
+                file.execute(f"PRAGMA synchronous = {synchronous}")
+                made = new_jobs(jobs, HOUR_MS)
+                started = time.perf_counter()
+                for job in made:
+                    now = time.time_ns() // 1_000_000
+                    file.execute("BEGIN IMMEDIATE")
+                    file.execute(
+                        "INSERT INTO jobs VALUES (1, ?, ?, 0, 2, ?, 0, 0, 0, 5, 0, 0, '', '', NULL, ?)",
+                        (job.id, now, now + HOUR_MS, BODY),
+                    )
+                    file.execute("UPDATE queues SET jobs = jobs + 1, last_born = ? WHERE id = 1", (now,))
+                    file.execute("COMMIT")
+                return jobs / (time.perf_counter() - started)
+
+    return run
+
+
 def _url(folder: str, synchronous: str) -> str:
     return f"sqlite://{folder}/jobs.db?synchronous={synchronous}"
 
@@ -140,12 +183,15 @@ def rates(jobs: int, rounds: int, synchronous: str) -> str:
         "duetime, one by one": ours(push_one_by_one, jobs, synchronous),
         "duetime, blocking SDK, one by one": sdk_pushes(jobs, synchronous),
         "huey, one by one": peer("huey", "push", jobs, synchronous),
+        "floor: bare INSERT with our indexes": bare_inserts(jobs, synchronous),
         "litequeue, one by one (no delay)": peer("litequeue", "push", jobs, synchronous),
         "duetime, 64 callers": ours(push_concurrently, jobs, synchronous),
         "duetime, batches of 500": ours(push_in_batches, jobs, synchronous),
         "duetime, reserve + ack by 100": ours(reserve_and_ack, jobs, synchronous),
         "duetime, blocking SDK, pop + ack": sdk_pops(jobs, synchronous),
+        "duetime, blocking SDK, pop(ack=...)": sdk_next_pops(jobs, synchronous),
         "huey, dequeue": peer("huey", "take", jobs, synchronous),
+        "huey, dequeue + result": peer("huey", "work", jobs, synchronous),
         "litequeue, pop + done": peer("litequeue", "take", jobs, synchronous),
     }
     results = interleave(contenders, rounds=rounds)

@@ -1,10 +1,10 @@
 """Delayed pushes by other queues' own clients: one number (jobs/s), printed as JSON. Runs in `.venv-bench`.
 
-    python sdk_peer.py PEER one|many|take JOBS REDIS_URL
+    python sdk_peer.py PEER one|many|take|work JOBS REDIS_URL
 
 `one` is one caller, one job after the other; `many` is 64 callers at once: threads for blocking clients, tasks for
-asyncio ones; `take` (huey alone) takes jobs one after the other. Each peer pushes a job of 100 bytes due in an hour in
-the way its own documentation shows.
+asyncio ones; `take` (huey alone) takes jobs one after the other, and `work` stores a result for each, too. Each peer
+pushes a job of 100 bytes due in an hour in the way its own documentation shows.
 """
 
 import asyncio
@@ -84,10 +84,10 @@ def huey(mode: str, jobs: int, url: str) -> float:
 
     app = RedisHuey("bench", url=url, results=False)
     task = app.task()(task_body)
-    if mode == "take":
+    if mode in {"take", "work"}:
         for _ in range(jobs + 1):
             task(BODY)
-        return timed(app.dequeue, "one", jobs)
+        return timed(app.dequeue if mode == "take" else lambda: app.put(app.dequeue().id, True), "one", jobs)
     return timed(lambda: task.schedule((BODY,), delay=HOUR_S), mode, jobs)
 
 

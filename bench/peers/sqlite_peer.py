@@ -43,6 +43,17 @@ def huey_take(jobs: int, synchronous: str, folder: Path) -> float:
     return jobs / (time.perf_counter() - started)
 
 
+def huey_work(jobs: int, synchronous: str, folder: Path) -> float:
+    app = huey_storage(folder, synchronous)
+    task = app.task()(lambda body: None)
+    for _ in range(jobs):
+        task(BODY)
+    started = time.perf_counter()
+    for _ in range(jobs):
+        app.put(app.dequeue().id, True)
+    return jobs / (time.perf_counter() - started)
+
+
 def huey_lateness(jobs: int, synchronous: str, folder: Path) -> list[float]:
     app = huey_storage(folder, synchronous)
     late: list[float] = []

@@ -78,8 +78,10 @@ def duration_ms(value: Duration) -> int:
     match value:
         case bool():
             raise InvalidTime(f"a duration is not a boolean: {value!r}")
-        case int() | float():
-            if isinstance(value, float) and not math.isfinite(value):
+        case int():
+            ms = value * 1000
+        case float():
+            if not math.isfinite(value):
                 raise InvalidTime(f"a duration is finite: {value!r}")
             ms = _ceil(value * 1000)
         case timedelta():

@@ -14,8 +14,6 @@ from duetime.clock import Clock, SystemClock
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
-TIME_LENGTH = 10
-"""How many characters at the start of an id hold its millisecond."""
 
 _PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
@@ -56,7 +54,7 @@ class IdMaker:
         if now > self._last_ms or self._forks != _forks:
             self._last_ms = now = max(now, self._last_ms)
             self._forks = _forks
-            self._time = encode(now << 80)[:TIME_LENGTH]
+            self._time = _encode_time(now)
             # The top bit stays clear, so that counting up within the millisecond cannot overflow.
             self._chance = self._random_bits(79)
         else:
@@ -86,6 +84,14 @@ class ThreadedIdMaker(threading.local):
 def encode(number: int) -> str:
     """128 bits as 26 characters."""
     return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+
+
+def _encode_time(now: int) -> str:
+    """48 bits as 10 characters."""
+    return (
+        f"{_PAIRS[now >> 40]}{_PAIRS[now >> 30 & 1023]}{_PAIRS[now >> 20 & 1023]}{_PAIRS[now >> 10 & 1023]}"
+        f"{_PAIRS[now & 1023]}"
+    )
 
 
 def _encode_chance(chance: int) -> str:

@@ -134,3 +134,11 @@ async def store(store_url: str, store_kind: str, clock: ManualClock) -> AsyncIte
         assert list(await opened.check()) == []
     finally:
         await opened.close()
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres", "mysql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store that other processes can open, too: loads and repairs run in many."""
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path / 'jobs.db'}"
+    return request.getfixturevalue(f"{request.param}_url")

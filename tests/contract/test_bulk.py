@@ -1,7 +1,6 @@
 """Loading by columns answers and leaves behind what the ordinary push does."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,13 +14,6 @@ from duetime.stores.open import open_bulk, open_store
 
 QUEUE, OTHER = Queue("crm", "recall"), Queue("crm", "other")
 DUE = 4_000_000_000_000
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite://{tmp_path / 'jobs.db'}"
-    return request.getfixturevalue("redis_url")
 
 
 @pytest.fixture

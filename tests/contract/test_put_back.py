@@ -1,7 +1,6 @@
 """Lost jobs go back by columns as a push of each would bring them back: once, under the old born."""
 
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,9 +17,8 @@ QUEUE, OTHER = Queue("crm", "recall"), Queue("crm", "other")
 BORN, DUE = 1_790_000_000_000, 4_000_000_000_000
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Bulk, Store]]:
-    url = f"sqlite://{tmp_path / 'jobs.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
+@pytest.fixture
+async def both(url: str) -> AsyncIterator[tuple[Bulk, Store]]:
     store = await open_store(url)
     yield bulk_of(store, url), store
     assert await store.check() == []

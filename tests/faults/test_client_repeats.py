@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from duetime.client import AsyncClient
 from duetime.client.calls import push_each
+from duetime.errors import LeaseLost
 from duetime.job import IfExists, NewJob
 from duetime.names import Queue
 from duetime.stores.memory.store import MemoryStore
@@ -48,3 +50,22 @@ async def test_a_job_that_is_finished_before_its_push_is_repeated_is_done_once(
 
         await finish()
         assert sorted(set(done)) == sorted(done)
+
+
+async def test_a_pop_repeats_the_ack_that_it_brings_along() -> None:
+    async with (
+        serve(MemoryStore()) as served,
+        LosingProxy(int(served.url.rpartition(":")[2])) as proxy,
+        AsyncClient(f"http://127.0.0.1:{proxy.port}") as client,
+    ):
+        queue = client.queue("mail")
+        await queue.bulk(["a", "b"])
+        job = await queue.pop()
+        proxy.loses_next = True
+        job = await queue.pop(ack=job)
+        assert job is not None
+        assert (proxy.lost, job.body, await queue.size()) == (1, b"b", 1)
+        stale = msgspec.structs.replace(job.lease, attempt=2)
+        with pytest.raises(LeaseLost):
+            await queue.pop(ack=stale)
+        assert await queue.pop(ack=job) is None

@@ -5,10 +5,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import duetime
-from duetime.errors import InvalidRequest, JobExists, JobNotFound, LeaseLost, NoAnswer
+from duetime.errors import InvalidRequest, InvalidTime, JobExists, JobNotFound, LeaseLost, NoAnswer
 from duetime.job import Event, IfExists, NewJob, State
 
 
@@ -40,6 +41,36 @@ def test_a_delayed_job_arrives_when_due_and_not_before(client: duetime.Client) -
     client.ack(delivery)
     client.ack(delivery)
     assert queue.counts().total == 0
+
+
+def test_a_pop_finishes_the_job_before(client: duetime.Client) -> None:
+    queue, other = client.queue("mail"), client.queue("other")
+    for number in range(3):
+        queue.push(f"{number}")
+    first = queue.pop()
+    assert first is not None
+    with first:  # the block leaves a job alone that was finished in it
+        second = queue.pop(ack=first)
+        assert first._is_settled
+    assert second is not None
+    assert (second.body, queue.counts().leased, queue.size()) == (b"1", 1, 2)
+
+    with pytest.raises(LeaseLost):
+        queue.pop(ack=msgspec.structs.replace(second.lease, attempt=2))
+    with pytest.raises(InvalidTime):
+        queue.pop(ack=second, wait=-1)
+    assert (queue.counts().leased, queue.counts().ready) == (1, 1)
+
+    assert other.pop(ack=second) is None
+    third = queue.pop(ack=second)  # again, which is no error
+    assert third is not None
+    moved = queue.later("100ms", "late")
+    late = queue.pop(ack=third, wait="60s")
+    assert late is not None
+    assert late.id == moved.id
+    assert queue.pop(ack=late) is None
+    totals = queue.totals().running
+    assert (totals.accepted, totals.delivered, totals.acked, queue.size()) == (4, 4, 4, 0)
 
 
 def test_laravels_methods(client: duetime.Client) -> None:

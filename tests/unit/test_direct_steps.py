@@ -10,22 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import redis
 
 from duetime import connect
 from duetime.client.client import Client
 from duetime.client.embedded_transport import SyncEmbedded
+from duetime.clock import ManualClock
 from duetime.engine import Engine
 from duetime.engine.direct_steps import DirectSteps
 from duetime.engine.observers import Observer
 from duetime.errors import BodyTooLarge, JobExists, LeaseLost, StoreUnavailable
-from duetime.job import Lease, NewJob
+from duetime.job import IfExists, Lease, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import UnusualQueues
 from duetime.stores.open import open_store
 from duetime.stores.redis.direct import DirectRedis
+from tests.faults.redis_vocabulary import dump, lease_one, opened, push_one
 from tests.plugins.until import until
 
 QUEUE = Queue("default", "mail")
@@ -88,6 +91,26 @@ def test_one_job_at_a_time_needs_no_event_loop(client: Client, loop_calls: list[
     asyncio.run(until(is_direct))
 
 
+def test_a_consumer_finishes_a_job_and_takes_the_next_in_one_step(client: Client, loop_calls: list[object]) -> None:
+    queue = client.queue("mail")
+
+    def is_direct() -> bool:
+        pushed = [queue.push(f"{number}").id for number in range(5)]
+        loop_calls.clear()
+        taken, job = list[str](), queue.pop()
+        while job:
+            taken.append(job.id)
+            job = queue.pop(ack=job)
+        answer = not loop_calls
+        assert taken == pushed
+        assert queue.size() == 0
+        return answer
+
+    asyncio.run(until(is_direct))
+    totals = queue.totals().running
+    assert totals.accepted == totals.delivered == totals.acked
+
+
 def test_what_is_refused_is_refused_as_ever(client: Client) -> None:
     queue = client.queue("mail")
     queue.push("a", id="taken")
@@ -136,8 +159,8 @@ def test_many_threads_push_and_take_each_job_once(client: Client) -> None:
 def test_after_the_close_nothing_is_done_directly(client: Client) -> None:
     direct = steps(client)
     client.close()
-    assert direct.push(QUEUE, [NewJob("late", b"")]) is None
-    assert direct.ack([Lease(QUEUE, "late", 1, 1)]) is None
+    assert direct.push(QUEUE, NewJob("late", b""), IfExists.KEEP) is None
+    assert direct.ack(Lease(QUEUE, "late", 1, 1)) is None
 
 
 # --- interruptions
@@ -265,11 +288,11 @@ async def test_an_observer_that_needs_to_know_is_told_in_the_event_loop(url: str
         direct = engine.direct_steps()
         assert direct is not None
 
-        await directly(lambda: direct.push(QUEUE, [NewJob("second", b"")]))
-        found = await directly(lambda: direct.reserve([QUEUE], limit=1, ttr_ms=60_000, wait_ms=0))
-        await directly(lambda: direct.ack([found[0].lease]))
+        await directly(lambda: direct.push(QUEUE, NewJob("second", b""), IfExists.KEEP))
+        found = await directly(lambda: direct.reserve(QUEUE, 60_000, 0))
+        await directly(lambda: direct.ack(found[0].lease))
         watching.may_begin = False
-        assert await asyncio.to_thread(direct.push, QUEUE, [NewJob("third", b"")]) is None
+        assert await asyncio.to_thread(direct.push, QUEUE, NewJob("third", b""), IfExists.KEEP) is None
 
         heard = [one for one in watching.told if "/" not in one]
         assert [one for one in heard if one not in {"apart", "ended"}] == ["second", "first delivered", "first acked"]
@@ -284,7 +307,7 @@ async def test_an_observer_that_says_nothing_keeps_steps_in_the_engine(url: str)
         await store.push(QUEUE, [Push([NewJob("first", b"")])])
         direct = engine.direct_steps()
         assert direct is not None
-        assert await asyncio.to_thread(direct.push, QUEUE, [NewJob("second", b"")]) is None
+        assert await asyncio.to_thread(direct.push, QUEUE, NewJob("second", b""), IfExists.KEEP) is None
         assert (await store.counts([QUEUE]))[0].ready == 1
         direct.close()
     await store.close()
@@ -301,7 +324,7 @@ def test_a_program_joins_a_journal_that_begins_beside_it(url: str, tmp_path: Pat
 
         follower = cast(Any, transport(early)._inner)._engine.observers.all[0]
         assert follower._inner is not None
-        assert steps(early).push(QUEUE, [NewJob("directly", b"")]) is None
+        assert steps(early).push(QUEUE, NewJob("directly", b""), IfExists.KEEP) is None
 
 
 # --- Redis alone
@@ -312,7 +335,7 @@ def test_an_answer_that_is_lost_is_not_taken_for_a_refusal() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
-            for _ in range(2):
+            for _ in range(3):
                 caller, _ = listener.accept()
                 caller.recv(65_536)
                 caller.close()
@@ -326,6 +349,8 @@ def test_an_answer_that_is_lost_is_not_taken_for_a_refusal() -> None:
         assert lost.value.fields["unknown"] is True
         with pytest.raises(StoreUnavailable):
             direct.ack(Lease(QUEUE, "a", 1, 1))
+        with pytest.raises(StoreUnavailable):
+            direct.ack_and_reserve(Lease(QUEUE, "a", 1, 1), Ask(1, 60_000), lambda _: None)
         thread.join()
     assert direct.push(QUEUE, Push([NewJob("a", b"")])) is None, "nobody listens, so nothing was done"
 
@@ -350,3 +375,35 @@ async def test_a_connection_that_redis_closed_is_made_anew(redis_url: str) -> No
 @pytest.mark.parametrize("url", ["redis+cluster://host", "redis+sentinel://host/service"])
 def test_other_topologies_have_no_direct_calls(url: str) -> None:
     assert DirectRedis.of(url, None, UnusualQueues()) is None
+
+
+@pytest.mark.store_kind("redis")
+@pytest.mark.parametrize("case", ["ready", "delayed", "delivered before", "last"])
+async def test_the_script_for_both_leaves_what_ack_and_reserve_leave(redis_url: str, case: str) -> None:
+    dumps: list[dict[bytes, bytes]] = []
+    answers: list[object] = []
+    for is_short in (True, False):
+        with redis.Redis.from_url(redis_url) as client:
+            client.flushall()
+        clock = ManualClock()
+        async with opened(redis_url, clock) as store:
+            await push_one(store, "done")
+            lease = await lease_one(store)
+            clock.advance("5s")
+            if case != "last":
+                await push_one(store, "next", delay_ms=60_000 if case == "delayed" else 0, tries=7)
+            if case == "delivered before":
+                await store.release(await lease_one(store), 0, "")
+            clock.advance("1s")
+            ask, direct = Ask(1, 60_000, (0, 1, 0)), store.direct_calls()
+            assert direct is not None
+            if is_short:
+                answers.append(direct.ack_and_reserve(lease, ask, lambda _: None))
+                assert direct.ack_and_reserve(lease, ask, lambda _: None) is None, "the lease is gone"
+            else:
+                await store.ack(lease.queue, [lease])
+                answers.append(await store.reserve(lease.queue, [ask]))
+            direct.close()
+        dumps.append({key: value for key, value in dump(redis_url).items() if key != b"dt:epoch"})
+    assert msgspec.json.encode(answers[0]) == msgspec.json.encode(answers[1])
+    assert dumps[0] == dumps[1]

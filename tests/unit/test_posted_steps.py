@@ -1,6 +1,7 @@
 """Steps of a lone caller in the event loop: when they are made, who hears of them, and callers that go away."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,6 +16,7 @@ from duetime.job import Event, IfExists, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import Push
 from duetime.stores.open import open_store
+from duetime.stores.redis.pipe import ASLEEP, Login, Lost, Pipe
 from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("redis")
@@ -208,3 +210,20 @@ async def test_an_observer_that_says_nothing_keeps_steps_in_the_group_commit(
     async with Engine(store, observers=[Observer()]) as engine:
         assert engine._posted is None
     await store.close()
+
+
+async def test_an_event_loop_stays_awake_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[float] = []
+    stay_awake = Pipe._stay_awake
+    monkeypatch.setattr(Pipe, "_stay_awake", lambda *given: (turns.append(given[2]), stay_awake(*given)))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pipe = await Pipe.dial("127.0.0.1", silent.getsockname()[1], Login(), 60)
+        answer = asyncio.get_running_loop().create_future()
+        pipe.post_lone(b"*1\r\n$4\r\nPING\r\n", answer)
+        await until(lambda: pipe._asleep == ASLEEP)
+        turned = len(turns)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert 0 < turned == len(turns)
+        pipe.close()
+    assert isinstance(answer.exception(), Lost)

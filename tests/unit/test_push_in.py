@@ -36,6 +36,7 @@ from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, RulesChange
+from duetime.stores.postgres import connection as connection_settings
 from duetime.stores.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.store_kind("postgres")
@@ -261,6 +262,38 @@ async def test_processes_that_reap_at_once_take_each_job_once(store: PostgresSto
     assert [count.ready for count in await store.counts([MAIL])] == [250]
     for other in others:
         await other.close()
+
+
+async def test_a_queue_that_somebody_holds_keeps_no_other_waiting(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection_settings._SESSION, "lock_timeout", "100ms")
+    store, others = await PostgresStore.open(postgres_url), {Queue("default", name) for name in "abcd"}
+    for queue in (MAIL, *others):
+        await store.push(queue, [Push([NewJob("here", b"")])])
+    with psycopg.connect(dsn(postgres_url)) as connection:
+        for queue in (MAIL, *others):
+            push_in(connection, queue.name, ["x"])
+    with psycopg.connect(dsn(postgres_url)) as holder:
+        holder.execute("SELECT 1 FROM duetime.queues WHERE name = 'mail' FOR UPDATE")
+        assert (await store.reap()).pushed.keys() == others
+    assert (await store.reap()).pushed.keys() == {MAIL}
+    await store.close()
+
+
+async def test_mistakes_are_named_and_push_nothing(store: PostgresStore, postgres_url: str) -> None:
+    with psycopg.connect(dsn(postgres_url)) as connection:
+        for body in ("text", b"bytes", {"order": 1}):
+            with pytest.raises(InvalidRequest, match="a list of one"):
+                push_in(connection, "mail", body)
+        with pytest.raises(InvalidRequest, match="keep, replace or error"):
+            push_in(connection, "mail", ["x"], if_exists="kepe")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match=r"call push_in\("):
+            await push_in_async(connection, "mail", ["x"])
+    async with await psycopg.AsyncConnection.connect(dsn(postgres_url)) as connection:
+        with pytest.raises(InvalidRequest, match=r"await push_in_async\("):
+            push_in(connection, "mail", ["x"])
+    assert (await store.reap()).pushed == {}
 
 
 def test_a_connection_that_nobody_knows() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite import threads
-from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file
+from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file, retry_while_busy
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
@@ -270,6 +271,25 @@ def test_processes_take_turns(tmp_path: Path) -> None:
 
     # Then the one that waited was first
     assert order == ["the one that waited", "the one that had its turn"]
+
+
+def test_a_locked_file_is_asked_again_soon_and_then_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.db"
+    first, second = connect(path, 0, synchronous="OFF"), connect(path, 0, synchronous="OFF")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 12:
+            first.execute("COMMIT")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    first.execute("BEGIN IMMEDIATE")
+    retry_while_busy(lambda: second.execute("BEGIN IMMEDIATE"), float("inf"))
+    first.close()
+    second.close()
+    assert sum(pauses[:3]) < 0.002, "most transactions take a millisecond or so"
+    assert all(0.0004 < pause < 0.002 for pause in pauses[6:]), "a long one is not watched by a busy processor"
 
 
 def taken(turnstile: Turnstile) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -175,6 +176,21 @@ def test_the_embedded_sync_client(global_provider: TracerProvider, spans: Spans)
         client.release(delivery, delay=5)
         assert (spans.one().name, client.queue("q").counts().delayed) == ("release default/q", 1)
         assert spans.take() == [], "looking at counts is no span"
+
+
+def test_an_ack_and_the_next_pop_have_a_span_each(
+    global_provider: TracerProvider, spans: Spans, tmp_path: Path
+) -> None:
+    with Client(f"sqlite://{tmp_path}/jobs.db", tracing=True) as client:
+        queue = client.queue("q")
+        queue.bulk(["a", "b"])
+        job = queue.pop()
+        spans.take()
+        assert queue.pop(ack=job) is not None
+        assert [(span.name, len(span.links)) for span in spans.take()] == [
+            ("ack default/q", 1),
+            ("reserve default/q", 1),
+        ]
 
 
 async def test_who_does_not_ask_for_it_gets_none(global_provider: TracerProvider, spans: Spans) -> None:

@@ -5,14 +5,15 @@ from datetime import datetime
 from typing import TypeVar, Unpack
 
 from duetime.client import calls, checks
+from duetime.client.ack_and_reserve_call import ack_first
 from duetime.client.call import Call
 from duetime.client.calls import Leased, QueueStatus, Result, StateWord
-from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_job, delayed, new_push
+from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_jobs, delayed, new_push
 from duetime.client.leased_job import AsyncLeasedJob, AsyncTaking
 from duetime.client.lookup import Lookup
 from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_async
 from duetime.client.request_reply_call import Answered, call
-from duetime.clock import Duration, Instant
+from duetime.clock import Duration, Instant, duration_ms
 from duetime.errors import DuetimeError
 from duetime.ids import ThreadedIdMaker
 from duetime.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, QueueTotals, State
@@ -144,7 +145,7 @@ class AsyncQueueClient:
     ) -> list[Moved]:
         """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
         taken = checks.if_exists(if_exists)
-        made = (as_job(job, options, self._client.make_id) for job in jobs)
+        made = as_jobs(jobs, options, self._client.make_id)
         return [moved for call in calls.bulk(self.name, made, taken) for moved in (await self._send(call)).jobs]
 
     async def call(self, body: Body, /, wait: Duration, **options: Unpack[PushFields]) -> Answered:
@@ -155,8 +156,16 @@ class AsyncQueueClient:
         job, if_exists = new_push(body, options, self._client.make_id)
         return await self._send(call(self.name, job, wait, if_exists))
 
-    async def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> AsyncLeasedJob | None:
-        """Lease the next job, or None if there is none in time."""
+    async def pop(
+        self, *, ttr: Duration = TTR_S, wait: Duration = 0, ack: Leased | None = None
+    ) -> AsyncLeasedJob | None:
+        """Lease the next job, or None if there is none in time. `ack` is a job that is finished before that, in the
+        same step where the store can; LeaseLost if somebody else has it by now, and then nothing is leased.
+        """
+        if ack is not None:
+            for duration in (ttr, wait):
+                duration_ms(duration)  # raises before anything is done
+            await self._send(ack_first(ack))
         return next(iter(await self.reserve(ttr=ttr, wait=wait)), None)
 
     def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> AsyncTaking:

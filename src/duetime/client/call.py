@@ -50,7 +50,8 @@ def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
 
     direct = call.direct
 
-    def run_direct(steps: "DirectSteps") -> Other | None:
+    # The annotation is text, because Python would evaluate the other kind anew in each call of `then`.
+    def run_direct(steps: "DirectSteps") -> "Other | None":
         answer = direct(steps) if direct else None
         return None if answer is None else finish(answer)
 
@@ -69,6 +70,11 @@ def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
         subject,
         run_direct if direct else None,
     )
+
+
+def declined(call: Call[Answer]) -> Call[Answer]:
+    """The same call after its direct step was tried in vain."""
+    return msgspec.structs.replace(call, direct=None)
 
 
 # --- requests and replies

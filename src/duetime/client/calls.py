@@ -62,12 +62,16 @@ def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark |
         lambda engine: engine.push(queue, jobs, if_exists=if_exists, mark=mark),
         if_exists is not IfExists.ERROR,
         subject=Pushing(queue, jobs, lambda others: push(queue, others, if_exists, mark)),
-        direct=lambda steps: steps.push(queue, jobs, if_exists=if_exists, mark=mark),
+        direct=lambda steps: steps.push(queue, jobs[0], if_exists) if len(jobs) == 1 and not mark else None,
     )
 
 
 def push_one(queue: Queue, job: NewJob, if_exists: IfExists = IfExists.KEEP) -> Call[Moved]:
-    return then(push(queue, [job], if_exists), lambda pushed: pushed.jobs[0])
+    return then(push(queue, [job], if_exists), _first_job)
+
+
+def _first_job(pushed: Pushed) -> Moved:
+    return pushed.jobs[0]
 
 
 def bulk(queue: Queue, jobs: Iterable[NewJob], if_exists: IfExists = IfExists.KEEP) -> Iterator[Call[Pushed]]:
@@ -164,7 +168,7 @@ def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, 
         lambda engine: engine.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms),
         wait_ms=wait_ms,
         subject=Reserving(),
-        direct=lambda steps: steps.reserve(queues, limit=limit, ttr_ms=ttr_ms, wait_ms=wait_ms),
+        direct=lambda steps: steps.reserve(queues[0], ttr_ms, wait_ms) if limit == len(queues) == 1 else None,
     )
 
 
@@ -181,7 +185,7 @@ def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
         run,
         repeatable=True,
         subject=Settling("ack", _held(leases)),
-        direct=lambda steps: steps.ack(held),
+        direct=lambda steps: steps.ack(held[0]) if len(held) == 1 else None,
     )
 
 

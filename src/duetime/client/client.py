@@ -2,7 +2,8 @@
 
 `Client` speaks for a namespace, `QueueClient` for one queue of it and `DeadLetters` for those of its jobs that died.
 Every method is one Call handed to the transport; the async twins in `async_client.py` differ in nothing but `await`,
-and a test compares their signatures.
+and a test compares their signatures. A store of this process may offer direct steps: push, pop and ack of one job try
+those first, and make a Call only for what these decline.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,14 +11,15 @@ from datetime import datetime
 from typing import TypeVar, Unpack
 
 from duetime.client import calls, checks
-from duetime.client.call import Call
+from duetime.client.ack_and_reserve_call import ack_and_reserve, ack_first
+from duetime.client.call import Call, declined
 from duetime.client.calls import Leased, QueueStatus, Result, StateWord
-from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_job, delayed, new_push
+from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_jobs, delayed, new_push
 from duetime.client.leased_job import LeasedJob
 from duetime.client.lookup import Lookup
 from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_sync
 from duetime.client.request_reply_call import Answered, call
-from duetime.clock import Duration, Instant
+from duetime.clock import Duration, Instant, duration_ms
 from duetime.errors import DuetimeError
 from duetime.ids import ThreadedIdMaker
 from duetime.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, QueueTotals, State
@@ -52,6 +54,7 @@ class Client:
         self._url = url
         self.make_id = ThreadedIdMaker().make
         self._transport = ProcessTransport(ConnectOptions(url, token, journal, tracing), open_sync)
+        self.transport = self._transport.get
 
     def __enter__(self) -> "Client":
         return self
@@ -90,7 +93,9 @@ class Client:
 
     def ack(self, leased: Leased) -> None:
         """Finish a job. Repeating it is no error; LeaseLost if somebody else has the job by now."""
-        calls.first(self.send(calls.ack(calls.lease_of(leased).queue, [leased])))
+        lease = calls.lease_of(leased)
+        answers = steps.ack(lease) if (steps := self.transport().direct) else None
+        calls.first(self.send(declined(calls.ack(lease.queue, [leased]))) if answers is None else answers)
 
     def release(self, leased: Leased, *, delay: Duration = 0, error: str = "") -> Moved:
         """Give a job back, to be tried again after the delay."""
@@ -120,7 +125,7 @@ class QueueClient:
         self.name = queue
         self.dead = DeadLetters(client, queue)
         self._client = client
-        self._send = client.send
+        self._send, self._transport = client.send, client.transport
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -128,7 +133,8 @@ class QueueClient:
     def push(self, body: Body, **options: Unpack[PushFields]) -> Moved:
         """Add a job; if its id is taken, that job is kept, replaced, or JobExists is raised, as `if_exists` says."""
         job, if_exists = new_push(body, options, self._client.make_id)
-        return self._send(calls.push_one(self.name, job, if_exists))
+        pushed = steps.push(self.name, job, if_exists) if (steps := self._transport().direct) else None
+        return pushed.jobs[0] if pushed else self._send(declined(calls.push_one(self.name, job, if_exists)))
 
     def push_raw(self, body: bytes, **options: Unpack[PushFields]) -> Moved:
         """Add a job whose body is taken byte for byte."""
@@ -147,7 +153,7 @@ class QueueClient:
     ) -> list[Moved]:
         """Add many jobs, 500 to a call; a NewJob brings its own options, a bare body takes the common ones."""
         taken = checks.if_exists(if_exists)
-        made = (as_job(job, options, self._client.make_id) for job in jobs)
+        made = as_jobs(jobs, options, self._client.make_id)
         return [moved for call in calls.bulk(self.name, made, taken) for moved in self._send(call).jobs]
 
     def call(self, body: Body, /, wait: Duration, **options: Unpack[PushFields]) -> Answered:
@@ -158,9 +164,23 @@ class QueueClient:
         job, if_exists = new_push(body, options, self._client.make_id)
         return self._send(call(self.name, job, wait, if_exists))
 
-    def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0) -> LeasedJob | None:
-        """Lease the next job, or None if there is none in time."""
-        return next(iter(self.reserve(ttr=ttr, wait=wait)), None)
+    def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0, ack: Leased | None = None) -> LeasedJob | None:
+        """Lease the next job, or None if there is none in time. `ack` is a job that is finished before that, in the
+        same step where the store can; LeaseLost if somebody else has it by now, and then nothing is leased.
+        """
+        ttr_ms, wait_ms, found = duration_ms(ttr), duration_ms(wait), None
+        steps = self._transport().direct
+        if ack is None:
+            found = steps.reserve(self.name, ttr_ms, wait_ms) if steps else None
+        else:
+            found = ack_and_reserve(steps, self.name, ack, ttr_ms) if steps else None
+            if found is None:
+                self._send(declined(ack_first(ack)))
+            elif not found and wait_ms:
+                found = None
+        if found is None:
+            found = self._send(declined(calls.reserve(self.name.namespace, [self.name], 1, ttr, wait)))
+        return LeasedJob(self._client, found[0]) if found else None
 
     def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> LeasedJob:
         """Lease the next job, waiting for ever or until the timeout (then TimeoutError). As a context manager it is

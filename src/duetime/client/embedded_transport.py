@@ -100,6 +100,10 @@ class SyncEmbedded:
             future.cancel()
             raise
 
+    @property
+    def direct(self) -> DirectSteps | None:
+        return self._inner.direct
+
     def send(self, call: Call[Answer]) -> Answer:
         if call.direct and (steps := self._inner.direct) and (answer := call.direct(steps)) is not None:
             return answer

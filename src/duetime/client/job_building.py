@@ -1,7 +1,7 @@
 """Jobs out of what people write: any body, and options with human times."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
@@ -55,10 +55,16 @@ _PUSH_FIELDS = PushFields.__annotations__.keys()
 
 def new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJob:
     """Raises TypeError for an unknown option, InvalidRequest for a value that does not fit."""
+    checks.check_options(options, _JOB_FIELDS)
+    return _new_job(body, options, make_id)
+
+
+def _new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJob:
     if not options:
         return NewJob(make_id(), encode_body(body))
-    checks.check_options(options, _JOB_FIELDS)
     delay, due_at = options.get("delay"), options.get("due_at")
+    if delay is not None and len(options) == 1:
+        return NewJob(make_id(), encode_body(body), delay_ms=delay_ms(delay))
     if delay is not None and due_at is not None:
         raise InvalidRequest.not_both("delay", "due_at")
     return NewJob(
@@ -77,7 +83,7 @@ def new_push(body: Body, options: PushFields, make_id: Callable[[], str]) -> tup
     """`new_job`, and what happens if its id is taken."""
     checks.check_options(options, _PUSH_FIELDS)
     if_exists = checks.if_exists(options.pop("if_exists")) if "if_exists" in options else IfExists.KEEP
-    return new_job(body, options, make_id), if_exists
+    return _new_job(body, options, make_id), if_exists
 
 
 def delayed(options: PushFields, delay: Duration | datetime) -> PushFields:
@@ -91,5 +97,14 @@ def delayed(options: PushFields, delay: Duration | datetime) -> PushFields:
     return {**options, "delay": delay}
 
 
-def as_job(job: Body | NewJob, options: JobFields, make_id: Callable[[], str]) -> NewJob:
-    return job if isinstance(job, NewJob) else new_job(job, options, make_id)
+def as_jobs(jobs: Iterable[Body | NewJob], options: JobFields, make_id: Callable[[], str]) -> Iterator[NewJob]:
+    """Jobs of a list; a bare body takes the options. Raises InvalidRequest for what is one body, not a list of them,
+    and for an id that would be that of several jobs.
+    """
+    if isinstance(jobs, str | bytes | Mapping):
+        raise InvalidRequest(f"jobs are a list, and one job is a list of one: [{jobs!r:.40}]")
+    if "id" in options:
+        jobs = list(jobs)
+        if (bare := sum(not isinstance(job, NewJob) for job in jobs)) > 1:
+            raise InvalidRequest(f"{options['id']!r:.40} can be the id of one job, not of {bare}")
+    return (job if isinstance(job, NewJob) else new_job(job, options, make_id) for job in jobs)

@@ -11,7 +11,8 @@ at every second: one of them moves the jobs into their queue and records them in
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
-from duetime.client.job_building import Body, JobFields, as_job
+from duetime.client import checks
+from duetime.client.job_building import Body, IfExistsWord, JobFields, as_jobs
 from duetime.clock import SystemClock
 from duetime.engine.admission import check_jobs
 from duetime.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull, TopicOffline
@@ -42,7 +43,7 @@ class PushInOptions(JobFields, total=False):
     namespace: str
     schema: str
     prefix: str
-    if_exists: IfExists
+    if_exists: IfExists | IfExistsWord
     wake: bool
 
 
@@ -72,6 +73,8 @@ def push_in(
     if the tables are not in the connection's own. With `wake` the commit notifies the servers, which takes a lock of
     the whole server on PostgreSQL; without it they find the jobs within a second. Raises what a push would raise.
     """
+    if _is_async(connection):
+        raise InvalidRequest("this connection is asynchronous: await push_in_async(...)")
     return _push(connection, _request(queue, jobs, options))
 
 
@@ -79,6 +82,8 @@ async def push_in_async(
     connection: Any, queue: str, jobs: Iterable[Body | NewJob], /, **options: Unpack[PushInOptions]
 ) -> list[str]:
     """As `push_in`, for an asynchronous connection of psycopg, or an AsyncConnection or AsyncSession of SQLAlchemy."""
+    if not _is_async(connection):
+        raise InvalidRequest("this connection is not asynchronous: call push_in(...)")
     request = _request(queue, jobs, options)
     if hasattr(connection, "run_sync"):
         return await connection.run_sync(_push, request)
@@ -92,14 +97,18 @@ async def push_in_async(
     return [job.id for job in request.jobs]
 
 
+def _is_async(connection: Any) -> bool:
+    return hasattr(connection, "__aenter__")
+
+
 def _request(queue: str, jobs: Iterable[Body | NewJob], options: PushInOptions) -> PushInRequest:
     fields = cast(dict[str, Any], dict(options))
     name = check_queue(fields.pop("namespace", DEFAULT_NAMESPACE), queue)
-    if_exists, wake = fields.pop("if_exists", IfExists.KEEP), fields.pop("wake", False)
+    if_exists, wake = checks.if_exists(fields.pop("if_exists", IfExists.KEEP)), fields.pop("wake", False)
     place = cast(_Place, {word: fields.pop(word) for word in ("schema", "prefix") if word in fields})
     if if_exists is IfExists.ERROR:
         raise InvalidRequest("push_in keeps or replaces a job whose id exists; it cannot know that yet")
-    made = [as_job(job, cast(JobFields, fields), _make_id) for job in jobs]
+    made = list(as_jobs(jobs, cast(JobFields, fields), _make_id))
     check_jobs(made, max_body=MAX_BODY)
     now = _clock.now_ms()
     for job in made:

@@ -1,8 +1,11 @@
 """What carries a client's Calls: HTTP, or an engine of this process."""
 
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from duetime.client.call import Call
+
+if TYPE_CHECKING:
+    from duetime.engine.direct_steps import DirectSteps
 
 Answer = TypeVar("Answer")
 
@@ -14,6 +17,11 @@ class AsyncTransport(Protocol):
 
 
 class SyncTransport(Protocol):
+    @property
+    def direct(self) -> "DirectSteps | None":
+        """Steps for one job that need no Call; None if each Call has to be seen by this transport."""
+        ...
+
     def send(self, call: Call[Answer]) -> Answer: ...
 
     def close(self) -> None: ...

@@ -9,20 +9,21 @@ was done, and the caller asks the engine.
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
-from duetime.engine.admission import check_jobs, check_lease
+from duetime.engine.admission import check_job, check_lease
 from duetime.engine.observers import Observers
 from duetime.engine.reaper import LONGEST_REST_S
 from duetime.engine.shared_calls import SharedCalls
-from duetime.engine.told_steps import tell_acked, tell_pushed, tell_reserved
+from duetime.engine.told_steps import tell_acked, tell_acked_and_reserved, tell_pushed, tell_reserved
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, IfExists, Lease, Moved, NewJob
 from duetime.names import Queue
-from duetime.stores.base import Ask, Mark, Push, Pushed
+from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import DirectCalls
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 LEAST_TTR_MS = round(2 * LONGEST_REST_S * 1000)
 """The reaper looks at least this often for leases that it was not told of, so that these end in time, too."""
@@ -47,16 +48,12 @@ class DirectSteps:
         self._one_at_a_time = threading.Lock()
         self._is_closed = False
 
-    def push(
-        self, queue: Queue, jobs: Sequence[NewJob], *, if_exists: IfExists = IfExists.KEEP, mark: Mark | None = None
-    ) -> Pushed | None:
-        """As `Engine.push`; None if the engine is to do it."""
-        if len(jobs) != 1 or mark:
-            return None
-        check_jobs(jobs, max_body=self._max_body)
-        request = Push(jobs, if_exists)
+    def push(self, queue: Queue, job: NewJob, if_exists: IfExists) -> Pushed | None:
+        """As `Engine.push` of one job; None if the engine is to do it."""
+        check_job(job, max_body=self._max_body)
+        request = Push((job,), if_exists)
         answer = self._step(
-            lambda: self._calls.push(queue, request), lambda done: tell_pushed(self._observers, queue, request, done)
+            self._calls.push, (queue, request), lambda done: tell_pushed(self._observers, queue, request, done)
         )
         if isinstance(answer, DuetimeError):
             raise answer
@@ -64,15 +61,16 @@ class DirectSteps:
             self._loop.call_soon_threadsafe(self._shared.moved, queue, answer.jobs)
         return answer
 
-    def reserve(self, queues: Sequence[Queue], *, limit: int, ttr_ms: int, wait_ms: int) -> list[Delivery] | None:
-        """As `Engine.reserve`; None if the engine is to do it."""
-        if len(queues) != 1 or limit != 1 or ttr_ms < LEAST_TTR_MS or self._room.has_line(queues[0]):
+    def reserve(self, queue: Queue, ttr_ms: int, wait_ms: int) -> list[Delivery] | None:
+        """As `Engine.reserve` of one job of one queue; None if the engine is to do it."""
+        if ttr_ms < LEAST_TTR_MS or self._room.has_line(queue):
             return None
-        queue, wheel = queues[0], self._shared.wheel(queues[0])
         # Another thread may turn the wheel in the same instant; then one turn of it is lost, which is no harm.
+        wheel = self._shared.wheel(queue)
         ask = Ask(1, ttr_ms, wheel.take(1))
         reserved = self._step(
-            lambda: self._calls.reserve(queue, ask, self._take_back),
+            self._calls.reserve,
+            (queue, ask, self._take_back),
             lambda done: tell_reserved(self._observers, queue, done),
         )
         if not reserved or not reserved.deliveries[0]:
@@ -80,17 +78,33 @@ class DirectSteps:
             return None if reserved is None or wait_ms > 0 else []
         return [*reserved.deliveries[0]]
 
-    def ack(self, leases: Sequence[Lease]) -> list[Moved | DuetimeError | None] | None:
-        """As `Engine.ack`; None if the engine is to do it."""
-        if len(leases) != 1:
-            return None
-        lease = leases[0]
+    def ack(self, lease: Lease) -> list[Moved | DuetimeError | None] | None:
+        """As `Engine.ack` of one lease; None if the engine is to do it."""
         check_lease(lease)
         try:
-            moved = self._step(lambda: self._calls.ack(lease), lambda done: tell_acked(self._observers, lease, done))
+            moved = self._step(self._calls.ack, (lease,), lambda done: tell_acked(self._observers, lease, done))
         except StoreUnavailable:
-            return [*self._in_loop(self._ack_after_loss(leases))]
+            return [*self._in_loop(self._ack_after_loss([lease]))]
         return None if moved is None else [moved]
+
+    def ack_and_reserve(self, lease: Lease, ttr_ms: int) -> list[Delivery] | None:
+        """Finish a job, and lease one of the same queue if one is ready. None if nothing was done: the engine is to do
+        one after the other.
+        """
+        queue = lease.queue
+        if ttr_ms < LEAST_TTR_MS or self._room.has_line(queue):
+            return None
+        check_lease(lease)
+        wheel = self._shared.wheel(queue)
+        ask = Ask(1, ttr_ms, wheel.take(1))
+        reserved = self._step(
+            self._calls.ack_and_reserve,
+            (lease, ask, self._take_back),
+            lambda done: tell_acked_and_reserved(self._observers, lease, done),
+        )
+        if not reserved or not reserved.deliveries[0]:
+            wheel.put_back(1)
+        return None if reserved is None else [*reserved.deliveries[0]]
 
     def close(self) -> None:
         """Later calls answer None. A call that is under way ends, and closes what is to be closed."""
@@ -101,7 +115,7 @@ class DirectSteps:
             finally:
                 self._one_at_a_time.release()
 
-    def _step(self, make: Callable[[], T | None], tell: Callable[[T], Awaitable[T]]) -> T | None:
+    def _step(self, make: Callable[[*Ts], T | None], of: tuple[*Ts], tell: Callable[[T], Awaitable[T]]) -> T | None:
         """`tell` runs in the event loop, if an observer has begun meanwhile to want to hear of all."""
         if not self._one_at_a_time.acquire(blocking=False):
             return None
@@ -111,7 +125,7 @@ class DirectSteps:
                 return None
             answer = None
             try:
-                answer = make()
+                answer = make(*of)
             finally:
                 if not self._observers.end_apart(call):
                     answer = self._in_loop(self._tell(call, answer, tell))

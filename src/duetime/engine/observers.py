@@ -171,7 +171,10 @@ class Observers:
 
     def end_apart(self, call: int) -> bool:
         """False if the step must be told after all, and be ended by `end`."""
-        return all([one.end_apart(call) for one in self.all])
+        is_over = True
+        for one in self.all:
+            is_over &= one.end_apart(call)
+        return is_over
 
     async def whole(self, step: Coroutine[Any, Any, T]) -> T:
         """Run the step; where an observer must hear all, it goes on to its end even if the caller is cancelled."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from duetime.engine.observers import Observer, Observers
 from duetime.errors import DuetimeError
-from duetime.job import Lease, Moved
+from duetime.job import Event, Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Reserved
 
@@ -29,3 +29,8 @@ async def tell_acked(observers: Observers, lease: Lease, moved: Moved) -> Moved:
     for one in observers.overriding(Observer.acked):
         one.acked(lease.queue, [lease], [moved])
     return moved
+
+
+async def tell_acked_and_reserved(observers: Observers, lease: Lease, reserved: Reserved) -> Reserved:
+    await tell_acked(observers, lease, Moved(Event.ACKED, lease.id, lease.born, lease.attempt))
+    return await tell_reserved(observers, lease.queue, reserved)

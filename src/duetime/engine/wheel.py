@@ -8,6 +8,7 @@ that brought no job. Consumers that take one job at a time see the same shares a
 from collections.abc import Sequence
 
 SHARES = (5, 3, 2)
+_SINGLE = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 
 
 def turns(shares: Sequence[int]) -> tuple[int, ...]:
@@ -29,6 +30,10 @@ class Wheel:
         self._at = 0
 
     def take(self, turns: int) -> tuple[int, int, int]:
+        if turns == 1:
+            at = self._at
+            self._at = (at + 1) % len(self._turns)
+            return _SINGLE[self._turns[at]]
         rounds, rest = divmod(turns, len(self._turns))
         counts = [share * rounds for share in SHARES]
         for step in range(rest):

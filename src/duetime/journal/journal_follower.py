@@ -136,10 +136,11 @@ class JournalFollower(Observer):
             self._inner.ended(call)
 
     def begin_apart(self, call: int) -> bool:
+        now = time.monotonic()
         with self._apart:
-            if self._inner or self.must_prepare:
+            if self._inner or now - self._looked_at >= LOOK_EVERY_S:
                 return False
-            self._calls[call] = time.monotonic()
+            self._calls[call] = now
             return True
 
     def end_apart(self, call: int) -> bool:

@@ -33,6 +33,10 @@ class DirectCalls(Protocol):
         """Finish a job whose lease is held."""
         ...
 
+    def ack_and_reserve(self, lease: Lease, ask: Ask, orphan: Orphan) -> Reserved | None:
+        """Finish a job whose lease is held, and lease one of the same queue if one is ready: both or none."""
+        ...
+
     def close(self) -> None:
         """Called in the thread of the last call, or when there is none under way."""
         ...

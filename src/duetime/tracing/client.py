@@ -36,6 +36,8 @@ def trace_headers() -> dict[str, str]:
 
 
 class SyncTraced:
+    direct = None
+
     def __init__(self, inner: SyncTransport) -> None:
         self._inner = inner
         self._tracing = Tracing()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import hiredis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from duetime.clock import Clock
 from duetime.errors import StoreUnavailable
@@ -20,10 +20,9 @@ from duetime.job import Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import Orphan, UnusualQueues
-from duetime.stores.redis import keys, one_job
+from duetime.stores.redis import one_job
 from duetime.stores.redis.connect import SingleAddress, single_address
 from duetime.stores.redis.pipe import Argument, Lost, Unsent, pack, read_error
-from duetime.stores.redis.scripts import hashes
 
 REDIAL_S = 1.0
 """After a connection that could not be made, calls go the general way for so long."""
@@ -108,11 +107,19 @@ class DirectRedis:
         return one_job.read_pushed(request, answer)
 
     def reserve(self, queue: Queue, ask: Ask, orphan: Orphan) -> Reserved | None:
+        return self._reserve("reserve_one", queue, (ask.ttr_ms,), ask, orphan)
+
+    def ack_and_reserve(self, lease: Lease, ask: Ask, orphan: Orphan) -> Reserved | None:
+        return self._reserve("next_one", lease.queue, (*one_job.ack_arguments(lease), ask.ttr_ms), ask, orphan)
+
+    def _reserve(
+        self, script: str, queue: Queue, arguments: tuple[Argument, ...], ask: Ask, orphan: Orphan
+    ) -> Reserved | None:
         def take_back(answer: Any) -> None:
             for delivery in one_job.read_reserved(queue, ask, answer).deliveries[0]:
                 orphan(delivery)
 
-        answer = self._run("reserve_one", queue, (ask.ttr_ms,), take_back)
+        answer = self._run(script, queue, arguments, take_back)
         return None if answer is None else one_job.read_reserved(queue, ask, answer)
 
     def ack(self, lease: Lease) -> Moved | None:
@@ -137,15 +144,16 @@ class DirectRedis:
         """
         if self._unusual.has(script, queue):
             return None
-        prefix = keys.prefix(queue)
-        now = "" if self._clock is None else self._clock.now_ms()
-        packed = pack(("EVALSHA", hashes()[script], 2, prefix, keys.companion(prefix), now, *arguments))
+        with_now = ("" if self._clock is None else self._clock.now_ms(), *arguments)
         pipe = self._connected()
         if pipe is None:
             return None
         try:
-            pipe.send(packed)
+            pipe.send(one_job.pack_run("EVALSHA", script, queue, with_now))
             answer = pipe.receive()
+            if isinstance(answer, NoScriptError):  # nothing was done
+                pipe.send(one_job.pack_run("EVAL", script, queue, with_now))
+                answer = pipe.receive()
         except Unsent:
             self.close()
             return None

@@ -1,17 +1,32 @@
-"""The short scripts for one job (`push_one`, `reserve_one`, `ack_one`): their arguments and their answers.
+"""The short scripts for one job (`push_one`, `reserve_one`, `ack_one`, `next_one`): their arguments and their answers.
 
 They leave the same bytes behind as the general scripts. They decline queues with rules, other priorities, attributes
 or errors; such a queue goes the general way at once for a while.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal
 
 from duetime.job import Delivery, Event, IfExists, Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
+from duetime.stores.redis import keys
 from duetime.stores.redis.codec import HEADER_BYTES, LEASED, PRIORITIES, RECORD, Record, pack_fence, plain_header
-from duetime.stores.redis.pipe import Argument
+from duetime.stores.redis.pipe import Argument, pack_arguments
+from duetime.stores.redis.scripts import hashes, sources
+
+
+@lru_cache(maxsize=4096)
+def _head(verb: Literal["EVAL", "EVALSHA"], script: str, queue: Queue) -> bytes:
+    """The part of a packed command that all runs of a script on a queue share: five arguments."""
+    prefix, known = keys.prefix(queue), hashes() if verb == "EVALSHA" else sources()
+    return pack_arguments((verb, known[script], 2, prefix, keys.companion(prefix)))
+
+
+def pack_run(verb: Literal["EVAL", "EVALSHA"], script: str, queue: Queue, arguments: tuple[Argument, ...]) -> bytes:
+    """The command that runs a script on a queue; the first of the arguments is now."""
+    return b"*%d%b%b\r\n" % (5 + len(arguments), _head(verb, script, queue), pack_arguments(arguments))
 
 
 def push_arguments(request: Push) -> tuple[Argument, ...] | None:

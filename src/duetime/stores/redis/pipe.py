@@ -16,6 +16,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol, cast
 
 import hiredis
@@ -23,6 +24,12 @@ from redis._parsers import BaseParser
 from redis.exceptions import ResponseError
 
 MAX_UNSENT = 64 * 1024 * 1024
+AWAKE_S = 0.000_2
+"""How long an event loop stays awake for the answer to a lone command. To wake it takes longer than Redis takes for a
+short script, above all on a virtual machine whose processor halts meanwhile.
+"""
+ASLEEP = 31
+"""After an answer that took longer than that, so many are waited for asleep."""
 
 
 Argument = str | bytes | int
@@ -33,12 +40,17 @@ _LENGTHS = tuple(b"\r\n$%d\r\n" % length for length in range(4096))
 
 def pack(command: Command) -> bytes:
     """A command in Redis's protocol. For hundreds of arguments this is several times faster than the drivers' own."""
-    encoded = [argument if type(argument) is bytes else str(argument).encode() for argument in command]
+    return b"*%d%b\r\n" % (len(command), pack_arguments(command))
+
+
+def pack_arguments(arguments: Command) -> bytes:
+    """A part of a packed command: each argument with its length before it."""
+    encoded = [argument if type(argument) is bytes else str(argument).encode() for argument in arguments]
     lengths = [_LENGTHS[n] if (n := len(part)) < len(_LENGTHS) else b"\r\n$%d\r\n" % n for part in encoded]
     parts = [b""] * (2 * len(encoded))
     parts[0::2] = lengths
     parts[1::2] = encoded
-    return b"*%d%b\r\n" % (len(encoded), b"".join(parts))
+    return b"".join(parts)
 
 
 class Unsent(Exception):
@@ -118,6 +130,7 @@ class Pipe(asyncio.Protocol):
         self._expected: deque[Expected] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._poll = select.poll()
+        self._asleep = 0
         self._transport: asyncio.Transport | None = None
         self.is_closed = False
 
@@ -160,6 +173,24 @@ class Pipe(asyncio.Protocol):
         transport.write(packed)
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s, self._check)
+
+    def post_lone(self, packed: bytes, reply: AnswerReceiver) -> None:
+        """As `post`, of one command whose caller is alone: the event loop does not sleep for a moment, so that the
+        answer finds it awake.
+        """
+        self.post(packed, 1, reply)
+        if self._asleep:
+            self._asleep -= 1
+        elif len(self._expected) == 1:
+            self._loop.call_soon(self._stay_awake, self._expected[0], perf_counter() + AWAKE_S)
+
+    def _stay_awake(self, expected: Expected, until: float) -> None:
+        if not self._expected or self._expected[0] is not expected:
+            return
+        if perf_counter() < until:
+            self._loop.call_soon(self._stay_awake, expected, until)
+        else:
+            self._asleep = ASLEEP
 
     def close(self) -> None:
         self._end(None)

@@ -11,10 +11,9 @@ from duetime.job import Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import Done, UnusualQueues
-from duetime.stores.redis import keys, one_job
+from duetime.stores.redis import one_job
 from duetime.stores.redis.link import Link
-from duetime.stores.redis.pipe import Argument, Unsent, pack
-from duetime.stores.redis.scripts import hashes
+from duetime.stores.redis.pipe import Argument, Unsent
 
 T = TypeVar("T")
 
@@ -53,11 +52,10 @@ class PostedRedis:
         pipe = self._link.only_pipe
         if pipe is None or self._unusual.has(script, queue):
             return False
-        prefix = keys.prefix(queue)
         now = "" if self._clock is None else self._clock.now_ms()
-        packed = pack(("EVALSHA", hashes()[script], 2, prefix, keys.companion(prefix), now, *arguments))
+        packed = one_job.pack_run("EVALSHA", script, queue, (now, *arguments))
         try:
-            pipe.post(packed, 1, PostedReply(read, done, lambda: self._unusual.add(script, queue)))
+            pipe.post_lone(packed, PostedReply(read, done, lambda: self._unusual.add(script, queue)))
         except Unsent:
             return False
         return True

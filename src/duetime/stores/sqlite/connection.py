@@ -7,7 +7,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +24,8 @@ READER_CACHE_KIB = 8_192
 """How much of the file a connection caches in memory, at most. A reader's cache is emptied by each commit of another
 connection, so a large one is of no use to it."""
 
-_RETRY_MS = (1, 5)
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 0.1, 1.0
+"""Between two attempts to get the lock of a file. With long ones newcomers are served first."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNAVAILABLE = (
     sqlite3.SQLITE_CANTOPEN,
@@ -111,9 +112,12 @@ def is_unknown(error: sqlite3.Error) -> bool:
     return primary_code(error) == sqlite3.SQLITE_IOERR and not lacks_room(error)
 
 
-def _retry_pause_s() -> float:
-    low, high = _RETRY_MS
-    return (low + (high - low) * chance()) / 1000
+def _retry_pauses_s() -> Iterator[float]:
+    """Short at first, because most transactions are short; a file that stays locked is asked less often."""
+    pause_ms = _FIRST_PAUSE_MS
+    while True:
+        yield pause_ms * (0.5 + chance()) / 1000
+        pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
 
 
 def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
@@ -121,13 +125,14 @@ def retry_while_busy(attempt: Callable[[], T], deadline: float) -> T:
 
     SQLite's own busy handler sleeps up to 100 ms at a time, far longer than a due job should wait.
     """
+    pauses_s = _retry_pauses_s()
     while True:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
             if primary_code(error) not in _BUSY or time.monotonic() >= deadline:
                 raise
-        time.sleep(_retry_pause_s())
+        time.sleep(next(pauses_s))
 
 
 class Turnstile:
@@ -163,6 +168,7 @@ class Turnstile:
             self._is_tested = False
 
     def _lock(self, deadline: float) -> None:
+        pauses_s = _retry_pauses_s()
         while True:
             try:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -171,7 +177,7 @@ class Turnstile:
                 # of a test and calls the store. SQLite's own lock still decides.
                 if self._is_tested or time.monotonic() >= deadline:
                     return None
-            time.sleep(_retry_pause_s())
+            time.sleep(next(pauses_s))
 
     def close(self) -> None:
         if self._file >= 0:

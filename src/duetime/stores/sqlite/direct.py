@@ -1,14 +1,14 @@
 """Direct calls (`stores/direct.py`) to a SQLite file: one statement (`one_job.py`) in the caller's own thread.
 
 They have a connection of their own, and never wait: while another connection writes or waits for its turn to write,
-they decline, and the call goes to the writer's thread. Pushes for which the disk has to be looked at go there, too.
+they decline, and the call goes to the writer's thread. Pushes for which the disk has no room go there, too.
 """
 
 import sqlite3
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from duetime.clock import Clock
 from duetime.errors import DuetimeError
@@ -23,6 +23,7 @@ from duetime.stores.sqlite.one_job import OneJobStatements
 from duetime.stores.sqlite.wake import News, news_of
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class DirectSqlite:
@@ -44,32 +45,37 @@ class DirectSqlite:
         self._is_opened = self._is_closed = False
 
     def push(self, queue: Queue, request: Push) -> Pushed | None:
-        def push(statements: OneJobStatements) -> Pushed | None:
-            done = statements.push(queue, request, self._clock.now_ms(), next(self._tokens))
-            if done is None:
-                return None
-            pushed, number = done
-            if number:
-                self._announce(news_of(number, 0, [Wake(queue, pushed.jobs[0].due_at)]))
-            return pushed
-
-        return self._run(push) if self._disk.needs_no_look() else None
+        if not self._disk.has_room():
+            return None
+        done = self._run(OneJobStatements.push, (queue, request, self._clock.now_ms()))
+        if done is None:
+            return None
+        pushed, number = done
+        if number:
+            self._announce(news_of(number, 0, [Wake(queue, pushed.jobs[0].due_at)]))
+        return pushed
 
     def reserve(self, queue: Queue, ask: Ask, orphan: Orphan) -> Reserved | None:
+        return self._reserve(queue, ask, orphan)
+
+    def ack_and_reserve(self, lease: Lease, ask: Ask, orphan: Orphan) -> Reserved | None:
+        return self._reserve(lease.queue, ask, orphan, lease)
+
+    def _reserve(self, queue: Queue, ask: Ask, orphan: Orphan, done: Lease | None = None) -> Reserved | None:
         now, token = self._clock.now_ms(), next(self._tokens)
         try:
-            return self._run(lambda statements: statements.reserve(queue, ask, now, token))
+            return self._run(OneJobStatements.reserve, (queue, ask, now, token, done))
         except DuetimeError:
             raise
         except BaseException:
             # The caller is interrupted, perhaps after it got a job.
-            reserved = self._run(lambda statements: statements.reserved(queue, ask, now, token), writes=False)
+            reserved = self._run(OneJobStatements.reserved, (queue, ask, now, token), writes=False)
             for delivery in reserved.deliveries[0] if reserved else ():
                 orphan(delivery)
             raise
 
     def ack(self, lease: Lease) -> Moved | None:
-        return self._run(lambda statements: statements.ack(lease, self._clock.now_ms()))
+        return self._run(OneJobStatements.ack, (lease, self._clock.now_ms()))
 
     def close(self) -> None:
         """Idempotent; waits for a call that is under way."""
@@ -77,7 +83,9 @@ class DirectSqlite:
             self._is_closed = True
         self._guard.close()
 
-    def _run(self, call: Callable[[OneJobStatements], T | None], *, writes: bool = True) -> T | None:
+    def _run(
+        self, call: Callable[[OneJobStatements, *Ts], T | None], of: tuple[*Ts], *, writes: bool = True
+    ) -> T | None:
         if not self._is_opened:
             self._open()
         if self._statements is None:
@@ -86,7 +94,7 @@ class DirectSqlite:
             with self._guard.in_use:
                 if self._is_closed or (writes and not self._turnstile.is_free()):
                     return None
-                return call(self._statements)
+                return call(self._statements, *of)
         except sqlite3.Error as error:
             if is_unknown(error):
                 raise translate(error, committing=True) from error

@@ -4,7 +4,7 @@ A step that removes jobs needs room too: it is written to SQLite's log first, an
 the file may have to grow. On a disk that is full to the last byte neither is possible. So pushes are refused while
 there is still some room. In case other programs take the rest, there is ballast: a file beside the jobs that is deleted
 when SQLite finds no room. One of the next pushes writes it anew. Everything here is called in the writer's thread,
-except at the opening and the closing of the store, and `needs_no_look`.
+except at the opening and the closing of the store, and `has_room`.
 """
 
 import os
@@ -20,6 +20,9 @@ TURN = 1021
 PAGE_BYTES = 4096
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file at about 16 MiB: large enough to gather many writes of the same pages."""
+SYNCED_CHECKPOINT_PAGES = 1000
+"""As above, for a lone caller each of whose commits is synced: to make the log longer takes a sync twice as long as to
+write over it, so a short log that is soon written over is quicker."""
 PUSH_BYTES = 64 * 1_048_576
 """More than one push can take of the disk, the log and the indexes included."""
 UNSEEN_PUSHES = 100
@@ -47,14 +50,10 @@ class DiskReserve:
 
     def refusal(self) -> StoreFull | None:
         """The error for a push if nothing may be added now. Takes microseconds, unless the ballast must be written."""
-        if self.needs_no_look():
+        if self.has_room():
             return None
-        disk = os.statvfs(self._folder)
-        free, missing = disk.f_bavail * disk.f_frsize, self._missing()
-        spare = free - self._reserve - missing
-        if spare >= 0 and (not missing or self._keep(missing)):
-            self._unseen_pushes = min(spare // PUSH_BYTES, UNSEEN_PUSHES) if self._reserve >= PUSH_BYTES else 0
-            self._look_at = time.monotonic() + UNSEEN_S
+        free, missing = self._free(), self._missing()
+        if self._spares(free - missing) and (not missing or self._keep(missing)):
             return None
         self._unseen_pushes = 0
         return StoreFull(
@@ -63,14 +62,25 @@ class DiskReserve:
             reserve=self._reserve,
         )
 
-    def needs_no_look(self) -> bool:
-        """Whether the disk was looked at a moment ago and has room for this push, too. For any thread: if two of them
-        come at once, a push too many goes without a look.
+    def has_room(self) -> bool:
+        """Whether a push may be added. False also if the ballast must be written, which only `refusal` does. For any
+        thread: if two of them come at once, a push too many goes without a look.
         """
         if self._unseen_pushes and time.monotonic() < self._look_at:
             self._unseen_pushes -= 1
             return True
-        return not self._reserve
+        return not self._reserve or (not self._missing() and self._spares(self._free()))
+
+    def _free(self) -> int:
+        disk = os.statvfs(self._folder)
+        return disk.f_bavail * disk.f_frsize
+
+    def _spares(self, free: int) -> bool:
+        """Whether so many free bytes are enough, and for how many pushes."""
+        spare = free - self._reserve
+        self._unseen_pushes = min(max(spare, 0) // PUSH_BYTES, UNSEEN_PUSHES) if self._reserve >= PUSH_BYTES else 0
+        self._look_at = time.monotonic() + UNSEEN_S
+        return spare >= 0
 
     def release(self) -> bool:
         """Delete the ballast to make room; False if there is none."""

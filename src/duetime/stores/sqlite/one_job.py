@@ -1,4 +1,5 @@
-"""Push, reserve and ack of one plain job, each as one statement that is its own transaction (`sql/one_job.sql`).
+"""Push, reserve, ack, and ack with reserve, of one plain job: each is one statement and a transaction of its own
+(`sql/one_job.sql`).
 
 Python runs handlers of signals between two statements, but never within one. So these may be called in a thread of the
 program: a handler that forks or that calls this store again finds no transaction half done. A statement that answered
@@ -15,9 +16,11 @@ from duetime.stores.sql.rows import as_json, attributes
 from duetime.stores.sqlite.step import INLINE_BYTES
 
 _PREPARE = load_script("sqlite", "one_job")
-_PUSH = "INSERT INTO push_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PUSHED = "SELECT born, wakes FROM pushed WHERE token = ?"
-_RESERVE = "INSERT INTO reserve_one VALUES (?, ?, ?, ?, ?, ?, ?)"
+_PUSH = "INSERT INTO push_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUSHED = "SELECT born, wakes FROM pushed"
+_PLAIN_CHANGES = 2
+"""The rows that a push changes if its answer is what its caller expects: born now, and no announcement."""
+_RESERVE = "INSERT INTO reserve_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _RESERVED = """
 SELECT next_at, id, born, attempt, body, due_at, priority, tries, used, expires_at, attributes, error
 FROM reserved
@@ -29,39 +32,46 @@ _ACK = "INSERT INTO ack_one VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 class OneJobStatements:
     """The statements of one connection, which never begins a transaction by itself. None means: nothing was done.
 
-    Each call has a token of its own. Every method may raise sqlite3.Error.
+    Each reserve has a token of its own. Every method may raise sqlite3.Error.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         connection.executescript(_PREPARE)
         self._connection = connection
 
-    def push(self, queue: Queue, request: Push, now: int, token: int) -> tuple[Pushed, int] | None:
+    def push(self, queue: Queue, request: Push, now: int) -> tuple[Pushed, int] | None:
         """Also answers the number under which the push is to be announced; 0 if it need not be."""
-        if len(request.jobs) != 1 or request.mark or request.if_exists is IfExists.REPLACE:
-            return None
         job = request.jobs[0]
+        if len(request.jobs) != 1 or request.mark or request.if_exists is IfExists.REPLACE or job.born or job.attempt:
+            return None
         due_at = now + job.delay_ms if job.due_at is None else job.due_at
         expires_at = now + job.ttl_ms if job.ttl_ms else 0
-        if job.born or job.attempt or 0 < expires_at < due_at:
+        if 0 < expires_at < due_at:
             return None
-        body = job.body
-        place = (token, queue.namespace, queue.name, now, now // DAY_MS, job.id, int(job.priority), due_at, expires_at)
-        packed = as_json(job.attributes) if job.attributes else None
-        self._connection.execute(_PUSH, (*place, job.tries, packed, body, len(body) > INLINE_BYTES))
-        found = self._connection.execute(_PUSHED, (token,)).fetchone()
-        if found is None:
+        namespace, name = queue
+        priority, body, packed = int(job.priority), job.body, as_json(job.attributes) if job.attributes else None
+        of_queue, is_large = (namespace, name, now, now // DAY_MS), int(len(body) > INLINE_BYTES)
+        connection = self._connection
+        before = connection.total_changes
+        connection.execute(_PUSH, (*of_queue, job.id, priority, due_at, expires_at, job.tries, packed, body, is_large))
+        changes = (connection.total_changes - before) & 0xFFFFFFFF  # SQLite counts in 32 bits
+        if not changes:
             return None
-        born, number = found
-        return Pushed([Moved(Event.ACCEPTED, job.id, born, 0, due_at)], now), number
+        born, number = (now, 0) if changes == _PLAIN_CHANGES else connection.execute(_PUSHED).fetchone()
+        return Pushed((Moved(Event.ACCEPTED, job.id, born, 0, due_at),), now), number
 
-    def reserve(self, queue: Queue, ask: Ask, now: int, token: int) -> Reserved | None:
+    def reserve(self, queue: Queue, ask: Ask, now: int, token: int, done: Lease | None = None) -> Reserved | None:
+        """With `done`, a lease of the queue, its job is finished in the same step."""
         if ask.limit != 1 or sum(ask.quotas) > 1:
             return None
         first = ask.quotas.index(1) + 1 if 1 in ask.quotas else 0
-        lease_until = now + ask.ttr_ms
-        place = (token, queue.namespace, queue.name, now, now // DAY_MS)
-        self._connection.execute(_RESERVE, (*place, first, lease_until))
+        finished = (done.id, done.born, done.attempt) if done else (None, None, None)
+        namespace, name = queue
+        wanted = (token, namespace, name, now, now // DAY_MS, first, now + ask.ttr_ms, *finished, IDLE_MS)
+        try:
+            self._connection.execute(_RESERVE, wanted)
+        except sqlite3.IntegrityError:  # the trigger found something unusual
+            return None
         return self.reserved(queue, ask, now, token)
 
     def reserved(self, queue: Queue, ask: Ask, now: int, token: int) -> Reserved | None:

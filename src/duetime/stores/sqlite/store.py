@@ -23,7 +23,7 @@ from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
 from duetime.stores.sqlite.connection import Turnstile, check_synchronous, connect, lacks_room, prepare_file
 from duetime.stores.sqlite.direct import DirectSqlite
-from duetime.stores.sqlite.disk import DiskReserve
+from duetime.stores.sqlite.disk import CHECKPOINT_PAGES, SYNCED_CHECKPOINT_PAGES, DiskReserve
 from duetime.stores.sqlite.threads import ReaderThread, WriterThread
 from duetime.stores.sqlite.wake import Mailboxes, Meta, SqliteWakeHub
 
@@ -64,7 +64,9 @@ class SqliteStore(SqlStore):
             return open_file(time.monotonic() + lock_timeout_s, read_only=True)
 
         def connect_direct() -> sqlite3.Connection:
-            return open_file(time.monotonic() + lock_timeout_s)
+            is_synced = synchronous in ("FULL", "EXTRA")
+            pages = min(SYNCED_CHECKPOINT_PAGES if is_synced else CHECKPOINT_PAGES, self._disk.checkpoint_pages)
+            return open_file(time.monotonic() + lock_timeout_s, checkpoint_pages=pages)
 
         self._clock, self._connect_direct = clock, connect_direct
         self._direct: list[DirectSqlite] = []

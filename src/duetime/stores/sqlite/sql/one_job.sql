@@ -1,17 +1,17 @@
--- Push, reserve and ack of one job, each as one statement that is a whole transaction by itself. A connection runs this
--- script once. Then an INSERT into one of the views calls its trigger, and the columns of the view are the arguments.
--- `one_job.py` has the statements. A trigger that finds a queue or a job unusual changes nothing; then the verbs of
--- `stores/sql` serve the call. What they leave behind for the usual case is the same, column by column.
+-- Push of one job, reserve of one that may finish another before, and ack of one: each is one statement, and a whole
+-- transaction by itself. A connection runs this script once. Then an INSERT into one of the views calls its trigger,
+-- and the columns of the view are the arguments. `one_job.py` has the statements. A trigger that finds a queue or a job
+-- unusual changes nothing; then the verbs of `stores/sql` serve the call. What they leave behind for the usual case is
+-- the same, column by column.
 
--- What the last push and the last reserve of this connection answered, each with the token of its call.
+-- What the last push of this connection answered that changed more than two rows: its job's and its queue's.
 CREATE TEMP TABLE pushed (
     one INTEGER PRIMARY KEY,
-    token INTEGER NOT NULL,
-    queue INTEGER NOT NULL,
     born INTEGER NOT NULL,
     wakes INTEGER NOT NULL              -- the number of the announcement; 0 if the job is not the queue's earliest
 );
 
+-- What the last reserve of this connection answered, with the token of its call.
 CREATE TEMP TABLE reserved (
     one INTEGER PRIMARY KEY,
     token INTEGER NOT NULL,
@@ -30,10 +30,9 @@ CREATE TEMP TABLE reserved (
     next_at INTEGER
 );
 
-INSERT INTO pushed VALUES (1, 0, 0, 0, 0);
+INSERT INTO pushed VALUES (1, 0, 0);
 
 CREATE TEMP VIEW push_one AS SELECT
-    NULL AS token,
     NULL AS namespace,
     NULL AS name,
     NULL AS now,
@@ -112,18 +111,6 @@ BEGIN
         AND name = new.name
         AND NOT (reap_at > 0 AND reap_at <= new.expires_at + 1);
 
-    UPDATE pushed
-    SET
-        token = new.token,
-        wakes = 0,
-        (queue, born) = (
-            SELECT
-                id,
-                CASE WHEN floor > new.now THEN floor ELSE new.now END
-            FROM queues
-            WHERE namespace = new.namespace AND name = new.name
-        );
-
     INSERT INTO bodies (body) SELECT new.body WHERE new.is_large;
 
     UPDATE jobs
@@ -131,7 +118,7 @@ BEGIN
     WHERE
         new.is_large
         AND id = new.id
-        AND queue = (SELECT pushed.queue FROM pushed);
+        AND queue = (SELECT queues.id FROM queues WHERE namespace = new.namespace AND name = new.name);
 
     -- The first of the two looks is enough for nearly every push: an earlier job of the same priority waits.
     UPDATE meta
@@ -141,7 +128,7 @@ BEGIN
         AND NOT EXISTS (
             SELECT 1 FROM jobs
             WHERE
-                queue = (SELECT pushed.queue FROM pushed)
+                queue = (SELECT queues.id FROM queues WHERE namespace = new.namespace AND name = new.name)
                 AND place = 0
                 AND priority = new.priority
                 AND due_at <= new.due_at
@@ -150,14 +137,26 @@ BEGIN
         AND NOT EXISTS (
             SELECT 1 FROM jobs
             WHERE
-                queue = (SELECT pushed.queue FROM pushed)
+                queue = (SELECT queues.id FROM queues WHERE namespace = new.namespace AND name = new.name)
                 AND place = 0
                 AND priority IN (1, 2, 3)
                 AND due_at <= new.due_at
                 AND id <> new.id
         );
 
-    UPDATE pushed SET wakes = (SELECT meta.wakes FROM meta WHERE meta.one = 1) WHERE changes() = 1;
+    -- Nearly every push is as its caller expects, and needs no answer.
+    UPDATE pushed
+    SET
+        wakes = CASE WHEN changes() = 1 THEN (SELECT meta.wakes FROM meta WHERE meta.one = 1) ELSE 0 END,
+        born = (
+            SELECT max(floor, new.now) FROM queues
+            WHERE namespace = new.namespace AND name = new.name
+        )
+    WHERE
+        changes() = 1
+        OR new.expires_at > 0
+        OR new.is_large
+        OR new.now < (SELECT floor FROM queues WHERE namespace = new.namespace AND name = new.name);
 END;
 
 CREATE TEMP VIEW reserve_one AS SELECT
@@ -167,10 +166,28 @@ CREATE TEMP VIEW reserve_one AS SELECT
     NULL AS now,
     NULL AS day,
     NULL AS first_priority,             -- whose turn it is; 0 for none
-    NULL AS lease_until;
+    NULL AS lease_until,
+    NULL AS id,                         -- a leased job that is finished before; null for none
+    NULL AS born,
+    NULL AS attempt,
+    NULL AS idle_ms;
 
 CREATE TEMP TRIGGER reserve_one INSTEAD OF INSERT ON reserve_one
 BEGIN
+    DELETE FROM jobs
+    WHERE
+        new.id IS NOT NULL
+        AND queue = (
+            SELECT queues.id FROM queues
+            WHERE namespace = new.namespace AND name = new.name AND today = new.day
+        )
+        AND id = new.id
+        AND place = 1
+        AND born = new.born
+        AND attempt = new.attempt;
+
+    SELECT raise(IGNORE) WHERE new.id IS NOT NULL AND changes() = 0;
+
     INSERT OR REPLACE INTO reserved
     SELECT
         1,
@@ -247,7 +264,8 @@ BEGIN
             AND (jobs.expires_at = 0 OR jobs.expires_at >= new.now)
         );
 
-    SELECT raise(IGNORE) WHERE changes() = 0;
+    -- An error undoes the whole statement, and nothing less than that undoes the end of the other job.
+    SELECT raise(ABORT, 'unusual') WHERE changes() = 0;
 
     UPDATE jobs
     SET
@@ -261,28 +279,46 @@ BEGIN
 
     UPDATE queues
     SET
-        leased = leased + 1,
-        today_delivered = today_delivered + 1
-    WHERE changes() = 1 AND id = (SELECT reserved.queue FROM reserved);
+        floor = max(floor, ifnull(new.born, floor)),
+        last_born = CASE WHEN jobs = 1 AND new.id IS NOT NULL THEN max(last_born, new.now) ELSE last_born END,
+        jobs = jobs - (new.id IS NOT NULL),
+        leased = leased + changes() - (new.id IS NOT NULL),
+        today_delivered = today_delivered + changes(),
+        today_acked = today_acked + (new.id IS NOT NULL)
+    WHERE id = (SELECT reserved.queue FROM reserved) AND (changes() = 1 OR new.id IS NOT NULL);
 
     UPDATE queues
     SET reap_at = new.lease_until
     WHERE
-        changes() = 1
-        AND id = (SELECT reserved.queue FROM reserved)
+        id = (SELECT reserved.queue FROM reserved WHERE reserved.id IS NOT NULL)
         AND NOT (reap_at > 0 AND reap_at <= new.lease_until);
+
+    -- The queue is forgotten some time after its last job, unless it has rules.
+    UPDATE queues
+    SET reap_at = last_born + new.idle_ms
+    WHERE
+        new.id IS NOT NULL
+        AND id = (SELECT reserved.queue FROM reserved WHERE reserved.id IS NULL)
+        AND jobs = 0
+        AND known = 1
+        AND max(paused, strict, expired_to_dead, max_jobs, max_body, kept) = 0
+        AND NOT (reap_at > 0 AND reap_at <= last_born + new.idle_ms);
 
     UPDATE reserved
     SET
-        next_at = (
-            SELECT min(heads.due_at)
-            FROM (
-                SELECT (SELECT min(due_at) FROM jobs WHERE queue = reserved.queue AND priority = 1 AND place = 0) AS due_at
-                UNION ALL
-                SELECT (SELECT min(due_at) FROM jobs WHERE queue = reserved.queue AND priority = 2 AND place = 0)
-                UNION ALL
-                SELECT (SELECT min(due_at) FROM jobs WHERE queue = reserved.queue AND priority = 3 AND place = 0)
-            ) AS heads
+        next_at = nullif(               -- 1e15 is later than any due_at
+            min(
+                ifnull(
+                    (SELECT min(due_at) FROM jobs WHERE queue = reserved.queue AND priority = 1 AND place = 0), 1e15
+                ),
+                ifnull(
+                    (SELECT min(due_at) FROM jobs WHERE queue = reserved.queue AND priority = 2 AND place = 0), 1e15
+                ),
+                ifnull(
+                    (SELECT min(due_at) FROM jobs WHERE queue = reserved.queue AND priority = 3 AND place = 0), 1e15
+                )
+            ),
+            1e15
         );
 END;
 
