@@ -112,8 +112,10 @@ def run(spark: Any, lake: Lake, out: Path) -> tuple[float, float]:
     made = time.perf_counter()
     scanned = Scanned(spark.read.schema(SCAN).parquet(f"{lake.folder}/scan"), SCANNED_AT, SCANNED_AT, pool="default")
     jobs = lake.jobs.read()
-    audit.law(jobs, scanned).coalesce(1).write.parquet(f"file://{out}/law.parquet")
-    audit.findings(jobs, scanned).write.parquet(f"file://{out}/findings.parquet")
+    audit.places(jobs, scanned).write.parquet(f"file://{out}/places.parquet")
+    placed = spark.read.schema(audit.PLACED).parquet(f"file://{out}/places.parquet")
+    audit.law(jobs, placed).coalesce(1).write.parquet(f"file://{out}/law.parquet")
+    audit.findings(jobs, scanned, placed).write.parquet(f"file://{out}/findings.parquet")
     return made - started, time.perf_counter() - made
 
 

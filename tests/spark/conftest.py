@@ -1,7 +1,7 @@
-"""One Spark session for all tests of a process, and all tests that use it in one process.
+"""One Spark session for all tests of a process, and all tests that use one in two processes.
 
-`spark` is a session on this machine with two cores, started once. Under xdist its tests run in
-the same worker (tests/plugins/side_by_side.py): a session takes seconds to start and most of a core.
+`spark` is a session on this machine with two cores, started once. Under xdist its tests run in the same
+two workers (tests/plugins/side_by_side.py): a session takes seconds to start and most of a core.
 """
 
 import asyncio

@@ -175,7 +175,7 @@ def test_a_scan_is_weighed_on_full_keys(spark: SparkSession) -> None:
         },
         {**law, **key, "pool": "east", "accepted": 1, "waiting": 1},
     ]
-    found = audit.law(jobs, scanned)
+    found = audit.law(jobs, audit.places(jobs, scanned))
     assertDataFrameEqual(found, job_columns(spark, expected, found.schema))
     findings = {(row["kind"], row["id"], row["born"]) for row in audit.findings(jobs, scanned).collect()}
     assert findings == {("lost", "reborn", 10), ("unanswered", "reborn", 60)}
@@ -202,7 +202,7 @@ def test_what_is_said_again_is_no_fault_and_no_job_that_was_finished_is_lost(spa
     scanned = Scanned(frame(spark, [], audit.SCAN), began_at=100, ended_at=110, pool="default")
     lost = {("lost", name) for name in ("push said again", "acked by id and put back", "acked by id, then pushed")}
     assert {(row["kind"], row["id"]) for row in audit.findings(jobs, scanned).collect()} == lost
-    [law] = audit.law(jobs, scanned).collect()
+    [law] = audit.law(jobs, audit.places(jobs, scanned)).collect()
     assert (law["accepted"], law["acked"], law["cancelled"], law["lost"]) == (7, 3, 1, 3)
     assert audit.findings(jobs).isEmpty()
     [alone] = audit.law(jobs).collect()

@@ -8,16 +8,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.ids import IdMaker
+from duetime.job import Event
+from duetime.journal.lines import read_line
 from duetime.spark import schedule
-from duetime.spark.audit.run import run_audit
+from duetime.spark.audit.run import Beside, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
 from duetime.spark.lake.lake import LITTER_MS, Lake, Manifest, PublishConflict
 from duetime.spark.lake.vacuum import vacuum
+from duetime.spark.reconcile.run import run_reconcile
 from duetime.spark.stats.run import refresh_stats
 from tests.spark.conftest import jobs_in
 from tests.spark.frames import events
-from tests.spark.history import FATES, a_day, segments
+from tests.spark.history import FATES, Node, Story, a_day, segments
 
 WRITERS = 6
 START = 1_790_000_000_000
@@ -89,6 +92,23 @@ def test_the_pipelines_run_there(spark: SparkSession, kind: str, home: str, tmp_
     for path in stats:
         with pytest.raises(FileNotFoundError):
             lake.files.read(f"{lake.stats.folder}/{path}")
+
+
+@pytest.mark.timeout(900)
+def test_a_repair_is_on_record_there(spark: SparkSession, s3: str, tmp_path: Path) -> None:
+    """The driver writes the entries, because executors cannot write to such a journal."""
+    journal, born = f"{s3}/{IdMaker().make()}", int(time.time() * 1000) - 60_000
+    files, node = HadoopFiles(spark), Node(tmp_path / "journal", "node-a")
+    Story(node.write, "lost", born, born).accepted()
+    node.close(born + 1)
+    for segment in segments(tmp_path / "journal"):
+        files.create(f"{journal}/{segment.parent.name}/{segment.name}", segment.read_bytes())
+    beside = Beside(f"sqlite://{tmp_path / 'jobs.db'}", wait_s=0)
+    done = run_reconcile(Lake(spark, str(tmp_path / "lake")), journal, beside)
+    assert (done.counts, len(done.nodes)) == ({"pushed": 1}, 1)
+    [segment] = files.list(f"{journal}/{done.nodes.pop()}")
+    accepted, closed = (read_line(line) for line in files.read(segment.path).splitlines(keepends=True))
+    assert (accepted.event, accepted.id, accepted.born, closed.event) == (Event.ACCEPTED, "lost", born, Event.CLOSED)
 
 
 def test_a_table_is_loaded_from_there(spark: SparkSession, s3: str, tmp_path: Path) -> None:

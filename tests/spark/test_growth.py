@@ -1,6 +1,7 @@
 """A later run does not grow with history: what it does not need is taken away before it runs, and nobody misses it."""
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from duetime.job import Event, NewJob
 from duetime.names import Queue
 from duetime.spark.audit.run import Beside, read_findings, run_audit
 from duetime.spark.ingest.run import run_ingest
+from duetime.spark.lake.files import LocalFiles
 from duetime.spark.lake.lake import Lake, Table
 from duetime.spark.lifecycle import job_files
 from duetime.spark.lifecycle import run as lifecycle_run
@@ -128,6 +130,20 @@ def test_only_the_files_with_touched_jobs_are_written_again(
     )
 
 
+class MeetingReaders(LocalFiles):
+    """Whoever reads a file of a table waits until somebody else reads one, too."""
+
+    def __init__(self) -> None:
+        self._first, self._second = threading.Lock(), threading.Event()
+
+    def read(self, path: str, start: int = 0) -> bytes:
+        if path.endswith(".parquet"):
+            if not self._first.acquire(blocking=False):
+                self._second.set()
+            assert self._second.wait(20), "files are read one after the other"
+        return super().read(path, start)
+
+
 @pytest.mark.parametrize("footer_bytes", [job_files.FOOTER_BYTES, 100])
 def test_what_a_file_of_jobs_has_is_known_from_its_end(
     spark: SparkSession, tmp_path: Path, first_day: int, monkeypatch: pytest.MonkeyPatch, footer_bytes: int
@@ -143,7 +159,8 @@ def test_what_a_file_of_jobs_has_is_known_from_its_end(
     run_lifecycle(lake)
     done = lake.jobs.read().where("born > 0").agg({"first_delivered_at": "min", "acked_at": "max"}).collect()[0]
 
-    # The notes are gone, and no row of any file can be read.
+    # The notes are gone, and no row of any file can be read. The ends of several files are read at a time.
+    lake.files = MeetingReaders()
     shutil.rmtree(tmp_path / "lake" / "jobs" / job_files.FOLDER)
     manifest = lake.jobs.manifest()
     for file in manifest.files:

@@ -12,11 +12,16 @@ from duetime.spark.lake import in_place
 from duetime.spark.lake.files import Files, HadoopFiles, LocalFiles
 from duetime.spark.lake.lake import LITTER_MS, Lake, Manifest, PublishConflict, StagedTooOld
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
+from duetime.spark.schemas import EVENTS, JOBS
 from tests.spark.conftest import FAST_START
 from tests.spark.frames import events
 from tests.spark.rival import run_beside
 
 DAY_MS = 86_400_000
+
+
+def test_the_columns_that_get_no_dictionary_exist() -> None:
+    assert set(in_place.DISTINCT) <= {*EVENTS.names, *JOBS.names}
 
 
 def test_nothing_is_seen_before_it_is_published(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,17 +7,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from duetime.cli.pipelines.audit import verdict_text
 from duetime.client import AsyncClient
 from duetime.clock import SystemClock
 from duetime.job import Event, Job, NewJob
-from duetime.journal.registered_nodes import RegisteredNode, registered
+from duetime.journal.registered_nodes import KIND, RegisteredNode, registered
 from duetime.names import Queue
 from duetime.spark import schedule
-from duetime.spark.audit.journal import JournalIncomplete, JournalNow
-from duetime.spark.audit.run import Beside
+from duetime.spark.audit.journal import JournalIncomplete, JournalNow, JournalProblem
+from duetime.spark.audit.run import Audited, Beside
 from duetime.spark.audit.store import open_view
 from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
 from duetime.spark.ingest.transform import without_known
@@ -30,7 +32,7 @@ from duetime.stores.base import RulesChange
 from duetime.stores.open import open_store
 from tests.plugins.served import StartServer
 from tests.spark.frames import events
-from tests.spark.history import Node
+from tests.spark.history import Node, Story
 
 QUEUE = Queue("default", "orders")
 IDS = [f"order-{number}" for number in range(6)]
@@ -82,6 +84,37 @@ def test_jobs_that_another_host_acked_are_not_pushed_again(spark: SparkSession, 
     assert get(url, IDS[:3]) == [None] * 3
     # They have ended, and all that they wrote is in the lake.
     assert nodes(url) == set()
+
+
+def test_an_audit_without_a_nodes_entries_says_that_nothing_is_proved() -> None:
+    problems = [JournalProblem("gap", f"web-{number}", "entries 1 to 2 are missing (2)") for number in range(7)]
+    said = verdict_text(Audited("run", "folder", [], {"lost": 3}, problems))
+    assert "Not proved: entries of web-0, web-1, web-2, web-3, web-4 and 2 more are missing, and jobs that they" in said
+    assert "--assume-lost NODE" in said
+    assert verdict_text(Audited("run", "folder", [], {"lost": 3})) == "Not sound."
+    assert verdict_text(Audited("run", "folder", [], {"unanswered": 3})).startswith("Sound")
+
+
+def test_a_node_that_a_wiped_store_is_told_of_during_the_audit_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Living nodes write the records of all nodes again, within seconds; the scan may have ended before that."""
+    url, journal, began = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal", SystemClock().now_ms() - 60_000
+    node = Node(journal, "accepted")
+    Story(node.write, "acked-elsewhere", began, began).accepted()
+    node.close(began + 1)
+
+    def tell(step: str) -> None:
+        if step == "reading the journal":
+            asyncio.run(remember(url, "killed", RegisteredNode(at=began)))
+
+    with pytest.raises(JournalIncomplete, match="killed: registered, and nothing of it has arrived"):
+        run_reconcile(Lake(spark, str(tmp_path / "lake")), str(journal), Beside(url, wait_s=0), told=tell)
+
+
+async def remember(url: str, node: str, record: RegisteredNode) -> None:
+    """Write a node's record as a living node does into a store that was wiped."""
+    store = await open_store(url)
+    await store.registry.put(KIND, node, msgspec.json.encode(record), if_version=0)
+    await store.close()
 
 
 def test_a_batch_that_broke_off_is_named_until_it_is_done(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:

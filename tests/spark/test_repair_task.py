@@ -1,6 +1,7 @@
 """The task that puts lost jobs back, without Spark around it: its answer for each row, and the entries it drafts."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from duetime.job import Delivery, Event
 from duetime.journal.reader import read_journal
 from duetime.names import Queue
 from duetime.spark.audit.store import open_view
+from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.reconcile.repair_task import RepairTask
 
 QUEUE = Queue("shop", "mail")
@@ -53,7 +55,7 @@ def carry_out(url: str, batches: Iterator[pa.RecordBatch], now: int, journal: st
     view.close()
     task = RepairTask((url, None), "default", epoch, now, journal=journal)
     found = [row for batch in task(batches) for row in batch.to_pylist()]
-    return sorted(found, key=lambda row: NAMES.index(row["id"]))
+    return sorted(found, key=lambda row: NAMES.index(row["id"]) if row["id"] else 0)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "redis", "http without journal"])
@@ -93,11 +95,21 @@ def test_a_task_writes_its_entries_and_signs_off(address_of: Callable[[str], str
         (Event.ACCEPTED, name, seq) for seq, name in enumerate(NAMES, 1)
     ]
     assert (entries[-1].event, entries[-1].seq) == (Event.CLOSED, 5)
-    assert {(row["result"], row["node"], row["entry"]) for row in found} == {("pushed", entries[0].node, None)}
+    told = [(row["id"], row["result"], row["jobs"], row["node"], row["entry"]) for row in found]
+    assert told == [(None, "pushed", len(NAMES), entries[0].node, None)], "one row for all that were put back"
     view = open_view(url)
     assert view.registered()[entries[0].node].last == 5
     view.close()
     assert {row["node"] for row in carry_out(url, plan(now, action="expire", expires_at=1), now, str(journal))} == {""}
+
+
+def test_a_task_is_a_registered_node_before_it_has_written(address_of: Callable[[str], str], tmp_path: Path) -> None:
+    with closing(open_view(address_of("sqlite"))) as view:
+        entries = RepairEntries(tmp_path / "journal", view)
+        entries.write([b'{"ts":1,"event":"heartbeat"}'])
+        assert view.registered()[entries.node].last is None
+        entries.close()
+        assert view.registered()[entries.node].last == 2
 
 
 @pytest.mark.parametrize("changed", [{"attributes": '{"a":"b"}'}, {"body": b"\xff\x00"}, {"expires_at": 1}])

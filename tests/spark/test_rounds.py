@@ -54,7 +54,8 @@ def test_an_audit_that_is_not_sound_is_a_problem() -> None:
     )  # fmt: skip
     numbers, problem = audit_verdict(Audited("r", "lake/audit/r", law, {"lost": 1_000}, [gap]))
     assert numbers == {"accepted": 9, "problems": 1, "lost": 1_000}
-    assert problem == "not sound: 1,000 lost; gap of web-1: entries 4 to 5 are missing (2) (lake/audit/r)"
+    assert problem == "not proved: 1,000 lost; gap of web-1: entries 4 to 5 are missing (2) (lake/audit/r)"
+    assert audit_verdict(Audited("r", "lake/audit/r", law, {"lost": 1}))[1] == "not sound: 1 lost (lake/audit/r)"
 
 
 def test_a_step_that_fails_ends_the_round_and_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -123,9 +123,27 @@ def test_a_view_in_sql_is_selected_from_and_inserted_into(spark: SparkSession, r
         session.sql("INSERT INTO jobs (id, body, state) VALUES ('c', binary('x'), 'dead')")
 
 
+def test_a_table_in_sql_gets_its_options_with_each_query(spark: SparkSession, redis_url: str) -> None:
+    options = f"WITH (url = '{redis_url}', namespace = 'crm', queue = 'recall')"
+    spark.sql("CREATE TABLE jobs_by_sql USING duetime")
+    try:
+        spark.sql(f"INSERT INTO jobs_by_sql {options} (id, body) VALUES ('a', binary('one'))")
+        found = spark.sql(f"SELECT id, state, body FROM jobs_by_sql {options} WHERE state = 'ready'").collect()
+    finally:
+        spark.sql("DROP TABLE jobs_by_sql")
+    assert [tuple(row) for row in found] == [("a", "ready", b"one")]
+
+
 def test_what_sql_cannot_do_is_said(spark: SparkSession, redis_url: str) -> None:
-    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+    with pytest.raises(PySparkException, match=r"FROM jobs WITH \(url = '...'\), or CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE nowhere USING duetime OPTIONS (url '{redis_url}')")
+    spark.sql("CREATE TABLE forgetful (id string, body string) USING duetime OPTIONS (url 'redis://nowhere')")
+    try:
+        for query in ("SELECT id FROM forgetful", "INSERT INTO forgetful VALUES ('a', 'x')"):
+            with pytest.raises(PySparkException, match="no option was given, not even url"):
+                spark.sql(query).collect()
+    finally:
+        spark.sql("DROP TABLE forgetful")
     with pytest.raises(PySparkException, match="a job in a store has no column 'colour'"):
         spark.read.format("duetime").schema("id string, colour string").options(url=redis_url).load().collect()
     with pytest.raises(PySparkException, match="the column attempt is int, not string"):

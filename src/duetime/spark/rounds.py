@@ -155,7 +155,7 @@ def _audit(lake: Lake, plan: RoundPlan) -> Counted:
 def audit_verdict(audited: Audited) -> Counted:
     words = [f"{count:,} {kind}" for kind, count in sorted(audited.found.items())]
     words += [f"{one.kind} of {one.node}: {one.detail}" for one in audited.problems]
-    problem = "" if audited.is_sound else f"not sound: {'; '.join(words)} ({audited.folder})"
+    problem = "" if audited.is_sound else f"{audited.verdict.lower()}: {'; '.join(words)} ({audited.folder})"
     return {"accepted": audited.total("accepted"), "problems": len(audited.problems), **audited.found}, problem
 
 

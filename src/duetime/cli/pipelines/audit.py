@@ -70,6 +70,7 @@ def law_document(audited: "Audited") -> dict[str, Any]:
 
 
 LAW_KEY = ("pool", "namespace", "queue", "batch")
+NAMED_NODES = 5
 
 
 def _documents(answer: Answer, audited: "Audited", findings: Iterable[dict[str, Any]]) -> None:
@@ -103,6 +104,21 @@ def law_text(audited: "Audited") -> str:
     return f"{words} {sign} " + " + ".join(f"{sums[name]:,} {name}" for name in right) + tail
 
 
+def verdict_text(audited: "Audited") -> str:
+    """Whether it is sound, and what to do where the journal is not complete: then nothing is proved."""
+    if audited.is_sound:
+        return f"{audited.verdict}: every accepted job is accounted for."
+    if not audited.problems:
+        return f"{audited.verdict}."
+    lost = ", and jobs that they finished count as lost here" if audited.found.get("lost") else ""
+    nodes = sorted({one.node for one in audited.problems})
+    more = f" and {len(nodes) - NAMED_NODES} more" if len(nodes) > NAMED_NODES else ""
+    return (
+        f"{audited.verdict}: entries of {', '.join(nodes[:NAMED_NODES])}{more} are missing{lost}. Bring their segments "
+        "to this journal and run it again, or say --assume-lost NODE if they are gone for good."
+    )
+
+
 def _show(answer: Answer, audited: "Audited", findings: Sequence[dict[str, Any]]) -> None:
     numbers = [name for name in law_document(audited)]
     rows = audited.law
@@ -123,4 +139,4 @@ def _show(answer: Answer, audited: "Audited", findings: Sequence[dict[str, Any]]
         answer.console.print(f"... and {more:,} more; --json names all, and {audited.folder} has them.")
     if audited.assumed_lost:
         answer.console.print(f"Assumed lost, and not looked at: {', '.join(audited.assumed_lost)}")
-    answer.console.print("Sound: every accepted job is accounted for." if audited.is_sound else "Not sound.")
+    answer.console.print(verdict_text(audited))

@@ -7,21 +7,19 @@ so entries that the lake has by then are left out of the copy. The table `events
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.journal.registered_nodes import RegisteredNode
-from duetime.journal.segments import parse
 from duetime.spark.audit.open_segments import OpenSegments
 from duetime.spark.ingest import transform as ingest
-from duetime.spark.ingest.about import DamagedLines, EventsAbout, about_events
+from duetime.spark.ingest.about import DamagedLines, about_events
 from duetime.spark.ingest.ended_nodes import read_ended
 from duetime.spark.ingest.run import extents, known_nodes, run_ingest
-from duetime.spark.lake.files import Files, files_for
+from duetime.spark.lake.files import files_for
 from duetime.spark.lake.lake import Lake, Manifest
-from duetime.spark.lake.nodes import Nodes, NodeState, join_nodes, without
+from duetime.spark.lake.nodes import NodeState, join_nodes, without
 
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 10.0
@@ -126,21 +124,23 @@ def read_until(
     journal: str,
     run: str,
     *,
-    registered: Mapping[str, RegisteredNode],
+    registered: Callable[[], Mapping[str, RegisteredNode]],
     awaited: Callable[[JournalNow], Sequence[str]],
     wait: Wait,
 ) -> JournalNow:
     """Read the journal again and again until no node is awaited or the time is up.
 
-    What is still missing then is among the result's `problems`.
+    What is still missing then is among the result's `problems`. `registered` is asked after each look: if the store was
+    wiped before its scan, living nodes tell it of all nodes before their next heartbeat.
     """
     deadline = time.monotonic() + wait.seconds
     tell_at = wait.seconds
     opened = open_segments(lake, journal, run)
     while True:
-        now = replace(read_now(lake, journal, opened), registered=registered)
-        nodes, left_s = awaited(now), deadline - time.monotonic()
-        if not nodes or left_s <= 0:
+        is_last = time.monotonic() >= deadline  # a look may take longer than the wait
+        now = replace(read_now(lake, journal, opened), registered=registered())
+        nodes, left_s = awaited(now), max(deadline - time.monotonic(), 0)
+        if not nodes or is_last:
             return now
         if left_s <= tell_at:
             others = f" and {len(nodes) - NAMED_NODES} more" if len(nodes) > NAMED_NODES else ""
@@ -155,14 +155,12 @@ def open_segments(lake: Lake, journal: str, run: str) -> OpenSegments:
 
 
 def read_now(lake: Lake, journal: str, opened: OpenSegments) -> JournalNow:
-    files = files_for(lake.spark, journal)
-    home = files.home(journal)
-    opened.copy(read_ended(lake, about_events(lake.events.manifest()).ended))
+    # Sealed segments are listed before they are read, so that one which is sealed meanwhile is not taken for a gap.
+    lasts = opened.copy(read_ended(lake, about_events(lake.events.manifest()).ended))
     run_ingest(lake, journal)
     manifest = lake.events.manifest()
     about = about_events(manifest)
     known = known_nodes(lake, about)
-    lasts = _known_lasts(files, home, about, known)
     late = opened.events().transform(ingest.once).transform(ingest.without_known, known)
     late_nodes, rows, _ = extents(late)
     # A damaged line of a copy may have been found in the sealed file, too.
@@ -171,17 +169,6 @@ def read_now(lake: Lake, journal: str, opened: OpenSegments) -> JournalNow:
     # Nodes are taken from the entries, not from folders: a folder may only hold copies of another node's segments.
     nodes = join_nodes(known, late_nodes)
     return JournalNow(manifest, late, rows, nodes, [*about.damage, *fresh], lasts)
-
-
-def _known_lasts(files: Files, journal: str, about: EventsAbout, known: Nodes) -> dict[str, int]:
-    """Per node the last entry that a sealed segment's name speaks of. Nodes that are complete are not looked at."""
-    lasts: dict[str, int] = {}
-    for node in files.list(journal):
-        is_ended = node.name in known and node.name not in about.nodes
-        if node.is_folder and not is_ended and not node.name.startswith((".", "_")):
-            ends = [segment.last for file in files.list(node.path) if (segment := parse(Path(file.name)))]
-            lasts[node.name] = max(ends, default=0)
-    return lasts
 
 
 def whole_nodes(lake: Lake, now: JournalNow) -> list[str]:

@@ -31,13 +31,22 @@ class OpenSegments:
         self.damage: list[DamagedLines] = []
         self.read_bytes = 0
 
-    def copy(self, ended: Collection[str]) -> None:
-        """Copy the lines that are new. `ended` are nodes that write no more."""
+    def copy(self, ended: Collection[str]) -> dict[str, int]:
+        """Copy the lines that are new; answers per node the last entry that a sealed segment's name speaks of.
+
+        `ended` are nodes that write no more; they are not looked at.
+        """
         self._looks += 1
+        lasts: dict[str, int] = {}
         for node in self._files.list(self._journal):
             for file in self._files.list(node.path) if node.is_folder and node.name not in ended else []:
-                if file.name.endswith(".open") and (segment := parse(Path(file.name))):
+                if (segment := parse(Path(file.name))) is None:
+                    continue
+                if segment.is_open:
                     self._copy(node.name, file.path, segment.first)
+                else:
+                    lasts[node.name] = max(segment.last, lasts.get(node.name, 0))
+        return lasts
 
     def _copy(self, node: str, path: str, first: int) -> None:
         start, seq = self._places.get(path, (0, first))

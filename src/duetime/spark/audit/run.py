@@ -5,6 +5,7 @@ node has written everything up to the end of the scan. What was found stays in `
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,6 +76,11 @@ class Audited:
     def is_sound(self) -> bool:
         return not self.problems and not any(self.found.get(kind) for kind in audit.ERRORS)
 
+    @property
+    def verdict(self) -> str:
+        """The same words wherever it is told. Entries that are missing leave everything unproved."""
+        return "Sound" if self.is_sound else "Not proved" if self.problems else "Not sound"
+
     def total(self, name: str) -> int:
         return sum(row[name] for row in self.law)
 
@@ -120,23 +126,19 @@ def run_audit(
 def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: Told = lambda step: None) -> Evidence:
     """Scan the store, then read the journal past that moment, then bring the jobs up to the journal."""
     scanned: Scanned | None = None
-    registered: Mapping[str, RegisteredNode] = {}
-    if beside:
-        told("scanning the store")
-        view = open_view(beside.url, beside.token)
-        try:
-            scanned = scan_store(lake, view, beside, run)
-            # Asked after the scan: a node that registers later has done nothing that the scan could show.
-            registered = view.registered()
-        finally:
-            view.close()
+    registered: Callable[[], Mapping[str, RegisteredNode]] = dict
 
     def awaited(now: JournalNow) -> Sequence[str]:
         return () if scanned is None else now.awaited(scanned.pool, scanned.ended_at)
 
-    told("reading the journal")
-    wait = Wait(beside.wait_s if beside else 0, told)
-    now = read_until(lake, journal, run, registered=registered, awaited=awaited, wait=wait)
+    with ExitStack() as stack:
+        if beside:
+            told("scanning the store")
+            view = stack.enter_context(closing(open_view(beside.url, beside.token)))
+            scanned, registered = scan_store(lake, view, beside, run), view.registered
+        told("reading the journal")
+        wait = Wait(beside.wait_s if beside else 0, told)
+        now = read_until(lake, journal, run, registered=registered, awaited=awaited, wait=wait)
     told("following the jobs")
     run_lifecycle(lake)
     return follow(lake, now, scanned, beside.namespaces if beside else ())
@@ -201,8 +203,9 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
     folder = f"{lake.folder}/audit/{run}"
     scanned, now = evidence.scanned, evidence.journal
     closed = evidence.narrowed(closed_sums(lake, evidence.manifest, evidence.closed))
-    audit.law(evidence.jobs, scanned, closed).coalesce(1).write.parquet(f"{folder}/law")
-    findings(lake, evidence, closed).write.parquet(f"{folder}/findings")
+    placed = write_places(lake, evidence, f"{lake.scratch(run)}/places")
+    audit.law(evidence.jobs, placed, closed).coalesce(1).write.parquet(f"{folder}/law")
+    findings(lake, evidence, placed, closed).write.parquet(f"{folder}/findings")
     law = lake.spark.read.parquet(f"{folder}/law").orderBy(*audit.LAW_KEY)
     counts = lake.spark.read.parquet(f"{folder}/findings").groupBy("kind").count()
     problems = now.problems(scanned.pool if scanned else None, scanned.ended_at if scanned else None)
@@ -218,15 +221,21 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
     return audited
 
 
-def findings(lake: Lake, evidence: Evidence, closed: DataFrame | None = None) -> DataFrame:
+def write_places(lake: Lake, evidence: Evidence, folder: str) -> DataFrame:
+    """PLACED, written aside: several steps need it, and jobs and scan are compared once."""
+    audit.places(evidence.jobs, evidence.scanned).write.parquet(folder)
+    return lake.spark.read.schema(audit.PLACED).parquet(folder)
+
+
+def findings(lake: Lake, evidence: Evidence, placed: DataFrame, closed: DataFrame | None = None) -> DataFrame:
     """FINDING; of closed files, only those of days are read from which the store holds a job that is not open."""
     scanned = evidence.scanned
     if scanned is None or not evidence.closed:
-        return audit.findings(evidence.jobs, scanned, closed)
-    days = days_of(audit.not_living(evidence.jobs, scanned))
+        return audit.findings(evidence.jobs, scanned, placed, closed)
+    days = days_of(audit.strays(placed))
     chosen = {file for file in evidence.closed if file.date in days}
     ended = evidence.narrowed(lake.jobs.read(manifest=evidence.manifest, only=lambda file: file in chosen))
-    return audit.findings(evidence.jobs, scanned, closed, ended)
+    return audit.findings(evidence.jobs, scanned, placed, closed, ended)
 
 
 def _write_summary(lake: Lake, audited: Audited) -> None:

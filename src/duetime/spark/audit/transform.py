@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from duetime.job import State
 from duetime.spark.lifecycle.states import BITS
@@ -25,12 +25,22 @@ PLACES = ("waiting", "leased", "dead")
 ENDS = ("acked", "cancelled", "expired", "replaced", "purged", "deleted")
 LAW_KEY = ("pool", "namespace", "queue", "batch")
 
+PLACED = StructType(
+    [
+        *(StructField(name, LongType() if name == "born" else StringType()) for name in (*KEY, "batch")),
+        StructField("adopts", IntegerType()),
+        StructField("outcome", StringType()),
+    ]
+)
 SCAN = StructType([StructField(name, LongType() if name == "born" else StringType()) for name in (*STORE_KEY, "state")])
 
 LOST, DUPLICATED, EARLY = "lost", "duplicated", "early"
 ACKED_TWICE, UNANSWERED = "acked_twice", "unanswered"
 KINDS = (LOST, DUPLICATED, EARLY, ACKED_TWICE, UNANSWERED)
 ERRORS = (LOST, DUPLICATED, EARLY, ACKED_TWICE)
+
+STRAY = "stray"
+"""The place of a job that only the store knows, or that has ended and is in the store all the same."""
 
 FINDING = ("kind", *KEY, "batch", "detail")
 
@@ -52,23 +62,24 @@ class Scanned(NamedTuple):
 
 
 def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
-    """JOBS -> (KEY, batch, adopts, outcome) of every job that began and has no end of its own in the journal.
+    """JOBS -> PLACED: every job that began and has no end of its own in the journal.
 
     `outcome` is where the job is: what the store says if it has the job, `lost` if it should have it and has not, else
-    what follows from the journal.
+    what follows from the journal. What the store has and no row of JOBS that has not ended knows is a STRAY, of which
+    the store tells STORE_KEY alone.
     """
-    living = jobs.where("ends = 0 and accepted_at is not null").join(
-        F.broadcast(_acked_by_id(jobs)), on=[*KEY[:-1]], how="left"
-    )
+    begun = F.col("accepted_at").isNotNull()
+    living = jobs.where("ends = 0").join(F.broadcast(_acked_by_id(jobs)), on=[*KEY[:-1]], how="left")
     acked = F.col("acked_until") >= F.col("last_at")
     if scanned is None:
         outcome = F.when(acked, "acked").otherwise(F.col("outcome"))
-        return living.select(*KEY, "batch", _adopts().alias("adopts"), outcome.alias("outcome"))
+        return living.where(begun).select(*PLACED.names[:-2], _adopts().alias("adopts"), outcome.alias("outcome"))
     in_scope = F.lit(True) if scanned.pool is None else F.col("pool") == scanned.pool
     settled = F.col("last_at") < scanned.began_at - scanned.grace_ms
     expired = (F.col("expires_at") > 0) & (F.col("expires_at") < scanned.began_at) & (F.col("outcome") == "waiting")
     outcome = (
-        F.when(F.col("state").isNotNull(), _store_place())
+        F.when(F.col("ends").isNull(), STRAY)
+        .when(F.col("state").isNotNull(), _store_place())
         .when(acked, "acked")
         .when(F.col("outcome") == "purged", "purged")
         .when(expired, "expired")
@@ -76,9 +87,9 @@ def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
         .otherwise(F.col("outcome"))
     )
     held = scanned.jobs.select(*STORE_KEY, "state")
-    return living.join(held.hint("shuffle_hash"), on=list(STORE_KEY), how="left").select(
-        *KEY, "batch", _adopts().alias("adopts"), outcome.alias("outcome")
-    )
+    both = living.join(held.hint("shuffle_hash"), on=list(STORE_KEY), how="full")
+    known = both.where(begun | F.col("ends").isNull())
+    return known.select(*PLACED.names[:-2], _adopts().alias("adopts"), outcome.alias("outcome"))
 
 
 def _acked_by_id(jobs: DataFrame) -> DataFrame:
@@ -87,12 +98,15 @@ def _acked_by_id(jobs: DataFrame) -> DataFrame:
     return gone.select(*KEY[:-1], acked_again_at().alias("acked_until"))
 
 
-def law(jobs: DataFrame, scanned: Scanned | None = None, closed: DataFrame | None = None) -> DataFrame:
+def law(jobs: DataFrame, placed: DataFrame | None = None, closed: DataFrame | None = None) -> DataFrame:
     """JOBS -> both sides of the law per queue and batch; `lost` is what is missing on the right.
 
-    `closed` has counts of jobs that are not among these.
+    `placed` has the `places` of these jobs; without it there is no store. `closed` has counts of other jobs.
     """
-    living = places(jobs, scanned).select(*LAW_KEY, "adopts", "outcome", F.lit(1).cast("long").alias("jobs"))
+    placed = places(jobs) if placed is None else placed
+    living = placed.where(F.col("outcome") != STRAY).select(
+        *LAW_KEY, "adopts", "outcome", F.lit(1).cast("long").alias("jobs")
+    )
     counted = ended_counts(jobs).unionByName(living)
     if closed is not None:
         counted = counted.unionByName(closed.where("kind = ''").select(*LAW_KEY, "adopts", "outcome", "jobs"))
@@ -120,13 +134,15 @@ def ended_counts(jobs: DataFrame, *also: str) -> DataFrame:
 def findings(
     jobs: DataFrame,
     scanned: Scanned | None = None,
+    placed: DataFrame | None = None,
     closed: DataFrame | None = None,
     ended_elsewhere: DataFrame | None = None,
 ) -> DataFrame:
     """JOBS -> FINDING: every job that breaks the law, and every job that no entry accepted.
 
-    `closed` has findings about jobs that are not among these. `ended_elsewhere` are JOBS that have ended, and among
-    which jobs of the store are looked for that these do not know.
+    `placed` has the `places` of these jobs, if they are known already. `closed` has findings about jobs that are not
+    among these. `ended_elsewhere` are JOBS that have ended, and among which jobs of the store are looked for that these
+    do not know.
     """
     found = jobs.transform(faults, scanned.since if scanned else 0)
     if closed is not None:
@@ -134,12 +150,13 @@ def findings(
         found = found.unionByName(closed.where((F.col("kind") != "") & is_ours).select(*FINDING))
     if scanned is None:
         return found
-    lost = places(jobs, scanned).where(F.col("outcome") == LOST)
+    placed = places(jobs, scanned) if placed is None else placed
+    lost = placed.where(F.col("outcome") == LOST)
     return found.unionByName(
         lost.select(
             F.lit(LOST).alias("kind"), *KEY, "batch", F.lit("accepted, not ended, not in the store").alias("detail")
         )
-    ).unionByName(_strays(jobs, scanned, jobs if ended_elsewhere is None else jobs.unionByName(ended_elsewhere)))
+    ).unionByName(_strays(placed, scanned, jobs if ended_elsewhere is None else jobs.unionByName(ended_elsewhere)))
 
 
 def faults(jobs: DataFrame, since: int, *also: str) -> DataFrame:
@@ -178,18 +195,15 @@ def faults(jobs: DataFrame, since: int, *also: str) -> DataFrame:
     )
 
 
-def not_living(jobs: DataFrame, scanned: Scanned) -> DataFrame:
-    """STORE_KEY of what the store has and of which no job of JOBS is that has not ended."""
-    # Most jobs of the store have not ended, so those are taken out first; the small rest can be broadcast.
-    return scanned.jobs.select(*STORE_KEY).join(
-        jobs.where("ends = 0").select(*STORE_KEY).hint("shuffle_hash"), on=list(STORE_KEY), how="left_anti"
-    )
+def strays(placed: DataFrame) -> DataFrame:
+    """STORE_KEY of what the store has and of which no job is that has not ended."""
+    return placed.where(F.col("outcome") == STRAY).select(*STORE_KEY)
 
 
-def _strays(jobs: DataFrame, scanned: Scanned, all_jobs: DataFrame) -> DataFrame:
+def _strays(placed: DataFrame, scanned: Scanned, all_jobs: DataFrame) -> DataFrame:
     """What the store has and should not have: jobs that ended, and jobs that no entry knows."""
     settled = scanned.began_at - scanned.grace_ms
-    stray = not_living(jobs, scanned)
+    stray = strays(placed)
     ended = all_jobs.where("ends != 0").join(stray, on=list(STORE_KEY), how="left_semi")
     returned = ended.where(F.col("ended_at") < settled).select(
         F.lit(DUPLICATED).alias("kind"),

@@ -22,13 +22,24 @@ from duetime.spark.session import is_connect
 PARTITION = "date"
 ROW_GROUP_BYTES = 32 * 1024**2
 """A writer holds one row group in memory per day and task; a reading task reads at least one."""
+DISTINCT = (
+    *("id", "born", "ts", "wrote_at", "seq", "due_at"),
+    *("accepted_at", "first_due_at", "first_delivered_at", "last_delivered_at", "acked_at", "ended_at", "last_at"),
+    *("revived_order", "due_order", "first_due_order", "lateness_ms", "run_ms", "early_ms"),
+)
+"""Columns of `events` and `jobs` with about as many values as rows."""
 OPTIONS: Mapping[str, str] = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "parquet.block.size": str(ROW_GROUP_BYTES),
     "parquet.column.statistics.enabled": "true",
+    **{f"parquet.enable.dictionary#{column}": "false" for column in DISTINCT},
 }
-"""Level 1 of zstd makes files 3 % larger than level 3. `lifecycle/job_files.py` reads the statistics."""
+"""Level 1 of zstd makes files 3 % larger than level 3. `lifecycle/job_files.py` reads the statistics. A dictionary of
+distinct values would be made and thrown away.
+"""
+NUMBERS: Mapping[str, str] = {**OPTIONS, "parquet.writer.version": "v2"}
+"""For `jobs`, which has 30 columns of numbers: version 2 writes them as differences, with less CPU and 14 % smaller."""
 
 
 class WrittenFile(NamedTuple):

@@ -20,7 +20,7 @@ from duetime.errors import Conflict, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.spark import schemas
 from duetime.spark.lake.files import Files, check_shared, files_for
-from duetime.spark.lake.in_place import WrittenFile, write_in_place
+from duetime.spark.lake.in_place import NUMBERS, OPTIONS, WrittenFile, write_in_place
 
 MANIFESTS = "_manifest"
 STAGING = "_staging"
@@ -76,8 +76,11 @@ class Manifest(Struct, frozen=True):
 class Table:
     """One table of the lake, partitioned by `date`."""
 
-    def __init__(self, spark: SparkSession, folder: str, schema: StructType) -> None:
-        self._spark = spark
+    def __init__(
+        self, spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str] = OPTIONS
+    ) -> None:
+        """`options` are those of Spark's Parquet writer."""
+        self._spark, self._options = spark, options
         self.files: Files = files_for(spark, folder)
         self.folder = self.files.home(folder)
         self.schema = schema
@@ -113,7 +116,8 @@ class Table:
         """Write rows to files that nobody sees until they are published."""
         begun_at = SystemClock().now_ms()
         notes = f"{self.folder}/{STAGING}/{IdMaker().make()}"
-        return Staged(self, write_in_place(self._spark, rows, self.folder, files=self.files, notes=notes), begun_at)
+        written = write_in_place(self._spark, rows, self.folder, files=self.files, notes=notes, options=self._options)
+        return Staged(self, written, begun_at)
 
     def publish(
         self,
@@ -202,7 +206,7 @@ class Lake:
         self.folder = self.files.home(folder)
         check_shared(spark, self.files, self.folder)
         self.events = Table(spark, f"{self.folder}/events", schemas.EVENTS)
-        self.jobs = Table(spark, f"{self.folder}/jobs", schemas.JOBS)
+        self.jobs = Table(spark, f"{self.folder}/jobs", schemas.JOBS, NUMBERS)
         self.stats = Table(spark, f"{self.folder}/stats", schemas.STATS)
         self.closed = Table(spark, f"{self.folder}/closed", schemas.CLOSED)
 

@@ -8,7 +8,9 @@ that new events are about, stats those of a few days, audit those with a job tha
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -27,6 +29,8 @@ FOLDER = "_notes"
 MOST_NOTES = 16
 """More notes than this are written anew as one, without the files that are gone."""
 MINUTE_MS = 60_000
+FOOTERS_AT_ONCE = 16
+"""Far storage takes tens of milliseconds to answer, and a lake has hundreds of files."""
 FOOTER_BYTES = 64 * 1024
 """Enough for a few row groups; of a file with more of them the end is read again, as much as it says."""
 
@@ -60,7 +64,10 @@ def job_files(lake: Lake, manifest: Manifest) -> dict[str, JobFile]:
         with suppress(FileNotFoundError):
             known |= msgspec.json.decode(lake.files.read(note.path), type=dict[str, JobFile])
     paths = {file.path for file in manifest.files}
-    fresh = {file.path: _look(lake, file) for file in manifest.files if file.path not in known}
+    unknown = [file for file in manifest.files if file.path not in known]
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as readers:
+        looked = readers.map(partial(_look, lake), unknown)
+        fresh = {file.path: one for file, one in zip(unknown, looked, strict=True)}
     found = {path: one for path, one in {**known, **fresh}.items() if path in paths}
     is_crowded = len(notes) >= MOST_NOTES
     if fresh or is_crowded:

@@ -62,8 +62,8 @@ def repair(
     except PySparkException as error:
         raise task_error(error, StoreChanged) from error
     results = lake.spark.read.parquet(folder)
-    for row in results.groupBy("result", "node").count().collect():
-        done.counts[row["result"]] = done.counts.get(row["result"], 0) + row["count"]
+    for row in results.groupBy("result", "node").agg(F.sum("jobs").alias("jobs")).collect():
+        done.counts[row["result"]] = done.counts.get(row["result"], 0) + row["jobs"]
         done.nodes |= {row["node"]} if row["node"] else set()
     refused = results.where(F.col("problem").isNotNull()).select("problem").limit(NAMED_REFUSALS)
     done.refusals = [row["problem"] for row in refused.collect()] if done.counts.get("refused") else []

@@ -4,8 +4,8 @@ Runs on executors, 500 jobs of a queue at a time. Each push carries a mark for i
 is put back once, also if a task runs again or several reconciles run at a time, and also after it was delivered and
 acked. Jobs that are simply gone, which are nearly all after a store was wiped, go by columns. If the store knows any of
 500 already, each of them is asked for and pushed by itself. While the store works on one request, the task writes the
-entries of the one before into the journal, as a node of its own; where it cannot reach the journal, the rows of RESULTS
-bring the entries to the driver.
+entries of the one before into the journal, as a node of its own, and has one row of RESULTS for all jobs of a request
+that were put back; where it cannot reach the journal, a row for each job brings the entry to the driver.
 """
 
 import time
@@ -34,9 +34,10 @@ from duetime.stores.repair_mark import REPAIR_LIFE_MS, repair_mark
 
 SUPERSEDED = "superseded"
 RESULTS = (
-    "pool string, namespace string, queue string, id string, born long, result string, problem string, node string, "
-    "entry binary"
+    "pool string, namespace string, queue string, id string, born long, result string, problem string, jobs long, "
+    "node string, entry binary"
 )
+RESULT_NAMES = [*KEY, "result", "problem", "jobs", "node", "entry"]
 NUMBERS = ("born", "due_at", "expires_at", "tries", "priority", "attempt")
 MARGIN_MS = REPAIR_LIFE_MS // 24
 PLAIN_MS = 60_000
@@ -47,8 +48,6 @@ CHECK_EVERY_S = 0.1
 Row = dict[str, Any]
 Result = tuple[Row, str, str, Draft | None]
 """The plan's row, what became of it, why it was refused, and the entry."""
-Answered = tuple[Sequence[Any], Sequence[bytes | None]]
-"""The columns of RESULTS up to `problem`, and the entries as JSON."""
 
 
 class StoreChanged(Conflict):
@@ -64,6 +63,14 @@ class UnderWay(NamedTuple):
     rows: Any
     jobs: LostColumns
     answer: Future[int | Sequence[Pushed | DuetimeError]]
+
+
+class RepairAnswer(NamedTuple):
+    """The columns of RESULTS up to `problem`, the entries as JSON, and whether all jobs were put back."""
+
+    columns: Sequence[Any]
+    drafts: Sequence[bytes | None]
+    is_whole: bool = False
 
 
 class RepairTask:
@@ -89,9 +96,9 @@ class RepairTask:
             for batch in batches:
                 plain, others = _split(arrow.Table.from_batches([batch]), self._now(view))
                 for done in self._put_back(view, plain):
-                    yield _told(*done, entries)
+                    yield _told(done, entries)
                 for rows in _chunks(others.to_pylist()):
-                    yield _told(*_batch(self._carry_out(view, _queue(rows[0]), rows)), entries)
+                    yield _told(_batch(self._carry_out(view, _queue(rows[0]), rows)), entries)
 
     def _now(self, view: StoreView) -> int:
         """The store's time. Raises StoreChanged if marks that another run may have set cannot be relied on."""
@@ -105,7 +112,7 @@ class RepairTask:
             self._checked_s, self._checked_at = clock, info.now
         return self._checked_at
 
-    def _put_back(self, view: StoreView, plain: Any) -> Iterator[Answered]:
+    def _put_back(self, view: StoreView, plain: Any) -> Iterator[RepairAnswer]:
         """Push lost jobs by columns, one request under way while the answer to the one before is worked on."""
         before: UnderWay | None = None
         for rows in _plain_chunks(plain):
@@ -143,22 +150,30 @@ class RepairTask:
             yield from _push(view, queue, push, now)
 
 
-def _answered(view: StoreView, done: UnderWay) -> Answered:
+def _answered(view: StoreView, done: UnderWay) -> RepairAnswer:
     answer = done.answer.result()
     if isinstance(answer, int):
         return _pushed_batch(done.rows, done.jobs, answer)
     return _batch(_settled(view, done.queue, done.rows.to_pylist(), done.jobs.jobs(), answer))
 
 
-def _told(columns: Sequence[Any], drafts: Sequence[bytes | None], entries: RepairEntries | None) -> Any:
+def _told(done: RepairAnswer, entries: RepairEntries | None) -> Any:
     """RESULTS. If this task writes the journal, the entries go there, and the rows name the node."""
-    node, left = arrow.nulls(len(drafts), arrow.string()), drafts
+    columns, size = [*done.columns], len(done.drafts)
+    jobs, node = arrow.repeat(arrow.scalar(1, arrow.int64()), size), arrow.nulls(size, arrow.string())
+    entry = arrow.array([None] * size if entries else done.drafts, arrow.binary())
     if entries:
-        if found := [draft for draft in drafts if draft]:
+        if found := [draft for draft in done.drafts if draft]:
             entries.write(found)
-        node, left = arrow.repeat(arrow.scalar(entries.node), len(drafts)), [None] * len(drafts)
-    names = [*KEY, "result", "problem", "node", "entry"]
-    return arrow.RecordBatch.from_arrays([*columns, node, arrow.array(left, arrow.binary())], names)
+        node = arrow.repeat(arrow.scalar(entries.node), size)
+    batch = arrow.RecordBatch.from_arrays([*columns, jobs, node, entry], RESULT_NAMES)
+    return _sum_of(batch) if entries and done.is_whole else batch
+
+
+def _sum_of(batch: Any) -> Any:
+    """One row for all: which jobs they are is in the plan, and in the journal."""
+    told = {**batch.slice(0, 1).to_pydict(), "id": [None], "born": [None], "jobs": [batch.num_rows]}
+    return arrow.RecordBatch.from_pydict(told, schema=batch.schema)
 
 
 def _push(view: StoreView, queue: Queue, rows: Sequence[Row], now: int) -> Iterator[Result]:
@@ -230,7 +245,7 @@ def _lost_columns(rows: Any, now: int) -> LostColumns:
     )
 
 
-def _pushed_batch(rows: Any, jobs: LostColumns, now: int) -> Answered:
+def _pushed_batch(rows: Any, jobs: LostColumns, now: int) -> RepairAnswer:
     """Jobs that were all put back at this time."""
     size = rows.num_rows
     columns = [rows.column(name) for name in KEY]
@@ -239,7 +254,7 @@ def _pushed_batch(rows: Any, jobs: LostColumns, now: int) -> Answered:
         entries = _entries(rows, jobs, now)
     except arrow.ArrowInvalid:  # not all of the bodies are text
         entries = [msgspec.json.encode(draft) for draft in _drafts(rows, jobs, now)]
-    return [*columns, *constants], entries
+    return RepairAnswer([*columns, *constants], entries, is_whole=True)
 
 
 def _entries(rows: Any, jobs: LostColumns, now: int) -> list[bytes]:
@@ -292,13 +307,13 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield chunk
 
 
-def _batch(results: Iterable[Result]) -> Answered:
+def _batch(results: Iterable[Result]) -> RepairAnswer:
     found = list(results)
     kinds = {"born": arrow.int64()}
     columns = [arrow.array([row[name] for row, _, _, _ in found], kinds.get(name, arrow.string())) for name in KEY]
     columns.append(arrow.array([result for _, result, _, _ in found], arrow.string()))
     columns.append(arrow.array([problem or None for _, _, problem, _ in found], arrow.string()))
-    return columns, [msgspec.json.encode(draft) if draft else None for _, _, _, draft in found]
+    return RepairAnswer(columns, [msgspec.json.encode(draft) if draft else None for _, _, _, draft in found])
 
 
 def _queue(row: Row) -> Queue:

@@ -22,7 +22,7 @@ from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.segments import sealed
 from duetime.names import DEFAULT_POOL
 from duetime.spark.audit.journal import check_complete, whole_nodes
-from duetime.spark.audit.run import Beside, Evidence, Told, findings, gather
+from duetime.spark.audit.run import Beside, Evidence, Told, findings, gather, write_places
 from duetime.spark.audit.store import StoreView, open_view
 from duetime.spark.audit.transform import Scanned
 from duetime.spark.lake.files import Files, LocalFiles, files_for
@@ -32,6 +32,9 @@ from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.reconcile.repair import Reconciled, repair
 from duetime.spark.reconcile.repair_task import SUPERSEDED, RepairTask
 from duetime.spark.schemas import JOBS, KEY
+
+PLAN_ROWS = 50_000
+"""At most, of one file of the plan. Spark gives whole files to the tasks, and few large ones leave cores idle."""
 
 
 def run_reconcile(
@@ -97,17 +100,17 @@ def _driver_entries(files: Files, journal: str, view: StoreView) -> Generator[Re
 
 
 def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> None:
-    scanned = evidence.scanned
+    scanned, aside = evidence.scanned, lake.scratch(done.run)
     assert scanned is not None
-    aside = f"{lake.scratch(done.run)}/missing"
-    reconcile.missing(evidence.jobs, scanned).write.parquet(aside)
-    lost = lake.spark.read.schema(JOBS).parquet(aside)
-    plan = reconcile.plan(lost, _bodies(lake, evidence, lost, f"{lake.scratch(done.run)}/bodies"), scanned)
-    adopt = reconcile.adoptable(findings(lake, evidence), scanned)
+    placed = write_places(lake, evidence, f"{aside}/places")
+    reconcile.missing(evidence.jobs, placed, scanned).write.parquet(f"{aside}/missing")
+    lost = lake.spark.read.schema(JOBS).parquet(f"{aside}/missing")
+    plan = reconcile.plan(lost, _bodies(lake, evidence, lost, f"{aside}/bodies"), scanned)
+    adopt = reconcile.adoptable(findings(lake, evidence, placed), scanned)
     whole = plan.unionByName(adopt, allowMissingColumns=True)
     # Neighbours in time are cheaper for a store, and those that share their options travel together.
     ordered = whole.sortWithinPartitions("pool", "namespace", "queue", "priority", "tries", "attempt", "due_at", "id")
-    ordered.write.parquet(f"{done.folder}/plan")
+    ordered.write.option("maxRecordsPerFile", PLAN_ROWS).parquet(f"{done.folder}/plan")
 
 
 def _bodies(lake: Lake, evidence: Evidence, lost: DataFrame, aside: str) -> DataFrame:

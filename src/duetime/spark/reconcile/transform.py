@@ -23,15 +23,15 @@ PLAN = (
 )
 
 
-def missing(jobs: DataFrame, scanned: Scanned) -> DataFrame:
-    """JOBS -> those that the store should have and has not, with `outcome` lost or expired."""
+def missing(jobs: DataFrame, placed: DataFrame, scanned: Scanned) -> DataFrame:
+    """JOBS and their `places` -> those that the store should have and has not, with `outcome` lost or expired."""
     settled = F.col("last_at") < scanned.began_at - scanned.grace_ms
-    placed = audit.places(jobs, scanned).where(F.col("outcome").isin(LOST, "expired")).select(*KEY, "outcome")
+    gone = placed.where(F.col("outcome").isin(LOST, "expired")).select(*KEY, "outcome")
     in_scope = F.lit(True) if scanned.pool is None else F.col("pool") == scanned.pool
     return (
         jobs.where("ends = 0")
         .drop("outcome")
-        .join(placed, on=list(KEY), how="inner")
+        .join(gone, on=list(KEY), how="inner")
         .where(settled & in_scope & ((F.col("outcome") == LOST) | _overdue(scanned)))
     )
 

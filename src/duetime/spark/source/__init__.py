@@ -5,9 +5,12 @@
     spark.readStream.format("duetime").option("journal", ...).load()
     df.writeStream.format("duetime").option("url", ...)....start()
     CREATE TEMPORARY VIEW jobs USING duetime OPTIONS (url '...', queue '...')
+    CREATE TABLE jobs USING duetime; SELECT ... FROM jobs WITH (url = '...', queue = '...')
 
 Spark makes an instance per query from the options; readers and writers are pickled and sent to executors.
 """
+
+from collections.abc import Mapping
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -26,6 +29,12 @@ from duetime.spark.source.writer import LoadWriter, StreamLoadWriter
 __all__ = ["DuetimeSource"]
 
 
+TABLE_OPTIONS = (
+    "Spark hands the OPTIONS of a catalog's table to no source in Python: create the table without them and write "
+    "FROM jobs WITH (url = '...'), or CREATE TEMPORARY VIEW ... USING duetime OPTIONS (...)"
+)
+
+
 class DuetimeSource(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -33,18 +42,17 @@ class DuetimeSource(DataSource):
 
     def schema(self) -> StructType:
         """With a journal: its entries. With a store or server: the jobs in it."""
-        if "provider" in self.options:
-            raise InvalidSettings(
-                "Spark hands the OPTIONS of a catalog's table to no source in Python: "
-                "CREATE TEMPORARY VIEW ... USING duetime OPTIONS (...) can be selected from and inserted into"
-            )
+        if "provider" in self.options and any(one == "url" or one.startswith("option.") for one in self.options):
+            raise InvalidSettings(TABLE_OPTIONS)
         return ENTRIES if "journal" in self.options and "url" not in self.options else JOBS
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        _refuse_no_options(self.options)
         return StoreReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _refuse_overwrite(overwrite)
+        _refuse_no_options(self.options)
         return LoadWriter(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -53,6 +61,11 @@ class DuetimeSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse_overwrite(overwrite)
         return StreamLoadWriter(dict(self.options), schema)
+
+
+def _refuse_no_options(options: Mapping[str, str]) -> None:
+    if not options:
+        raise InvalidSettings(f"no option was given, not even url. {TABLE_OPTIONS}")
 
 
 def _refuse_overwrite(overwrite: bool) -> None:
