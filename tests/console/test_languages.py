@@ -1,9 +1,15 @@
 import re
 from pathlib import Path
 
+import duetime
+from duetime.client.topics import Topics
 from duetime.console import visit
 from duetime.console.formats import ENGLISH_UNITS, duration, seconds, span
-from duetime.console.languages import LANGUAGES, catalogue, choose, say
+from duetime.console.languages import LANGUAGES, catalogue, choose, say, translate
+from duetime.stores.redis.reads import _persistence
+from tests.console.conftest import Visitor
+from tests.console.visible_words import english_words
+from tests.plugins.serving import serving
 
 FOLDER = Path(visit.__file__).parent
 PLACES = re.compile(r"\{(\w+)\}")
@@ -49,3 +55,40 @@ def test_the_browser_s_language_is_taken_unless_another_was_picked() -> None:
     assert choose("", "fr-FR, zh-CN;q=0.9, en;q=0.8") == "zh"
     assert choose("en", "zh") == "en"
     assert choose("xx", "fr") == "en"
+
+
+PLAIN = ("", "?span=month", "queues", "jobs", "dead", "topics", "topic-new", "pools", "workers", "pipeline", "access")
+OF_A_QUEUE = ("queue", "new", "dead", "job?id=later", "job?id=text", "new?mode=edit&id=later", "topic")
+OF_JOBS = ("jobs?state=ready", "jobs?state=delayed", "jobs?state=dead", "bulk?state=delayed&verb=cancel")
+
+
+def test_no_word_of_a_chinese_page_is_english(tmp_path: Path) -> None:
+    """On a server of its own: alerts, which other tests leave behind, are in English."""
+    with serving(tmp_path, "--dev") as served:
+        with duetime.connect(served.api) as client:
+            queue = client.queue("zh")
+            queue.push("x", id="dead")
+            client.kill(queue.reserve()[0], error="!")
+            queue.later("5m", "x", id="text")
+            queue.later("5m", {"a": 1}, id="later", attributes={"a": "b"}, ttl="1h", priority="high")
+            Topics(client).add("zh", "http://127.0.0.1:9/")
+        visitor = Visitor(served.admin)
+        place = {"pool": "default", "namespace": "default", "queue": "zh"}
+        with visitor.http as http:
+            http.headers["accept-language"] = "zh"
+            for path in (*PLAIN, *OF_A_QUEUE, *OF_JOBS):
+                address, _, query = path.partition("?")
+                given = dict(pair.split("=") for pair in query.split("&") if pair)
+                page = visitor.get(address, **given, **({} if path in PLAIN else place))
+                assert page.status_code == 200, path
+                assert english_words(page.text, "zh", "default", "later", "dead", "text") == set(), path
+            refused = visitor.post("do/cancel", id="none", **place).text
+    assert say("zh", "error.title") in refused
+    assert "there is no job" in refused
+
+
+def test_what_stores_say_of_themselves_is_translated() -> None:
+    for info in ({}, {"aof_enabled": "1"}, {"aof_enabled": "1", "aof_last_write_status": "err"}):
+        said = _persistence(info)
+        assert translate("en", "store_says", said) == said
+        assert not re.search("[a-z]", translate("zh", "store_says", said))

@@ -9,6 +9,7 @@ import pytest
 
 from duetime.console.pipeline_files import find_report, local_lake
 from tests.console.conftest import Visitor
+from tests.console.visible_words import english_words
 from tests.plugins.serving import Served, serving
 
 RUN = "01M7KV5FANDJ5HR5YW29CZTDF2"
@@ -65,7 +66,7 @@ def test_batches_audit_reconcile_forecast_round_and_reports_are_shown(site: Serv
         "1,190",
         "Pushing",
         "42 of 77",
-        "Not sound",
+        "Not proved",
         "4,321 accepted jobs",
         "Lost: <strong>2</strong>",
         "node-7",
@@ -77,6 +78,10 @@ def test_batches_audit_reconcile_forecast_round_and_reports_are_shown(site: Serv
         "week.html",
     ):
         assert words in page.text, words
+    chinese = httpx.get(f"{site.admin}/console/pipeline", headers={"accept-language": "zh"}, timeout=60).text
+    # What an audit found is told in the words of the audit.
+    data = ("shop", "mail", "summer", "spring", "gone", "entries", "to", "node")
+    assert english_words(chinese, *data) == set()
     assert SCRIPT not in page.text
     assert "torn" not in page.text
 

@@ -38,3 +38,11 @@ def say(language: str, key: str, **values: object) -> str:
 
 def has_text(language: str, key: str) -> bool:
     return key in catalogue(language)
+
+
+def translate(language: str, section: str, text: str) -> str:
+    """An English text from elsewhere: those parts that the section of the catalogue has, longer ones first."""
+    found = {key: value for key, value in catalogue(DEFAULT).items() if key.startswith(f"{section}.")}
+    for key, english in sorted(found.items(), key=lambda one: -len(one[1])):
+        text = text.replace(english, catalogue(language)[key])
+    return text

@@ -17,7 +17,7 @@ from duetime import __version__
 from duetime.console import charts, formats
 from duetime.console.action_log import ActionLog
 from duetime.console.bulk_runs import BulkRuns
-from duetime.console.languages import LANGUAGES, has_text, say
+from duetime.console.languages import LANGUAGES, has_text, say, translate
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
@@ -157,6 +157,10 @@ class Visit:
         """The text for a name that comes from elsewhere; the name itself if the catalogue has none."""
         key = f"{section}.{name}"
         return self.say(key) if has_text(self.language, key) else name.replace("_", " ")
+
+    def store_says(self, text: str) -> str:
+        """What a store tells of its kind and its persistence, as far as the catalogue knows it."""
+        return translate(self.language, "store_says", text)
 
     def tabs(self) -> list[tuple[str, str, Role]]:
         """The pages that this visitor can open: name, address, least role."""
