@@ -37,6 +37,18 @@ def test_queues_are_listed_counted_and_paused(filled: Shell) -> None:
     assert filled.run("queue", "list", "--namespace", "other").out == ""
 
 
+def test_totals_are_shown_by_day_and_in_all(filled: Shell) -> None:
+    filled.ok("reserve", "mail")
+    [told] = filled.json("queue", "totals", "mail")
+    assert (told["queue"], told["running"]["accepted"], told["running"]["dead"]) == ("mail", 6, 2)
+    by_day = told["days"].values()
+    assert told["running"] == {name: sum(day[name] for day in by_day) for name in told["running"]}
+    header, *days, in_all = filled.ok("queue", "totals", "mail").out.splitlines()
+    assert header.split() == ["day", *told["running"]]
+    assert [day.split()[0] for day in days] == list(told["days"])
+    assert in_all.split() == ["in", "all", *map(str, told["running"].values())]
+
+
 def test_all_queues_are_paused_and_resumed_at_once(filled: Shell) -> None:
     filled.ok("push", "other", "x")
     for verb, paused in (("pause", True), ("resume", False)):

@@ -111,6 +111,16 @@ def test_what_it_says_to_try_works(start: Start, tmp_path: Path) -> None:
     assert delivered_by(hints, tmp_path)["body"] == "hello"
 
 
+def test_what_it_says_to_try_works_where_a_token_is_wanted(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    server = start("serve", *ANY_PORT)
+    [token] = [line.partition("try")[2] for line in server.message if "TOKEN=$(" in line]
+    hints = [line.replace("5s", "1s") for line in server.message if " curl " in line]
+    assert delivered_by([f"{token}\n{line}" for line in hints], tmp_path)["body"] == "hello"
+
+
 def test_what_the_readme_says_to_try_works(start: Start, tmp_path: Path) -> None:
     server = start("serve", "--dev", *ANY_PORT)
     lines = [line for line in README.read_text().splitlines() if line.startswith("curl ")]

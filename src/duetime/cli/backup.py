@@ -8,11 +8,10 @@ import typer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.progress import show_progress
-from duetime.cli.store_access import with_store
+from duetime.cli.store_access import STORE_ONLY, with_store
 from duetime.errors import InvalidRequest
 from duetime.transfer.backup_file import check_backup, restore_backup, write_backup
 
-STORE_ONLY = "give the store's own URL with --url: sqlite:///..., redis://..."
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.", dir_okay=False)]
 
 

@@ -127,6 +127,7 @@ WATCH = (
 QUEUE = (
     Command("list", "queues:list_queues", "duetime queue list"),
     Command("counts", "queues:counts", "duetime queue counts mail", "duetime queue counts --json"),
+    Command("totals", "queues:totals", "duetime queue totals mail", "duetime queue totals mail --json"),
     Command(
         "rules",
         "queues:rules",

@@ -10,7 +10,7 @@ from duetime.cli.config import ConfigOption
 from duetime.cli.history import JournalOption, journal_folder
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, relative, safe
-from duetime.cli.store_access import with_store
+from duetime.cli.store_access import STORE_ONLY, with_store
 from duetime.client.transport import is_http
 from duetime.clock import SystemClock, rfc3339
 from duetime.errors import InvalidSettings, NotFound
@@ -102,7 +102,7 @@ def end(
     """
     answer = Answer(as_json=target.json)
     answer.confirm(f"End the journal of {mask(target.address)}?", yes=yes)
-    began = with_store(target, _end, "give the store's own URL with --url: sqlite:///..., redis://...")
+    began = with_store(target, _end, STORE_ONLY)
     answer.tell({"since": began}, f"The journal that began {rfc3339(began)} has ended.")
 
 

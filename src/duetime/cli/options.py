@@ -36,7 +36,8 @@ class Target:
         str | None,
         typer.Option(
             metavar="URL",
-            help=f"A server (http://...) or a store (sqlite:///..., redis://...). DUETIME_URL, else {DEFAULT_URL}.",
+            help="A server (http://...) or a store (sqlite:///..., redis://..., postgresql://..., mysql://...). "
+            f"DUETIME_URL, else {DEFAULT_URL}.",
             show_default=False,
             rich_help_panel=GLOBAL_PANEL,
         ),

@@ -12,7 +12,7 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, queue_document
 from duetime.client.calls import QueueStatus
 from duetime.errors import InvalidRequest
-from duetime.job import Counts, State, sum_counts
+from duetime.job import Counts, State, Totals, sum_counts
 from duetime.names import Queue
 from duetime.settings import read_size
 from duetime.stores.base import QueueRules, RulesChange
@@ -75,6 +75,22 @@ def counts(
         for name, cells in {"queue": ["total"], **_count_columns([total])}.items():
             columns[name] += cells
     Answer(as_json=target.json).table(documents, columns)
+
+
+@takes_options
+def totals(queue: QueueArgument, target: Target) -> None:
+    """Show how often each event happened to the queue's jobs, exactly: in all, and on each of the last 31 days (UTC).
+
+    They go back to zero when an idle queue is forgotten, unless its rule `kept` is set.
+    """
+    with target.connect() as client:
+        queue_client = client.queue(queue)
+        found = queue_client.totals()
+    rows = {**{day.isoformat(): one for day, one in sorted(found.days.items())}, "in all": found.running}
+    columns = {"day": list(rows)}
+    for name in Totals.__struct_fields__:
+        columns[f"{name} "] = [f"{getattr(one, name):,}" for one in rows.values()]
+    Answer(as_json=target.json).table([{**queue_document(queue_client.name), **asdict(found)}], columns)
 
 
 @takes_options

@@ -115,9 +115,18 @@ def _facts(started: "Started") -> list[tuple[str, str]]:
         *([("journal", str(journal.folder))] if journal else []),
         *started.addresses.items(),
         *([("workers", str(started.workers))] if started.workers > 1 else []),
-        ("try", f'curl {local}/v1/queues/default/mail/jobs -d \'{{"body": "hello", "delay": "5s"}}\''),
-        ("", f'curl {local}/v1/queues/default/mail/reserve -d \'{{"wait": "10s"}}\''),
+        *zip(("try", "", ""), _trials(local, admin, is_open=started.settings.dev), strict=False),
         ("stop", "Ctrl-C"),
+    ]
+
+
+def _trials(local: str, admin: str, *, is_open: bool) -> list[str]:
+    """Commands that push and reserve a job; a server that is not open to everybody wants a token."""
+    token = "" if is_open else ' -H "Authorization: Bearer $TOKEN"'
+    return [
+        *([] if is_open else [f"TOKEN=$(duetime token create --url {admin})"]),
+        f'curl{token} {local}/v1/queues/default/mail/jobs -d \'{{"body": "hello", "delay": "5s"}}\'',
+        f'curl{token} {local}/v1/queues/default/mail/reserve -d \'{{"wait": "10s"}}\'',
     ]
 
 

@@ -12,6 +12,8 @@ from duetime.stores.open import open_store
 
 T = TypeVar("T")
 
+STORE_ONLY = "give the store's own URL with --url: sqlite:///..., redis://..., postgresql://..., mysql://..."
+
 
 def with_store(target: Target, work: Callable[[Store], Awaitable[T]], refusal: str) -> T:
     """Does the work on the store. Raises InvalidRequest with `refusal` if the URL is a server's."""
