@@ -2,7 +2,8 @@
 
 A producer pushes with an id, with an Idempotency-Key, or with both; a consumer finishes by lease or, as clients of
 lmstfy do, by id. A push whose job was finished before it was repeated is a new job, so books are kept by id and born.
-`wrong` are answers that said that nothing had happened although it had.
+An ack that is repeated after that finds the new job under the id and is refused, which `superseded` has. `wrong` are
+answers that said that nothing had happened although it had.
 """
 
 import asyncio
@@ -70,6 +71,7 @@ class AnsweredLoad:
         self.pushed: dict[Key, bytes] = {}
         self.acked: set[Key] = set()
         self.acked_by_id: set[str] = set()
+        self.superseded: set[Key] = set()
         self.wrong: list[str] = []
         self.repeats = 0
 
@@ -118,8 +120,9 @@ class AnsweredLoad:
     async def _finish(self, client: httpx.AsyncClient, leases: list[dict[str, Any]]) -> None:
         ids = [lease["id"] for lease in leases]
         reply = await self._ask(client, "POST", f"/v1/queues/{QUEUE}/ack", self._is_gone(ids), json={"leases": leases})
-        assert not any("error" in result for result in reply.json()["results"]), reply.text
-        self.acked.update((lease["id"], lease["born"]) for lease in leases)
+        for lease, result in zip(leases, reply.json()["results"], strict=True):
+            assert result.get("error", {}).get("code") in (None, "lease_lost"), reply.text
+            (self.superseded if "error" in result else self.acked).add((lease["id"], lease["born"]))
 
     async def _finish_by_id(self, client: httpx.AsyncClient, job_id: str) -> None:
         await self._ask(client, "DELETE", f"/api/{QUEUE}/job/{job_id}", None)
@@ -159,13 +162,25 @@ class AnsweredLoad:
 
         return look
 
+    def wrongly_refused(self) -> set[Key]:
+        """Leases that were called lost although no newer job had the id: nothing else takes a lease of an hour away."""
+        newest = {job_id: born for job_id, born in sorted(self.pushed)}
+        return {(job_id, born) for job_id, born in self.superseded if newest.get(job_id, 0) <= born}
+
     def untold(self, journal: Path) -> tuple[set[Key], set[Key | str]]:
         """Pushes and acks that were answered, and that the journal does not know. A kept job that was finished before
-        it could be written down again is known by its end.
+        it could be written down again is known by its end. An ack by id whose answer was lost is written down without
+        the born when it is repeated: it ends every job that had the id until then.
         """
         entries = [item for item in read_journal(journal) if isinstance(item, Entry)]
         begins = (Event.ACCEPTED, Event.REPLACED)
         told = {(entry.id, entry.born, body_of(entry)) for entry in entries if entry.event in begins}
-        finished = {(entry.id, entry.born) for entry in entries if entry.event is Event.ACKED}
+        acked = [entry for entry in entries if entry.event is Event.ACKED]
+        finished = {(entry.id, entry.born) for entry in acked}
+        finished |= {(job_id, born) for job_id, born in self.pushed if _is_ended(job_id, born, acked)}
         pushes = {key for key, body in self.pushed.items() if (*key, body) not in told}
         return pushes - finished, (self.acked - finished) | (self.acked_by_id - {job_id for job_id, _ in finished})
+
+
+def _is_ended(job_id: str, born: int, acked: list[Entry]) -> bool:
+    return any(entry.id == job_id and not entry.born and entry.ts >= born for entry in acked)

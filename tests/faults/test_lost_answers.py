@@ -23,6 +23,7 @@ JOBS = 240
 def check(load: AnsweredLoad, journal: Path) -> None:
     assert load.repeats, "nothing was lost"
     assert load.wrong == []
+    assert load.wrongly_refused() == set()
     assert load.untold(journal) == (set(), set())
     assert load.acked
     assert load.acked_by_id
