@@ -15,6 +15,8 @@ from duetime.clock import Clock, SystemClock
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
 
+_SECOND = 8
+"""The characters of an id that stay the same for about a second."""
 _PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
 _SHIFTS = tuple(range(120, -1, -10))
@@ -121,3 +123,8 @@ def decode(text: str) -> int:
 def timestamp_ms(text: str) -> int:
     """When the id was made, in epoch milliseconds."""
     return decode(text) >> 80
+
+
+def made_in_one_moment(least: str, greatest: str) -> bool:
+    """Whether two ids look as if they were made within about a second. A guess: ids of others may look like ours."""
+    return len(least) == len(greatest) == LENGTH and least[:_SECOND] == greatest[:_SECOND]

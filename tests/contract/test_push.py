@@ -1,5 +1,7 @@
 """push: what is accepted, kept, replaced and refused, and that requests do not disturb each other."""
 
+from typing import Any
+
 import pytest
 
 from duetime.clock import ManualClock
@@ -8,6 +10,7 @@ from duetime.job import MAX_BODY, Counts, Event, IfExists, Job, Moved, NewJob, P
 from duetime.stores.base import Push, Pushed, RulesChange, Store
 from tests.contract.vocabulary import (
     HIGH,
+    LOW,
     NOW,
     ODD_IDS,
     OTHER,
@@ -91,6 +94,39 @@ async def test_everything_that_was_pushed_is_delivered(store: Store) -> None:
     assert (delivery.body, delivery.attributes, delivery.error) == (b"body", attributes, "")
     assert (delivery.due_at, delivery.lease_until, delivery.expires_at) == (NOW, NOW + 30_000, NOW + 3_600_000)
     assert (delivery.priority, delivery.tries, delivery.used) == (HIGH, 7, 1)
+
+
+ALIKE: dict[str, Any] = {"body": b"same", "delay": "1s", "ttl": "1h", "tries": 7, "priority": HIGH}
+MIXED: dict[str, list[Any]] = {
+    "body": [b"a", b"bb", b"ccc"],
+    "delay": ["1s", "2s", "3s"],
+    "due_at": [None, NOW + 5_000, None],
+    "ttl": ["1h", 0, "2h"],
+    "tries": [1, 2, 3],
+    "priority": [HIGH, LOW, HIGH],
+    "attributes": [{}, {"trace": "00-abc"}, {}],
+}
+
+
+@pytest.mark.parametrize("mixed", [*MIXED, "nothing", "attributes of one", "attributes of all", "everything"])
+async def test_each_job_of_a_batch_keeps_its_own_options(store: Store, mixed: str) -> None:
+    """Stores send what jobs have in common once."""
+    options: list[dict[str, Any]] = [dict(ALIKE) for _ in range(3)]
+    for at, chosen in enumerate(options):
+        chosen |= {name: values[at] for name, values in MIXED.items() if mixed in (name, "everything")}
+        if mixed == "attributes of all" or (mixed == "attributes of one" and at == 0):
+            chosen["attributes"] = {"kind": "mail"}
+        if chosen.get("due_at"):
+            chosen |= {"delay": 0, "ttl": 0}
+    jobs = [job(f"job-{at}", **chosen) for at, chosen in enumerate(options)]
+    await push(store, *jobs)
+
+    for one in jobs:
+        kept = await found(store, one.id)
+        due_at = one.due_at or NOW + one.delay_ms
+        expires_at = NOW + one.ttl_ms if one.ttl_ms else 0
+        assert (kept.body, kept.due_at, kept.expires_at) == (one.body, due_at, expires_at)
+        assert (kept.tries, kept.priority, kept.attributes) == (one.tries, one.priority, one.attributes)
 
 
 async def test_many_attributes_are_kept(store: Store) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from duetime.clock import ManualClock
 from duetime.errors import JobExists
+from duetime.ids import IdMaker
 from duetime.job import Counts, Event, IfExists, Job, Moved, Priority, State
 from duetime.stores.base import Push, Pushed, Store
 from tests.contract.vocabulary import (
@@ -40,6 +41,26 @@ async def test_keep_leaves_a_waiting_job_as_it_is(store: Store, clock: ManualClo
     assert moved == Moved(Event.KEPT, "a", NOW, due_at=NOW + 10_000, reason="waiting")
     assert await found(store, "a") == before
     assert await counts(store) == Counts(delayed=1)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+async def test_keep_finds_the_one_id_of_a_batch_that_is_taken(store: Store, taken: int) -> None:
+    """The ids are made in one moment, as those of most batches are; another one lies between them."""
+    maker = IdMaker(clock=ManualClock(NOW))
+    ids = [maker.make() for _ in range(4)]
+    between, batch = ids[1], [ids[0], ids[2], ids[3]]
+    await push_one(store, between, b"between")
+    await push_one(store, batch[taken], b"old")
+
+    pushed = await push(store, *(job(job_id, b"new") for job_id in batch))
+
+    events = [Event.KEPT if at == taken else Event.ACCEPTED for at in range(3)]
+    assert [(moved.id, moved.event) for moved in pushed.jobs] == list(zip(batch, events, strict=True))
+    assert [(await found(store, job_id)).body for job_id in batch] == [
+        b"old" if at == taken else b"new" for at in range(3)
+    ]
+    assert (await found(store, between)).body == b"between"
+    assert await counts(store) == Counts(ready=4)
 
 
 async def test_keep_leaves_a_leased_job_in_its_consumers_hands(store: Store) -> None:

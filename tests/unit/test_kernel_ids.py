@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.clock import ManualClock
-from duetime.ids import ALPHABET, LENGTH, IdMaker, decode, encode, timestamp_ms
+from duetime.ids import ALPHABET, LENGTH, IdMaker, decode, encode, made_in_one_moment, timestamp_ms
 
 
 def test_an_id_has_26_characters_of_the_alphabet() -> None:
@@ -123,3 +123,15 @@ def test_text_order_is_number_order(one: int, other: int) -> None:
 def test_decode_refuses_what_it_cannot_have_made(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode(text)
+
+
+def test_ids_of_a_batch_are_of_one_moment_and_ids_of_others_are_not() -> None:
+    clock = ManualClock(1_800_000_000_000)
+    maker = IdMaker(clock=clock)
+    first = maker.make()
+    clock.advance("100ms")
+    second = maker.make()
+    clock.advance("1m")
+    assert made_in_one_moment(first, second)
+    assert not made_in_one_moment(first, maker.make())
+    assert not made_in_one_moment("order-2026-1", "order-2026-2")

@@ -5,14 +5,17 @@ step by step. What can be known without the database is checked here.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from duetime.errors import StoreDamaged
+from duetime.ids import made_in_one_moment
 from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.sql.rows import as_json, attributes
 from duetime.stores.sql.server_step import ServerStep
+
+T = TypeVar("T")
 
 PUSH_ONE = "push_one_at_once"
 _PRIORITIES = {int(priority): priority for priority in Priority}
@@ -66,22 +69,34 @@ def one_job_values(job: NewJob) -> dict[str, object]:
 
 
 def _many_jobs_values(jobs: Sequence[NewJob]) -> dict[str, object]:
+    """What `push_at_once` takes beside queue and now."""
     packed = [as_json(job.attributes) if job.attributes else None for job in jobs]
+    ids, lengths = [job.id for job in jobs], [len(job.body) for job in jobs]
+    sizes = [length + (len(text.encode()) if text else 0) for length, text in zip(lengths, packed, strict=True)]
+    least, greatest = min(ids), max(ids)
     return {
         "count": len(jobs),
         "ttl": min((job.ttl_ms for job in jobs if job.ttl_ms), default=0),
-        "largest": max(len(job.body) for job in jobs),
-        "ids": [job.id for job in jobs],
-        "priorities": [int(job.priority) for job in jobs],
-        "due_ats": [job.delay_ms if job.due_at is None else job.due_at for job in jobs],
-        "relatives": [int(job.due_at is None) for job in jobs],
-        "ttls": [job.ttl_ms for job in jobs],
-        "tries": [job.tries for job in jobs],
-        "attempts": [job.attempt for job in jobs],
-        "sizes": [len(job.body) + (len(text.encode()) if text else 0) for job, text in zip(jobs, packed, strict=True)],
-        "attributes": packed,
+        "largest": max(lengths),
+        "least": least,
+        "greatest": greatest,
+        "of_one_moment": int(made_in_one_moment(least, greatest)),
+        "ids": ids,
+        "priorities": _shortened([int(job.priority) for job in jobs]),
+        "due_ats": _shortened([job.delay_ms if job.due_at is None else job.due_at for job in jobs]),
+        "relatives": _shortened([int(job.due_at is None) for job in jobs]),
+        "ttls": _shortened([job.ttl_ms for job in jobs]),
+        "tries": _shortened([job.tries for job in jobs]),
+        "attempts": _shortened([job.attempt for job in jobs]),
+        "sizes": _shortened(sizes),
+        "attributes": _shortened(packed),
         "bodies": [job.body for job in jobs],
     }
+
+
+def _shortened(values: list[T]) -> list[T]:
+    """Only the first value if all are the same, which most options of a batch are."""
+    return values[:1] if values.count(values[0]) == len(values) else values
 
 
 def read_pushed_one(queue: Queue, requests: Sequence[Push], row: Sequence[Any]) -> tuple[list[Pushed], list[Wake]]:

@@ -6,7 +6,9 @@
 -- description: Nobody else changes the queue until the transaction ends. The next statement sees what others committed.
 SELECT 1 FROM dt.queues WHERE id = %(queue)s FOR UPDATE;
 
--- Every rule of the queue that can refuse a push stands in its conditions; `kept` of 2 and more is offline.
+-- Every rule of the queue that can refuse a push stands in its conditions; `kept` of 2 and more is offline. A list whose
+-- values are all the same has only the first of them: unnest answers null behind the end of a list. Ids of one moment
+-- are not sought one by one if the queue holds nothing between the least and the greatest of them.
 -- name: push_at_once
 -- description: New jobs into a queue that holds none of their ids and has room. Answers now, paused and the old heads.
 WITH clock AS MATERIALIZED (
@@ -30,10 +32,18 @@ changed AS (
         AND q.kept < 2
         AND (q.max_jobs = 0 OR q.jobs + %(count)s <= q.max_jobs)
         AND (q.max_body = 0 OR q.max_body >= %(largest)s)
-        AND NOT EXISTS (
-            SELECT 1
-            FROM unnest(%(ids)b::text []) AS wanted (id)
-            CROSS JOIN LATERAL (SELECT 1 FROM dt.jobs WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS found
+        AND (
+            (
+                %(of_one_moment)s = 1
+                AND NOT EXISTS (
+                    SELECT 1 FROM dt.jobs WHERE queue = %(queue)s AND id BETWEEN %(least)s AND %(greatest)s
+                )
+            )
+            OR NOT EXISTS (
+                SELECT 1
+                FROM unnest(%(ids)b::text []) AS wanted (id)
+                CROSS JOIN LATERAL (SELECT 1 FROM dt.jobs WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS found
+            )
         )
     RETURNING q.namespace, q.name, q.paused, clock.now
 ),
@@ -61,15 +71,15 @@ new_jobs AS (
         new.id,
         changed.now,
         0,
-        new.priority,
-        new.due_at + new.relative * changed.now,
-        CASE WHEN new.ttl_ms = 0 THEN 0 ELSE changed.now + new.ttl_ms END,
+        coalesce(new.priority, first.priority),
+        coalesce(new.due_at, first.due_at) + coalesce(new.relative, first.relative) * changed.now,
+        CASE coalesce(new.ttl_ms, first.ttl_ms) WHEN 0 THEN 0 ELSE changed.now + coalesce(new.ttl_ms, first.ttl_ms) END,
         0,
         0,
-        new.tries,
+        coalesce(new.tries, first.tries),
         0,
-        new.attempt,
-        new.size,
+        coalesce(new.attempt, first.attempt),
+        coalesce(new.size, first.size),
         '',
         ''
     FROM changed
@@ -84,6 +94,16 @@ new_jobs AS (
             %(attempts)b::bigint [],
             %(sizes)b::bigint []
         ) AS new (id, priority, due_at, relative, ttl_ms, tries, attempt, size)
+    CROSS JOIN (
+        SELECT
+            (%(priorities)b::bigint [])[1] AS priority,
+            (%(due_ats)b::bigint [])[1] AS due_at,
+            (%(relatives)b::bigint [])[1] AS relative,
+            (%(ttls)b::bigint [])[1] AS ttl_ms,
+            (%(tries)b::bigint [])[1] AS tries,
+            (%(attempts)b::bigint [])[1] AS attempt,
+            (%(sizes)b::bigint [])[1] AS size
+    ) AS first
 ),
 
 new_bodies AS (
@@ -91,7 +111,7 @@ new_bodies AS (
     SELECT
         %(queue)s,
         new.id,
-        new.attributes,
+        coalesce(new.attributes, (%(attributes)b::text [])[1]),
         new.body
     FROM changed
     CROSS JOIN unnest(%(ids)b::text [], %(attributes)b::text [], %(bodies)b::bytea []) AS new (id, attributes, body)
