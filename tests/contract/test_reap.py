@@ -368,3 +368,14 @@ async def test_what_waits_and_what_is_dead_is_left_alone(store: Store, clock: Ma
     assert await store.reap() == Reaped({}, None, clock.now_ms())
     assert await states(store) == {"ready": "ready", "delayed": "delayed", "dead": "dead"}
     assert await reserved_ids(store) == ["ready"]
+
+
+async def test_a_receipt_that_nobody_gave_is_no_error(store: Store, clock: ManualClock) -> None:
+    """Another process may have said already that the jobs are on record."""
+    await given_leased(store, "a", ttr="1s")
+    clock.advance("2s")
+
+    reaped = await store.reap(recorded=["01ARZ3NDEKTSV4RRFFQ69G5FAV"])
+
+    assert [moved.id for moved in reaped.moved[QUEUE]] == ["a"]
+    assert (dict(reaped.pushed), list(reaped.receipts)) == ({}, [])

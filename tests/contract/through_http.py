@@ -95,8 +95,8 @@ class ThroughHttp:
         delay = f"{delay_ms}ms" if due_at is None else None
         return await self._send(calls.reschedule(queue, ids, delay, due_at))
 
-    async def reap(self, limit: int = 500) -> Reaped:
-        return await self._behind.reap(limit)
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
+        return await self._behind.reap(limit, recorded=recorded)
 
     def wakeups(self) -> AsyncIterator[Wake]:
         return self._behind.wakeups()

@@ -263,7 +263,7 @@ async def test_a_consumer_whose_wait_ends_after_an_outage_comes_back_empty() -> 
 async def test_an_error_of_the_queue_reaches_those_who_wait_for_it() -> None:
     store = given_store()
 
-    async def damaged(*args: object) -> None:
+    async def damaged(*args: object, **options: object) -> None:
         raise StoreDamaged("not ours")
 
     async with Engine(store) as engine:
@@ -319,7 +319,7 @@ def test_a_damaged_store_does_not_end_the_engine(verb: str) -> None:
     async def main() -> None:
         store = given_store()
 
-        async def damaged(*args: object) -> None:
+        async def damaged(*args: object, **options: object) -> None:
             raise StoreDamaged("not ours")
 
         async with Engine(store) as engine:

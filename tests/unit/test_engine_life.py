@@ -239,7 +239,7 @@ def test_a_duty_that_crashes_stops_the_engine(verb: str) -> None:
 
         consumers: list[asyncio.Task[list[Delivery]]] = []
 
-        def broken(*args: object) -> None:
+        def broken(*args: object, **options: object) -> None:
             raise ZeroDivisionError
 
         async def use() -> None:
@@ -271,7 +271,7 @@ def test_a_crash_at_any_moment_leaves_no_caller_hanging(steps: int) -> None:
 
         calls: list[asyncio.Task[object]] = []
 
-        async def broken(limit: int) -> None:
+        async def broken(limit: int, *, recorded: object) -> None:
             raise ZeroDivisionError
 
         async def use() -> None:

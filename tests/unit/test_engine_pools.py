@@ -63,7 +63,7 @@ async def test_a_broken_engine_is_replaced_and_its_neighbours_work_on() -> None:
     async with Pools({"default": "memory:a", "fast": "memory:b"}, open_store=stores) as pools:
         broken, neighbour = pools.engine("fast"), pools.engine("default")
 
-        async def bug(limit: int = 0) -> None:
+        async def bug(limit: int = 0, *, recorded: object = ()) -> None:
             raise ZeroDivisionError
 
         broken.store.reap = bug  # type: ignore[method-assign, assignment]

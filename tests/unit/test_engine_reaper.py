@@ -116,7 +116,7 @@ async def test_others_get_their_turn_however_much_there_is_to_reap() -> None:
     rounds = 0
     turns = 0
 
-    async def endless(limit: int) -> object:
+    async def endless(limit: int, *, recorded: object) -> object:
         nonlocal rounds
         rounds += 1
         reaped = await store.inner.reap(limit)

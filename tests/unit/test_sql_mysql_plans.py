@@ -83,6 +83,9 @@ HOT: dict[str, dict[str, Any]] = {
     "incoming_queues": {"limit": 10},
     "take_incoming": {"namespace": "shop", "name": "queue 7", "limit": 10},
     "incoming_rules": HERE,
+    "set_aside_incoming": {"numbers": [1, 2, 3]},
+    "late_receipts": {"namespace": "", "queue": "push_in", "until": 10**13, "limit": 10},
+    "delete_receipts": {"namespace": "", "queue": "push_in", "names": IDS},
     "announcements_since": {"last": 995, "missing": [990]},
 }
 

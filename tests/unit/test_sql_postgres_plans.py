@@ -155,6 +155,9 @@ HOT: dict[str, dict[str, Any]] = {
         "body": b"",
     },
     "incoming_rules": HERE,
+    "set_aside_incoming": {"numbers": NUMBERS},
+    "late_receipts": {"namespace": "", "queue": "push_in", "until": 10**13, "limit": 10},
+    "delete_receipts": {"namespace": "", "queue": "push_in", "names": IDS},
 }
 
 

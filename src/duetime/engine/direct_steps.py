@@ -11,13 +11,14 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
-from duetime.engine.admission import check_job, check_lease
+from duetime.engine.admission import check_lease
 from duetime.engine.observers import Observers
 from duetime.engine.reaper import LONGEST_REST_S
 from duetime.engine.shared_calls import SharedCalls
 from duetime.engine.told_steps import tell_acked, tell_acked_and_reserved, tell_pushed, tell_reserved
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, IfExists, Lease, Moved, NewJob
+from duetime.job_checks import check_job
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import DirectCalls

@@ -21,15 +21,7 @@ from typing import Any, TypeVar
 
 from duetime.backoff import OUTAGE, chance
 from duetime.clock import MAX_DURATION
-from duetime.engine.admission import (
-    check_finish,
-    check_ids,
-    check_jobs,
-    check_lease,
-    check_text,
-    check_times,
-    check_tries,
-)
+from duetime.engine.admission import check_finish, check_ids, check_jobs, check_lease, check_times, check_tries
 from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.call_weights import by_weight, finish_weight, push_weight
 from duetime.engine.direct_steps import DirectSteps
@@ -57,6 +49,7 @@ from duetime.job import (
     NewJob,
     State,
 )
+from duetime.job_checks import check_text
 from duetime.names import Queue
 from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
 from duetime.stores.direct import OffersDirectCalls, OffersPostedCalls

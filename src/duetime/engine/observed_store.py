@@ -33,6 +33,7 @@ class ObservedStore:
         self._moved = observers.overriding(Observer.moved)
         self._reaped = observers.overriding(Observer.reaped)
         self._purged = observers.overriding(Observer.purged)
+        self._recorded: Sequence[str] = ()
 
     # --- grouped by the engine
 
@@ -236,21 +237,28 @@ class ObservedStore:
             await self._observers.prepare("reap")
         call = self._observers.begin("reap")
         try:
-            reaped = await self._store.reap(limit)
+            reaped = await self._store.reap(limit, recorded=self._recorded)
+            self._recorded = ()
             for one in self._reaped:
                 one.reaped(reaped)
-            if reaped.pushed:
-                await self._tell_pushed(reaped)
+            if reaped.pushed and await self._tell_pushed(reaped):
+                self._recorded = reaped.receipts
         finally:
             self._observers.end(call)
         return reaped
 
-    async def _tell_pushed(self, reaped: Reaped) -> None:
-        """Put on record what other programs have pushed, before consumers of this process hear of it."""
+    async def _tell_pushed(self, reaped: Reaped) -> bool:
+        """Put on record what other programs have pushed, before consumers of this process hear of it.
+
+        True if all of it is on record.
+        """
         if self._observers.must_prepare:
             await self._observers.prepare("push")
+        is_told = True
         for queue, pushed in reaped.pushed.items():
             requests, answers = zip(*pushed, strict=True)
             for one in self._pushed:
-                await one.pushed(queue, requests, answers)
+                answers = await one.pushed(queue, requests, answers)
+            is_told &= not any(isinstance(answer, DuetimeError) for answer in answers)
         await self._observers.flush()
+        return is_told

@@ -112,13 +112,15 @@ class Reaped(Struct, frozen=True):
 
     `next_at` is a lower bound of the next lease end or expiry in the store. It is not after `now` if there is more to
     do at once. `pushed` are the jobs that other programs have written in transactions of their own (`push_in`), each as
-    a request with its answer: they wait in their queues now, and were on nobody's record before.
+    a request with its answer: they wait in their queues now, and were on nobody's record before. Their `receipts` go
+    into the next call when they are on record. If they never do, a later call, of any process, tells of the jobs again.
     """
 
     moved: Mapping[Queue, Sequence[Moved]]
     next_at: int | None
     now: int
     pushed: Mapping[Queue, Sequence[tuple[Push, Pushed]]] = {}
+    receipts: Sequence[str] = ()
 
 
 class Page(Struct, frozen=True):
@@ -331,8 +333,9 @@ class Store(Protocol):
         """
         ...
 
-    async def reap(self, limit: int = 500) -> Reaped:
-        """Take back leases that ran out (as release with delay 0) and end expired jobs, in all queues.
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
+        """Take back leases that ran out (as release with delay 0) and end expired jobs, in all queues. Take in the jobs
+        of other programs' transactions, where the store has such; `recorded` are receipts of earlier calls.
 
         Moves at most `limit` jobs, earliest first within a queue. Events: lease_expired, dead, expired. Atomic per
         queue. Safe to run in many processes. Cost O(log n) per job moved, plus O(1) per idle call, whatever the number

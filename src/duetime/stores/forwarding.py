@@ -100,8 +100,8 @@ class ForwardingStore:
     ) -> Later[Sequence[Moved | JobRunning | JobDead | DuetimeError | None]]:
         return self._call("reschedule", self.inner.reschedule, queue, ids, delay_ms=delay_ms, due_at=due_at)
 
-    def reap(self, limit: int = 500) -> Later[Reaped]:
-        return self._call("reap", self.inner.reap, limit)
+    def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Later[Reaped]:
+        return self._call("reap", self.inner.reap, limit, recorded=recorded)
 
     def wakeups(self) -> AsyncIterator[Wake]:
         return self.inner.wakeups()

@@ -144,7 +144,7 @@ class _Unreaped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def reap(self, limit: int = 500) -> Reaped:
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         return Reaped({}, None, (await self._store.ping()).now)
 
 

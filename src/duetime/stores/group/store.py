@@ -158,19 +158,21 @@ class GroupStore:
             ),
         )
 
-    async def reap(self, limit: int = 500) -> Reaped:
-        """What the reachable members moved."""
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
+        """What the reachable members moved. No two members give the same receipt, so each may hear of all."""
         share = max(limit // len(self._members.names), 1)
-        found = (await self._members.ask(lambda store: store.reap(share))).require_one().found
+        found = (await self._members.ask(lambda store: store.reap(share, recorded=recorded))).require_one().found
         moved: dict[Queue, list[Moved]] = {}
         pushed: dict[Queue, list[tuple[Push, Pushed]]] = {}
+        receipts: list[str] = []
         for reaped in found.values():
             for queue, happened in reaped.moved.items():
                 moved.setdefault(queue, []).extend(happened)
             for queue, accepted in reaped.pushed.items():
                 pushed.setdefault(queue, []).extend(accepted)
+            receipts.extend(reaped.receipts)
         now = max(reaped.now for reaped in found.values())
-        return Reaped(moved, _earliest(reaped.next_at for reaped in found.values()), now, pushed)
+        return Reaped(moved, _earliest(reaped.next_at for reaped in found.values()), now, pushed, tuple(receipts))
 
     async def wakeups(self) -> AsyncIterator[Wake]:
         """Wakes of all members. A member that is lost is listened to again, and its first wake is "look everywhere"."""

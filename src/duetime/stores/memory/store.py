@@ -187,7 +187,7 @@ class MemoryStore:
         self._announce(queue, stored, before)
         return answers
 
-    async def reap(self, limit: int = 500) -> Reaped:
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         now, left = self._clock.now_ms(), limit
         moved: dict[Queue, Sequence[Moved]] = {}
         for queue in sorted(self._queues):

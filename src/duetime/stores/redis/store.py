@@ -286,7 +286,7 @@ class RedisStore(RedisFinishing):
             answers += [read(name, answer) for name, answer in zip(some, packed, strict=False)]
         return answers
 
-    async def reap(self, limit: int = 500) -> Reaped:
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         moved: dict[Queue, list[Moved]] = {}
         problems: list[DuetimeError] = []
         now, agenda = await self._agenda(1)

@@ -1,4 +1,6 @@
-"""Jobs that another program wrote in its own transaction (`client/push_in.py`), until the reaper takes them in."""
+"""The statements by which another program writes jobs in its own transaction (`client/push_in.py`); `intake.py` takes
+them in.
+"""
 
 from functools import cache
 from hashlib import sha256
@@ -6,16 +8,7 @@ from hashlib import sha256
 from msgspec import Struct
 
 from duetime.errors import InvalidSettings
-from duetime.job import IfExists, NewJob, Priority
-from duetime.names import Queue
-from duetime.stores.base import Push, Pushed
-from duetime.stores.sql import verbs
 from duetime.stores.sql.queries import load_queries, named_tables
-from duetime.stores.sql.rows import attributes
-from duetime.stores.sql.step import Step
-
-INCOMING_JOBS = 100
-"""How many of these jobs one step takes; their bodies may be large."""
 
 DEFAULT_SCHEMA = "duetime"
 DEFAULT_MYSQL_PREFIX = "duetime_"
@@ -73,49 +66,3 @@ def channel(schema: str, prefix: str) -> str:
     if len(name.encode()) <= MAX_CHANNEL:
         return name
     return f"duetime {sha256(name.encode()).hexdigest()[:32]}"
-
-
-# --- the reaper's part
-
-
-class IncomingRow(Struct, frozen=True):
-    """A row of `take_incoming`; its fields are in the order of the query."""
-
-    number: int
-    id: str
-    if_exists: str
-    priority: int
-    due_at: int
-    ttl_ms: int
-    tries: int
-    attributes: str | None
-    body: bytes
-
-    def request(self, now: int) -> Push:
-        job = NewJob(
-            self.id,
-            self.body,
-            due_at=self.due_at,
-            # A ttl that the wait for the commit made too short is no reason to lose the job.
-            ttl_ms=max(self.ttl_ms, self.due_at - now) if self.ttl_ms else 0,
-            tries=self.tries,
-            priority=Priority(self.priority),
-            attributes=attributes(self.attributes),
-        )
-        return Push([job], IfExists(self.if_exists))
-
-
-def incoming_queues(step: Step) -> list[Queue]:
-    """The queues of jobs that are committed and that nobody has taken yet."""
-    return [Queue(*row) for row in step.fetch("incoming_queues", limit=INCOMING_JOBS)]
-
-
-def take_incoming(step: Step, queue: Queue) -> list[tuple[Push, Pushed]]:
-    """Move some of these jobs into their queue. Whatever happened to the queue since, they are not refused."""
-    rows = step.fetch("take_incoming", namespace=queue.namespace, name=queue.name, limit=INCOMING_JOBS)
-    if not rows:
-        return []
-    step.execute("delete_incoming", numbers=[row[0] for row in rows])
-    requests = [IncomingRow(*row).request(step.now) for row in sorted(rows)]
-    answers = verbs.push(step, queue, requests, capped=False)
-    return [(request, answer) for request, answer in zip(requests, answers, strict=True) if isinstance(answer, Pushed)]

@@ -110,7 +110,7 @@ class SqlStore(ABC):
         )
 
     @abstractmethod
-    async def reap(self, limit: int = 500) -> Reaped: ...
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped: ...
 
     def wakeups(self) -> AsyncIterator[Wake]:
         return self._hub.wakes()

@@ -159,7 +159,7 @@ class SqliteStore(SqlStore):
             return [refusal for _ in requests]
         return verbs.push(step, queue, requests)
 
-    async def reap(self, limit: int = 500) -> Reaped:
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
         return await self._write(lambda step: verbs.reap(step, limit))
 
     async def ping(self) -> StoreInfo:

@@ -329,11 +329,14 @@ FROM dt.meta
 WHERE one = 1;
 
 -- name: incoming_queues
--- description: The queues of the oldest jobs that other programs have committed.
-SELECT DISTINCT
+-- description: The queues of jobs that other programs have committed: one look at the index for each queue.
+SELECT
     namespace,
     queue
-FROM (SELECT namespace, queue FROM dt.incoming FORCE INDEX (PRIMARY) ORDER BY number LIMIT %(limit)s) AS oldest;
+FROM dt.incoming FORCE INDEX (by_queue)
+WHERE namespace > ''
+GROUP BY namespace, queue
+LIMIT %(limit)s;
 
 -- name: take_incoming
 -- description: The oldest of them that no other process takes just now, up to a number of jobs.
@@ -356,6 +359,33 @@ FOR UPDATE SKIP LOCKED;
 -- name: delete_incoming
 -- description: Those that were taken.
 DELETE i FROM dt.incoming AS i FORCE INDEX (PRIMARY) WHERE i.number IN %(numbers)s;
+
+-- name: set_aside_incoming
+-- description: Rows that are no jobs stay under an empty namespace, where nobody takes them.
+UPDATE dt.incoming FORCE INDEX (PRIMARY)
+SET queue = left(concat(namespace, '/', queue), 255), namespace = ''
+WHERE number IN %(numbers)s;
+
+-- name: set_aside_incoming_queue
+-- description: The same for all rows under a name that no queue can have.
+UPDATE dt.incoming FORCE INDEX (by_queue)
+SET queue = left(concat(namespace, '/', queue), 255), namespace = ''
+WHERE namespace = %(namespace)s AND queue = %(name)s;
+
+-- name: late_receipts
+-- description: Receipts of taken jobs that expire before an instant, because they were left that long ago.
+SELECT
+    name,
+    answer
+FROM dt.marks FORCE INDEX (PRIMARY)
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND expires_at < %(until)s
+ORDER BY name
+LIMIT %(limit)s;
+
+-- name: delete_receipts
+-- description: The jobs are on record.
+DELETE m FROM dt.marks AS m FORCE INDEX (PRIMARY)
+WHERE m.namespace = %(namespace)s AND m.queue = %(queue)s AND m.name IN %(names)s;
 
 -- name: insert_incoming
 -- description: One job of another program, in its transaction.

@@ -336,11 +336,38 @@ FROM dt.meta
 WHERE one = 1;
 
 -- name: incoming_queues
--- description: The queues of the oldest jobs that other programs have committed.
-SELECT DISTINCT
+-- description: The queues of jobs that other programs have committed: one look at the index for each queue.
+WITH RECURSIVE found AS (
+    (
+        SELECT
+            namespace,
+            queue
+        FROM dt.incoming
+        WHERE namespace > ''
+        ORDER BY namespace, queue
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT
+        following.namespace,
+        following.queue
+    FROM found
+    CROSS JOIN LATERAL (
+        SELECT
+            namespace,
+            queue
+        FROM dt.incoming
+        WHERE (namespace, queue) > (found.namespace, found.queue)
+        ORDER BY namespace, queue
+        LIMIT 1
+    ) AS following
+)
+
+SELECT
     namespace,
     queue
-FROM (SELECT namespace, queue FROM dt.incoming ORDER BY number LIMIT %(limit)s) AS oldest;
+FROM found
+LIMIT %(limit)s;
 
 -- name: take_incoming
 -- description: The oldest of them that no other process takes just now, up to a number of jobs.
@@ -363,6 +390,30 @@ FOR UPDATE SKIP LOCKED;
 -- name: delete_incoming
 -- description: Those that were taken.
 DELETE FROM dt.incoming WHERE number = ANY(%(numbers)b::bigint []);
+
+-- name: set_aside_incoming
+-- description: Rows that are no jobs stay under an empty namespace, where nobody takes them.
+UPDATE dt.incoming SET namespace = '', queue = namespace || '/' || queue WHERE number = ANY(%(numbers)b::bigint []);
+
+-- name: set_aside_incoming_queue
+-- description: The same for all rows under a name that no queue can have.
+UPDATE dt.incoming SET namespace = '', queue = namespace || '/' || queue
+WHERE namespace = %(namespace)s AND queue = %(name)s;
+
+-- name: late_receipts
+-- description: Receipts of taken jobs that expire before an instant, because they were left that long ago.
+SELECT
+    name,
+    answer
+FROM dt.marks
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND expires_at < %(until)s
+ORDER BY name
+LIMIT %(limit)s;
+
+-- name: delete_receipts
+-- description: The jobs are on record.
+DELETE FROM dt.marks
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND name = ANY(%(names)b::text []);
 
 -- name: insert_incoming
 -- description: One job of another program, in its transaction.

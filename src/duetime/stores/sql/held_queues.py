@@ -1,0 +1,75 @@
+"""Queues whose rows somebody else holds with a lock: they keep no other queue waiting.
+
+A round of the reaper visits queues one after the other. It waits for the lock of one queue at most; of the others it
+only looks whether they are held, and leaves out those that are.
+"""
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+
+from duetime.errors import DuetimeError
+from duetime.names import Queue
+
+log = logging.getLogger("duetime.stores")
+
+HELD_S = 30.0
+"""About how long rounds only look whether a queue is held, after one waited for its lock in vain."""
+FORGOTTEN_S = 600.0
+"""A queue that was held, and that no round visited for so long, is treated as any other."""
+
+
+class HeldQueues:
+    """Remembers for which queues rounds have waited in vain."""
+
+    def __init__(self, is_held: Callable[[Queue], Awaitable[bool]]) -> None:
+        self.is_held = is_held
+        self._look_until: dict[Queue, float] = {}
+
+    def begin_round(self) -> "QueueRound":
+        oldest = monotonic() - FORGOTTEN_S
+        self._look_until = {queue: until for queue, until in self._look_until.items() if until > oldest}
+        return QueueRound(self)
+
+    def held_last(self, queues: Sequence[Queue]) -> list[Queue]:
+        return sorted(queues, key=self._look_until.__contains__)
+
+    def may_wait_for(self, queue: Queue) -> bool:
+        return self._look_until.get(queue, 0) <= monotonic()
+
+    def note(self, queue: Queue) -> None:
+        # The times differ, so that each of several queues is waited for at some time.
+        self._look_until[queue] = monotonic() + HELD_S * random.uniform(0.5, 1.5)
+
+    def forget(self, queue: Queue) -> None:
+        self._look_until.pop(queue, None)
+
+
+class QueueRound:
+    """One round. `is_left_out` says that some queues could not be visited."""
+
+    def __init__(self, held: HeldQueues) -> None:
+        self._held, self._has_waited = held, False
+        self.is_left_out = False
+
+    async def visit(self, queues: Sequence[Queue], work: Callable[[Queue], Awaitable[bool]]) -> None:
+        """Do the work on each queue, in this order but held ones last, until it answers False."""
+        for queue in self._held.held_last(queues):
+            may_wait = not self._has_waited and self._held.may_wait_for(queue)
+            if not may_wait and await self._held.is_held(queue):
+                self.is_left_out = True
+                if self._has_waited:
+                    self._held.note(queue)
+                continue
+            try:
+                goes_on = await work(queue)
+            except DuetimeError as error:
+                # If the server is down, the next look says so.
+                log.warning("queue_left_out", extra={"queue": str(queue), "error": error.message})
+                self.is_left_out = self._has_waited = True
+                self._held.note(queue)
+                continue
+            self._held.forget(queue)
+            if not goes_on:
+                return
