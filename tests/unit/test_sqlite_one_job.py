@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from duetime.client import AsyncClient, Client
 from duetime.clock import ManualClock
 from duetime.errors import DuetimeError, StoreFull
 from duetime.job import Delivery, IfExists, Lease, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, RulesChange, Wake
 from duetime.stores.sqlite.store import SqliteStore
+from tests.plugins.until import until
 
 QUEUE = Queue("default", "mail")
 DAY_MS = 86_400_000
@@ -319,3 +321,42 @@ async def test_a_handler_may_fork_or_use_the_store_anywhere(tmp_path: Path, verb
     assert lines > 5
     assert list(await store.check()) == []
     await store.close()
+
+
+# --- the connection
+
+
+def openers(path: Path) -> int:
+    """How often this process has the file open."""
+    links = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(link) == str(path) for link in links if link.is_symlink())
+
+
+async def test_the_connection_is_opened_before_the_first_call(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "jobs.db")
+    before = openers(tmp_path / "jobs.db")
+    direct = store.direct_calls()
+    await until(lambda: openers(tmp_path / "jobs.db") > before)
+    direct.close()
+    assert await asyncio.to_thread(direct.push, QUEUE, Push([NewJob("late", b"")])) is None
+    await store.close()
+    assert openers(tmp_path / "jobs.db") == 0
+
+
+async def test_calls_that_are_closed_while_they_open_leave_nothing_open(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "jobs.db")
+    for _ in range(20):
+        store.direct_calls().close()
+    await store.close()
+    assert openers(tmp_path / "jobs.db") == 0
+
+
+async def test_an_asyncio_program_opens_no_connection_for_other_threads(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with AsyncClient(f"sqlite://{path}?synchronous=OFF") as client:
+        await client.queue("mail").push(b"")
+        assert openers(path) == 2, "the writer's and the reader's"
+    with Client(f"sqlite://{path}?synchronous=OFF") as blocking:
+        blocking.queue("mail").push(b"")
+        blocking.queue("mail").push(b"")
+        assert openers(path) == 3

@@ -23,12 +23,13 @@ class AsyncEmbedded:
     from another task than the one that opened it.
     """
 
-    def __init__(self, url: str, journal: str | None = None) -> None:
+    def __init__(self, url: str, journal: str | None = None, *, has_direct: bool = False) -> None:
         self._url = url
         self._journal = journal
+        self._has_direct = has_direct
         self._engine: Engine | None = None
         self.direct: DirectSteps | None = None
-        """For callers in other threads, while the engine is open."""
+        """For callers in other threads, while the engine is open, if there are such callers (`has_direct`)."""
         self._host: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._opening = asyncio.Lock()
@@ -55,7 +56,7 @@ class AsyncEmbedded:
         try:
             async with embedded_engine(self._url, self._journal) as engine:
                 if not ready.done():  # the caller may have been cancelled
-                    self.direct = engine.direct_steps()
+                    self.direct = engine.direct_steps() if self._has_direct else None
                     ready.set_result(engine)
                     try:
                         await self._stop.wait()
@@ -89,7 +90,7 @@ class SyncEmbedded:
         self._inner = self._run(self._make(url, journal))
 
     async def _make(self, url: str, journal: str | None) -> AsyncEmbedded:
-        return AsyncEmbedded(url, journal)
+        return AsyncEmbedded(url, journal, has_direct=True)
 
     def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

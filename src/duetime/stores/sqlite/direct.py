@@ -11,7 +11,7 @@ from itertools import count
 from typing import TypeVar, TypeVarTuple
 
 from duetime.clock import Clock
-from duetime.errors import DuetimeError
+from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.job import Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
@@ -42,7 +42,13 @@ class DirectSqlite:
         self._turnstile, self._disk = turnstile, disk
         self._guard, self._tokens = ForkGuard(), count(1)
         self._statements: OneJobStatements | None = None
-        self._is_opened = self._is_closed = False
+        self._is_closed = False
+        # The connection is opened in another thread: a handler of a signal that forks must find it guarded or not made.
+        # It is opened now, so that it is there, or nearly so, when the first call comes.
+        self._opener: threading.Thread | None = threading.Thread(
+            target=self._open, name="duetime-sqlite-opener", daemon=True
+        )
+        self._opener.start()
 
     def push(self, queue: Queue, request: Push) -> Pushed | None:
         if not self._disk.has_room():
@@ -81,13 +87,14 @@ class DirectSqlite:
         """Idempotent; waits for a call that is under way."""
         with self._guard.in_use:
             self._is_closed = True
+        self._wait_until_open()
         self._guard.close()
 
     def _run(
         self, call: Callable[[OneJobStatements, *Ts], T | None], of: tuple[*Ts], *, writes: bool = True
     ) -> T | None:
-        if not self._is_opened:
-            self._open()
+        if self._opener is not None:
+            self._wait_until_open()
         if self._statements is None:
             return None
         try:
@@ -100,15 +107,24 @@ class DirectSqlite:
                 raise translate(error, committing=True) from error
             return None  # the file is locked, or full, or not as it should be: the writer's thread says so
 
-    def _open(self) -> None:
-        """Connect in another thread: a handler of a signal that forks must find the connection guarded or not made."""
-        self._is_opened = True
-        opener = threading.Thread(target=self._connect_apart, name="duetime-sqlite-opener", daemon=True)
-        opener.start()
-        opener.join()
+    def _wait_until_open(self) -> None:
+        if (opener := self._opener) is not None:
+            opener.join()
+            self._opener = None
 
-    def _connect_apart(self) -> None:
+    def _open(self) -> None:
         try:
-            self._statements = OneJobStatements(self._guard.open(self._connect))
+            self._guard.open(self._prepare)
         except (sqlite3.Error, DuetimeError):
-            return
+            return  # the writer's thread serves all calls
+
+    def _prepare(self) -> sqlite3.Connection:
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
+        connection = self._connect()
+        try:
+            self._statements = OneJobStatements(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection

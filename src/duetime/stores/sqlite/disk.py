@@ -3,20 +3,25 @@
 A step that removes jobs needs room too: it is written to SQLite's log first, and when the log is moved into the file,
 the file may have to grow. On a disk that is full to the last byte neither is possible. So pushes are refused while
 there is still some room. In case other programs take the rest, there is ballast: a file beside the jobs that is deleted
-when SQLite finds no room. One of the next pushes writes it anew. Everything here is called in the writer's thread,
-except at the opening and the closing of the store, and `has_room`.
+when SQLite finds no room. One of the next pushes writes it anew.
+
+The ballast grows with the log. The background thread makes it longer before the log has become that long, so that no
+push waits for it. A push that finds the ballast too small all the same goes on only when it is large enough.
 """
 
 import os
+import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from duetime.errors import StoreFull
+from duetime.stores.sqlite.background import BackgroundThread
 
 MOST_RESERVE = 64 * 1_048_576
 LEAST_BALLAST = 128 * 1024
 TURN = 1021
+LEAST_LOG_AHEAD = 256 * 1024
+"""The ballast is made ready for a log that is half as long again as it is, or longer by this."""
 PAGE_BYTES = 4096
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file at about 16 MiB: large enough to gather many writes of the same pages."""
@@ -28,6 +33,10 @@ PUSH_BYTES = 64 * 1_048_576
 UNSEEN_PUSHES = 100
 UNSEEN_S = 0.05
 """Where the reserve is large and there is room for more pushes, so many go without a look at the disk, for so long."""
+LOGGED_BYTES = 32 * 1024
+"""Twice what a push of a small job adds to the log. While the log grows towards the length of the ballast, only
+so many pushes go without a look as would not bring it there.
+"""
 
 
 class DiskReserve:
@@ -37,7 +46,7 @@ class DiskReserve:
     as the log has been, so that deleting it makes room for moving the log into the file.
     """
 
-    def __init__(self, path: Path, reserve: int | None) -> None:
+    def __init__(self, path: Path, reserve: int | None, background: BackgroundThread) -> None:
         # Strings are cheaper here than Path objects: every push uses all three.
         self._folder, self._log, self._ballast = str(path.parent), f"{path}-wal", f"{path}-ballast"
         if reserve is None:
@@ -45,17 +54,26 @@ class DiskReserve:
             reserve = min(MOST_RESERVE, disk.f_blocks * disk.f_frsize // 8)
         self._reserve, self._largest_log = reserve, 0
         self._unseen_pushes, self._look_at = 0, 0.0
+        self._background, self._is_growth_asked = background, False
+        self._growing = threading.Lock()  # held while the ballast is written or deleted
+        self._is_released = False
         pages = reserve // 4 // PAGE_BYTES
         self.checkpoint_pages = min(CHECKPOINT_PAGES, max(pages, 16)) if reserve else CHECKPOINT_PAGES
 
     def refusal(self) -> StoreFull | None:
-        """The error for a push if nothing may be added now. Takes microseconds, unless the ballast must be written."""
+        """The error for a push if nothing may be added now. Called in the writer's thread. Takes microseconds, unless
+        the ballast must be written.
+        """
         if self.has_room():
             return None
-        free, missing = self._free(), self._missing()
-        if self._spares(free - missing) and (not missing or self._keep(missing)):
+        free, log = self._free(), self.see_log()
+        wanted = self._wanted(log)
+        missing = max(wanted - _size(self._ballast), 0)
+        is_kept = self._spares(free - missing) and (not missing or self._grow(wanted))
+        self.forget_looks()
+        if is_kept:
+            self._look_ahead(log, wanted)
             return None
-        self._unseen_pushes = 0
         return StoreFull(
             f"{free} bytes are free on the disk of the SQLite file; pushes end at {self._reserve}",
             free=free,
@@ -63,13 +81,25 @@ class DiskReserve:
         )
 
     def has_room(self) -> bool:
-        """Whether a push may be added. False also if the ballast must be written, which only `refusal` does. For any
-        thread: if two of them come at once, a push too many goes without a look.
+        """Whether a push may be added. False also if the ballast must be written first, which only `refusal` does. For
+        any thread: if two of them come at once, a push too many goes without a look.
         """
         if self._unseen_pushes and time.monotonic() < self._look_at:
             self._unseen_pushes -= 1
             return True
-        return not self._reserve or (not self._missing() and self._spares(self._free()))
+        if not self._reserve:
+            return True
+        log, ballast = self.see_log(), _size(self._ballast)
+        if ballast < self._wanted(log) or not self._spares(self._free()):
+            return False
+        if ballast < self._reserve // 4:
+            self._unseen_pushes = min(self._unseen_pushes, max(ballast - log, 0) // LOGGED_BYTES)
+            self._look_ahead(log, ballast)
+        return True
+
+    def forget_looks(self) -> None:
+        """The next push looks at the disk."""
+        self._unseen_pushes = 0
 
     def _free(self) -> int:
         disk = os.statvfs(self._folder)
@@ -83,40 +113,71 @@ class DiskReserve:
         return spare >= 0
 
     def release(self) -> bool:
-        """Delete the ballast to make room; False if there is none."""
-        self._unseen_pushes = 0
-        with suppress(FileNotFoundError):
-            os.unlink(self._ballast)
-            return True
-        return False
+        """Delete the ballast to make room; False if there is none. Called in the writer's thread."""
+        self.forget_looks()
+        self._is_released = True  # a thread that writes it stops, because a file in use keeps its room when deleted
+        try:
+            with self._growing:
+                os.unlink(self._ballast)
+        except FileNotFoundError:
+            return False
+        finally:
+            self._is_released = False
+        return True
 
-    def see_log(self) -> None:
-        """Remember how large the log is. Called at times and before the close, which deletes the log."""
+    def see_log(self) -> int:
+        """The greatest length of the log so far. Called at looks, and before the close, which deletes the log."""
         self._largest_log = max(self._largest_log, _size(self._log))
+        return self._largest_log
 
     def keep_what_is_left(self) -> None:
         """Called after the close: SQLite deletes the log with its last connection, and the next log needs room."""
-        if self._reserve and (missing := self._missing()):
-            self._keep(missing)
+        if self._reserve:
+            self._grow(self._wanted(self.see_log()))
 
-    def _missing(self) -> int:
-        """Bytes by which the ballast is too small for the log."""
-        self.see_log()
-        wanted = min(max(LEAST_BALLAST, 1 << self._largest_log.bit_length()), self._reserve // 4)
-        return max(wanted - _size(self._ballast), 0)
+    def _wanted(self, log: int) -> int:
+        """The length of the ballast for a log of this length."""
+        return min(max(LEAST_BALLAST, 1 << log.bit_length()), self._reserve // 4)
 
-    def _keep(self, missing: int) -> bool:
+    def _look_ahead(self, log: int, ballast: int) -> None:
+        """Have the ballast made longer if the log may need that soon. A few pushes hardly fill the first one."""
+        wanted = self._wanted(log + max(log // 2, LEAST_LOG_AHEAD))
+        if ballast < wanted and log >= LEAST_BALLAST // 2 and not self._is_growth_asked:
+            self._is_growth_asked = True
+            if not self._background.hand_over(lambda: self._grow_ahead(wanted)):
+                self._is_growth_asked = False
+
+    def _grow_ahead(self, wanted: int) -> None:
+        try:
+            self._grow(wanted, spare=self._reserve)
+        finally:
+            self._is_growth_asked = False
+
+    def _grow(self, wanted: int, *, spare: int = 0) -> bool:
+        """Make the ballast so long; False if it is not, because the disk is full, or would be but for `spare` bytes."""
+        with self._growing:
+            missing = wanted - _size(self._ballast)
+            if missing > 0 and spare and self._free() - missing < spare:
+                return False
+            return missing <= 0 or self._append(missing)
+
+    def _append(self, missing: int) -> bool:
         # Random bytes, because some file systems compress. Drawing takes longer than writing, so they are drawn
         # once, and turned a little for each block, because some file systems keep equal blocks once.
         noise = os.urandom(LEAST_BALLAST)
         try:
             with open(self._ballast, "ab", buffering=0) as file:
-                while missing > 0:
+                while missing > 0 and not self._is_released:
                     missing -= file.write(noise[:missing])
-                    noise = noise[TURN:] + noise[:TURN]
+                    noise = turned(noise)
         except OSError:
             return False
-        return True
+        return missing <= 0
+
+
+def turned(noise: bytes) -> bytes:
+    """The same bytes in other blocks."""
+    return noise[TURN:] + noise[:TURN]
 
 
 def _size(path: str) -> int:

@@ -21,6 +21,7 @@ from duetime.stores.sql import verbs
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
+from duetime.stores.sqlite.background import BackgroundThread
 from duetime.stores.sqlite.connection import Turnstile, check_synchronous, connect, lacks_room, prepare_file
 from duetime.stores.sqlite.direct import DirectSqlite
 from duetime.stores.sqlite.disk import CHECKPOINT_PAGES, SYNCED_CHECKPOINT_PAGES, DiskReserve
@@ -39,7 +40,9 @@ class SqliteStore(SqlStore):
     def __init__(
         self, path: Path, clock: Clock, synchronous: str, lock_timeout_s: float, reserve: int | None = None
     ) -> None:
-        self._path, self._disk, self._synchronous = path, _disk_of(path, reserve), synchronous
+        self._path, self._synchronous = path, synchronous
+        self._background = BackgroundThread()
+        self._disk = _disk_of(path, reserve, self._background)
         open_file = partial(connect, path, synchronous=synchronous, checkpoint_pages=self._disk.checkpoint_pages)
 
         def open_writer() -> sqlite3.Connection:
@@ -181,6 +184,7 @@ class SqliteStore(SqlStore):
         self._disk.see_log()
         await self._writer.close()
         await self._reader.close()
+        self._background.close()
         self._disk.keep_what_is_left()
         self._mailboxes.close()
         self._turnstile.close()
@@ -191,9 +195,9 @@ def _real_path(path: str | Path) -> Path:
     return Path(path).resolve()
 
 
-def _disk_of(path: Path, reserve: int | None) -> DiskReserve:
+def _disk_of(path: Path, reserve: int | None, background: BackgroundThread) -> DiskReserve:
     try:
-        return DiskReserve(path, reserve)
+        return DiskReserve(path, reserve, background)
     except OSError as error:
         raise StoreUnavailable(f"cannot use the folder of the SQLite file: {error}") from error
 
