@@ -1,18 +1,24 @@
 """`doctor` and `migrate` on a real MariaDB."""
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from duetime.cli import doctor_mysql
 from tests.e2e.shell import Ran, Shell
 from tests.plugins.mysql_server import MysqlServer, find_program
+from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("mysql")
+
+GUEST_NAME = "o'guest"
+GUEST = "`o'guest`@`%`"
 
 
 @pytest.fixture
@@ -20,7 +26,29 @@ def fresh_url(mysql_server: MysqlServer) -> Iterator[str]:
     """The URL of a database of its own."""
     mysql_server.administer("CREATE DATABASE fresh", "GRANT ALL ON fresh.* TO duetime@'%'")
     yield mysql_server.url.replace("/duetime?", "/fresh?")
-    mysql_server.administer("DROP DATABASE fresh", "DROP USER IF EXISTS guest@'%'")
+    mysql_server.administer("DROP DATABASE fresh")
+
+
+@pytest.fixture
+def guest_url(fresh_url: str, mysql_server: MysqlServer) -> Iterator[str]:
+    """The URL of a user who may do nothing in it. A statement must quote the name."""
+    mysql_server.administer(f"CREATE USER {GUEST} IDENTIFIED BY 'secret'")
+    yield fresh_url.replace("duetime:", f"{quote(GUEST_NAME)}:")
+    mysql_server.administer(f"DROP USER {GUEST}")
+
+
+def run_as_root(server: MysqlServer, script: str) -> None:
+    """Give a script to the server's client."""
+    subprocess.run(
+        [find_program("mariadb"), "--no-defaults", "--user=root", f"--socket={server.socket}", "fresh"],
+        input=script.encode(),
+        check=True,
+        timeout=120,
+    )
+
+
+def fixes(ran: Ran, check: str) -> list[str]:
+    return [one["fix"] for one in ran.documents if one["check"] == check and one["fix"]]
 
 
 def findings(ran: Ran, grade: str) -> dict[str, dict[str, Any]]:
@@ -31,28 +59,50 @@ def test_migrate_prints_what_somebody_else_can_run(fresh_url: str, mysql_server:
     shell = Shell(fresh_url, tmp_path)
     printed = shell.ok("migrate", "--sql").out
     assert mysql_server.administer("SHOW TABLES FROM fresh") == ()
-    subprocess.run(
-        [find_program("mariadb"), "--no-defaults", "--user=root", f"--socket={mysql_server.socket}", "fresh"],
-        input=printed.encode(),
-        check=True,
-        timeout=120,
-    )
+    run_as_root(mysql_server, printed)
     assert "up to date" in shell.ok("migrate").out
     assert shell.ok("migrate", "--sql").out == ""
     shell.ok("push", "mail", "x")
+
+
+def test_what_migrate_prints_finishes_a_migration_that_was_cut_off(
+    fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
+    shell = Shell(fresh_url, tmp_path)
+    whole = shell.ok("migrate", "--sql").out
+    run_as_root(mysql_server, whole)
+    run_as_root(mysql_server, whole)
+    shell.ok("push", "mail", "x")
+    mysql_server.administer(
+        "UPDATE fresh.duetime_migrations SET applied_at = 0 WHERE number > 1",
+        "DROP TABLE fresh.duetime_results",
+    )
+    run_as_root(mysql_server, shell.ok("migrate", "--sql").out)
+    assert "up to date" in shell.ok("migrate").out
+    assert mysql_server.administer("SELECT payload FROM fresh.duetime_readable_jobs") == (("x",),)
+    assert mysql_server.administer("SELECT count(*) FROM fresh.duetime_results") == ((0,),)
+
+
+def test_migrate_prints_nothing_that_would_take_over_tables_of_somebody_else(
+    fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
+    mysql_server.administer("CREATE TABLE fresh.jobs (payload text)")
+    ran = Shell(f"{fresh_url}&prefix=", tmp_path).run("migrate", "--sql")
+    assert (ran.out, "somebody else" in ran.err) == ("", True)
 
 
 def test_migrate_upgrades_what_an_older_release_has_made(
     fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
 ) -> None:
     shell = Shell(fresh_url, tmp_path)
-    assert shell.ok("migrate").out == "applied 0001_begin\napplied 0002_incoming\napplied 0003_results\n"
+    applied = ["0001_begin", "0002_incoming", "0003_results", "0004_readable_jobs"]
+    assert shell.ok("migrate").out == "".join(f"applied {name}\n" for name in applied)
     mysql_server.administer(
         "DROP VIEW fresh.duetime_readable_jobs",
         "DROP TABLE fresh.duetime_incoming",
-        "DELETE FROM fresh.duetime_migrations WHERE number = 2",
+        "DELETE FROM fresh.duetime_migrations WHERE number IN (2, 4)",
     )
-    assert shell.ok("migrate").out == "applied 0002_incoming\n"
+    assert shell.ok("migrate").out == "applied 0002_incoming\napplied 0004_readable_jobs\n"
     shell.ok("push", "mail", "x")
     assert mysql_server.administer("SELECT payload FROM fresh.duetime_readable_jobs") == (("x",),)
 
@@ -67,19 +117,146 @@ def test_the_doctor_looks_and_makes_nothing(fresh_url: str, mysql_server: MysqlS
 
 
 def test_grants_are_named_one_by_one_until_all_is_fine(
-    fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
+    fresh_url: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path
 ) -> None:
     Shell(fresh_url, tmp_path).ok("migrate")
-    mysql_server.administer("CREATE USER guest@'%' IDENTIFIED BY 'secret'", "GRANT SELECT ON fresh.* TO guest@'%'")
-    guest = Shell(fresh_url.replace("duetime:", "guest:"), tmp_path)
+    mysql_server.administer(f"GRANT SELECT ON fresh.* TO {GUEST}")
+    guest = Shell(guest_url, tmp_path)
     ran = guest.run("doctor", "--json")
     assert ran.code == 1
-    wanted = [one["fix"] for one in ran.documents if one["check"] == "mysql.grants"]
-    assert "GRANT INSERT, UPDATE, DELETE ON `fresh`.`duetime_jobs` TO CURRENT_USER" in wanted
-    mysql_server.administer(*(statement.replace("CURRENT_USER", "guest@'%'") for statement in wanted))
+    wanted = fixes(ran, "mysql.grants")
+    assert "GRANT INSERT, UPDATE, DELETE ON `fresh`.`duetime_jobs` TO 'o''guest'@'%'" in wanted
+    mysql_server.administer(*wanted)
     ran = guest.run("doctor", "--json")
     assert findings(ran, "ok").keys() >= {"mysql.tables", "store.answers", "store.clock"}
     guest.ok("push", "mail", "x")
+
+
+def test_tables_that_a_user_cannot_see_are_missed(
+    fresh_url: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
+    Shell(fresh_url, tmp_path).ok("migrate")
+    unseen = ("duetime_incoming", "duetime_results")
+    for table, _ in mysql_server.administer("SHOW FULL TABLES FROM fresh WHERE table_type = 'BASE TABLE'"):
+        if table not in unseen:
+            mysql_server.administer(f"GRANT SELECT, INSERT, UPDATE, DELETE ON fresh.{table} TO {GUEST}")
+    guest = Shell(guest_url, tmp_path)
+    ran = guest.run("doctor", "--json")
+    wanted = fixes(ran, "mysql.grants")
+    assert [statement.split("`")[3] for statement in wanted] == list(unseen)
+    assert "mysql.tables" not in findings(ran, "ok")
+    mysql_server.administer(*wanted)
+    assert "ours to use" in findings(guest.run("doctor", "--json"), "ok")["mysql.tables"]["what"]
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [
+        "SELECT",
+        "SELECT, INSERT, UPDATE, DELETE, CREATE",
+        "SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE VIEW",
+        "SELECT, INSERT, UPDATE, CREATE, CREATE VIEW, DROP",
+    ],
+)
+def test_the_grant_for_the_first_start_can_be_pasted(
+    rights: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
+    """The name of the database has an underscore, which stands for any letter in a plain GRANT."""
+    mysql_server.administer("CREATE DATABASE `un_der`", f"GRANT {rights} ON `un_der`.* TO {GUEST}")
+    try:
+        guest = Shell(guest_url.replace("/fresh?", "/un_der?"), tmp_path)
+        ran = guest.run("doctor", "--json")
+        assert (ran.code, "mysql.tables" in findings(ran, "ok")) == (1, False)
+        assert "duetime migrate --sql" in findings(ran, "fail")["mysql.grants"]["why"]
+        assert mysql_server.administer("SHOW TABLES FROM un_der") == (), "looking makes nothing"
+        mysql_server.administer(*fixes(ran, "mysql.grants"))
+        assert "duetime migrate" in findings(guest.run("doctor", "--json"), "ok")["mysql.tables"]["what"]
+        guest.ok("migrate")
+        guest.ok("push", "mail", "x")
+    finally:
+        mysql_server.administer("DROP DATABASE `un_der`")
+
+
+def test_whether_there_are_tables_that_nobody_let_this_user_see(
+    fresh_url: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
+    mysql_server.administer("CREATE TABLE fresh.orders (id int)", f"GRANT SELECT ON fresh.orders TO {GUEST}")
+    guest = Shell(guest_url, tmp_path)
+    for _ in range(2):
+        ran = guest.run("doctor", "--json")
+        assert "mysql.tables" not in findings(ran, "ok")
+        assert len(fixes(ran, "mysql.grants")) == 1
+        Shell(fresh_url, tmp_path).ok("migrate")
+    mysql_server.administer(*fixes(ran, "mysql.grants"))
+    assert "mysql.tables" in findings(guest.run("doctor", "--json"), "ok")
+
+
+def test_a_table_that_is_still_to_be_made_needs_the_rights_of_an_upgrade(
+    fresh_url: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
+    Shell(fresh_url, tmp_path).ok("migrate")
+    mysql_server.administer(
+        "DROP TABLE fresh.duetime_results", "DELETE FROM fresh.duetime_migrations WHERE name = '0003_results'"
+    )
+    for table, _ in mysql_server.administer("SHOW FULL TABLES FROM fresh WHERE table_type = 'BASE TABLE'"):
+        mysql_server.administer(f"GRANT SELECT, INSERT, UPDATE, DELETE ON fresh.{table} TO {GUEST}")
+    guest = Shell(guest_url, tmp_path)
+    ran = guest.run("doctor", "--json")
+    assert "may not upgrade" in findings(ran, "fail")["mysql.grants"]["what"]
+    [statement] = fixes(ran, "mysql.grants")
+    mysql_server.administer(statement)
+    assert "upgrades the tables" in findings(guest.run("doctor", "--json"), "ok")["mysql.tables"]["what"]
+
+
+def test_transactions_that_this_user_cannot_see(guest_url: str, mysql_server: MysqlServer, tmp_path: Path) -> None:
+    mysql_server.administer(f"GRANT ALL ON fresh.* TO {GUEST}")
+    guest = Shell(guest_url, tmp_path)
+    ran = guest.run("doctor", "--json")
+    assert "not visible" in findings(ran, "warn")["mysql.oldest_transaction"]["what"]
+    mysql_server.administer(*fixes(ran, "mysql.oldest_transaction"))
+    assert "mysql.oldest_transaction" in findings(guest.run("doctor", "--json"), "ok")
+
+
+@pytest.mark.parametrize("table", ["jobs (payload text)", "migrations (id int, migration text, batch int)"])
+def test_tables_of_somebody_else_with_our_names(
+    table: str, fresh_url: str, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
+    mysql_server.administer(f"CREATE TABLE fresh.{table}")
+    found = findings(Shell(f"{fresh_url}&prefix=", tmp_path).run("doctor", "--json"), "fail")
+    assert "somebody else" in found["mysql.tables"]["what"]
+    assert "prefix=" in found["mysql.tables"]["fix"]
+
+
+def test_only_tables_of_ours_are_judged(
+    fresh_url: str, guest_url: str, mysql_server: MysqlServer, tmp_path: Path
+) -> None:
+    Shell(f"{fresh_url}&prefix=", tmp_path).ok("migrate")
+    for table, _ in mysql_server.administer("SHOW FULL TABLES FROM fresh WHERE table_type = 'BASE TABLE'"):
+        mysql_server.administer(f"GRANT SELECT, INSERT, UPDATE, DELETE ON fresh.{table} TO {GUEST}")
+    mysql_server.administer("CREATE TABLE fresh.orders (id int)", f"GRANT SELECT ON fresh.orders TO {GUEST}")
+    ran = Shell(f"{guest_url}&prefix=", tmp_path).run("doctor", "--json")
+    assert [one for one in ran.documents if "orders" in one["what"] + one["fix"]] == []
+    assert "mysql.tables" in findings(ran, "ok")
+
+
+def test_room_that_deleted_jobs_have_left(
+    fresh_url: str, mysql_server: MysqlServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_mysql, "MUCH_FREE", 8 * 1_048_576)
+    shell = Shell(fresh_url, tmp_path)
+    shell.ok("migrate")
+    assert fixes(shell.run("doctor", "--json"), "mysql.bloat") == []
+    mysql_server.administer(
+        "INSERT INTO fresh.duetime_bodies (queue, id, body) SELECT 1, seq, repeat('x', 1000000) FROM fresh.seq_1_to_20",
+        "DELETE FROM fresh.duetime_bodies",
+    )
+    free = "SELECT data_free > 10485760 FROM information_schema.tables WHERE table_name = 'duetime_bodies'"
+    # The server gives back the room of deleted rows in the background.
+    asyncio.run(until(lambda: mysql_server.administer(f"{free} AND table_schema = 'fresh'") == ((1,),)))
+    wanted = fixes(shell.run("doctor", "--json"), "mysql.bloat")
+    assert wanted == ["OPTIMIZE TABLE `fresh`.`duetime_bodies`"]
+    mysql_server.administer(*wanted)
+    assert fixes(shell.run("doctor", "--json"), "mysql.bloat") == []
 
 
 def test_settings_that_hurt_and_forgotten_transactions(

@@ -147,6 +147,8 @@ async def test_a_row_that_is_no_job_is_set_aside_and_blocks_nothing(
     row = {**ROW, **columns}
     assert database.rows() == [("", f"{row['namespace']}/{row['queue']}", row["id"])]
     assert (await store.reap()).pushed == {}
+    [problem] = await store.check()
+    assert "of incoming, is no job and was set aside" in problem
 
 
 async def test_a_held_queue_with_many_jobs_keeps_no_other_waiting(

@@ -1,8 +1,8 @@
 """Redis over TLS, with a certificate that openssl makes for the tests.
 
-`certificate` is for localhost and 127.0.0.1, signs itself and has its key beside it (`key.pem`). `tls_port("no")`
-starts a Redis with it and answers its port; with `"yes"` clients must show a certificate, too. `tls_sentinel_port`
-is the port of a Sentinel that watches such a Redis under the name `main`.
+`certificate` is for localhost and 127.0.0.1, signs itself and has its key beside it (`key.pem`); no server has
+`other_certificate`. `tls_port("no")` starts a Redis with the first and answers its port; with `"yes"` clients must show
+a certificate, too. `tls_sentinel_port` is the port of a Sentinel that watches such a Redis under the name `main`.
 """
 
 import shutil
@@ -18,12 +18,11 @@ from tests.plugins.redis_server import RedisServer, Setting
 from tests.plugins.redis_topologies import SentinelServer
 
 
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_certificate(folder: Path) -> Path:
+    """A certificate that signs itself, in a folder of its own."""
     program = shutil.which("openssl")
     if program is None:
         missing_service("openssl is not installed")
-    folder = tmp_path_factory.mktemp("tls")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     command = [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run(
@@ -33,6 +32,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=90,
     )
     return folder / "cert.pem"
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session")
+def other_certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificate(tmp_path_factory.mktemp("other-tls"))
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 import sqlalchemy
-from psycopg.rows import dict_row
+from psycopg.rows import class_row, dict_row, namedtuple_row, scalar_row, tuple_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -324,6 +324,25 @@ async def test_a_job_is_on_record_before_it_is_delivered(
         await engine.ack([delivery.lease])
     entries = [item for item in read_journal(tmp_path) if isinstance(item, Entry) and item.id == "a"]
     assert [entry.event for entry in entries] == [Event.ACCEPTED, Event.DELIVERED, Event.ACKED]
+
+
+class OwnRow(NamedTuple):
+    """A row of the caller's own statements, which has none of the columns that push_in reads."""
+
+    order: int
+
+
+@pytest.mark.parametrize("factory", [tuple_row, dict_row, namedtuple_row, scalar_row, class_row(OwnRow)])
+async def test_rows_of_any_shape(factory: Any, store: PostgresStore, postgres_url: str) -> None:
+    await store.configure(MAIL, RulesChange(max_jobs=2))
+    with psycopg.connect(dsn(postgres_url), row_factory=factory) as connection:
+        push_in(connection, "mail", ["x"], id="a", wake=True)
+        with pytest.raises(QueueFull):
+            push_in(connection, "mail", ["x"] * 3)
+    async with await psycopg.AsyncConnection.connect(dsn(postgres_url), row_factory=factory) as connection:
+        await push_in_async(connection, "mail", ["x"], id="b", wake=True)
+    await store.reap()
+    assert [count.ready for count in await store.counts([MAIL])] == [2]
 
 
 def examples() -> list[str]:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,12 +18,13 @@ from sqlalchemy.orm import Session
 
 from duetime import push_in
 from duetime.engine import Engine
-from duetime.errors import BodyTooLarge, InvalidSettings, QueueFull, TopicOffline
+from duetime.errors import BodyTooLarge, InvalidSettings, QueueFull, StoreUnavailable, TopicOffline
 from duetime.job import Event, IfExists, NewJob, Priority
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, RulesChange
 from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.mysql.store import MysqlStore
+from duetime.stores.sql import connection_threads
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 
 pytestmark = pytest.mark.store_kind("mysql")
@@ -177,6 +179,45 @@ async def test_a_waiting_consumer_gets_the_job(wake: bool, store: MysqlStore, my
             connection.commit()
         [delivery] = await waiting
         assert delivery.lease.id == "a"
+
+
+async def test_the_rights_of_the_docs_are_enough(store: MysqlStore, mysql_url: str, mysql_server: MysqlServer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text()
+    [(inserts, selects, for_wake)] = re.findall(
+        r"INSERT on\s`(\w+)` and SELECT on `(\w+)`, for `wake=True` also INSERT on `(\w+)`", page
+    )
+    mysql_server.administer(
+        "CREATE USER shop@'%' IDENTIFIED BY 'secret'",
+        f"GRANT INSERT ON duetime.{inserts} TO shop@'%'",
+        f"GRANT SELECT ON duetime.{selects} TO shop@'%'",
+    )
+    try:
+        with connect(mysql_url.replace("duetime:", "shop:")) as connection:
+            push_in(connection, "mail", ["x"])
+            connection.commit()
+            mysql_server.administer(f"GRANT INSERT ON duetime.{for_wake} TO shop@'%'")
+            push_in(connection, "mail", ["x"], wake=True)
+            connection.commit()
+    finally:
+        mysql_server.administer("DROP USER shop@'%'")
+    await store.reap()
+    assert [count.ready for count in await store.counts([MAIL])] == [2]
+
+
+@pytest.mark.parametrize(("level", "waits"), [("REPEATABLE READ", False), ("SERIALIZABLE", True)])
+async def test_only_a_serializable_transaction_holds_the_queue(
+    level: str, waits: bool, store: MysqlStore, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """InnoDB locks every row that such a transaction reads; the docs say so."""
+    monkeypatch.setattr(connection_threads, "MAX_TRIES", 1)
+    await store.push(MAIL, [Push([NewJob("a", b"")])])
+    with connect(mysql_url) as connection:
+        connection.cursor().execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        connection.begin()
+        push_in(connection, "mail", ["x"], id="b")
+        with pytest.raises(StoreUnavailable, match="Lock wait") if waits else nullcontext():
+            await store.push(MAIL, [Push([NewJob("c", b"")])])
+        connection.commit()
 
 
 async def test_a_view_shows_jobs_as_people_and_laravel_would(store: MysqlStore, mysql_server: MysqlServer) -> None:

@@ -1,7 +1,9 @@
-"""How often a process looks for announcements of others on MariaDB."""
+"""Announcements on MariaDB: how often a process looks for those of others, and how long they stay."""
 
 import asyncio
+from collections.abc import Iterator
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,8 @@ from duetime.names import Queue
 from duetime.stores.mysql import wake as wake_module
 from duetime.stores.mysql.wake import MysqlWakeHub
 from duetime.stores.open import open_store
+from duetime.stores.sql.announcements import Announcement
+from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("mysql")
@@ -44,3 +48,39 @@ async def test_announcements_are_looked_for_only_while_somebody_waits(
         await until(lambda: len(looks) > before)
         waiting.cancel()
     await store.close()
+
+
+@pytest.fixture
+def increment(request: pytest.FixtureRequest, mysql_server: MysqlServer) -> Iterator[int]:
+    """How far apart the server's automatic numbers are: one for each node of a cluster."""
+    mysql_server.administer(f"SET GLOBAL auto_increment_increment = {request.param}")
+    yield request.param
+    mysql_server.administer("SET GLOBAL auto_increment_increment = 1")
+
+
+@pytest.mark.parametrize("increment", [1, 2, 7], indirect=True)
+async def test_old_announcements_are_deleted_however_they_are_numbered(
+    increment: int, mysql_url: str, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_module, "KEPT", 20)
+    monkeypatch.setattr(wake_module, "SWEEP", 4)
+    store: Any = await open_store(mysql_url)
+    for _ in range(40):
+        await store._server_hub._send(Announcement("x", 0, []))
+    await store.close()
+    [(left,)] = mysql_server.administer(f"SELECT count(*) FROM duetime.{PREFIX}announcements")
+    assert 20 <= int(str(left)) < 24
+
+
+async def test_processes_that_announce_only_once_delete_old_ones_too(
+    mysql_url: str, mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_module, "KEPT", 5)
+    monkeypatch.setattr(wake_module, "SWEEP", 2)
+    for _ in range(30):
+        store: Any = await open_store(mysql_url)
+        await store._server_hub._send(Announcement("x", 0, []))
+        await store.close()
+    [(left,)] = mysql_server.administer(f"SELECT count(*) FROM duetime.{PREFIX}announcements")
+    # Each process begins to count somewhere: that none of the last 20 sweeps happens once in a million runs.
+    assert int(str(left)) < 25

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
+from duetime.clock import MAX_INSTANT
 from duetime.errors import InvalidSettings, LeaseLost, StoreDamaged, StoreUnavailable
 from duetime.job import Lease, NewJob, State
 from duetime.names import Queue
 from duetime.stores import postgres
 from duetime.stores.base import Ask, Push, Pushed, Wake
-from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, open_connection, translate
+from duetime.stores.postgres import connection as connection_settings
+from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, open_connection, pending, translate
 from duetime.stores.postgres.store import PostgresStore
 from duetime.stores.sql import queries
 from duetime.stores.sql.queries import load_migrations, load_queries, load_schema, statements
@@ -82,7 +85,7 @@ async def test_a_server_that_is_not_there(free_port: int) -> None:
 
 
 def described(server: PostgresServer, schema: str, scripts: list[str]) -> set[tuple[object, ...]]:
-    """Columns, indexes and constraints that the scripts make."""
+    """Columns, indexes, constraints and views that the scripts make."""
     address = PostgresAddress.parse(f"{server.url}?schema={schema}")
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")  # type: ignore[arg-type]
@@ -94,7 +97,9 @@ def described(server: PostgresServer, schema: str, scripts: list[str]) -> set[tu
             "UNION ALL SELECT tablename, indexname, 0, replace(indexdef, %(schema)s, ''), '', '', '' FROM pg_indexes "
             "WHERE schemaname = %(schema)s "
             "UNION ALL SELECT relname, relkind::text, 0, reloptions::text, '', '', '' FROM pg_class "
-            "WHERE relnamespace = %(schema)s::regnamespace",
+            "WHERE relnamespace = %(schema)s::regnamespace "
+            "UNION ALL SELECT viewname, '', 0, replace(definition, %(schema)s, ''), '', '', '' FROM pg_views "
+            "WHERE schemaname = %(schema)s",
             {"schema": schema},
         ).fetchall()
         connection.execute(f"DROP SCHEMA {schema} CASCADE")  # type: ignore[arg-type]
@@ -145,6 +150,21 @@ async def test_tables_that_a_newer_release_has_upgraded(store: PostgresStore, po
             connection.execute("DELETE FROM duetime.migrations WHERE number >= 9998")
 
 
+async def test_an_upgrade_does_not_wait_for_ever_for_somebody_who_reads(
+    store: PostgresStore, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_settings, "LOCK_TIMEOUT_S", 0.2)
+    url = f"{postgres_server.url}?{STORE}"
+    with psycopg.connect(postgres_server.url) as reader:
+        reader.execute("DELETE FROM duetime.migrations WHERE name LIKE '%readable_jobs'")
+        reader.commit()
+        reader.execute("SELECT count(*) FROM duetime.duetime_jobs")
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            await asyncio.wait_for(PostgresStore.open(url), 30)
+    await (await PostgresStore.open(url)).close()
+    assert pending(PostgresAddress.parse(url)) == []
+
+
 # --- rows for people
 
 
@@ -182,6 +202,31 @@ async def test_a_view_shows_jobs_as_people_and_laravel_would(
     assert (jobs["killed"]["reason"], jobs["killed"]["error"]) == ("killed", "broken")
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/New_York"])
+async def test_a_view_can_be_read_beside_a_row_with_odd_times(
+    zone: str, store: PostgresStore, postgres_server: PostgresServer
+) -> None:
+    due_at = 4_102_444_800_000  # the year 2100
+    await store.push(QUEUE, [Push([NewJob("far", b"", due_at=due_at), NewJob("last", b"", due_at=MAX_INSTANT)])])
+    await push(store, "odd", "negative")
+    changes = {"odd": 2**62, "negative": -(2**62)}
+    with psycopg.connect(postgres_server.url, row_factory=dict_row, options=f"-c TimeZone={zone}") as connection:
+        for job_id, value in changes.items():
+            connection.execute(
+                "UPDATE duetime.jobs SET due_at = %(value)s, expires_at = %(value)s, lease_until = %(value)s, "
+                "dead_at = %(value)s WHERE id = %(id)s",
+                {"value": value, "id": job_id},
+            )
+        rows = connection.execute("SELECT * FROM duetime.duetime_jobs").fetchall()
+    jobs = {row["id"]: row for row in rows}
+    assert jobs["far"]["due_at"] == datetime(2100, 1, 1, tzinfo=UTC)
+    assert jobs["far"]["expires_at"] is jobs["far"]["lease_until"] is jobs["far"]["dead_at"] is None
+    assert jobs["last"]["due_at"].year == 9999
+    assert {jobs["odd"][column].year for column in ("due_at", "expires_at", "lease_until", "dead_at")} == {9999}
+    assert jobs["odd"]["available_at"] == 2**62 // 1000
+    assert jobs["negative"]["due_at"].timestamp() == 0
+
+
 # --- the plans
 
 
@@ -193,7 +238,7 @@ def sample(name: str, kind: str) -> object:
     if kind:
         return [1] if kind == "bigint" else [b"x"] if kind == "bytea" else ["x"]
     texts = ["namespace", "name", "kind", "key", "after_id", "prefix", "beyond", "channel", "payload"]
-    texts += ["if_exists", "attributes", "job_id"]
+    texts += ["if_exists", "attributes", "job_id", "least", "greatest"]
     return "x" if name in texts else 1
 
 

@@ -3,11 +3,12 @@
 Only reads, and makes no tables. Each finding that is not fine comes with the statement that mends it.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from duetime.cli.doctor_findings import Finding, fail, ok, warn
 from duetime.errors import InvalidSettings
+from duetime.stores.sql.queries import tables_of_schema
 
 OLDEST = 120_000
 """The first release with materialized CTEs and plan_cache_mode, as server_version_num."""
@@ -28,7 +29,10 @@ SELECT
     current_setting('synchronous_commit'),
     current_setting('autovacuum'),
     current_setting('max_connections')::int,
-    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+    (SELECT sum(numbackends)::int FROM pg_stat_database),
+    quote_ident(current_user),
+    quote_ident(current_database()),
+    pg_has_role('pg_read_all_stats', 'USAGE')
 """
 _OLD_SESSIONS = """
 SELECT pid, usename, application_name, extract(EPOCH FROM clock_timestamp() - xact_start)::int
@@ -54,12 +58,42 @@ SELECT
         WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE')
         ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
             AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
-    END
+    END,
+    ARRAY(SELECT a.attname::text FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0)
 FROM pg_class AS c
 LEFT JOIN pg_stat_user_tables AS s ON s.relid = c.oid
-WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'S') AND starts_with(c.relname, %s)
+WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'S') AND c.relname = ANY(%s)
 ORDER BY c.relname
 """
+_SCHEMA = """
+SELECT
+    s.oid IS NOT NULL,
+    coalesce(has_schema_privilege(s.oid, 'USAGE'), false),
+    CASE
+        WHEN s.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+        ELSE has_schema_privilege(s.oid, 'CREATE') AND has_schema_privilege(s.oid, 'USAGE')
+    END
+FROM (SELECT to_regnamespace(%(schema)s)::oid AS oid) AS s
+"""
+
+
+class PostgresFacts(NamedTuple):
+    """The row of `_FACTS`. `user` and `database` are quoted for a statement."""
+
+    number: int
+    version: str
+    is_standby: bool
+    isolation: str
+    read_only: str
+    fsync: str
+    full_pages: str
+    synchronous: str
+    autovacuum: str
+    allowed: int
+    used: int
+    user: str
+    database: str
+    sees_all: bool
 
 
 def examine_postgres(url: str) -> Iterator[Finding]:
@@ -73,9 +107,10 @@ def examine_postgres(url: str) -> Iterator[Finding]:
     address = PostgresAddress.parse(url)
     try:
         with psycopg.connect(address.conninfo, autocommit=True) as connection:
-            yield from _server(*(connection.execute(_FACTS).fetchone() or ()))
-            yield from _old_transactions(connection)
-            yield from _tables(connection, address)
+            facts = PostgresFacts(*(connection.execute(_FACTS).fetchone() or ()))
+            yield from _server(facts)
+            yield from _old_transactions(connection, facts)
+            yield from _tables(connection, address, facts)
     except psycopg.Error as error:
         raise translate(error) from error
 
@@ -94,11 +129,9 @@ def has_postgres_tables(url: str) -> bool:
         raise translate(error) from error
 
 
-def _server(
-    number: int, version: str, is_standby: bool, isolation: str, read_only: str, *rest: Any
-) -> Iterator[Finding]:
-    fsync, full_pages, synchronous, autovacuum, allowed, used = rest
-    if number < OLDEST:
+def _server(facts: PostgresFacts) -> Iterator[Finding]:
+    version, is_standby, isolation = facts.version, facts.is_standby, facts.isolation
+    if facts.number < OLDEST:
         yield fail(
             "postgres.version",
             f"this is PostgreSQL {version}",
@@ -107,14 +140,14 @@ def _server(
         )
     else:
         yield ok("postgres.version", f"this is PostgreSQL {version}")
-    if is_standby or read_only == "on":
+    if is_standby or facts.read_only == "on":
         yield fail(
             "postgres.writable",
             "this server is a standby" if is_standby else "transactions are read only by default",
             why="every push, reserve and ack is refused",
             fix="name all hosts in the URL and add target_session_attrs=read-write"
             if is_standby
-            else "ALTER ROLE CURRENT_USER SET default_transaction_read_only = off",
+            else f"ALTER ROLE {facts.user} SET default_transaction_read_only = off",
         )
     else:
         yield ok("postgres.writable", "this server takes writes")
@@ -125,10 +158,10 @@ def _server(
             "postgres.isolation",
             f"transactions are {isolation.upper()} by default",
             why="the store sets READ COMMITTED for its own sessions; transactions with push_in may have to be repeated",
-            fix="ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'read committed'",
+            fix=f"ALTER ROLE {facts.user} SET default_transaction_isolation = 'read committed'",
         )
-    yield from _durability(fsync, full_pages, synchronous)
-    if autovacuum == "on":
+    yield _durability(facts)
+    if facts.autovacuum == "on":
         yield ok("postgres.autovacuum", "autovacuum is on")
     else:
         yield fail(
@@ -137,38 +170,41 @@ def _server(
             why="dead rows pile up, and every step gets slower",
             fix="ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
         )
+    yield _connections(facts.used, facts.allowed)
+
+
+def _connections(used: int, allowed: int) -> Finding:
+    what = f"{used} of {allowed} connections are used"
     if used < allowed * (1 - FEW_LEFT):
-        yield ok("postgres.connections", f"{used} of {allowed} connections are used")
-    else:
-        yield warn(
-            "postgres.connections",
-            f"{used} of {allowed} connections are used",
-            why="a server that gets none refuses calls (503)",
-            fix=f"ALTER SYSTEM SET max_connections = {allowed * 2} and restart, or fewer connections= in the URL",
-        )
+        return ok("postgres.connections", what)
+    return warn(
+        "postgres.connections",
+        what,
+        why="a server that gets none refuses calls (503)",
+        fix=f"ALTER SYSTEM SET max_connections = {allowed * 2} and restart, or fewer connections= in the URL",
+    )
 
 
-def _durability(fsync: str, full_pages: str, synchronous: str) -> Iterator[Finding]:
-    wrong = [name for name, value in (("fsync", fsync), ("full_page_writes", full_pages)) if value != "on"]
+def _durability(facts: PostgresFacts) -> Finding:
+    wrong = [name for name, value in (("fsync", facts.fsync), ("full_page_writes", facts.full_pages)) if value != "on"]
     if wrong:
-        yield fail(
+        return fail(
             "postgres.durability",
             f"{' and '.join(wrong)} off",
             why="a loss of power destroys the database, and with it all jobs",
             fix="; ".join(f"ALTER SYSTEM SET {name} = on" for name in wrong) + "; SELECT pg_reload_conf()",
         )
-    elif synchronous == "off":
-        yield warn(
+    if facts.synchronous == "off":
+        return warn(
             "postgres.durability",
             "synchronous_commit is off",
             why="a crash loses the last moments, also jobs that were accepted",
-            fix="ALTER ROLE CURRENT_USER SET synchronous_commit = on",
+            fix=f"ALTER ROLE {facts.user} SET synchronous_commit = on",
         )
-    else:
-        yield ok("postgres.durability", f"commits are durable (fsync on, synchronous_commit {synchronous})")
+    return ok("postgres.durability", f"commits are durable (fsync on, synchronous_commit {facts.synchronous})")
 
 
-def _old_transactions(connection: Any) -> Iterator[Finding]:
+def _old_transactions(connection: Any, facts: PostgresFacts) -> Iterator[Finding]:
     check, why = "postgres.oldest_transaction", "while it is open no dead row can be removed, and queues get slower"
     mended = False
     for pid, user, name, seconds in connection.execute(_OLD_SESSIONS, (LONG_S,)).fetchall():
@@ -184,34 +220,46 @@ def _old_transactions(connection: Any) -> Iterator[Finding]:
         yield warn(
             check, what, why=f"{why}, and its log fills the disk", fix=f"SELECT pg_drop_replication_slot('{slot}')"
         )
-    if not mended:
+    if not facts.sees_all:
+        yield warn(
+            check,
+            "transactions of other users are not visible to this user",
+            why=f"one of them may be open for long; {why}",
+            fix=f"GRANT pg_read_all_stats TO {facts.user}",
+        )
+    elif not mended:
         yield ok(check, f"no transaction is older than {LONG_S} s")
 
 
-def _tables(connection: Any, address: Any) -> Iterator[Finding]:
-    schema, prefix = address.schema, address.prefix
-    rows = connection.execute(_TABLES, (f'"{schema}"', prefix)).fetchall()
-    found = {name for name, *_ in rows}
-    exists, usage, create = connection.execute(
-        "SELECT to_regnamespace(%(schema)s) IS NOT NULL, "
-        "coalesce(has_schema_privilege(to_regnamespace(%(schema)s), 'USAGE'), false), "
-        "CASE WHEN to_regnamespace(%(schema)s) IS NULL THEN has_database_privilege(current_database(), 'CREATE') "
-        "ELSE has_schema_privilege(to_regnamespace(%(schema)s), 'CREATE') END",
-        {"schema": f'"{schema}"'},
-    ).fetchone()
-    if f"{prefix}migrations" not in found:
-        yield _before_the_first_start(schema, exists=exists, create=create)
+def _tables(connection: Any, address: Any, facts: PostgresFacts) -> Iterator[Finding]:
+    schema, prefix, user = address.schema, address.prefix, facts.user
+    # A table of another program may stand beside ours: only names of ours are asked for.
+    names = [prefix + name for name in tables_of_schema("postgres")]
+    rows = connection.execute(_TABLES, (f'"{schema}"', names)).fetchall()
+    if rows and (foreign := _foreign(prefix, {name: columns for name, *_, columns in rows})):
+        yield fail(
+            "postgres.tables",
+            f'the schema {schema} has a table "{foreign}" of somebody else',
+            why="no server can start",
+            fix="give the store's URL another schema= or prefix=",
+        )
+        return
+    exists, usage, create = connection.execute(_SCHEMA, {"schema": f'"{schema}"'}).fetchone()
+    if not rows:
+        place = f'SCHEMA "{schema}"' if exists else f"DATABASE {facts.database}"
+        rights = "CREATE, USAGE" if exists else "CREATE"
+        yield _before_the_first_start(schema, f"GRANT {rights} ON {place} TO {user}", create=create)
         return
     if not usage:
-        yield _missing_grant(f'GRANT USAGE ON SCHEMA "{schema}" TO CURRENT_USER', f"the schema {schema}")
+        yield _missing_grant(f'GRANT USAGE ON SCHEMA "{schema}" TO {user}', f"the schema {schema}")
         return
     fine = True
-    for name, kind, dead, live, unvacuumed, granted in rows:
+    for name, kind, dead, live, unvacuumed, granted, _ in rows:
         table = f'"{schema}"."{name}"'
         if not granted:
             fine = False
             what = "USAGE ON SEQUENCE" if kind == "S" else "SELECT, INSERT, UPDATE, DELETE ON"
-            yield _missing_grant(f"GRANT {what} {table} TO CURRENT_USER", table)
+            yield _missing_grant(f"GRANT {what} {table} TO {user}", table)
         if unvacuumed:
             fine = False
             yield warn(
@@ -238,15 +286,22 @@ def _missing_grant(statement: str, what: str) -> Finding:
     )
 
 
-def _before_the_first_start(schema: str, *, exists: bool, create: bool) -> Finding:
+def _foreign(prefix: str, columns: Mapping[str, Sequence[str]]) -> str | None:
+    """A table with a name of ours that another program made: ours come all at once, and `migrations` among them."""
+    migrations = f"{prefix}migrations"
+    if migrations not in columns:
+        return min(columns)
+    return None if set(columns[migrations]) >= {"number", "name", "applied_at"} else migrations
+
+
+def _before_the_first_start(schema: str, grant: str, *, create: bool) -> Finding:
     if create:
         return ok(
             "postgres.tables", f"there are no tables in {schema} yet; the first start or `duetime migrate` makes them"
         )
-    wanted = f'CREATE ON SCHEMA "{schema}"' if exists else "CREATE ON DATABASE (this one)"
     return fail(
         "postgres.grants",
         f"there are no tables in {schema}, and this user may not make them",
-        why="no server can start",
-        fix=f"GRANT {wanted} TO CURRENT_USER, or let somebody else run what `duetime migrate --sql` prints",
+        why="no server can start until this is granted, or somebody else runs what `duetime migrate --sql` prints",
+        fix=grant,
     )

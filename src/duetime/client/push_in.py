@@ -88,7 +88,7 @@ async def push_in_async(
     if hasattr(connection, "run_sync"):
         return await connection.run_sync(_push, request)
     statements = _statements(connection, request)
-    async with connection.cursor() as cursor:
+    async with _cursor(connection) as cursor:
         await cursor.execute(statements.rules, request.queue._asdict())
         _check_rules(request, await cursor.fetchone())
         await cursor.executemany(statements.insert, _rows(request))
@@ -130,7 +130,7 @@ def _push(connection: Any, request: PushInRequest) -> list[str]:
         if request.wake:
             connection.exec_driver_sql(statements.notify)
     else:
-        cursor = connection.cursor()
+        cursor = _cursor(connection)
         try:
             cursor.execute(statements.rules, request.queue._asdict())
             _check_rules(request, cursor.fetchone())
@@ -142,11 +142,24 @@ def _push(connection: Any, request: PushInRequest) -> list[str]:
     return [job.id for job in request.jobs]
 
 
+def _driver(connection: Any) -> str:
+    return type(connection).__module__.partition(".")[0]
+
+
+def _cursor(connection: Any) -> Any:
+    """Rows of psycopg have the shape that the caller chose for the connection, unless the cursor is given another."""
+    if _driver(connection) != "psycopg":
+        return connection.cursor()
+    from psycopg.rows import tuple_row  # noqa: PLC0415 (an optional driver)
+
+    return connection.cursor(row_factory=tuple_row)
+
+
 def _statements(connection: Any, request: PushInRequest) -> IncomingStatements:
     """Find out which database this is: Django and SQLAlchemy say it, a driver is known by its name."""
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     word = getattr(bind, "vendor", None) or getattr(getattr(bind, "dialect", None), "name", None)
-    word = word or type(connection).__module__.partition(".")[0]
+    word = word or _driver(connection)
     if word not in DIALECTS:
         raise InvalidRequest(f"push_in does not know connections of {word}; it knows {', '.join(sorted(DIALECTS))}")
     return incoming_statements(DIALECTS[word], **request.place)

@@ -29,6 +29,7 @@ from duetime.stores.sql.queries import (
     load_schema,
     named_tables,
     statements,
+    tables_of_schema,
 )
 from duetime.stores.sql.server_step import QueueIds
 from duetime.stores.sql.step import Step
@@ -270,6 +271,12 @@ def collation(connection: Connection) -> str:
     return MARIADB_COLLATION if is_mariadb(connection) else MYSQL_COLLATION
 
 
+def _repeatable(statement: str) -> str:
+    """The same statement for a client, which stops at a table or view that is there already."""
+    statement = re.sub(r"^CREATE TABLE (?!IF NOT EXISTS)", "CREATE TABLE IF NOT EXISTS ", statement)
+    return re.sub(r"^CREATE VIEW ", "CREATE OR REPLACE VIEW ", statement)
+
+
 class Migrator:
     """Brings the tables up to date. Statements that make tables commit by themselves, so that a migration can be cut
     off in the middle; whoever comes next runs it again, and passes over what is there."""
@@ -307,8 +314,9 @@ class Migrator:
             self._query("SELECT release_lock(%s)", name)
 
     def pending(self) -> list[Migration]:
-        """What `run` would do, as scripts for a client."""
+        """What `run` would do, as scripts for a client, which may be cut off and run again as well."""
         found: list[Migration] = []
+        has_own_table = self._has_own_table()
         for number in self.missing():
             name, script = self._migrations[number]
             noted = (
@@ -316,17 +324,15 @@ class Migrator:
                 f"VALUES ({number}, '{name}', unix_timestamp() * 1000) "
                 "ON DUPLICATE KEY UPDATE applied_at = values(applied_at)"
             )
-            first = [] if found or "migrations" in self._tables() else [self._own_table()]
-            parts = [*first, *self._statements(script), noted]
+            first = [] if found or has_own_table else [self._own_table()]
+            parts = [*map(_repeatable, [*first, *self._statements(script)]), noted]
             found.append(Migration(name, "".join(f"{part};\n" for part in parts)))
         return found
 
     def _apply(self, number: int) -> None:
         name, script = self._migrations[number]
         migrations = self._address.table("migrations")
-        if "migrations" not in (there := self._tables()):
-            if there:
-                raise self._foreign(min(there))
+        if not self._has_own_table():
             self._query(self._own_table())
         self._query(f"INSERT IGNORE INTO {migrations} (number, name, applied_at) VALUES (%s, %s, 0)", number, name)
         for statement in self._statements(script):
@@ -336,6 +342,15 @@ class Migrator:
                 if _code(error) not in self._IS_THERE:
                     raise
         self._query(f"UPDATE {migrations} SET applied_at = unix_timestamp() * 1000 WHERE number = %s", number)
+
+    def _has_own_table(self) -> bool:
+        """Whether the table of migrations is there. Raises StoreDamaged if another one with a name of ours is there
+        without it."""
+        if "migrations" in (there := self._tables()):
+            return True
+        if there:
+            raise self._foreign(min(there))
+        return False
 
     def _own_table(self) -> str:
         """The schema's first statement makes the table of migrations."""
@@ -353,9 +368,8 @@ class Migrator:
 
     def _tables(self) -> set[str]:
         """Those of our tables that are there."""
-        names = set(re.findall(r"CREATE TABLE dt\.(\w+)", load_schema("mysql")))
         rows = self._query("SELECT table_name FROM information_schema.tables WHERE table_schema = database()")
-        return names & {
+        return set(tables_of_schema("mysql")) & {
             name.removeprefix(self._address.prefix) for (name,) in rows if name.startswith(self._address.prefix)
         }
 

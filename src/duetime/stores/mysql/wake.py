@@ -7,6 +7,7 @@ second, and so do those who wait for results: by these calls the store knows tha
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -25,7 +26,7 @@ AWAKE_S = 5.0
 KEPT = 1_000
 """How many announcements stay in the table."""
 SWEEP = 100
-"""After how many announcements old ones are deleted."""
+"""After how many announcements a process deletes old ones."""
 PATIENCE_S = 2.0
 """How long a number that was passed over is looked for: its transaction may commit after that of a higher number."""
 
@@ -42,6 +43,8 @@ class MysqlWakeHub(AnnouncingHub):
         super().__init__("mysql", NewsLink(address, None), look)
         self._last: int | None = None
         self._missing: dict[int, float] = {}
+        # Counted from anywhere, so that processes which announce only a few times delete old ones as well.
+        self._posted = random.randrange(SWEEP)
         self._listening_now = asyncio.Event()
         self._awake_until = 0.0
         self._look_now = asyncio.Event()
@@ -52,9 +55,10 @@ class MysqlWakeHub(AnnouncingHub):
         self._look_now.set()
 
     def _post(self, step: Step, message: Announcement) -> None:
-        (number,) = step.fetch_one("put_announcement", message=encode_announcement(message).decode())
-        if number % SWEEP == 0:
-            step.execute("delete_old_announcements", last=number - KEPT)
+        number, apart = step.fetch_one("put_announcement", message=encode_announcement(message).decode())
+        self._posted += 1
+        if self._posted % SWEEP == 0:
+            step.execute("delete_old_announcements", last=number - KEPT * apart)
 
     async def _join(self) -> None:
         if not self._tasks:

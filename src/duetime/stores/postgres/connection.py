@@ -237,6 +237,8 @@ def pending(address: PostgresAddress) -> list[Migration]:
 
 def _migrate(connection: Connection, address: PostgresAddress) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"duetime {address.table('')}",))
+    # Somebody who reads the view in a transaction and leaves it open must not keep a server from starting in silence.
+    connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_S * 1000:.0f}ms",))
     (schema,) = connection.execute("SELECT to_regnamespace(%s)", (f'"{address.schema}"',)).fetchone() or (None,)
     if schema is None:
         connection.execute(_own(f'CREATE SCHEMA "{address.schema}"'))

@@ -224,6 +224,14 @@ def _set_aside_queue(step: Step, namespace: str, name: str) -> None:
     step.execute("set_aside_incoming_queue", namespace=namespace, name=name)
 
 
+def rows_set_aside(step: Step) -> list[str]:
+    """What `check` says about them; they stay until a person deletes them."""
+    rows = step.fetch("check_incoming")
+    return [
+        f"{queue}: {job_id!r}, row {number} of incoming, is no job and was set aside" for number, queue, job_id in rows
+    ]
+
+
 def _leave_receipt(step: Step, queue: Queue, name: str, moved: Sequence[Moved]) -> None:
     jobs = TakenJobs(queue.namespace, queue.name, [(one.id, one.born, one.due_at) for one in moved])
     expires_at = step.now + RECEIPT_LIFE_MS

@@ -56,6 +56,11 @@ def load_schema(dialect: str) -> str:
     return load_script(dialect, "schema")
 
 
+def tables_of_schema(dialect: str) -> list[str]:
+    """The names of a dialect's tables and sequences, without the store's prefix."""
+    return re.findall(r"CREATE (?:TABLE|SEQUENCE) dt\.(\w+)", load_schema(dialect))
+
+
 def load_script(dialect: str, name: str) -> str:
     return (_folder(dialect) / f"{name}.sql").read_text(encoding="utf-8")
 

@@ -17,7 +17,7 @@ from duetime.stores.sql import verbs
 from duetime.stores.sql.announcements import AnnouncingHub
 from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink
 from duetime.stores.sql.held_queues import HeldQueues, QueueRound
-from duetime.stores.sql.intake import Intake
+from duetime.stores.sql.intake import Intake, rows_set_aside
 from duetime.stores.sql.registry import SqlRegistry
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import SqlStore
@@ -71,6 +71,9 @@ class ServerStore(SqlStore):
         if reaping.is_left_out:
             next_at = min(next_at or sys.maxsize, now + LEFT_OUT_MS)
         return Reaped(moved, now if more or taken.has_more else next_at, now, taken.pushed, tuple(taken.receipts))
+
+    async def check(self) -> Sequence[str]:
+        return [*await super().check(), *await self._read(rows_set_aside)]
 
     async def _reap_queues(
         self, reaping: QueueRound, agenda: Sequence[Queue], limit: int, moved: dict[Queue, Sequence[Moved]]

@@ -68,3 +68,13 @@ FROM dt.queues AS q
 INNER JOIN dt.jobs AS j ON j.queue = q.id AND (j.place = 1 OR (j.place = 0 AND j.expires_at > 0))
 GROUP BY q.id
 HAVING q.reap_at = 0 OR q.reap_at > needed_at;
+
+-- name: check_incoming
+-- description: Rows of other programs that are no jobs and were set aside.
+SELECT
+    number,
+    queue,
+    id
+FROM dt.incoming
+WHERE namespace = ''
+ORDER BY number;

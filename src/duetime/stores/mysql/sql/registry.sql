@@ -132,10 +132,12 @@ STRAIGHT_JOIN dt.counters AS c FORCE INDEX (PRIMARY) ON c.name = old.name
 WHERE c.expires_at > 0 AND c.expires_at <= %(now)s;
 
 -- name: put_announcement
--- description: News for the other processes, never in a transaction that changes jobs.
+-- description: News for the other processes, never in a transaction that changes jobs; and how far apart numbers are.
 INSERT INTO dt.announcements (message) VALUES (%(message)s);
 
-SELECT last_insert_id();
+SELECT
+    last_insert_id(),
+    @@auto_increment_increment;
 
 -- name: last_announcement
 -- description: From here on a process that begins to listen reads.

@@ -188,7 +188,10 @@ CREATE TABLE dt.incoming (
 
 -- Jobs for people with a client or a BI tool; no statement of the store reads it. Times are in the time zone of the
 -- session. Id, queue and the last five columns are those of Laravel's table `jobs`, with its unix seconds; but its
--- reserved_at is when a job was taken, and here it is when the lease ends.
+-- reserved_at is when a job was taken, and here it is when the lease ends. from_unixtime ends in January 2038; what is
+-- later is added to it. Times that nobody can have meant are shown as 1970 or as the end of 9999, less the day that a
+-- time zone may add. The payload is null for a body that is no UTF-8: text of such a body has other bytes. It goes
+-- through utf16, because the server's utf8mb4 takes halves of surrogate pairs, which no client can read.
 CREATE VIEW dt.readable_jobs AS
 SELECT
     q.namespace,
@@ -202,17 +205,36 @@ SELECT
         ELSE 'ready'
     END AS state,
     CASE j.priority WHEN 1 THEN 'high' WHEN 2 THEN 'normal' ELSE 'low' END AS priority,
-    from_unixtime(j.due_at / 1000.0) AS due_at,
-    from_unixtime(nullif(j.expires_at, 0) / 1000.0) AS expires_at,
-    from_unixtime(nullif(j.lease_until, 0) / 1000.0) AS lease_until,
-    from_unixtime(nullif(j.dead_at, 0) / 1000.0) AS dead_at,
+    timestampadd(
+        MICROSECOND,
+        (least(greatest(j.due_at, 2147483647000), 253402214399999) - 2147483647000) * 1000,
+        from_unixtime(greatest(least(j.due_at, 2147483647000), 0) / 1000.0)
+    ) AS due_at,
+    timestampadd(
+        MICROSECOND,
+        (least(greatest(nullif(j.expires_at, 0), 2147483647000), 253402214399999) - 2147483647000) * 1000,
+        from_unixtime(greatest(least(nullif(j.expires_at, 0), 2147483647000), 0) / 1000.0)
+    ) AS expires_at,
+    timestampadd(
+        MICROSECOND,
+        (least(greatest(nullif(j.lease_until, 0), 2147483647000), 253402214399999) - 2147483647000) * 1000,
+        from_unixtime(greatest(least(nullif(j.lease_until, 0), 2147483647000), 0) / 1000.0)
+    ) AS lease_until,
+    timestampadd(
+        MICROSECOND,
+        (least(greatest(nullif(j.dead_at, 0), 2147483647000), 253402214399999) - 2147483647000) * 1000,
+        from_unixtime(greatest(least(nullif(j.dead_at, 0), 2147483647000), 0) / 1000.0)
+    ) AS dead_at,
     j.tries,
     j.used,
     j.reason,
     j.error,
     b.attributes,
     b.body,
-    convert(b.body USING utf8mb4) AS payload,
+    CASE
+        WHEN b.body = cast(convert(convert(convert(b.body USING utf8mb4) USING utf16) USING utf8mb4) AS BINARY)
+            THEN convert(b.body USING utf8mb4)
+    END AS payload,
     j.attempt AS attempts,
     nullif(j.lease_until, 0) DIV 1000 AS reserved_at,
     j.due_at DIV 1000 AS available_at,

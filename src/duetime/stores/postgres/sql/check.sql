@@ -65,3 +65,13 @@ GROUP BY q.id
 HAVING
     q.reap_at = 0
     OR q.reap_at > min(CASE WHEN j.place = 1 THEN j.lease_until ELSE j.expires_at + 1 END);
+
+-- name: check_incoming
+-- description: Rows of other programs that are no jobs and were set aside.
+SELECT
+    number,
+    queue,
+    id
+FROM dt.incoming
+WHERE namespace = ''
+ORDER BY number;

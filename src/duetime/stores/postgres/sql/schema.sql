@@ -202,7 +202,8 @@ BEGIN RETURN convert_from(body, 'UTF8'); EXCEPTION WHEN OTHERS THEN RETURN NULL;
 
 -- Jobs for people with psql or a BI tool; no statement of the store reads it. Id, queue and the last five columns are
 -- those of Laravel's table `jobs`, with its unix seconds; but its reserved_at is when a job was taken, and here it is
--- when the lease ends.
+-- when the lease ends. Times that nobody can have meant are shown as 1970 or as the end of 9999, less the day that a
+-- time zone may add: PostgreSQL or its client would refuse to show any row.
 CREATE VIEW dt.duetime_jobs AS
 SELECT
     q.namespace,
@@ -216,10 +217,10 @@ SELECT
         ELSE 'ready'
     END AS state,
     CASE j.priority WHEN 1 THEN 'high' WHEN 2 THEN 'normal' ELSE 'low' END AS priority,
-    to_timestamp(j.due_at / 1000.0) AS due_at,
-    to_timestamp(nullif(j.expires_at, 0) / 1000.0) AS expires_at,
-    to_timestamp(nullif(j.lease_until, 0) / 1000.0) AS lease_until,
-    to_timestamp(nullif(j.dead_at, 0) / 1000.0) AS dead_at,
+    to_timestamp(least(greatest(j.due_at, 0), 253402214399999) / 1000.0) AS due_at,
+    to_timestamp(nullif(least(greatest(j.expires_at, 0), 253402214399999), 0) / 1000.0) AS expires_at,
+    to_timestamp(nullif(least(greatest(j.lease_until, 0), 253402214399999), 0) / 1000.0) AS lease_until,
+    to_timestamp(nullif(least(greatest(j.dead_at, 0), 253402214399999), 0) / 1000.0) AS dead_at,
     j.tries,
     j.used,
     j.reason,
