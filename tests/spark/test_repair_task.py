@@ -12,6 +12,7 @@ import pytest
 from duetime.client import connect
 from duetime.clock import SystemClock
 from duetime.job import Delivery, Event
+from duetime.journal.events import body_of
 from duetime.journal.reader import read_journal
 from duetime.names import Queue
 from duetime.spark.audit.store import open_view
@@ -53,7 +54,7 @@ def carry_out(url: str, batches: Iterator[pa.RecordBatch], now: int, journal: st
     view = open_view(url)
     epoch = view.info().epoch
     view.close()
-    task = RepairTask((url, None), "default", epoch, now, journal=journal)
+    task = RepairTask((url, None), epoch, now, journal=journal)
     found = [row for batch in task(batches) for row in batch.to_pylist()]
     return sorted(found, key=lambda row: NAMES.index(row["id"]) if row["id"] else 0)
 
@@ -85,6 +86,45 @@ def test_each_row_is_answered_and_each_job_put_back_once(
     # A server does not say that it knew a mark.
     assert journals or {row["result"] for row in again} == {"repeated", "superseded"}, again
     assert drain(url, QUEUE.namespace, QUEUE.name) == [], "what was acked is not delivered again"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_an_id_that_is_lost_again_and_again_keeps_every_mark(
+    kind: str, address_of: Callable[[str], str], drain: Callable[[str, str, str], list[Delivery]]
+) -> None:
+    url, now = address_of(kind), SystemClock().now_ms()
+    losses = [{"attempt": 1}, {"attempt": 2}, {"attempt": 1, "born": now - 1000}]
+    for loss in losses:
+        assert {row["result"] for row in carry_out(url, plan(now, **loss), now)} == {"pushed"}
+        assert len(drain(url, QUEUE.namespace, QUEUE.name)) == len(NAMES)
+    # Rows with attributes are pushed one by one, and meet the same marks.
+    for loss in [*losses, *({**loss, "attributes": '{"a":"b"}'} for loss in losses)]:
+        assert {row["result"] for row in carry_out(url, plan(now, **loss), now)} == {"repeated"}
+    for attempt in (3, 4):
+        alone = {"attempt": attempt, "attributes": '{"a":"b"}'}
+        assert {row["result"] for row in carry_out(url, plan(now, **alone), now)} == {"pushed"}
+        assert len(drain(url, QUEUE.namespace, QUEUE.name)) == len(NAMES)
+    for loss in [*losses, {"attempt": 3}, {"attempt": 4}]:
+        assert {row["result"] for row in carry_out(url, plan(now, **loss), now)} == {"repeated"}
+    assert drain(url, QUEUE.namespace, QUEUE.name) == []
+
+
+def test_many_jobs_are_journaled_once_each(address_of: Callable[[str], str], tmp_path: Path) -> None:
+    """Several requests are under way at a time; the jobs have different options, and a body is not text."""
+    url, now, journal = address_of("redis"), SystemClock().now_ms(), tmp_path / "journal"
+    [few] = plan(now)
+    rows = [
+        {**row, "id": f"{row['id']}-{number}", "tries": 5 + number // 600, "due_at": now + 10**8 + number}
+        for number in range(700)
+        for row in few.to_pylist()
+    ]
+    rows[-1]["body"] = b"\xff\x00"
+    found = carry_out(url, iter([pa.RecordBatch.from_pylist(rows, schema=few.schema)]), now, str(journal))
+    assert [(row["result"], row["jobs"]) for row in found] == [("pushed", 500)] * 5 + [("pushed", 300)]
+    *entries, closed = read_journal(journal)
+    assert [one.seq for one in (*entries, closed)] == list(range(1, len(rows) + 2))
+    told = [(one.id, one.born, one.attempt, one.due_at, one.tries, body_of(one)) for one in entries]
+    assert told == [tuple(row[name] for name in ("id", "born", "attempt", "due_at", "tries", "body")) for row in rows]
 
 
 def test_a_task_writes_its_entries_and_signs_off(address_of: Callable[[str], str], tmp_path: Path) -> None:

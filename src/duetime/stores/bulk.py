@@ -6,7 +6,8 @@ atomic, at most STEP_JOBS jobs, idempotent by its ids and, with a mark, done onc
 `open.open_bulk(url)` returns the loader of a store.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import json, structs
@@ -63,6 +64,15 @@ class LostColumns(NamedTuple):
     priority: Any
     attempt: Any
     born: Any
+
+    def runs(self) -> Iterator[tuple[int, int, list[int]]]:
+        """Neighbours that differ in id, body, due_at and born only: the first one's row, the row after the last one,
+        and their ttl_ms, tries, priority and attempt.
+        """
+        options: list[Any] = [column.to_numpy() for column in (self.ttl_ms, self.tries, self.priority, self.attempt)]
+        differs: Any = sum(column[1:] != column[:-1] for column in options)
+        for first, last in pairwise([0, *(differs.nonzero()[0] + 1).tolist(), len(self.ids)]):
+            yield first, last, [int(column[first]) for column in options]
 
     def jobs(self) -> list[NewJob]:
         """The rows as objects, for stores that want them."""

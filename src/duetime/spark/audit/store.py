@@ -6,7 +6,7 @@ and must also work where the pool journals.
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -14,20 +14,18 @@ import msgspec
 from duetime.client import Client, calls, store_calls
 from duetime.client.lookup import Lookup
 from duetime.client.transport import is_http
+from duetime.doors.tokens import split
 from duetime.errors import Conflict, DuetimeError
 from duetime.job import Counts, IfExists, Job, Moved
 from duetime.journal.pool_journal import Journaling, known
 from duetime.journal.registered_nodes import RegisteredNode, forget, register, registered, sign_off
-from duetime.names import DEFAULT_NAMESPACE, Queue
+from duetime.names import DEFAULT_NAMESPACE, DEFAULT_POOL, Queue
 from duetime.stores.base import Push, Pushed, StoreInfo
-from duetime.stores.bulk import LostColumns
 from duetime.stores.get_all import get_all
-from duetime.stores.open import bulk_of, open_store
+from duetime.stores.open import open_store
 from duetime.stores.registry import MOVED_AWAY
 
 Result = TypeVar("Result")
-PutBack = int | Sequence[Pushed | DuetimeError]
-"""The store's time if every job was put back by this call, else an answer per job."""
 
 
 class StoreView(Protocol):
@@ -39,8 +37,8 @@ class StoreView(Protocol):
         """The store's time, and its epoch, which changes when the store is wiped."""
         ...
 
-    def journaling(self) -> Journaling | None:
-        """Since when, and under which name, the pool journals; None if the store does not tell."""
+    def journaling(self) -> Journaling:
+        """The name under which the pool journals, and since when; since 0 if it does not or the store does not tell."""
         ...
 
     def registered(self) -> Mapping[str, RegisteredNode]:
@@ -74,10 +72,6 @@ class StoreView(Protocol):
         """Each request has one job; a job that exists is kept."""
         ...
 
-    def put_back(self, queue: Queue, jobs: LostColumns) -> Future[PutBack]:
-        """As `Bulk.put_back`; begins at once, and the caller may do other things before it asks for the result."""
-        ...
-
     def close(self) -> None: ...
 
 
@@ -86,9 +80,10 @@ def open_view(url: str, token: str | None = None) -> StoreView:
 
 
 class ServerView:
-    """Through the HTTP door: the token must be good for all namespaces."""
+    """Through the HTTP door, which serves the pool that the token names. The token must be good for all namespaces."""
 
     def __init__(self, url: str, token: str | None) -> None:
+        self._token = token or ""
         self._client = Client(url, token=token)
         self._send = self._client.send
 
@@ -98,16 +93,14 @@ class ServerView:
     def info(self) -> StoreInfo:
         return self._send(store_calls.store_info(DEFAULT_NAMESPACE))
 
-    def journaling(self) -> Journaling | None:
-        return None
+    def journaling(self) -> Journaling:
+        told = self._send(store_calls.journaling(DEFAULT_NAMESPACE))
+        # A server of an earlier release tells neither. Its door serves the pool that the token names.
+        return told if told.pool else Journaling(told.since, split(self._token)[0])
 
     def registered(self) -> Mapping[str, RegisteredNode]:
-        # Each namespace may live in a pool of its own.
-        namespaces = {DEFAULT_NAMESPACE, *(queue.namespace for queue in self.counts())}
-        found: dict[str, RegisteredNode] = {}
-        for namespace in sorted(namespaces):
-            found |= self._send(store_calls.journal_nodes(namespace))
-        return found
+        # Whatever the namespace, the door answers for the one pool that the token names.
+        return self._send(store_calls.journal_nodes(DEFAULT_NAMESPACE))
 
     def counts(self) -> Mapping[Queue, Counts]:
         return {status.queue: status.counts for status in self._send(calls.statuses(None))}
@@ -134,11 +127,6 @@ class ServerView:
         answers = self._send(calls.push_each(queue, [request.jobs[0] for request in requests], IfExists.KEEP))
         return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
 
-    def put_back(self, queue: Queue, jobs: LostColumns) -> Future[PutBack]:
-        done: Future[PutBack] = Future()
-        done.set_result(self.push(queue, [Push([job]) for job in jobs.jobs()]))
-        return done
-
     def close(self) -> None:
         self._client.close()
 
@@ -151,11 +139,7 @@ class _LoopThread:
         self._runner = asyncio.Runner()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return self.begin(work).result()
-
-    def begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Run it after what was begun before."""
-        return self._thread.submit(self._runner.run, work)
+        return self._thread.submit(self._runner.run, work).result()
 
     def close(self) -> None:
         self._thread.submit(self._runner.close).result()
@@ -168,7 +152,6 @@ class OpenedStore:
     def __init__(self, url: str) -> None:
         self._runner = _LoopThread()
         self._store = self._runner.run(open_store(url))
-        self._bulk = bulk_of(self._store, url)
 
     def now(self) -> int:
         return self._runner.run(self._store.ping()).now
@@ -176,11 +159,11 @@ class OpenedStore:
     def info(self) -> StoreInfo:
         return self._runner.run(self._store.ping())
 
-    def journaling(self) -> Journaling | None:
+    def journaling(self) -> Journaling:
         if moved := self._runner.run(self._store.registry.get(MOVED_AWAY, "current")):
             place = msgspec.json.decode(moved.value)
             raise Conflict(f"the jobs of this store were moved to {place['to']}: ask that store")
-        return self._runner.run(known(self._store))
+        return self._runner.run(known(self._store)) or Journaling(0, DEFAULT_POOL)
 
     def registered(self) -> Mapping[str, RegisteredNode]:
         return self._runner.run(registered(self._store))
@@ -207,9 +190,6 @@ class OpenedStore:
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         return self._runner.run(self._store.push(queue, requests))
-
-    def put_back(self, queue: Queue, jobs: LostColumns) -> Future[PutBack]:
-        return self._runner.begin(self._bulk.put_back(queue, jobs))
 
     def close(self) -> None:
         self._runner.run(self._store.close())

@@ -5,17 +5,20 @@ well. Where it is not, the driver writes them beside and copies the sealed segme
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from duetime.journal.lines import write_text
 from duetime.journal.options import JournalOptions
-from duetime.journal.writer import Writer
+from duetime.journal.writer import Numbered, Writer
 from duetime.spark.audit.store import StoreView
 
 INSTANCE = "reconcile"
 FLUSH_S = 120.0
-FLUSH_EVERY = 50_000
-"""Entries that may wait in memory. A task that dies loses them, and the next run finds their jobs in the store."""
+FLUSH_EVERY = 25_000
+"""Entries that wait in memory, while as many are being written. A task that dies loses them, and the next run finds
+their jobs in the store.
+"""
 
 
 class RepairEntries:
@@ -27,23 +30,31 @@ class RepairEntries:
     def __init__(self, folder: Path, view: StoreView, *, deliver: Callable[[Path], None] = lambda node: None) -> None:
         self._folder, self._view, self._deliver = folder, view, deliver
         self._writer: Writer | None = None
-        self._flushed = 0
+        self._begun = 0
+        self._written: Future[OSError | None] = Future()
+        self._written.set_result(None)
 
     @property
     def node(self) -> str:
         return self._writer.node if self._writer else ""
 
     def write(self, drafts: Sequence[bytes]) -> None:
-        """Write drafts that are JSON already; they are on disk when `close` returns. Raises OSError."""
-        writer = self._writer or self._begin()
+        """Write drafts that are JSON already. Otherwise as `append`."""
 
         def numbered(place: bytes, seq: int) -> list[bytes]:
             return [write_text(b"%b%d,%b" % (place, at, draft[1:])) for at, draft in enumerate(drafts, seq)]
 
+        self.append(numbered)
+
+    def append(self, numbered: Numbered) -> None:
+        """Write lines that the caller makes; they are on disk when `close` returns. Raises OSError."""
+        writer = self._writer or self._begin()
         writer.append_lines(numbered)
-        if writer.seq - self._flushed >= FLUSH_EVERY:
-            writer.flush(FLUSH_S)
-            self._flushed = writer.seq
+        if writer.seq - self._begun >= FLUSH_EVERY:
+            if error := self._written.result(FLUSH_S):
+                raise error
+            self._begun, self._written = writer.seq, Future()
+            writer.wait(self._written.set_result)
 
     def _begin(self) -> Writer:
         writer = Writer(JournalOptions(self._folder, instance=INSTANCE))

@@ -3,16 +3,17 @@
 Runs on executors, 500 jobs of a queue at a time. Each push carries a mark for its job's born and attempt, so that a job
 is put back once, also if a task runs again or several reconciles run at a time, and also after it was delivered and
 acked. Jobs that are simply gone, which are nearly all after a store was wiped, go by columns. If the store knows any of
-500 already, each of them is asked for and pushed by itself. While the store works on one request, the task writes the
-entries of the one before into the journal, as a node of its own, and has one row of RESULTS for all jobs of a request
-that were put back; where it cannot reach the journal, a row for each job brings the entry to the driver.
+500 already, each of them is asked for and pushed by itself. While the store works on the next requests, the task writes
+the entries of an answered one into the journal, as a node of its own, and has one row of RESULTS for all jobs of a
+request that were put back; where it cannot reach the journal, a row for each job brings the entry to the driver.
 """
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, closing
-from itertools import pairwise
+from itertools import count, islice, pairwise, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +23,17 @@ from msgspec import UNSET
 from duetime.errors import Conflict, DuetimeError
 from duetime.job import STEP_BYTES, STEP_JOBS, Event, Job, Moved, NewJob, Priority
 from duetime.journal.events import REPEATED, Draft, body_fields
+from duetime.journal.lines import write_text
 from duetime.names import Queue
 from duetime.spark.audit.store import StoreView, open_view
 from duetime.spark.load.job_columns import arrow, kernels
+from duetime.spark.load.options import LoadOptions
+from duetime.spark.load.task_push import open_destination
 from duetime.spark.reconcile import transform as reconcile
 from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.schemas import KEY
 from duetime.stores.base import Push, Pushed
-from duetime.stores.bulk import LostColumns
+from duetime.stores.bulk import Bulk, LostColumns
 from duetime.stores.repair_mark import REPAIR_LIFE_MS, repair_mark
 
 SUPERSEDED = "superseded"
@@ -37,11 +41,14 @@ RESULTS = (
     "pool string, namespace string, queue string, id string, born long, result string, problem string, jobs long, "
     "node string, entry binary"
 )
-RESULT_NAMES = [*KEY, "result", "problem", "jobs", "node", "entry"]
+RESULT_KINDS = {"long": arrow.int64(), "string": arrow.string(), "binary": arrow.binary()}
+RESULT_SCHEMA = arrow.schema([(name, RESULT_KINDS[kind]) for name, kind in map(str.split, RESULTS.split(", "))])
 NUMBERS = ("born", "due_at", "expires_at", "tries", "priority", "attempt")
 MARGIN_MS = REPAIR_LIFE_MS // 24
 PLAIN_MS = 60_000
 """A job that expires sooner than this is looked at by itself."""
+UNDER_WAY = 2
+"""Requests that are sent and not answered, as in a load (see `stores.redis.bulk`)."""
 CHECK_EVERY_S = 0.1
 """How long the answer to the question is believed whether the store is still the one that was scanned."""
 
@@ -62,15 +69,7 @@ class UnderWay(NamedTuple):
     queue: Queue
     rows: Any
     jobs: LostColumns
-    answer: Future[int | Sequence[Pushed | DuetimeError]]
-
-
-class RepairAnswer(NamedTuple):
-    """The columns of RESULTS up to `problem`, the entries as JSON, and whether all jobs were put back."""
-
-    columns: Sequence[Any]
-    drafts: Sequence[bytes | None]
-    is_whole: bool = False
+    answer: asyncio.Task[int | Sequence[Pushed | DuetimeError]]
 
 
 class RepairTask:
@@ -79,10 +78,8 @@ class RepairTask:
     `journal` is the journal's folder, empty if executors cannot write there.
     """
 
-    def __init__(
-        self, address: tuple[str, str | None], pool: str, epoch: str, scanned_at: int, *, journal: str = ""
-    ) -> None:
-        self._address, self._pool, self._journal = address, pool, journal
+    def __init__(self, address: tuple[str, str | None], epoch: str, scanned_at: int, *, journal: str = "") -> None:
+        self._address, self._journal = address, journal
         self._epoch, self._scanned_at = epoch, scanned_at
         self._checked_s, self._checked_at = 0.0, 0
 
@@ -93,12 +90,15 @@ class RepairTask:
             entries = None
             if self._journal:
                 entries = stack.enter_context(closing(RepairEntries(Path(self._journal), view)))
+            url, token = self._address
+            runner = stack.enter_context(asyncio.Runner())
+            bulk = runner.run(open_destination(LoadOptions(url, token=token)))
+            stack.callback(lambda: runner.run(bulk.close()))
             for batch in batches:
                 plain, others = _split(arrow.Table.from_batches([batch]), self._now(view))
-                for done in self._put_back(view, plain):
-                    yield _told(done, entries)
+                yield from runner.run(self._put_back(view, bulk, plain, entries))
                 for rows in _chunks(others.to_pylist()):
-                    yield _told(_batch(self._carry_out(view, _queue(rows[0]), rows)), entries)
+                    yield _told(self._carry_out(view, _queue(rows[0]), rows), entries)
 
     def _now(self, view: StoreView) -> int:
         """The store's time. Raises StoreChanged if marks that another run may have set cannot be relied on."""
@@ -112,18 +112,24 @@ class RepairTask:
             self._checked_s, self._checked_at = clock, info.now
         return self._checked_at
 
-    def _put_back(self, view: StoreView, plain: Any) -> Iterator[RepairAnswer]:
-        """Push lost jobs by columns, one request under way while the answer to the one before is worked on."""
-        before: UnderWay | None = None
-        for rows in _plain_chunks(plain):
-            queue = Queue(rows.column("namespace")[0].as_py(), rows.column("queue")[0].as_py())
-            jobs = _lost_columns(rows, self._now(view))
-            begun = UnderWay(queue, rows, jobs, view.put_back(queue, jobs))
-            if before:
-                yield _answered(view, before)
-            before = begun
-        if before:
-            yield _answered(view, before)
+    async def _put_back(self, view: StoreView, bulk: Bulk, plain: Any, entries: RepairEntries | None) -> Sequence[Any]:
+        """Push lost jobs by columns. Returns RESULTS, in one batch: Spark takes long for many small ones."""
+        told: list[Any] = []
+        waiting: deque[UnderWay] = deque()
+        try:
+            for rows in _plain_chunks(plain):
+                queue = Queue(rows.column("namespace")[0].as_py(), rows.column("queue")[0].as_py())
+                jobs = _lost_columns(rows, self._now(view))
+                waiting.append(UnderWay(queue, rows, jobs, asyncio.create_task(bulk.put_back(queue, jobs))))
+                await asyncio.sleep(0)  # the request is on its way before an answer is worked on
+                if len(waiting) > UNDER_WAY:
+                    told.append(await _answered(view, waiting.popleft(), entries))
+            while waiting:
+                told.append(await _answered(view, waiting.popleft(), entries))
+        finally:
+            for request in waiting:
+                request.answer.cancel()
+        return arrow.Table.from_batches(told, RESULT_SCHEMA).combine_chunks().to_batches()
 
     def _carry_out(self, view: StoreView, queue: Queue, rows: Sequence[Row]) -> Iterator[Result]:
         """Asks the store before pushing, because much may have changed since the scan."""
@@ -133,7 +139,7 @@ class RepairTask:
             is_there = held is not None and held.born == row["born"]
             if row["action"] == reconcile.ADOPT:
                 if held and is_there:
-                    yield row, "adopted", "", _adopted(row["pool"] or self._pool, queue, held, now)
+                    yield row, "adopted", "", _adopted(row["pool"], queue, held, now)
                 else:
                     yield row, "gone", "", None
             elif is_there:
@@ -150,30 +156,45 @@ class RepairTask:
             yield from _push(view, queue, push, now)
 
 
-def _answered(view: StoreView, done: UnderWay) -> RepairAnswer:
-    answer = done.answer.result()
-    if isinstance(answer, int):
-        return _pushed_batch(done.rows, done.jobs, answer)
-    return _batch(_settled(view, done.queue, done.rows.to_pylist(), done.jobs.jobs(), answer))
+async def _answered(view: StoreView, done: UnderWay, entries: RepairEntries | None) -> Any:
+    """RESULTS, one row for all if they were put back and this task writes the journal: which jobs they are is in the
+    plan, and in the journal.
+    """
+    queue, rows, jobs, under_way = done
+    now, size = await under_way, rows.num_rows
+    if not isinstance(now, int):
+        return _told(_settled(view, queue, rows.to_pylist(), jobs.jobs(), now), entries)
+    pool = rows.column("pool")[0].as_py()
+    if entries is None:
+        drafts = arrow.array(_drafts(pool, queue, jobs, now), arrow.binary())
+        common = (arrow.scalar("pushed"), arrow.scalar(None, arrow.string()), arrow.scalar(1, arrow.int64()))
+        constants = [arrow.repeat(value, size) for value in (*common, arrow.scalar(None, arrow.string()))]
+        return arrow.RecordBatch.from_arrays([*map(rows.column, KEY), *constants, drafts], schema=RESULT_SCHEMA)
+    try:
+        entries.append(lambda place, seq: _lines(pool, queue, jobs, now, place, seq))
+    except arrow.ArrowInvalid:  # not all of the bodies are text
+        entries.write(_drafts(pool, queue, jobs, now))
+    summed = {"pool": pool, "namespace": queue.namespace, "queue": queue.name, "result": "pushed", "jobs": size}
+    return arrow.RecordBatch.from_pylist([{**summed, "node": entries.node}], schema=RESULT_SCHEMA)
 
 
-def _told(done: RepairAnswer, entries: RepairEntries | None) -> Any:
+def _told(results: Iterable[Result], entries: RepairEntries | None) -> Any:
     """RESULTS. If this task writes the journal, the entries go there, and the rows name the node."""
-    columns, size = [*done.columns], len(done.drafts)
-    jobs, node = arrow.repeat(arrow.scalar(1, arrow.int64()), size), arrow.nulls(size, arrow.string())
-    entry = arrow.array([None] * size if entries else done.drafts, arrow.binary())
-    if entries:
-        if found := [draft for draft in done.drafts if draft]:
-            entries.write(found)
-        node = arrow.repeat(arrow.scalar(entries.node), size)
-    batch = arrow.RecordBatch.from_arrays([*columns, jobs, node, entry], RESULT_NAMES)
-    return _sum_of(batch) if entries and done.is_whole else batch
-
-
-def _sum_of(batch: Any) -> Any:
-    """One row for all: which jobs they are is in the plan, and in the journal."""
-    told = {**batch.slice(0, 1).to_pydict(), "id": [None], "born": [None], "jobs": [batch.num_rows]}
-    return arrow.RecordBatch.from_pydict(told, schema=batch.schema)
+    found = [(row, result, problem, draft and msgspec.json.encode(draft)) for row, result, problem, draft in results]
+    if entries and (drafts := [draft for _, _, _, draft in found if draft]):
+        entries.write(drafts)
+    told = [
+        {
+            **{name: row[name] for name in KEY},
+            "result": result,
+            "problem": problem or None,
+            "jobs": 1,
+            "node": entries.node if entries else None,
+            "entry": None if entries else draft,
+        }
+        for row, result, problem, draft in found
+    ]
+    return arrow.RecordBatch.from_pylist(told, schema=RESULT_SCHEMA)
 
 
 def _push(view: StoreView, queue: Queue, rows: Sequence[Row], now: int) -> Iterator[Result]:
@@ -245,51 +266,44 @@ def _lost_columns(rows: Any, now: int) -> LostColumns:
     )
 
 
-def _pushed_batch(rows: Any, jobs: LostColumns, now: int) -> RepairAnswer:
-    """Jobs that were all put back at this time."""
-    size = rows.num_rows
-    columns = [rows.column(name) for name in KEY]
-    constants = [arrow.repeat(arrow.scalar("pushed"), size), arrow.nulls(size, arrow.string())]
+def _lines(pool: str, queue: Queue, jobs: LostColumns, now: int, place: bytes, seq: int) -> list[bytes]:
+    """The journal's lines for jobs that were all put back at this time. Raises ArrowInvalid if a body is not text."""
+    heads = (b"%b%d," % (place, at) for at in count(seq))
+    return [write_text(text) for text in _texts(pool, queue, jobs, now, heads)]
+
+
+def _drafts(pool: str, queue: Queue, jobs: LostColumns, now: int) -> list[bytes]:
+    """Such entries as JSON, before they get their place."""
     try:
-        entries = _entries(rows, jobs, now)
+        return list(_texts(pool, queue, jobs, now, repeat(b"{")))
     except arrow.ArrowInvalid:  # not all of the bodies are text
-        entries = [msgspec.json.encode(draft) for draft in _drafts(rows, jobs, now)]
-    return RepairAnswer([*columns, *constants], entries, is_whole=True)
+        moved = ((job, Moved(Event.ACCEPTED, job.id, job.born, job.attempt, job.due_at or 0)) for job in jobs.jobs())
+        return [msgspec.json.encode(_begun(pool, queue, job, Pushed([one], now))) for job, one in moved]
 
 
-def _entries(rows: Any, jobs: LostColumns, now: int) -> list[bytes]:
-    """What `_begun` drafts, put together from bytes: encoding a million drafts would take as long as the pushes.
-
-    Raises ArrowInvalid if a body is not text.
-    """
-    first = rows.slice(0, 1).select(["pool", "namespace", "queue"]).to_pylist()[0]
-    heads: dict[tuple[int, ...], bytes] = {}
-
-    def head(options: tuple[int, ...]) -> bytes:
-        attempt, priority, ttl, tries = options
-        numbers: dict[str, Any] = {"attempt": attempt, "priority": priority, "ttl": ttl, "tries": tries}
-        heads[options] = encode(Draft(ts=now, event=Event.ACCEPTED, **first, **numbers))[:-1]
-        return heads[options]
-
+def _texts(pool: str, queue: Queue, jobs: LostColumns, now: int, heads: Iterable[bytes]) -> Iterator[bytes]:
+    """What `_begun` drafts, put together from bytes: encoding a million drafts would take as long as the pushes."""
     encode = msgspec.json.Encoder().encode
-    options = zip(
-        *(column.to_pylist() for column in (jobs.attempt, jobs.priority, jobs.ttl_ms, jobs.tries)), strict=True
-    )
-    texts: list[str] = jobs.bodies.cast(arrow.string()).to_pylist()
-    columns = (column.to_pylist() for column in (jobs.born, jobs.due_at, jobs.ids))
-    return [
-        b'%b,"born":%d,"due_at":%d,"id":%b,"body":%b}'
-        % (heads.get(option) or head(option), born, due, encode(name), encode(text))
-        for option, born, due, name, text in zip(options, *columns, texts, strict=True)
-    ]
-
-
-def _drafts(rows: Any, jobs: LostColumns, now: int) -> Iterator[Draft]:
-    queue = Queue(rows.column("namespace")[0].as_py(), rows.column("queue")[0].as_py())
-    pool = rows.column("pool")[0].as_py()
-    for job in jobs.jobs():
-        moved = Moved(Event.ACCEPTED, job.id, job.born, job.attempt, job.due_at or 0)
-        yield _begun(pool, queue, job, Pushed([moved], now))
+    own = (jobs.born, jobs.due_at, jobs.ids, jobs.bodies.cast(arrow.string()))
+    rows = zip(heads, *(column.to_pylist() for column in own), strict=False)
+    for first, last, (ttl, tries, priority, attempt) in jobs.runs():
+        common = Draft(
+            ts=now,
+            event=Event.ACCEPTED,
+            pool=pool,
+            namespace=queue.namespace,
+            queue=queue.name,
+            attempt=attempt,
+            priority=priority,
+            ttl=ttl,
+            tries=tries,
+        )
+        middle = encode(common)[1:-1]
+        for head, born, due_at, name, body in islice(rows, last - first):
+            yield b'%b%b,"born":%d,"due_at":%d,"id":%b,"body":%b}' % (
+                *(head, middle, born, due_at),
+                *(encode(name), encode(body)),
+            )
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -305,15 +319,6 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
         size += bytes_more
     if chunk:
         yield chunk
-
-
-def _batch(results: Iterable[Result]) -> RepairAnswer:
-    found = list(results)
-    kinds = {"born": arrow.int64()}
-    columns = [arrow.array([row[name] for row, _, _, _ in found], kinds.get(name, arrow.string())) for name in KEY]
-    columns.append(arrow.array([result for _, result, _, _ in found], arrow.string()))
-    columns.append(arrow.array([problem or None for _, _, problem, _ in found], arrow.string()))
-    return RepairAnswer(columns, [msgspec.json.encode(draft) if draft else None for _, _, _, draft in found])
 
 
 def _queue(row: Row) -> Queue:

@@ -20,8 +20,7 @@ from pyspark.sql import functions as F
 from duetime.ids import IdMaker
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.segments import sealed
-from duetime.names import DEFAULT_POOL
-from duetime.spark.audit.journal import check_complete, whole_nodes
+from duetime.spark.audit.journal import check_complete, forget_whole_nodes
 from duetime.spark.audit.run import Beside, Evidence, Told, findings, gather, write_places
 from duetime.spark.audit.store import StoreView, open_view
 from duetime.spark.audit.transform import Scanned
@@ -53,7 +52,7 @@ def run_reconcile(
         close_dead_nodes(files.path(journal))
     done = Reconciled(run, f"{lake.folder}/reconcile/{run}", dry_run)
     try:
-        evidence = gather(lake, journal, beside, run=run, told=told)
+        evidence = gather(lake, journal, beside, run=run, assume_lost=assume_lost, told=told)
         scanned = evidence.scanned
         assert scanned is not None
         done.assumed = check_complete(evidence.journal, scanned.pool, scanned.ended_at, assume_lost)
@@ -62,10 +61,8 @@ def run_reconcile(
         if dry_run:
             _count_plan(lake, done)
         else:
-            pool = beside.pool or scanned.pool or DEFAULT_POOL
             task = RepairTask(
                 (beside.url, beside.token),
-                pool,
                 scanned.epoch,
                 scanned.ended_at,
                 journal=str(files.path(journal)) if isinstance(files, LocalFiles) else "",
@@ -73,8 +70,8 @@ def run_reconcile(
             with closing(open_view(beside.url, beside.token)) as view:
                 with _driver_entries(files, journal, view) as entries:
                     repair(lake, task, entries, done, told)
-                view.forget(whole_nodes(lake, evidence.journal))
-        _write_summary(lake, done, scanned, beside)
+                forget_whole_nodes(lake, evidence.journal, view)
+        _write_summary(lake, done, scanned, beside, files.home(journal))
         return done
     finally:
         lake.files.delete(lake.scratch(run))
@@ -138,7 +135,7 @@ def _count_plan(lake: Lake, done: Reconciled) -> None:
         done.lost += 0 if row["action"] == reconcile.ADOPT else row["count"]
 
 
-def _write_summary(lake: Lake, done: Reconciled, scanned: Scanned, beside: Beside) -> None:
+def _write_summary(lake: Lake, done: Reconciled, scanned: Scanned, beside: Beside, journal: str) -> None:
     summary = {
         "run": done.run,
         "dry_run": done.dry_run,
@@ -150,5 +147,7 @@ def _write_summary(lake: Lake, done: Reconciled, scanned: Scanned, beside: Besid
         "epoch": scanned.epoch,
         "scanned_at": scanned.ended_at,
         "namespaces": list(beside.namespaces),
+        "journal": journal,
+        "pool": scanned.pool,
     }
     lake.files.create(f"{done.folder}/summary.json", msgspec.json.format(msgspec.json.encode(summary)))

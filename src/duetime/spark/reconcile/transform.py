@@ -27,7 +27,7 @@ def missing(jobs: DataFrame, placed: DataFrame, scanned: Scanned) -> DataFrame:
     """JOBS and their `places` -> those that the store should have and has not, with `outcome` lost or expired."""
     settled = F.col("last_at") < scanned.began_at - scanned.grace_ms
     gone = placed.where(F.col("outcome").isin(LOST, "expired")).select(*KEY, "outcome")
-    in_scope = F.lit(True) if scanned.pool is None else F.col("pool") == scanned.pool
+    in_scope = F.col("pool") == scanned.pool
     return (
         jobs.where("ends = 0")
         .drop("outcome")

@@ -7,7 +7,6 @@ step's request is a head of a few bytes and two slices. Several requests are on 
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
@@ -122,18 +121,14 @@ class Encoded:
 def _put_back_request(jobs: LostColumns) -> tuple[bytes, int]:
     """As `Encoded.request`, for jobs with a born of their own: neighbours that share all other options are a group."""
     (places, place_ends), (bodies, body_ends) = _places(jobs.due_at, jobs.ids, jobs.born), _encoded(jobs.bodies)
-    times: Any = jobs.due_at.to_numpy()
-    options: list[Any] = [column.to_numpy() for column in (jobs.ttl_ms, jobs.tries, jobs.priority, jobs.attempt)]
-    differs: Any = sum(column[1:] != column[:-1] for column in options)
-    starts: list[int] = [0, *(differs.nonzero()[0] + 1).tolist(), len(times)]
+    times, runs = jobs.due_at.to_numpy(), list(jobs.runs())
     distinct = _bulk.count_distinct(jobs.ids).as_py() == len(times)
-    head = (STEP_BYTES, "1" if distinct else "", 1, "P", "", "", REPAIR_LIFE_MS, len(starts) - 1)
+    head = (STEP_BYTES, "1" if distinct else "", 1, "P", "", "", REPAIR_LIFE_MS, len(runs))
     parts: list[bytes | memoryview] = [_arguments(head)]
     count = len(head)
-    for first, last in pairwise(starts):
+    for first, last, options in runs:
         span = times[first:last]
-        how = HOW.pack(*(int(column[first]) for column in options), 0)
-        group = (how, last - first, "b", int(span.min()), int(span.max()))
+        group = (HOW.pack(*options, 0), last - first, "b", int(span.min()), int(span.max()))
         parts += (
             _arguments(group),
             places[place_ends[first] : place_ends[last]],
@@ -151,20 +146,22 @@ def _arguments(values: Command) -> bytes:
 
 def _places(due_at: Any, names: Any, *more: Any) -> tuple[memoryview, Any]:
     """For each job: due_at, id, and what else is given."""
-    texts = [one.cast(_arrow.string()).cast(_arrow.binary()) for one in (due_at, names, *more)]
-    return _pieces(_join(*(part for text in texts for part in (b"$", _length(text), b"\r\n", text, b"\r\n")), b""))
+    parts: list[Any] = []
+    for column in (due_at, names, *more):
+        text = column.cast(_arrow.string())
+        parts += ("$", _bulk.binary_length(text).cast(_arrow.string()), "\r\n", text, "\r\n")
+    return _pieces(_join(*parts, ""))
 
 
 def _encoded(values: Any) -> tuple[memoryview, Any]:
-    return _pieces(_join(b"$", _length(values), b"\r\n", values, b"\r\n", b""))
-
-
-def _length(values: Any) -> Any:
-    return _bulk.binary_length(values).cast(_arrow.string()).cast(_arrow.binary())
+    length = _bulk.binary_length(values).cast(_arrow.string()).cast(_arrow.binary())
+    return _pieces(_join(b"$", length, b"\r\n", values, b"\r\n", b""))
 
 
 def _join(*parts: Any) -> Any:
-    return _bulk.binary_join_element_wise(*[_arrow.scalar(one) if isinstance(one, bytes) else one for one in parts])
+    return _bulk.binary_join_element_wise(
+        *[_arrow.scalar(one) if isinstance(one, bytes | str) else one for one in parts]
+    )
 
 
 def _pieces(values: Any) -> tuple[memoryview, Any]:

@@ -17,8 +17,7 @@
 --   P:mark:*    string  what a marked push answered
 --   P:join:*    string  until I8 and how many finishes a join has seen, I8; the rest of the key is its name
 --   P:result:*  string  kept_until I8, born I8 and the result of a finished job; the rest of the key is its id
---   P:repaired  hash  name of a repair's mark -> '' if the lost job was put back under it, else the packed Moved; lives
---                     for as long as the latest of the marks
+--   P:repaired  hash  id -> the marks of its repairs (see push.lua); lives for as long as the latest of the marks
 --   P:damaged   hash  id -> what was found of a job that cannot be read, set aside for people to look at
 --   KEYS[2]     zset  `dt:{NN}:queues`: queue by a lower bound of its next lease end or expiry; the registry of
 --                     queues and the reaper's agenda in one

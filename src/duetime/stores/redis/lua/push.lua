@@ -2,12 +2,12 @@
 -- KEYS: 1 the queue's prefix · 2 its partition's agenda
 -- ARGV: 1 now or '' · 2 bytes of values to hold at a time · 3 '1' if no id stands twice in this call · 4 number of
 --   requests · 5.. the requests. A request is if_exists (k keep, r replace, e error; K keep with a brief mark; P keep,
---   all jobs or none of them, with a repair's mark for each job) · mark name · digest · life_ms (all '' without a mark;
---   a P has a life only) · number of groups · groups. A group is jobs that differ in id, body and due_at only: how
---   (ttl_ms I8, tries I2, priority B, attempt I4, born I8, packed attributes) · number of jobs · delay_ms of all ('' if
---   each has a due_at of its own, '+' if each has a delay of its own, 'b' in a P: each has a due_at and a born) · least
---   and greatest of the due_ats or delays (both '' with one delay for all) · ids, or pairs of due_at or delay and id
---   or due_at, id and born · bodies
+--   all jobs or none of them, with a repair's mark for each job, and the only request of its call) · mark name · digest
+--   · life_ms (all '' without a mark; a P has a life only) · number of groups · groups. A group is jobs that differ in
+--   id, body and due_at only: how (ttl_ms I8, tries I2, priority B, attempt I4, born I8, packed attributes) · number of
+--   jobs · delay_ms of all ('' if each has a due_at of its own, '+' if each has a delay of its own, 'b' in a P: each
+--   has a due_at and a born) · least and greatest of the due_ats or delays (both '' with one delay for all) · ids, or
+--   pairs of due_at or delay and id, or due_at, id and born · bodies
 -- Returns: { now, answer.. }, an answer per request:
 --   born (integer)          every job was accepted with this born, attempt 0, in no other's place
 --   { moved.. }             one packed Moved per job
@@ -38,18 +38,32 @@ local function read_how(how)
   return o
 end
 
--- The names of the marks of jobs that are put back: `repair_mark` of stores/repair_mark.py.
-local function repair_names(request)
-  local names = {}
-  for g = 1, #request do
-    local group = request[g]
-    local born, attempt = q.text(group.o.born), '/' .. q.text(group.o.attempt) .. '/'
-    for at = group.ids, group.bodies - 1, group.step do
-      names[#names + 1] = '/repair/' .. (group.own_born and args[at + 1] or born) .. attempt .. args[at]
+-- The marks of repairs are kept by id: a name for each mark would be one more string to make, to hash and to keep. The
+-- marks of an id stand one after the other: born I8, attempt I4, the length of what follows B, and the packed Moved, or
+-- nothing if the job was accepted as the request has it.
+local FENCE, PLAIN_MARK = '>I8I4', '>I8I4B'
+
+-- What the mark of this born and attempt says, nil if it is not among these marks.
+local function find_mark(marks, fence)
+  local at = 1
+  while at <= #marks do
+    local last = at + 12 + byte(marks, at + 12)
+    if sub(marks, at, at + 11) == fence then
+      return sub(marks, at + 13, last)
     end
+    at = last + 1
   end
-  return names
 end
+
+-- The name of the mark with which a lost job is put back alone: `repair_mark` of stores/repair_mark.py.
+local function repair_name(group)
+  local o = group.o
+  return o.born > 0 and '/repair/' .. q.text(o.born) .. '/' .. q.text(o.attempt) .. '/' .. args[group.ids]
+end
+
+-- The marks of the ids that are put back alone, with those that this call adds; and what it writes of marks: what
+-- those of batches keep, by name, and the fields and values of those of repairs.
+local marks_of, made_now, repaired, repair_life = {}, {}, {}, 0
 
 local requests, ids, cursor = {}, {}, 5
 for r = 1, tonumber(args[4]) do
@@ -63,7 +77,7 @@ for r = 1, tonumber(args[4]) do
     local how, size, when = args[cursor], tonumber(args[cursor + 1]), args[cursor + 2]
     local delay = tonumber(when)
     local step = delay and 1 or when == 'b' and 3 or 2
-    local group = { o = options[how] or read_how(how), size = size, step = step, own_born = step == 3,
+    local group = { o = options[how] or read_how(how), size = size, step = step,
       ids = cursor + (delay and 5 or 6), bodies = cursor + 5 + step * size }
     if delay then
       group.due, group.low, group.high = q.text(now + delay), now + delay, now + delay
@@ -83,15 +97,13 @@ for r = 1, tonumber(args[4]) do
     cursor = group.bodies + size
   end
   if request.kind == 'P' then
-    request.repairs = repair_names(request)
-    local made = q.fetch(q.repaired, request.repairs)
-    for i = 1, #request.repairs do
-      request.known = request.known or made[i]
-    end
+    request.marks = q.fetch(q.repaired, ids)
   elseif mark ~= '' then
-    local repair = groups == 1 and request[1].size == 1 and request[1].o.born > 0 and repair_names(request)[1]
-    if repair == mark then
-      request.repair, request.repaired = mark, call('HGET', q.repaired, mark)
+    local group = request[1]
+    if groups == 1 and group.size == 1 and mark == repair_name(group) then
+      local id = args[group.ids]
+      request.fence = pack(FENCE, group.o.born, group.o.attempt)
+      marks_of[id] = marks_of[id] or call('HGET', q.repaired, id) or ''
     else
       request.made = call('GET', prefix .. ':mark:' .. mark)
     end
@@ -111,17 +123,16 @@ if q.held > 0 then
 end
 local no_conflict = distinct and next(taken) == nil
 
-local function write_header(o, born)
-  local flags, lasts = o.priority, o.ttl
-  local short = born >= EPOCH and born < EPOCH + 1099511627776
-  local header = short and pack('>I5', born - EPOCH) or pack('>I8', born)
+-- What stands in a header around the born: the flags, and ttl and tries. `is_new`: the ttl counts from the born.
+local function header_parts(o, is_new)
+  local flags, lasts, tail = o.priority, o.ttl, ''
   if lasts > 0 then
-    if born == now and lasts % 1000 == 0 and lasts <= 65535000 then
-      flags, header = flags + 4 * TTL_SECONDS, header .. pack('>I2', lasts / 1000)
-    elseif born == now and lasts % 60000 == 0 and lasts <= 65535 * 60000 then
-      flags, header = flags + 4 * TTL_MINUTES, header .. pack('>I2', lasts / 60000)
+    if is_new and lasts % 1000 == 0 and lasts <= 65535000 then
+      flags, tail = flags + 4 * TTL_SECONDS, pack('>I2', lasts / 1000)
+    elseif is_new and lasts % 60000 == 0 and lasts <= 65535 * 60000 then
+      flags, tail = flags + 4 * TTL_MINUTES, pack('>I2', lasts / 60000)
     else
-      flags, header = flags + 4 * TTL_ABSOLUTE, header .. pack('>I6', o.expires)
+      flags, tail = flags + 4 * TTL_ABSOLUTE, pack('>I6', o.expires)
     end
   end
   local code = TRIES_FOLLOW
@@ -130,10 +141,14 @@ local function write_header(o, born)
       code = candidate
     end
   end
-  if code == TRIES_FOLLOW then
-    header = header .. pack('>I2', o.tries)
+  return flags + 16 * code, code == TRIES_FOLLOW and tail .. pack('>I2', o.tries) or tail
+end
+
+local function write_header(flags, born, tail)
+  if born >= EPOCH and born < EPOCH + 1099511627776 then
+    return pack('>BI5', flags, born - EPOCH) .. tail
   end
-  return string.char(flags + 16 * code + (short and 0 or 128)) .. header
+  return pack('>BI8', flags + 128, born) .. tail
 end
 
 -- Jobs that are planned and not yet written. An id that comes back is written first, so that it can be found.
@@ -153,30 +168,45 @@ local function flush()
   q.recorded, q.informed, q.expiring = 1, 1, 1
 end
 
--- Plans jobs first to last of a group, with a born of their own or one for all, which must be above `above`.
+-- Notes what follows from jobs first to last of a group for the queue's state and for P:ttl.
+local function note(group, first, last, latest, largest)
+  local o, due, step = group.o, group.due, group.step
+  local expires, lingers = o.expires, o.expires > 0 and group.low <= q.swept
+  if expires > 0 and not lingers then
+    q.slack = math.min(q.slack, expires - group.high)
+  end
+  for index = lingers and first or last + 1, last do
+    local at = group.ids + step * (index - 1)
+    local due_at = tonumber(due or args[at - 1])
+    if due_at <= q.swept then
+      q.zadd(q.ttl, expires, args[at])
+    else
+      q.slack = math.min(q.slack, expires - due_at)
+    end
+  end
+  q.first_due, q.latest = math.min(q.first_due, group.low), math.max(q.latest, latest)
+  q.next_end = math.min(q.next_end, expires > 0 and expires + 1 or huge)
+  q.largest = math.max(q.largest, largest + #o.attributes)
+  q.held = q.held + last - first + 1
+  q.count(N_ACCEPTED, last - first + 1)
+end
+
+-- Plans jobs first to last of a group, with one born for all, which must be above `above`.
 local function add(group, first, last, above)
-  local o, due, step, own_born = group.o, group.due, group.step, group.own_born
+  local o, due, step = group.o, group.due, group.step
   local born, expires = o.born, o.expires
-  if own_born then
-    born = tonumber(args[group.ids + step * (first - 1) + 1])
-  elseif born == 0 then
+  if born == 0 then
     born = math.max(now, q.floor + 1, above + 1)
     if born > now then
       q.floor = math.max(q.floor, born)
     end
   end
-  local header, list, largest, latest = write_header(o, born), scores[o.priority], 0, born
+  local flags, tail = header_parts(o, born == now)
+  local header, list, largest = write_header(flags, born, tail), scores[o.priority], 0
   local n, m, id_at, bodies = #values, #list, group.ids - step, group.bodies - 1
-  local told = own_born and args[group.ids + step * (first - 1) + 1]
   for index = first, last do
     local at = id_at + step * index
-    local id, body = args[at], args[bodies + index]
-    if own_born and args[at + 1] ~= told then
-      told = args[at + 1]
-      born = tonumber(told)
-      header, latest = write_header(o, born), math.max(latest, born)
-    end
-    local value = header .. body
+    local id, value = args[at], header .. args[bodies + index]
     values[n + 1], values[n + 2] = id, value
     list[m + 1], list[m + 2] = due or args[at - 1], id
     n, m = n + 2, m + 2
@@ -184,22 +214,12 @@ local function add(group, first, last, above)
       largest = #value
     end
   end
-  local lingers = expires > 0 and group.low <= q.swept
-  if expires > 0 and not lingers then
-    q.slack = math.min(q.slack, expires - group.high)
-  end
-  if lingers or o.attempt > 0 or o.attributes ~= '' or not distinct then
+  if o.attempt > 0 or o.attributes ~= '' or not distinct then
     for index = first, last do
       local at = id_at + step * index
       local id, due_at = args[at], tonumber(due or args[at - 1])
-      if lingers and due_at <= q.swept then
-        q.zadd(q.ttl, expires, id)
-      elseif lingers then
-        q.slack = math.min(q.slack, expires - due_at)
-      end
       if o.attempt > 0 then
-        local its_born = own_born and tonumber(args[at + 1]) or born
-        q.hset(q.tries, id, pack(RECORD, WAITING, its_born, o.attempt, 0, o.tries, o.priority, due_at, expires))
+        q.hset(q.tries, id, pack(RECORD, WAITING, born, o.attempt, 0, o.tries, o.priority, due_at, expires))
       end
       if o.attributes ~= '' then
         q.hset(q.info, id, '\0\0' .. o.attributes)
@@ -209,12 +229,35 @@ local function add(group, first, last, above)
       end
     end
   end
-  q.first_due, q.latest = math.min(q.first_due, group.low), math.max(q.latest, latest)
-  q.next_end = math.min(q.next_end, expires > 0 and expires + 1 or huge)
-  q.largest = math.max(q.largest, largest + #o.attributes)
-  q.held = q.held + last - first + 1
-  q.count(N_ACCEPTED, last - first + 1)
+  note(group, first, last, born, largest)
   return born
+end
+
+-- Plans all jobs of a P's group, each with its born, its record and its mark. `marks` are those that the ids of the
+-- request have; those of this group come after so many others.
+local function add_lost(group, marks, others)
+  local o, list, records, largest, latest = group.o, scores[group.o.priority], q.hsets[q.tries] or {}, 0, 0
+  local flags, tail = header_parts(o, false)
+  local n, m, r, k, bodies = #values, #list, #records, #repaired, group.bodies - 1
+  local attempt, tries, priority, expires = o.attempt, o.tries, o.priority, o.expires
+  for index = 1, group.size do
+    local at = group.ids + 3 * (index - 1)
+    local id, due, born = args[at], args[at - 1], tonumber(args[at + 1])
+    local value, mark = write_header(flags, born, tail) .. args[bodies + index], pack(PLAIN_MARK, born, attempt, 0)
+    values[n + 1], values[n + 2] = id, value
+    list[m + 1], list[m + 2] = due, id
+    records[r + 1], records[r + 2] = id, pack(RECORD, WAITING, born, attempt, 0, tries, priority, due, expires)
+    repaired[k + 1], repaired[k + 2] = id, marks[others + index] and marks[others + index] .. mark or mark
+    n, m, r, k = n + 2, m + 2, r + 2, k + 2
+    if #value > largest then
+      largest = #value
+    end
+    if born > latest then
+      latest = born
+    end
+  end
+  q.hsets[q.tries] = records
+  note(group, 1, group.size, latest, largest)
 end
 
 -- A job whose id is taken: the Moved that says it is kept; or, once its end is planned, its born and whether it was
@@ -329,32 +372,44 @@ local function accept(request)
   return moved
 end
 
--- What the marks that this call sets keep, by their names; and the fields and values of those of repairs.
-local made_now, repaired, repair_life = {}, {}, 0
-
 -- Carries out a P: 0, or 'u' if nothing was done.
 local function put_back(request)
-  if request.known or not no_conflict or refusal(request) then
+  local marks, planned, suspicious = request.marks, 0, false
+  for i = 1, #ids do
+    suspicious = suspicious or marks[i]
+  end
+  local is_known = suspicious and each(request, function(group, i, index)
+    local born = args[group.ids + 3 * (i - 1) + 1]
+    return marks[index] and find_mark(marks[index], pack(FENCE, born, group.o.attempt))
+  end)
+  if is_known or not no_conflict or refusal(request) then
     return 'u'
   end
   for g = 1, #request do
-    add(request[g], 1, request[g].size, 0)
-  end
-  for i = 1, #request.repairs do
-    repaired[#repaired + 1], repaired[#repaired + 2] = request.repairs[i], ''
+    add_lost(request[g], marks, planned)
+    planned = planned + request[g].size
   end
   repair_life = request.life
   return 0
 end
 
--- What a repair's mark says: the packed Moved, or nothing if the job was accepted as this request has it.
-local function repeated(request)
-  local group, made = request[1], request.repaired
+-- Carries out a request whose mark is a repair's, unless the job was put back under it before.
+local function put_back_alone(request)
+  local group = request[1]
   local o, id, due = group.o, args[group.ids], group.due or args[group.ids - 1]
-  if made == '' then
-    made = pack(MOVED, ACCEPTED, NO_REASON, o.born, o.attempt, tonumber(due), 0)
+  local made = find_mark(marks_of[id], request.fence)
+  if made then
+    made = made ~= '' and made or pack(MOVED, ACCEPTED, NO_REASON, o.born, o.attempt, tonumber(due), 0)
+    return { 'repeated', pack('>I2', #id) .. id .. made }
   end
-  return { 'repeated', pack('>I2', #id) .. id .. made }
+  local answer = refusal(request)
+  if not answer then
+    answer = accept(request)
+    marks_of[id] = marks_of[id] .. request.fence .. string.char(#answer[1]) .. answer[1]
+    repaired[#repaired + 1], repaired[#repaired + 2] = id, marks_of[id]
+    repair_life = request.life
+  end
+  return answer
 end
 
 local function remember(request, moved)
@@ -383,16 +438,14 @@ for r = 1, #requests do
   elseif request.kind == 'P' then
     answer = put_back(request)
     any = any or answer == 0
-  elseif request.repaired then
-    answer = repeated(request)
+  elseif request.fence then
+    answer = put_back_alone(request)
+    any = any or #repaired > 0
   else
     answer = refusal(request)
     if not answer then
       any, answer = true, accept(request)
-      if request.repair then
-        repaired[#repaired + 1], repaired[#repaired + 2] = request.repair, answer[1]
-        repair_life = request.life
-      elseif request.mark ~= '' then
+      if request.mark ~= '' then
         made_now[request.mark] = remember(request, answer)
       end
     end
