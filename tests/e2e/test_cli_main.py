@@ -90,7 +90,7 @@ def test_a_url_without_a_scheme_gets_a_hint(shell: Shell) -> None:
         assert "did you mean http://" in shell.run(*command, "--url", "localhost:7777").err, command
 
 
-MORE_OPTIONS = {"work": 21, "topic edit": 9, "pipeline schedule": 17, "pipeline run": 11}
+MORE_OPTIONS = {"work": 21, "topic edit": 9, "pipeline schedule": 17, "pipeline run": 12}
 """Exceptions by name. The options of `work` are Laravel's, which people bring along; whoever edits a topic may change
 everything that it was added with; a table is described by its options alone;
 `pipeline run` does the work of five commands.
@@ -162,3 +162,23 @@ def test_a_reader_that_has_seen_enough_is_no_error(shell: Shell, tmp_path: Path)
     ran = subprocess.run(["sh", "-c", script], env=shell.environment(), capture_output=True, timeout=120, check=True)
     assert ran.stdout.count(b"\n") == 1
     assert b"Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["ingest", "lifecycle", "stats", "report", "vacuum", "package", "demo"])
+def test_a_command_without_a_store_has_no_options_for_one(name: str, shell: Shell) -> None:
+    shown = shell.ok("pipeline", name, "--help", COLUMNS="1000").out
+    assert "--json" in shown
+    assert not {"--url", "--namespace", "--token"} & set(re.findall(r"--[a-z-]+", shown))
+
+
+def test_a_command_without_a_store_answers_as_was_said_before_it(shell: Shell) -> None:
+    made = shell.ok("--json", "--url", "http://nowhere", "pipeline", "package", "duetime.zip").document
+    assert made["file"] == "duetime.zip"
+
+
+@pytest.mark.parametrize("name", ["audit", "reconcile", "run"])
+def test_a_pipeline_that_compares_says_that_it_means_all_namespaces(name: str, shell: Shell) -> None:
+    shown = shell.ok("pipeline", name, "--help", COLUMNS="1000").out
+    [line] = [line for line in shown.splitlines() if "--namespace" in line]
+    assert "all namespaces of the pool" in line
+    assert "default" not in line

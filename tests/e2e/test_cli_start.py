@@ -87,6 +87,8 @@ def test_the_index_is_up_to_date() -> None:
         ("duetime push mail --id x --i", {"--if-exists"}),
         ("duetime list mail --state l", {"leased"}),
         ("duetime push mail --ur", {"--url"}),
+        ("duetime pipeline stats --ur", set[str]()),
+        ("duetime --url http://x pipeline stats --js", {"--json"}),
         ("duetime push ", set[str]()),
         ("duetime push 'an open quote ", set[str]()),
     ],

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,22 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from duetime.cli.options import Target
+from duetime.cli.pipelines.sources import StoreSource
 from duetime.clock import SystemClock
 from duetime.console.pipeline_files import read_lake
 from duetime.job import Event
+from duetime.journal.journal import HEARTBEAT_S, HOUSEKEEPING_S
+from duetime.journal.options import JournalOptions
 from duetime.journal.segments import sealed_name
+from duetime.settings import Settings
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import open_segments, read_now
-from duetime.spark.audit.run import Beside, read_findings, run_audit
+from duetime.spark.audit.run import WAIT_S, Beside, read_findings, run_audit
 from duetime.spark.audit.transform import Scanned
 from duetime.spark.lake.lake import Lake
 from duetime.spark.lifecycle.transform import lifecycle
+from duetime.spark.reconcile.run import run_reconcile
 from duetime.spark.schemas import frame
 from duetime.stores.base import Push
 from duetime.stores.open import open_store
@@ -30,6 +37,8 @@ from tests.spark.frames import events, job_columns
 from tests.spark.history import HOUR_MS, Day, Node, a_day
 
 DAY_MS = 24 * HOUR_MS
+UPLOAD_S = 30.0
+"""What a slow network may take to ship a segment."""
 
 
 @pytest.fixture
@@ -238,6 +247,31 @@ def test_a_busy_node_is_waited_for(spark: SparkSession, tmp_path: Path, yesterda
     assert audited.problems == []
     assert len(heard) == 1
     assert heard[0].endswith("s for the heartbeat of node-d")
+
+
+def test_a_node_that_is_assumed_lost_is_not_waited_for(spark: SparkSession, tmp_path: Path, yesterday: int) -> None:
+    journal = tmp_path / "journal"
+    node = Node(journal, "node-d")
+    node.write(Event.HEARTBEAT, yesterday)
+    node.leave_open()
+
+    def told(step: str) -> None:
+        assert not step.startswith("waiting")
+
+    beside, lake = Beside(f"sqlite://{tmp_path}/empty.db", wait_s=600), Lake(spark, str(tmp_path / "lake"))
+    audited = run_audit(lake, str(journal), beside, assume_lost=["node-d"], told=told)
+    assert (audited.problems, audited.assumed_lost) == ([], ["node-d"])
+    [assumed] = run_reconcile(lake, str(journal), beside, assume_lost=["node-d"], told=told).assumed
+    assert (assumed.node, assumed.kind) == ("node-d", "silent")
+
+
+def test_the_wait_is_longer_than_a_heartbeat_takes_to_be_shipped() -> None:
+    """A heartbeat after the scan is in a segment that is sealed within its age, and shipped at the next look."""
+    sealed_s = JournalOptions.segment_age_s + HEARTBEAT_S
+    assert timedelta(seconds=JournalOptions.segment_age_s) == Settings().journal_segment_age
+    assert HEARTBEAT_S + sealed_s + HOUSEKEEPING_S + UPLOAD_S < WAIT_S < 2 * (sealed_s + HOUSEKEEPING_S)
+    assert StoreSource().beside(Target(url="http://127.0.0.1:1")).wait_s == WAIT_S == Beside("").wait_s
+    assert StoreSource(wait="5m").beside(Target(url="http://127.0.0.1:1")).wait_s == 300
 
 
 def test_a_segment_that_is_sealed_while_it_is_read_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:

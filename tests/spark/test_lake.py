@@ -135,6 +135,6 @@ def test_what_is_missing_is_counted() -> None:
     assert without([(4, 9)], {5, 9}) == [(4, 4), (6, 8)]
     joined = join_nodes({"n": node}, {"n": NodeState(ranges=[(4, 5)], beats={"a": 70}), "m": NodeState()})
     assert joined["n"] == NodeState(ranges=[(1, 9)], beats={"a": 70, "b": 90}, first_at=10)
-    assert (node.is_silent("a", 50), node.is_silent("a", 49), node.is_silent(None, 60)) == (True, False, True)
+    assert (node.is_silent("a", 50), node.is_silent("a", 49)) == (True, False)
     assert not node.is_silent("another pool", 99)
-    assert not NodeState(closed=True).is_silent(None, 99)
+    assert not NodeState(beats={"a": 50}, closed=True).is_silent("a", 99)

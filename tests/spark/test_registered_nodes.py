@@ -19,15 +19,17 @@ from duetime.journal.registered_nodes import KIND, RegisteredNode, registered
 from duetime.names import Queue
 from duetime.spark import schedule
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, JournalProblem
-from duetime.spark.audit.run import Audited, Beside
+from duetime.spark.audit.run import Audited, Beside, run_audit
 from duetime.spark.audit.store import open_view
 from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
 from duetime.spark.ingest.transform import without_known
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState
-from duetime.spark.load.options import LoadFields
+from duetime.spark.load.batch_journal import batch_node
+from duetime.spark.load.options import LoadFields, LoadOptions
 from duetime.spark.load.task_push import LoadFailed
 from duetime.spark.reconcile.run import run_reconcile
+from duetime.spark.rounds import RoundPlan, run_round
 from duetime.stores.base import RulesChange
 from duetime.stores.open import open_store
 from tests.plugins.served import StartServer
@@ -35,6 +37,7 @@ from tests.spark.frames import events
 from tests.spark.history import Node, Story
 
 QUEUE = Queue("default", "orders")
+HALF_DONE = "batch-default-default-b2-01M7P26GEB7S5Q579J5KP15NHC"
 IDS = [f"order-{number}" for number in range(6)]
 
 
@@ -83,6 +86,22 @@ def test_jobs_that_another_host_acked_are_not_pushed_again(spark: SparkSession, 
     assert (done.lost, done.counts) == (0, {})
     assert get(url, IDS[:3]) == [None] * 3
     # They have ended, and all that they wrote is in the lake.
+    assert nodes(url) == set()
+
+
+def test_a_round_forgets_the_nodes_that_have_ended_and_are_whole(spark: SparkSession, tmp_path: Path) -> None:
+    """Otherwise each program that ever used the store stays in its registry. An audit by itself changes no store."""
+    url, here, there = f"sqlite://{tmp_path}/jobs.db", tmp_path / "journal", tmp_path / "other-host"
+    asyncio.run(two_hosts(url, here, there))
+    [other] = [path.name for path in there.iterdir()]
+    lake, plan = Lake(spark, str(tmp_path / "lake")), RoundPlan(str(here), Beside(url, wait_s=0))
+    run_audit(lake, plan.journal, plan.beside)
+    assert len(nodes(url)) == 2
+
+    assert f"gap of {other}" in run_round(lake, plan).problem
+    assert nodes(url) == {other}
+    shutil.copytree(there / other, here / other)
+    assert run_round(lake, plan).ok
     assert nodes(url) == set()
 
 
@@ -162,6 +181,7 @@ def problems(name: str, record: RegisteredNode) -> list[tuple[str, str]]:
         "ended": NodeState([(1, 9)], {"default": 50}, closed=True),
         "beats": NodeState([(1, 9)], {"default": 101, "east": 40}),
         "behind": NodeState([(1, 4)], {"default": 101}),
+        HALF_DONE: NodeState([(1, 4)]),
     }
     late: Any = None
     now = JournalNow(Manifest(), late, 0, read, [], registered={name: record})
@@ -179,6 +199,17 @@ def test_each_registered_node_is_heard_past_the_scan_or_named() -> None:
     assert problems("ended", RegisteredNode(at=10)) == []
     assert problems("beats", RegisteredNode(at=10)) == []
     assert problems("behind", RegisteredNode(at=10, last=6)) == [("gap", "entries 5 to 6 are missing (2)")]
+
+
+def test_a_batch_that_has_not_ended_is_named_with_what_to_do() -> None:
+    """Nobody but the same schedule can write its entries."""
+    todo = "; it is a batch that has not ended: if it broke off, run the same schedule again, or say --assume-lost"
+    begun = batch_node(LoadOptions("redis://localhost", batch="b1"))
+    assert problems(begun, RegisteredNode(at=90)) == [("silent", f"registered, and nothing of it has arrived{todo}")]
+    some = [("silent", f"only some of its entries have arrived{todo}")]
+    assert problems(HALF_DONE, RegisteredNode(at=10)) == some
+    [(_, detail)] = problems("batch-1", RegisteredNode(at=90, host="host", folder="/journal"))
+    assert detail == "registered, and nothing of it has arrived; it writes to /journal on host", "a server's name"
 
 
 def test_ten_thousand_nodes_are_no_condition_of_ten_thousand_parts(spark: SparkSession) -> None:

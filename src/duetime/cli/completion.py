@@ -25,7 +25,9 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexedOption:
-    """`words` are what its value may be; none: any, or it has no value. `everywhere`: it may follow any command."""
+    """`words` are what its value may be; none: any, or it has no value. `everywhere`: it may follow any command that
+    does not lack it.
+    """
 
     help: str
     takes_value: bool = False
@@ -35,10 +37,13 @@ class IndexedOption:
 
 @dataclass(frozen=True)
 class IndexedCommand:
+    """`lacks` are the options of nearly every command that this one does not take."""
+
     help: str = ""
     hidden: bool = False
     options: dict[str, IndexedOption] = field(default_factory=dict[str, IndexedOption])
     commands: "dict[str, IndexedCommand]" = field(default_factory=lambda: {})
+    lacks: tuple[str, ...] = ()
 
     def under(self, path: tuple[str, ...]) -> "IndexedCommand":
         found = self
@@ -59,7 +64,7 @@ def _read(node: Mapping[str, Any]) -> IndexedCommand:
         for name, one in node.get("options", {}).items()
     }
     children = {name: _read(one) for name, one in node.get("commands", {}).items()}
-    return IndexedCommand(node["help"], node.get("hidden", False), options, children)
+    return IndexedCommand(node["help"], node.get("hidden", False), options, children, tuple(node.get("lacks", ())))
 
 
 def complete(root: IndexedCommand, words: list[str], begun: str) -> Iterator[Choice]:
@@ -73,7 +78,8 @@ def complete(root: IndexedCommand, words: list[str], begun: str) -> Iterator[Cho
             wants = known if known and known.takes_value else None
         elif word in command.commands:
             command = command.commands[word]
-            options = {name: one for name, one in options.items() if one.everywhere} | command.options
+            shared = {name: one for name, one in options.items() if one.everywhere and name not in command.lacks}
+            options = shared | command.options
     if wants:
         yield from (Choice(word) for word in wants.words if word.startswith(begun))
     elif begun.startswith("-"):

@@ -28,6 +28,11 @@ DEFAULT_URL = "http://127.0.0.1:7777"
 GLOBAL_PANEL = "Global options"
 
 
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Answer in JSON, one document per line.", rich_help_panel=GLOBAL_PANEL)
+]
+
+
 @dataclass(frozen=True)
 class Target:
     """Where the command goes, as whom, and in which form it answers. None: not given here."""
@@ -60,14 +65,16 @@ class Target:
             rich_help_panel=GLOBAL_PANEL,
         ),
     ] = None
-    json: Annotated[
-        bool, typer.Option("--json", help="Answer in JSON, one document per line.", rich_help_panel=GLOBAL_PANEL)
-    ] = False
+    json: JsonFlag = False
 
     def over(self, other: "Target") -> "Target":
         """These options, and the other ones where these say nothing."""
-        return Target(
-            self.url or other.url, self.namespace or other.namespace, self.token or other.token, self.json or other.json
+        return dataclasses.replace(
+            self,
+            url=self.url or other.url,
+            namespace=self.namespace or other.namespace,
+            token=self.token or other.token,
+            json=self.json or other.json,
         )
 
     @property
@@ -92,6 +99,16 @@ class Target:
 
     def queue(self, name: str) -> Queue:
         return check_queue(self.space, name)
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """The one global option of a command that goes to no server and no store."""
+
+    json: JsonFlag = False
+
+    def over(self, other: Target) -> "AnswerForm":
+        return AnswerForm(self.json or other.json)
 
 
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -120,7 +137,7 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
     def command(context: typer.Context, **values: Any) -> None:
         for name, group in groups.items():
             made = group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
-            values[name] = made.over(given_before(context)) if isinstance(made, Target) else made
+            values[name] = made.over(given_before(context)) if isinstance(made, Target | AnswerForm) else made
         try:
             function(**values)
         except StoreUnavailable as error:

@@ -100,9 +100,12 @@ def write_index() -> str:
 def _indexed(command: Any) -> dict[str, Any]:
     context = command.make_context(command.name, [], resilient_parsing=True)
     children = {name: _indexed(child) for name, child in getattr(command, "commands", {}).items()}
+    taken = {param.name for param in command.params}
+    lacks = [] if children else [f"--{name}" for name in Target.__dataclass_fields__ if name not in taken]
     return {
         "help": _first_sentence(command.help or ""),
         **({"hidden": True} if command.hidden else {}),
+        **({"lacks": lacks} if lacks else {}),
         "options": {
             name: _indexed_option(param, context)
             for param in command.params

@@ -1,10 +1,13 @@
 """Calls about the store behind a namespace, for the pipelines."""
 
+from collections.abc import Callable
 from urllib.parse import quote
 
-from duetime.client.call import Call, decode, get_request
+from duetime.client.call import Call, Request, decode, get_request
 from duetime.engine import Engine
+from duetime.journal.pool_journal import Journaling, known
 from duetime.journal.registered_nodes import RegisteredNode, registered
+from duetime.names import DEFAULT_POOL
 from duetime.stores.base import StoreInfo
 from duetime.wire import messages
 
@@ -24,6 +27,21 @@ def store_info(namespace: str) -> Call[StoreInfo]:
     )
 
 
+def journaling(namespace: str) -> Call[Journaling]:
+    """The name that the pool of a namespace has in the journal, empty if an older server does not tell it, and since
+    when the pool journals, 0 if it does not.
+    """
+
+    def parse(reply: bytes) -> Journaling:
+        message = decode(reply, messages.JournalNodesOut)
+        return Journaling(message.since, message.pool)
+
+    async def run(engine: Engine) -> Journaling:
+        return await known(engine.store) or Journaling(0, DEFAULT_POOL)
+
+    return Call(_nodes_request(namespace), parse, run, repeatable=True)
+
+
 def journal_nodes(namespace: str) -> Call[dict[str, RegisteredNode]]:
     """The nodes that write the journal of the pool that a namespace's jobs are in, by name."""
 
@@ -34,6 +52,8 @@ def journal_nodes(namespace: str) -> Call[dict[str, RegisteredNode]]:
     async def run(engine: Engine) -> dict[str, RegisteredNode]:
         return await registered(engine.store)
 
-    return Call(
-        lambda: get_request(f"/v1/namespaces/{quote(namespace, safe='')}/journal-nodes"), parse, run, repeatable=True
-    )
+    return Call(_nodes_request(namespace), parse, run, repeatable=True)
+
+
+def _nodes_request(namespace: str) -> Callable[[], Request]:
+    return lambda: get_request(f"/v1/namespaces/{quote(namespace, safe='')}/journal-nodes")

@@ -149,7 +149,9 @@ def _stats(lake: Lake, plan: RoundPlan) -> Counted:
 
 
 def _audit(lake: Lake, plan: RoundPlan) -> Counted:
-    return audit_verdict(run_audit(lake, plan.journal, plan.beside, assume_lost=plan.assume_lost))
+    # Somebody who only ever runs rounds would never forget a node, and each program that uses the store adds one.
+    audited = run_audit(lake, plan.journal, plan.beside, assume_lost=plan.assume_lost, forget_ended=True)
+    return audit_verdict(audited)
 
 
 def audit_verdict(audited: Audited) -> Counted:

@@ -371,7 +371,13 @@ class JournalNodeOut(Struct, omit_defaults=True):
 
 
 class JournalNodesOut(Struct):
+    """`pool` is the name of the pool in the journal, empty from servers of earlier releases. `since` is the store's
+    time from which on the pool journals, 0 if it does not.
+    """
+
     nodes: list[JournalNodeOut]
+    pool: str = ""
+    since: int = 0
 
 
 class HistogramOut(Struct):

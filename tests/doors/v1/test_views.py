@@ -8,7 +8,10 @@ import pytest
 from duetime.client import AsyncClient, Client
 from duetime.clock import ManualClock
 from duetime.job import STEP_BYTES, NewJob
+from duetime.journal.pool_journal import begin
+from duetime.journal.registered_nodes import register
 from duetime.names import Queue
+from duetime.stores.base import Store
 from tests.contract.vocabulary import ODD_IDS
 from tests.doors.v1.server import Served
 from tests.doors.v1.vocabulary import MAIL, NOW, Json, lease, ok, post, problem, push
@@ -212,4 +215,12 @@ async def test_histograms_that_cannot_be(http: httpx.AsyncClient, query: str) ->
 
 
 async def test_a_pool_without_a_journal_has_no_nodes(http: httpx.AsyncClient) -> None:
-    assert await ok(await http.get("/v1/namespaces/shop/journal-nodes")) == {"nodes": []}
+    told = await ok(await http.get("/v1/namespaces/shop/journal-nodes"))
+    assert told == {"nodes": [], "pool": "default", "since": 0}
+
+
+async def test_a_pool_that_journals_tells_its_name_and_since_when(http: httpx.AsyncClient, store: Store) -> None:
+    began = await begin(store, "named-by-another-server")
+    await register(store, "web-1")
+    told = await ok(await http.get("/v1/namespaces/shop/journal-nodes"))
+    assert told == {"nodes": [{"node": "web-1", "at": began.since}], "pool": "default", "since": began.since}

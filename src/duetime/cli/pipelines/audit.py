@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.pipelines.options import SparkOptions
-from duetime.cli.pipelines.sources import JournalSource, StoreSource
+from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
 from duetime.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class AuditOptions:
 
 @takes_options
 def audit(
-    options: AuditOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: Target
+    options: AuditOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
 ) -> None:
     """Hold the journal against the store: everything accepted is waiting, leased, dead, or ended on record.
 
@@ -56,7 +56,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _sayer(target: Target) -> Callable[[str], None]:
+def _sayer(target: ComparedStore) -> Callable[[str], None]:
     def say(step: str) -> None:
         if not target.json:
             note(f"{step} ...")

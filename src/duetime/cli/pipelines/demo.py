@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer, note, span
 from duetime.cli.pipelines.audit import law_document, law_text
 from duetime.cli.pipelines.options import SparkOptions
@@ -45,13 +45,13 @@ class DemoOptions:
 
 
 @takes_options
-def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
+def demo(options: DemoOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Schedule a table of a million members, lose the store on the way, prove what is missing, repair it, report it.
 
     A server, a Redis without persistence and a few consumers are started on this machine and ended with the demo; on
     the embedded store (--store sqlite) rows are deleted behind its back instead. Nothing leaves this machine.
     """
-    answer = Answer(as_json=target.json)
+    answer = Answer(as_json=form.json)
     if options.rows < LEAST_ROWS:
         raise InvalidRequest(f"--rows is {LEAST_ROWS} at least")
     if options.store not in (None, "redis", "sqlite"):
@@ -67,18 +67,18 @@ def demo(options: DemoOptions, spark: SparkOptions, target: Target) -> None:
         @contextmanager
         def stage(title: str) -> Generator[ProgressDisplay]:
             started, short = time.monotonic(), title.partition(":")[0]
-            if not target.json:
+            if not form.json:
                 note(f"[{started - began:6.1f} s] {title}")
             with (
-                show_progress(f"           {short}", as_json=target.json) as progress,
+                show_progress(f"           {short}", as_json=form.json) as progress,
                 progress.follow(session),
             ):
                 yield progress
-            if not target.json:
+            if not form.json:
                 note(f"           done in {span((time.monotonic() - started) * 1000)}")
 
         def say(text: str) -> None:
-            if not target.json:
+            if not form.json:
                 note(f"           {text}")
 
         ending = Demo(session, plan, stage, say).run()

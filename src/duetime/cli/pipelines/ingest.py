@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.sources import JournalSource
@@ -30,19 +30,19 @@ class IngestOptions:
 
 
 @takes_options
-def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, target: Target) -> None:
+def ingest(options: IngestOptions, source: JournalSource, spark: SparkOptions, form: AnswerForm) -> None:
     """Take the sealed segments of the journal into the table `events`, each entry once.
 
     Only what is new is read. Damaged lines are reported with file and line; then the exit code is 1.
     """
-    answer = Answer(as_json=target.json)
+    answer = Answer(as_json=form.json)
     journal = source.journal_folder
     with spark.session("ingest") as session:
         from duetime.spark.ingest.run import run_ingest
         from duetime.spark.lake.lake import Lake
 
         lake = Lake(session, spark.lake_folder)
-        with show_progress("ingest", as_json=target.json, unit="events") as progress:
+        with show_progress("ingest", as_json=form.json, unit="events") as progress:
             done = run_ingest(
                 lake, journal, every=options.every, told=lambda so_far: progress.advance_to(so_far.events)
             )

@@ -1,6 +1,6 @@
 """`duetime pipeline lifecycle`: one row per job."""
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
@@ -9,18 +9,18 @@ EXAMPLES = ("duetime pipeline lifecycle --lake /srv/lake", "duetime pipeline lif
 
 
 @takes_options
-def lifecycle(spark: SparkOptions, target: Target) -> None:
+def lifecycle(spark: SparkOptions, form: AnswerForm) -> None:
     """Bring the table `jobs` up to the table `events`: when each job was accepted, due, delivered, ended, and how.
 
     Only the days of jobs that have new events are written again. Run `ingest` first.
     """
-    answer = Answer(as_json=target.json)
+    answer = Answer(as_json=form.json)
     with spark.session("lifecycle") as session:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.lifecycle.run import run_lifecycle
 
         lake = Lake(session, spark.lake_folder)
-        with show_progress("lifecycle", as_json=target.json) as progress, progress.follow(session):
+        with show_progress("lifecycle", as_json=form.json) as progress, progress.follow(session):
             done = run_lifecycle(lake)
     text = f"{done.jobs:,} jobs of {done.days:,} days were brought up to date." if done.days else "Nothing is new."
     answer.tell(

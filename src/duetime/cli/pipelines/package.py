@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer
 
 EXAMPLES = ("duetime pipeline package", "duetime pipeline package build/duetime.zip --json")
@@ -13,7 +13,7 @@ EXAMPLES = ("duetime pipeline package", "duetime pipeline package build/duetime.
 
 @takes_options
 def package(
-    target: Target,
+    form: AnswerForm,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("duetime.zip"),
 ) -> None:
     """Write Duetime's code as an archive for `spark-submit --py-files` and `spark.submit.pyFiles`.
@@ -23,4 +23,4 @@ def package(
     from duetime.spark.package import write_package
 
     count = write_package(path)
-    Answer(as_json=target.json).tell({"file": str(path), "files": count}, f"{path}: {count:,} files")
+    Answer(as_json=form.json).tell({"file": str(path), "files": count}, f"{path}: {count:,} files")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.pipelines.options import SparkOptions
-from duetime.cli.pipelines.sources import JournalSource, StoreSource
+from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
 from duetime.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ReconcileOptions:
 
 @takes_options
 def reconcile(
-    options: ReconcileOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: Target
+    options: ReconcileOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
 ) -> None:
     """Push again what was accepted, has not ended and is not in the store, under its old id and born.
 

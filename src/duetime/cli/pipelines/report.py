@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer, span
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
@@ -40,15 +40,15 @@ class ReportOptions:
 
 
 @takes_options
-def report(options: ReportOptions, spark: SparkOptions, target: Target) -> None:
+def report(options: ReportOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Write one self-contained HTML file: conservation law, lateness, throughput, retries, dead letters, batches.
 
     Reads `stats`, `jobs` and `events`. The file needs no network and no other file; it prints well, light or dark.
     """
-    answer = Answer(as_json=target.json)
+    answer = Answer(as_json=form.json)
     now = SystemClock().now_ms()
     start, end = read_period(options, now)
-    with spark.session("report") as session, show_progress("report", as_json=target.json) as progress:
+    with spark.session("report") as session, show_progress("report", as_json=form.json) as progress:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.report.run import Asked, default_name, make_report, summary, write_file
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import takes_options
 from duetime.cli.output import Answer, note, safe, span
 from duetime.cli.pipelines.options import SparkOptions, local_file
-from duetime.cli.pipelines.sources import JournalSource, StoreSource
+from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
 from duetime.clock import duration_ms
 
 if TYPE_CHECKING:
@@ -55,12 +55,15 @@ class RunOptions:
 
 
 @takes_options
-def run(options: RunOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: Target) -> None:
+def run(
+    options: RunOptions, source: JournalSource, store: StoreSource, spark: SparkOptions, target: ComparedStore
+) -> None:
     """Do ingest, lifecycle, stats, audit and, if asked for, the report, in one session: once, or every few minutes.
 
     A step that fails ends its round; with --every the next round begins anew. Without it the exit code is 1 if
     something is wrong: a failed step, a damaged line, an audit that is not sound. An error that nobody foresaw, such as
-    a session that died, ends the command; the health file says so first.
+    a session that died, ends the command; the health file says so first. Nodes of the journal that have ended and are
+    whole in the lake leave the store's registry.
     """
     answer = Answer(as_json=target.json)
     journal, every_ms = source.journal_folder, duration_ms(options.every) if options.every else 0
@@ -102,7 +105,7 @@ def _lineage(lake: "Lake", plan: "RoundPlan", namespace: str) -> "RoundWatcher":
     return LineageEvents(lake, plan, namespace=namespace, complain=note, client=OpenLineageClient())
 
 
-def _sayer(target: Target, number: int) -> Callable[[str], None]:
+def _sayer(target: ComparedStore, number: int) -> Callable[[str], None]:
     return (lambda step: None) if target.json else (lambda step: note(f"round {number}: {step} ..."))
 
 

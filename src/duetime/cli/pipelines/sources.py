@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duetime.cli.options import Target
+from duetime.cli.options import GLOBAL_PANEL, Target
 from duetime.clock import duration_ms
 from duetime.errors import InvalidRequest
 
@@ -37,6 +37,22 @@ class JournalSource:
 
 
 @dataclass(frozen=True)
+class ComparedStore(Target):
+    """The store or server that the journal is compared with."""
+
+    # An audit of one namespace proves less, so the default of the other commands does not narrow it.
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Compare this namespace alone; else all namespaces of the pool. DUETIME_NAMESPACE is not read.",
+            show_default=False,
+            rich_help_panel=GLOBAL_PANEL,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class StoreSource:
     """How to compare the journal with the store; which store it is, the command's `--url` says."""
 
@@ -44,7 +60,7 @@ class StoreSource:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The pool that a store URL is; else what the store itself says, else default.",
+            help="The pool whose entries are compared with the store; else the one that the store or the server names.",
             show_default=False,
             rich_help_panel=SOURCE_PANEL,
         ),
@@ -57,11 +73,19 @@ class StoreSource:
             rich_help_panel=SOURCE_PANEL,
         ),
     ] = "10s"
+    wait: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="How long the nodes' entries may take to arrive; twice journal_segment_age where servers ship them.",
+            rich_help_panel=SOURCE_PANEL,
+        ),
+    ] = "130s"
     assume_lost: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NODE",
-            help="Go on without the missing entries of this node; it stays in the report. May be repeated.",
+            help="Go on without waiting for this node or its missing entries; it stays in the report. Repeatable.",
             show_default=False,
             rich_help_panel=SOURCE_PANEL,
         ),
@@ -76,4 +100,5 @@ class StoreSource:
             pool=self.pool,
             namespaces=[target.namespace] if target.namespace else [],
             grace_ms=duration_ms(self.grace),
+            wait_s=duration_ms(self.wait) / 1000,
         )

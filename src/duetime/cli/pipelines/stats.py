@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
@@ -20,14 +20,14 @@ class StatsOptions:
 
 
 @takes_options
-def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
+def stats(options: StatsOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Bring the table `stats` up to date, and show the counters of each topic: written, notified, deleted, failed.
 
     Reads `events` and `jobs`; run `ingest` and `lifecycle` before. Days that changed are made again as a whole, so it
     may run at any time.
     """
-    answer = Answer(as_json=target.json)
-    with spark.session("stats") as session, show_progress("stats", as_json=target.json) as progress:
+    answer = Answer(as_json=form.json)
+    with spark.session("stats") as session, show_progress("stats", as_json=form.json) as progress:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.stats.counters import daily_counters, total_counters
         from duetime.spark.stats.run import refresh_stats
@@ -35,15 +35,16 @@ def stats(options: StatsOptions, spark: SparkOptions, target: Target) -> None:
         lake = Lake(session, spark.lake_folder)
         with progress.follow(session):
             done = refresh_stats(lake, again=options.again)
-            table = lake.stats.read()
+            manifest = lake.stats.manifest()
+            table = lake.stats.read(manifest=manifest)
             totals = [row.asDict() for row in total_counters(table).orderBy("namespace", "queue").collect()]
-            days = sorted(lake.stats.manifest().dates(), reverse=True)[: options.days]
+            days = sorted(manifest.dates(), reverse=True)[: options.days]
+            shown = lake.stats.read(manifest=manifest, only=lambda file: file.date in days)
             daily = [
                 row.asDict() | {"date": str(row.date)}
-                for row in daily_counters(table).orderBy("namespace", "queue").collect()
-                if str(row.date) in days
+                for row in daily_counters(shown).orderBy("namespace", "queue").collect()
             ]
-    if target.json:
+    if form.json:
         answer.document({"dates": list(done.dates), "version": done.version, "totals": totals, "days": daily})
         return
     made = f"{len(done.dates)} days were made" if done.dates else "nothing has changed"

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from duetime.cli.options import Target, takes_options
+from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
@@ -30,19 +30,20 @@ class VacuumOptions:
 
 
 @takes_options
-def vacuum(options: VacuumOptions, spark: SparkOptions, target: Target) -> None:
+def vacuum(options: VacuumOptions, spark: SparkOptions, form: AnswerForm) -> None:
     """Forget old days of the lake's tables, old bodies, the rows of finished batches, and files that nothing names.
 
     A day stays as long as a job of it lives, with that job's body, because reconcile would need it. Files that readers
-    may still use stay for a day after they were replaced, and go with the next vacuum.
+    may still use stay for a day after they were replaced, and go with the next vacuum. So do the scratch files of a run
+    that was killed, when nothing of them has changed for a day.
     """
-    answer = Answer(as_json=target.json)
+    answer = Answer(as_json=form.json)
     with spark.session("vacuum") as session:
         from duetime.spark.lake.lake import Lake
         from duetime.spark.lake.vacuum import vacuum as clean
 
         lake = Lake(session, spark.lake_folder)
-        with show_progress("vacuum", as_json=target.json) as progress, progress.follow(session):
+        with show_progress("vacuum", as_json=form.json) as progress, progress.follow(session):
             done = clean(
                 lake,
                 now_ms=SystemClock().now_ms(),
@@ -56,6 +57,7 @@ def vacuum(options: VacuumOptions, spark: SparkOptions, target: Target) -> None:
     parts += [f"the bodies of {done.days_without_bodies:,} days"] if done.days_without_bodies else []
     parts += [f"the rows of {done.batches:,} batches"] if done.batches else []
     parts += [f"{done.runs:,} runs of audit and reconcile"] if done.runs else []
+    parts += [f"what {done.scratch:,} killed runs left aside"] if done.scratch else []
     parts += [f"{done.files:,} files that nothing names ({done.bytes:,} bytes)"] if done.files else []
     text = f"{'; '.join(parts)} {verb}." if parts else "Nothing is old enough."
     answer.tell({"dry_run": options.dry_run, **msgspec.to_builtins(done)}, text)

@@ -203,7 +203,9 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "journal_nodes": Example(
         {200: "the nodes that write the journal of the pool that the namespace's jobs are in"},
-        m.JournalNodesOut([m.JournalNodeOut("web-1-01KA3V4N8C8Q5T7Y9D2E6F4G1H", NOW - MINUTE)]),
+        m.JournalNodesOut(
+            [m.JournalNodeOut("web-1-01KA3V4N8C8Q5T7Y9D2E6F4G1H", NOW - MINUTE)], "default", NOW - 60 * MINUTE
+        ),
     ),
     "respawn": Example(
         {200: "one result per job that came back; what was not dead is passed over"},

@@ -13,6 +13,7 @@ from duetime.doors.v1.request import NativeRequest, Reply
 from duetime.engine import Engine
 from duetime.errors import InvalidRequest, JobNotFound
 from duetime.job import batches
+from duetime.journal.pool_journal import known
 from duetime.journal.registered_nodes import registered
 from duetime.names import Queue, check_id
 from duetime.wire import convert
@@ -107,7 +108,9 @@ async def list_workers(request: NativeRequest[None, None]) -> Reply:
 async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
     nodes = await registered(request.engine.store)
     found = [JournalNodeOut(name, one.at, one.last, one.abandoned) for name, one in sorted(nodes.items())]
-    return Reply(200, JournalNodesOut(found))
+    journaling = await known(request.engine.store)
+    # The server writes its entries under its own name of the pool, whatever the store's record calls it.
+    return Reply(200, JournalNodesOut(found, request.pool, journaling.since if journaling else 0))
 
 
 async def totals(request: NativeRequest[None, None]) -> Reply:

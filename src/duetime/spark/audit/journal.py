@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame
 
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.journal.registered_nodes import RegisteredNode
+from duetime.names import DEFAULT_POOL
 from duetime.spark.audit.open_segments import OpenSegments
+from duetime.spark.audit.store import StoreView
 from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.about import DamagedLines, about_events
 from duetime.spark.ingest.ended_nodes import read_ended
@@ -20,10 +22,12 @@ from duetime.spark.ingest.run import extents, known_nodes, run_ingest
 from duetime.spark.lake.files import files_for
 from duetime.spark.lake.lake import Lake, Manifest
 from duetime.spark.lake.nodes import NodeState, join_nodes, without
+from duetime.spark.load.batch_journal import BATCH_NODE
 
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 10.0
 NAMED_NODES = 3
+FINISH_BATCH = "; it is a batch that has not ended: if it broke off, run the same schedule again, or say --assume-lost"
 
 
 class JournalIncomplete(DuetimeError):
@@ -62,11 +66,11 @@ class JournalNow:
         """What has been read of a node's entries."""
         return self.nodes.get(name, NodeState())
 
-    def silent(self, pool: str | None, after: int) -> list[str]:
+    def silent(self, pool: str, after: int) -> list[str]:
         """The nodes that may still send entries about what happened before `after`."""
         return sorted(name for name in {**self.nodes, **self.registered} if self._is_silent(name, pool, after))
 
-    def _is_silent(self, name: str, pool: str | None, after: int) -> bool:
+    def _is_silent(self, name: str, pool: str, after: int) -> bool:
         node, record = self.node(name), self.registered.get(name)
         if record is None or record.at > after:
             return node.is_silent(pool, after)
@@ -74,12 +78,12 @@ class JournalNow:
         is_over = record.last is not None or record.abandoned or node.closed
         return not is_over and not node.has_beat(pool, after)
 
-    def awaited(self, pool: str | None, after: int) -> list[str]:
+    def awaited(self, pool: str, after: int) -> list[str]:
         """The silent nodes, and those whose last entries are still on their way."""
         behind = [name for name, record in self.registered.items() if (record.last or 0) > self.node(name).last]
         return sorted({*self.silent(pool, after), *behind})
 
-    def problems(self, pool: str | None = None, after: int | None = None) -> list[JournalProblem]:
+    def problems(self, pool: str = DEFAULT_POOL, after: int | None = None) -> list[JournalProblem]:
         """Gaps and damage and, if `after` is given, the nodes that may still send entries from before it."""
         found = [
             JournalProblem("damage", one.node, f"{one.file}, line {one.line}: {one.problem}")
@@ -94,12 +98,20 @@ class JournalNow:
                 found.append(JournalProblem("gap", name, f"entries {first} to {last} are missing ({last - first + 1})"))
         if after is not None:
             for name in self.silent(pool, after):
-                heard = "no heartbeat since the scan of the store, and not closed"
-                detail = (
-                    heard if name in self.nodes else f"registered, and nothing of it has arrived{self._place(name)}"
-                )
-                found.append(JournalProblem("silent", name, detail))
+                found.append(JournalProblem("silent", name, self._silence(name)))
         return found
+
+    def _silence(self, name: str) -> str:
+        """Why a node counts as silent, and where its entries are or who can write them."""
+        place = self._place(name)
+        is_batch = name.startswith(BATCH_NODE) and not place  # a server may be called batch, and tells its folder
+        if name not in self.nodes:
+            heard = f"registered, and nothing of it has arrived{place}"
+        elif is_batch:
+            heard = "only some of its entries have arrived"
+        else:
+            heard = "no heartbeat since the scan of the store, and not closed"
+        return f"{heard}{FINISH_BATCH if is_batch else ''}"
 
     def _place(self, name: str) -> str:
         record = self.registered.get(name)
@@ -181,7 +193,15 @@ def whole_nodes(lake: Lake, now: JournalNow) -> list[str]:
     ]
 
 
-def check_complete(now: JournalNow, pool: str | None, after: int, assume_lost: Iterable[str]) -> list[JournalProblem]:
+def forget_whole_nodes(lake: Lake, now: JournalNow, view: StoreView) -> None:
+    """Remove the registrations of `whole_nodes`. Each program with an engine makes one, so that they would only grow.
+
+    A server has no call for it.
+    """
+    view.forget(whole_nodes(lake, now))
+
+
+def check_complete(now: JournalNow, pool: str, after: int, assume_lost: Iterable[str]) -> list[JournalProblem]:
     """Return the problems of the nodes in `assume_lost`; raise JournalIncomplete if other nodes have any."""
     lost = set(assume_lost)
     if unknown := lost - set(now.nodes) - set(now.registered):

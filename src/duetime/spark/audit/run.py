@@ -16,11 +16,12 @@ from pyspark.sql import functions as F
 from duetime.clock import SystemClock
 from duetime.ids import IdMaker
 from duetime.job import Event
+from duetime.journal.journal import HOUSEKEEPING_S
+from duetime.journal.options import JournalOptions
 from duetime.journal.registered_nodes import RegisteredNode
-from duetime.names import DEFAULT_POOL
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.closed_files import closed_sums, days_of
-from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, read_until
+from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, forget_whole_nodes, read_until
 from duetime.spark.audit.scan import scan
 from duetime.spark.audit.store import StoreView, open_view
 from duetime.spark.audit.transform import SCAN, Scanned
@@ -32,9 +33,10 @@ from duetime.spark.lifecycle.run import run_lifecycle
 from duetime.spark.load.options import LoadOptions
 from duetime.spark.session import whole_file_session
 
-WAIT_S = 60.0
-"""How long to wait for the nodes' next heartbeat. They come every 5 s, but a busy node on a busy machine is late, and
-calling it silent means that nothing is proved.
+WAIT_S = 2 * JournalOptions.segment_age_s + HOUSEKEEPING_S
+"""How long to wait for the nodes' next heartbeat. It is written within 5 s, but a node that ships its journal seals the
+segment first, which takes as long as a segment may grow old, and the next round of housekeeping ships it. The rest is
+for a busy machine and a slow network: calling a node silent means that nothing is proved.
 """
 
 FINDINGS_AT_ONCE = 10_000
@@ -46,7 +48,8 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Beside:
-    """The store to compare the journal with. `namespaces` narrows everything to some of them; none means all.
+    """The store to compare the journal with. `namespaces` narrows everything to some of them; none means all. `pool` is
+    the store's name in the journal; without it the store or the server is asked.
 
     A job with an entry fresher than `grace_ms` before the scan is left to the journal. `wait_s` is how long the nodes
     may take to write everything up to the scan.
@@ -111,25 +114,45 @@ def run_audit(
     beside: Beside | None = None,
     *,
     assume_lost: Sequence[str] = (),
+    forget_ended: bool = False,
     told: Told = lambda step: None,
 ) -> Audited:
-    """Changes nothing but the lake. Safe to run at any time, beside live traffic too."""
+    """Changes nothing but the lake. Safe to run at any time, beside live traffic too.
+
+    With `forget_ended` it also removes nodes from the store's registry that have ended and are whole in the lake.
+    """
     run = IdMaker().make()
     try:
-        evidence = gather(lake, journal, beside, run=run, told=told)
+        evidence = gather(lake, journal, beside, run=run, assume_lost=assume_lost, told=told)
         told("weighing")
-        return weigh(lake, evidence, run=run, assume_lost=assume_lost)
+        audited = weigh(lake, evidence, run=run, assume_lost=assume_lost)
+        if beside and forget_ended:
+            with closing(open_view(beside.url, beside.token)) as view:
+                forget_whole_nodes(lake, evidence.journal, view)
+        return audited
     finally:
         lake.files.delete(lake.scratch(run))
 
 
-def gather(lake: Lake, journal: str, beside: Beside | None, *, run: str, told: Told = lambda step: None) -> Evidence:
-    """Scan the store, then read the journal past that moment, then bring the jobs up to the journal."""
+def gather(
+    lake: Lake,
+    journal: str,
+    beside: Beside | None,
+    *,
+    run: str,
+    assume_lost: Sequence[str] = (),
+    told: Told = lambda step: None,
+) -> Evidence:
+    """Scan the store, then read the journal past that moment, then bring the jobs up to the journal.
+
+    Nodes in `assume_lost` are not waited for.
+    """
     scanned: Scanned | None = None
     registered: Callable[[], Mapping[str, RegisteredNode]] = dict
 
     def awaited(now: JournalNow) -> Sequence[str]:
-        return () if scanned is None else now.awaited(scanned.pool, scanned.ended_at)
+        nodes = now.awaited(scanned.pool, scanned.ended_at) if scanned else ()
+        return [name for name in nodes if name not in assume_lost]
 
     with ExitStack() as stack:
         if beside:
@@ -166,13 +189,12 @@ def scan_store(lake: Lake, view: StoreView, beside: Beside, run: str) -> Scanned
     }
     folder = f"{lake.scratch(run)}/scan"
     scan(lake.spark, LoadOptions(beside.url, token=beside.token), wanted).write.parquet(folder)
-    is_server = beside.url.startswith(("http:", "https:"))
     return Scanned(
         jobs=lake.spark.read.schema(SCAN).parquet(folder),
         began_at=began.now,
         ended_at=view.now(),
-        pool=beside.pool or (record.pool if record else None if is_server else DEFAULT_POOL),
-        since=record.since if record else 0,
+        pool=beside.pool or record.pool,
+        since=record.since,
         grace_ms=beside.grace_ms,
         epoch=began.epoch,
     )
@@ -208,7 +230,7 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
     findings(lake, evidence, placed, closed).write.parquet(f"{folder}/findings")
     law = lake.spark.read.parquet(f"{folder}/law").orderBy(*audit.LAW_KEY)
     counts = lake.spark.read.parquet(f"{folder}/findings").groupBy("kind").count()
-    problems = now.problems(scanned.pool if scanned else None, scanned.ended_at if scanned else None)
+    problems = now.problems(scanned.pool, scanned.ended_at) if scanned else now.problems()
     audited = Audited(
         run=run,
         folder=folder,

@@ -48,14 +48,14 @@ FINDING = ("kind", *KEY, "batch", "detail")
 class Scanned(NamedTuple):
     """What a store holds. Times are the store's, epoch milliseconds; the scan ran from `began_at` to `ended_at`.
 
-    `pool` is None if the store's door serves all pools. A job with an entry later than `began_at - grace_ms` is left to
-    the journal. Jobs born before `since` are from before the journal.
+    `pool` is the store's name in the journal; entries of other pools are about other stores. A job with an entry later
+    than `began_at - grace_ms` is left to the journal. Jobs born before `since` are from before the journal.
     """
 
     jobs: DataFrame
     began_at: int
     ended_at: int
-    pool: str | None = None
+    pool: str
     since: int = 0
     grace_ms: int = 0
     epoch: str = ""
@@ -74,7 +74,7 @@ def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
     if scanned is None:
         outcome = F.when(acked, "acked").otherwise(F.col("outcome"))
         return living.where(begun).select(*PLACED.names[:-2], _adopts().alias("adopts"), outcome.alias("outcome"))
-    in_scope = F.lit(True) if scanned.pool is None else F.col("pool") == scanned.pool
+    in_scope = F.col("pool") == scanned.pool
     settled = F.col("last_at") < scanned.began_at - scanned.grace_ms
     expired = (F.col("expires_at") > 0) & (F.col("expires_at") < scanned.began_at) & (F.col("outcome") == "waiting")
     outcome = (
@@ -216,7 +216,7 @@ def _strays(placed: DataFrame, scanned: Scanned, all_jobs: DataFrame) -> DataFra
         .join(ended.select(*STORE_KEY), on=list(STORE_KEY), how="left_anti")
         .select(
             F.lit(UNANSWERED).alias("kind"),
-            F.lit(scanned.pool or "").alias("pool"),
+            F.lit(scanned.pool).alias("pool"),
             *STORE_KEY,
             F.lit("").alias("batch"),
             F.lit("in the store, and no entry knows it").alias("detail"),

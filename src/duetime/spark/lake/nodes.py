@@ -46,17 +46,13 @@ class NodeState(Struct, frozen=True):
             expected = last + 1
         return [*missing, (expected, up_to)] if up_to >= expected else missing
 
-    def is_silent(self, pool: str | None, after: int) -> bool:
-        """Whether entries about what happened before `after` may still come. No pool means all pools."""
-        if self.closed:
-            return False
-        beats = [beat for name, beat in self.beats.items() if pool in (None, name)]
-        return any(beat <= after for beat in beats)
+    def is_silent(self, pool: str, after: int) -> bool:
+        """Whether entries about what happened in the pool before `after` may still come."""
+        return not self.closed and pool in self.beats and not self.has_beat(pool, after)
 
-    def has_beat(self, pool: str | None, after: int) -> bool:
-        """Whether all entries about what happened before `after` have come. No pool means all that it has named."""
-        beats = [beat for name, beat in self.beats.items() if pool in (None, name)]
-        return bool(beats) and all(beat > after for beat in beats)
+    def has_beat(self, pool: str, after: int) -> bool:
+        """Whether all entries about what happened in the pool before `after` have come."""
+        return self.beats.get(pool, after) > after
 
     def overlaps(self, other: "NodeState") -> bool:
         return any(mine[0] <= its[1] and its[0] <= mine[1] for mine in self.ranges for its in other.ranges)

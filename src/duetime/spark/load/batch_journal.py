@@ -33,6 +33,8 @@ from duetime.stores.bulk import Loaded
 from duetime.stores.get_all import get_all
 from duetime.stores.open import open_store
 
+BATCH_NODE = "batch-"
+"""How the name of a batch's node begins."""
 NAME_PART = 60
 
 _encode = msgspec.json.Encoder().encode
@@ -42,7 +44,7 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 def batch_node(options: LoadOptions) -> str:
     """A name that no other batch has, whatever its pool, namespace and name."""
     parts = (_FOREIGN.sub("-", part)[:NAME_PART] for part in (options.pool, options.namespace, options.batch))
-    return f"batch-{'-'.join(parts)}-{IdMaker().make()}"
+    return f"{BATCH_NODE}{'-'.join(parts)}-{IdMaker().make()}"
 
 
 class BatchJournal:
