@@ -146,7 +146,8 @@ from duetime.spark.audit.store import open_view
 from duetime.spark.reconcile.entries import RepairEntries
 
 entries = RepairEntries(Path(sys.argv[2]), open_view(sys.argv[1]))
-entries.write([b'{"ts":1,"event":"heartbeat"}'] * 50_001)
+for _ in range(3):
+    entries.write([b'{"ts":1,"event":"heartbeat"}'] * 25_001)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

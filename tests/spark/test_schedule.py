@@ -1,5 +1,6 @@
 """`schedule`: exactly once, whatever was done before and whatever happens in between."""
 
+import asyncio
 import datetime
 import json
 import shutil
@@ -8,17 +9,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.client import Client
+from duetime.client import Client, connect
 from duetime.console.pipeline_files import read_lake
 from duetime.job import Delivery, Event, NewJob
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
+from duetime.journal.registered_nodes import KIND, RegisteredNode
 from duetime.spark import schedule
 from duetime.spark.audit.run import Beside
 from duetime.spark.lake.lake import Lake
@@ -26,7 +29,9 @@ from duetime.spark.load.batch import BatchConflict, ReconcileFirst
 from duetime.spark.load.options import LoadFields
 from duetime.spark.load.schedule import BadRows
 from duetime.spark.reconcile.run import run_reconcile
+from duetime.stores.open import open_store
 from tests.plugins.redis_server import RedisServer
+from tests.plugins.served import StartServer
 from tests.spark.conftest import jobs_in
 
 PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -225,6 +230,74 @@ def test_after_a_reconcile_what_is_missing_is_pushed_once(
         f"recall-{index:06}" for index in (2, 3, 4, 5, 6, 7, 8, 9, 1)
     ], "the one that was put back has its own due time, and the one that was acked is gone"
     assert schedule(members(spark, 10), lake=lake, **given).was_done
+
+
+def register_node(url: str, name: str, at: int) -> None:
+    """As if the node had begun at that time and had not signed off."""
+
+    async def put() -> None:
+        store = await open_store(url)
+        await store.registry.put(KIND, name, msgspec.json.encode(RegisteredNode(at)))
+        await store.close()
+
+    asyncio.run(put())
+
+
+def test_rows_that_a_reconcile_adopted_are_not_pushed_again_once_they_are_acked(
+    spark: SparkSession, redis_url: str, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows were pushed, their segment was never written, and a week went by before the next run."""
+    journal, home = tmp_path / "journal", Path(lake) / "batches" / "b1"
+    given: LoadFields = {"url": redis_url, "queue": "recall", "batch": "b1", "journal": str(journal)}
+    schedule(members(spark, 10), lake=lake, **given)
+    (home / "_manifest").unlink()
+    begun = json.loads((home / "_pushing").read_text())
+    long_ago = begun["at"] - 6 * 86_400_000 - 60_000
+    (home / "_pushing").write_text(json.dumps({**begun, "at": long_ago}))
+    shutil.rmtree(journal / begun["node"])
+    register_node(redis_url, begun["node"], long_ago)
+
+    # The acks are in a segment that is still being written when the batch is run again.
+    with Client(redis_url, journal=str(journal)) as client:
+        client.queue("other").bulk([NewJob("x", b"x")])
+        with pytest.raises(ReconcileFirst, match="marks may have ended"):
+            schedule(members(spark, 10), lake=lake, **given)
+        assert run_reconcile(Lake(spark, lake), str(journal), Beside(redis_url)).counts == {"adopted": 10}
+        recall = client.queue("recall")
+        recall.ack(recall.reserve(limit=100))
+
+        register_node(redis_url, "lost-since", long_ago)
+        with monkeypatch.context() as impatient:
+            impatient.setattr("duetime.spark.load.known_jobs.WAIT_S", 0)
+            with pytest.raises(ReconcileFirst, match=r"lost-since: registered, .* reconcile again"):
+                schedule(members(spark, 10), lake=lake, **given)
+        assert list(home.glob("_accepted.*")) == [], "what is missing is not known yet"
+        register_node(redis_url, "lost-since", 2 * begun["at"])
+        done = schedule(members(spark, 10), lake=lake, **given)
+
+    assert (done.rows, done.accepted, done.repeated, done.kept) == (10, 10, 10, 0)
+    assert jobs_in(redis_url, "default", "recall") == []
+    assert list((Path(lake) / "_scratch").iterdir()) == []
+
+
+def test_after_a_reconcile_through_a_server_its_journal_tells_what_was_pushed(
+    spark: SparkSession, start_server: StartServer, lake: str, tmp_path: Path
+) -> None:
+    """The server journals, so the batch knows the journal's folder from the reconcile only."""
+    journal, home = str(tmp_path / "journal"), Path(lake) / "batches" / "b1"
+    url = start_server("--store", f"sqlite://{tmp_path}/jobs.db", "--journal", journal).api
+    given: LoadFields = {"url": url, "queue": "recall", "batch": "b1"}
+    schedule(members(spark, 10), lake=lake, **given)
+    (home / "_manifest").unlink()
+    begun = json.loads((home / "_pushing").read_text())
+    (home / "_pushing").write_text(json.dumps({**begun, "at": begun["at"] - 6 * 86_400_000 - 60_000}))
+    run_reconcile(Lake(spark, lake), journal, Beside(url))
+    with connect(url) as client:
+        client.queue("recall").ack(client.queue("recall").reserve(limit=100))
+
+    done = schedule(members(spark, 10), lake=lake, **given)
+    assert (done.rows, done.accepted, done.repeated) == (10, 10, 10)
+    assert jobs_in(url, "default", "recall") == []
 
 
 def test_of_two_runs_at_once_the_second_one_follows_the_first(

@@ -85,6 +85,46 @@ def test_a_batch_that_is_done_is_told_without_java(spark: SparkSession, shell: S
     assert "Java" in other.error["message"]
 
 
+def test_the_same_relative_name_in_another_folder_is_another_source(
+    spark: SparkSession, shell: Shell, tmp_path: Path
+) -> None:
+    """Without Java, only a batch that is known to be done is answered."""
+    here, elsewhere = Shell(shell.url, tmp_path), Shell(shell.url, tmp_path / "elsewhere")
+    elsewhere.folder.mkdir()
+    (elsewhere.folder / "members.csv").write_text(MEMBERS)
+    nowhere = {"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}
+    asked = ("pipeline", "schedule", *SELECTION, "--batch", "friday", "--lake", str(tmp_path / "lake"), "--json")
+    shell.ok(*asked)
+    assert here.spawn(*asked, **nowhere).document["was_done"]
+    assert "Java" in elsewhere.spawn(*asked, **nowhere).error["message"]
+
+    # Where Spark looks, it says what differs.
+    named = [str(elsewhere.folder / one) if one == "members.csv" else one for one in asked]
+    assert shell.run(*named).error["code"] == "batch_conflict"
+
+
+def test_only_local_paths_are_taken_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def described(folder: str, **fields: str) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        return Selection(**{"body": "b", **fields}).describe()
+
+    for source in ("members.csv", "data/members.parquet", "data/"):
+        assert described("here", source=source) != described("there", source=source)
+        assert described("here", source=source) == described("there", source=str(tmp_path / "here" / source))
+    assert described("here", source="members", format="csv") != described("there", source="members", format="csv")
+    elsewhere = (
+        "members",
+        "select * from members",
+        "jdbc:postgresql://db/crm",
+        "s3a://crm/m.csv",
+        "file:/m.csv",
+        "/m.csv",
+    )
+    for source in elsewhere:
+        assert described("here", source=source) == described("there", source=source)
+
+
 def test_bad_rows_end_it_with_their_reasons_or_are_put_aside(spark: SparkSession, shell: Shell) -> None:
     arguments = ("pipeline", "schedule", "--source", "members.csv", "--queue", "recall", "--body", "email")
     refused = shell.run(*arguments, "--json")

@@ -15,6 +15,7 @@ from duetime.spark.source.listing import Bounds
 from duetime.spark.source.reader import Share, StoreReader
 
 DUE = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
+PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
 
 def fill(url: str) -> None:
@@ -150,20 +151,22 @@ def test_what_sql_cannot_do_is_said(spark: SparkSession, redis_url: str) -> None
         spark.read.format("duetime").schema("attempt string").options(url=redis_url).load().collect()
 
 
+@pytest.mark.parametrize("due", [DUE, PAST])
 @pytest.mark.parametrize("kind", ["redis", "sqlite", "postgres", "mysql"])
-def test_many_delayed_jobs_are_read_in_ranges_each_once(
-    spark: SparkSession, kind: str, address_of: Callable[[str], str]
+def test_many_waiting_jobs_are_read_in_ranges_each_once(
+    spark: SparkSession, kind: str, address_of: Callable[[str], str], due: datetime.datetime
 ) -> None:
     url, count = address_of(kind), 12_000
     spark.range(0, count, 1, 2).select(
         F.col("id").cast("string").alias("id"),
         F.lit("x").alias("body"),
         # Most of them close together, with many in the same millisecond at the edges.
-        F.timestamp_millis(F.lit(int(DUE.timestamp() * 1000)) + F.pow(F.col("id") % 100, F.lit(5)).cast("long")).alias(
+        F.timestamp_millis(F.lit(int(due.timestamp() * 1000)) + F.pow(F.col("id") % 100, F.lit(5)).cast("long")).alias(
             "due_at"
         ),
+        (F.col("id") % 3 + 1).alias("priority"),
     ).write.format("duetime").options(url=url, namespace="crm", queue="recall").mode("append").save()
-    jobs = read(spark, url, queue="recall").where("state = 'delayed'")
+    jobs = read(spark, url, queue="recall").where(f"state = '{'delayed' if due == DUE else 'ready'}'")
 
     assert jobs.rdd.getNumPartitions() > 1
     assert sorted(int(row["id"]) for row in jobs.select("id").collect()) == list(range(count))

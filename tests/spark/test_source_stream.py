@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from duetime.errors import InvalidSettings
+from duetime.errors import InvalidSettings, StoreDamaged
 from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.lines import write_line
@@ -136,6 +136,60 @@ def test_entries_that_are_gone_end_the_query_unless_told(spark: SparkSession, tm
     with pytest.raises(StreamingQueryException, match="entries 1 to 3 of a are gone"):
         run(spark, journal, tmp_path)
     assert run(spark, journal, tmp_path / "other", failOnDataLoss="false") == [[("a", 4), ("a", 5), ("a", 6)]]
+
+
+def test_a_journal_may_be_named_as_the_path(spark: SparkSession, tmp_path: Path) -> None:
+    write_segment(tmp_path / "journal", "a", 1, 3)
+    found: list[tuple[str, int]] = []
+    stream = spark.readStream.format("duetime").load(str(tmp_path / "journal"))
+    query = (
+        stream.writeStream.foreachBatch(
+            lambda frame, number: found.extend((row["node"], row["seq"]) for row in frame.collect())
+        )
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert found == [("a", 1), ("a", 2), ("a", 3)]
+    with pytest.raises(PySparkException, match="the option url is missing"):
+        spark.read.format("duetime").load(str(tmp_path / "journal")).collect()
+
+
+def damage(path: Path, *lines: int) -> None:
+    """Spoil these lines, counted from 1."""
+    content = path.read_bytes().splitlines(keepends=True)
+    for line in lines:
+        content[line - 1] = b"x" * (len(content[line - 1]) - 1) + b"\n"
+    path.write_bytes(b"".join(content))
+
+
+def test_a_damaged_line_is_skipped_with_its_entry(spark: SparkSession, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    damage(write_segment(journal, "a", 1, 6), 2, 3, 6)
+    write_segment(journal, "a", 7, 8)
+    damage(write_segment(journal, "b", 1, 3, sealed=False), 1)
+
+    whole = [("a", 1), ("a", 4), ("a", 5), ("a", 7), ("a", 8), ("b", 2), ("b", 3)]
+    assert run(spark, journal, tmp_path) == [whole]
+    batches = run(spark, journal, tmp_path / "in-steps", maxRowsPerTrigger="2")
+    assert [one for batch in batches for one in batch] == whole
+
+
+def test_damage_excuses_no_more_entries_than_there_were_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two lines are gone behind a damaged one; another line was damaged before the place where reading begins."""
+    path = write_segment(tmp_path, "a", 1, 8)
+    damage(path, 2, 4)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:4], *lines[6:]]))
+    reader = JournalReader({"journal": str(tmp_path)})
+    [partition] = reader.partitions({"a": 3}, {"a": 8})
+
+    with pytest.raises(StoreDamaged, match="entries 4 to 6 of a are gone"):
+        list(reader.read(partition))
+    assert [record.getMessage().partition("offset=")[2].split()[0] for record in caplog.records] == [
+        str(sum(map(len, lines[:3])))
+    ], "damage of which an earlier run has told is not told again"
 
 
 def test_rows_are_typed(spark: SparkSession, tmp_path: Path) -> None:

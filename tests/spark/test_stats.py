@@ -1,12 +1,18 @@
 """Stats per queue and minute, and what they add up to."""
 
+from pathlib import Path
+
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
+from duetime.spark.lake.lake import Lake
 from duetime.spark.schemas import STATS
+from duetime.spark.stats import counters
 from duetime.spark.stats.counters import daily_counters, total_counters
 from duetime.spark.stats.transform import COUNTS, merged, minute_stats, share_within
+from tests.e2e.shell import Shell
 from tests.spark.sample_rows import DAY, MINUTE, QUEUE, START, day_of, event, events, frame, job, jobs
 
 SKETCHES = ("lateness_sketch", "run_sketch")
@@ -134,3 +140,25 @@ def test_counters_by_topic_and_day_and_in_total(spark: SparkSession) -> None:
             "date date, written long, notified long, deleted long, failed long",
         ),
     )
+
+
+def test_the_command_reads_the_days_that_it_shows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, str(tmp_path / "lake"))
+    happened = [event("accepted", START + day * DAY) for day in range(3)]
+    lake.events.publish(lake.events.stage(events(spark, *happened)), after=lake.events.manifest(), about={})
+    read: list[set[str]] = []
+
+    def seen(stats: DataFrame) -> DataFrame:
+        read.append({str(row.date) for row in stats.select("date").distinct().collect()})
+        return daily_counters(stats)
+
+    monkeypatch.setattr(counters, "daily_counters", seen)
+    shell = Shell("", tmp_path)
+    for days in (2, 0):
+        told = shell.ok("pipeline", "stats", "--days", str(days), "--json").document
+        assert [row["written"] for row in told["totals"]] == [3]
+        shown = {str(day_of(START + (2 - day) * DAY)) for day in range(days)}
+        assert {row["date"] for row in told["days"]} == shown
+        assert read.pop() == shown

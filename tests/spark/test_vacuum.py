@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from duetime.errors import InvalidRequest
 from duetime.ids import encode
 from duetime.job import Event
-from duetime.spark.ingest.about import known_purges
-from duetime.spark.ingest.run import run_ingest
+from duetime.spark.ingest import ended_nodes
+from duetime.spark.ingest.about import about_events, known_purges
+from duetime.spark.ingest.run import known_nodes, run_ingest
 from duetime.spark.lake.lake import Lake, Manifest, Table
 from duetime.spark.lake.vacuum import vacuum
 from duetime.spark.lifecycle.run import run_lifecycle
@@ -136,3 +137,63 @@ def test_a_segment_that_comes_again_brings_nothing_back(spark: SparkSession, tmp
     shutil.copy(segment, journal / "restored")
     again = run_ingest(lake, str(journal))
     assert (again.events, again.repeated, lake.events.read().count()) == (0, 3, 0)
+
+
+def aged(path: Path, at_ms: int, content: bytes = b"secret") -> Path:
+    """A file that was last changed at that time, in folders of the same age."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    for one in (path, *path.parents[:3]):
+        os.utime(one, (at_ms / 1000, at_ms / 1000))
+    return path
+
+
+def test_what_a_killed_run_left_aside_goes_after_a_day(spark: SparkSession, tmp_path: Path) -> None:
+    lake, aside = Lake(spark, str(tmp_path / "lake")), tmp_path / "lake" / "_scratch"
+    killed = [aged(aside / "01KILLED" / folder / "part-0.parquet", NOW - 2 * DAY) for folder in ("bodies", "places")]
+    running = aged(aside / "01RUNNING" / "bodies" / "part-0.parquet", NOW - 2 * DAY)
+    aged(aside / "01RUNNING" / "places" / "part-0.parquet", NOW - DAY // 2)
+    begun = aside / "01BEGUN"
+    begun.mkdir()
+
+    planned = vacuum(lake, now_ms=NOW, dry_run=True)
+    assert killed[0].exists()
+    done = vacuum(lake, now_ms=NOW)
+    assert done == planned
+    assert (done.scratch, done.files, done.bytes) == (1, 2, 12)
+    assert not killed[0].parent.parent.exists()
+    assert running.exists()
+    assert begun.exists()
+    assert vacuum(lake, now_ms=NOW).scratch == 0
+
+
+def test_files_of_ended_nodes_go_a_day_after_they_were_replaced(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended_nodes, "MOST_FILES", 2)
+    journal, lake = tmp_path / "journal", Lake(spark, str(tmp_path / "lake"))
+    folder = tmp_path / "lake" / "events" / ended_nodes.FOLDER
+
+    def end_node(name: str) -> None:
+        node = Node(journal, name)
+        node.write(Event.HEARTBEAT, NOW)
+        node.close(NOW)
+        run_ingest(lake, str(journal))
+
+    end_node("web-1")
+    end_node("web-2")
+    first = set(folder.iterdir())
+    for path in first:
+        os.utime(path, (1, 1))
+    end_node("web-3")
+    [named] = about_events(lake.events.manifest()).ended
+    left = aged(folder / "01LEFT.json", NOW - 2 * DAY, b"{}")
+
+    done = vacuum(lake, now_ms=NOW)
+    assert (done.files, done.bytes) == (1, 2)
+    assert not left.exists()
+    assert set(folder.iterdir()) == {*first, folder / named}, "a reader may still use what was replaced just now"
+    assert set(known_nodes(lake, about_events(lake.events.manifest()))) == {"web-1", "web-2", "web-3"}
+
+    assert vacuum(lake, now_ms=NOW + 2 * DAY).files == 2
+    assert set(folder.iterdir()) == {folder / named}

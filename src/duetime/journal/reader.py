@@ -136,7 +136,7 @@ class Tail:
     """A place in a node's journal: each `read` answers the items that were written since the last one.
 
     Meanwhile segments may be sealed by the process that writes them, and deleted by others. A Tail that begins `after`
-    an entry finds its place by bisection and does not read the entries before it.
+    an entry finds its place by bisection and answers neither the entries before it nor the damage between those.
     """
 
     def __init__(self, node: Path, *, after: int = 0) -> None:
@@ -177,15 +177,20 @@ class Tail:
         complete = not (segment.is_open and alive)
         if self._offset == 0 and self._seq >= segment.first:
             self._offset = find_offset(segment.path, self._seq)
+        damage: list[Damage] = []  # whether it comes before the place is known when the next entry is
         for item, end in read_segment(segment.path, self._offset, complete=complete):
             self._offset = end
             if isinstance(item, Damage):
-                yield item
-            elif item.seq > self._seq:
+                damage.append(item)
+                continue
+            if item.seq > self._seq:
+                yield from damage
                 if item.seq > self._seq + 1:
                     yield Gap(self.node.name, self._seq + 1, item.seq - 1)
                 self._seq = item.seq
                 yield item
+            damage.clear()
+        yield from damage
 
 
 def read_job(journal: Path, job_id: str, *, since_ms: int = 0) -> Iterator[Entry | Damage]:

@@ -3,8 +3,10 @@
 A source is anything that Spark reads: files (by their ending or by a format), a table, a query, a database over JDBC.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +19,7 @@ USUAL: Mapping[str, Mapping[str, str]] = {
     "csv": {"header": "true", "inferSchema": "true"},
     "jdbc": {"fetchsize": "10000"},
 }
+NOT_PATHS = ("sql", "table", "jdbc")
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,14 @@ class Selection:
     where: str = ""
 
     def describe(self) -> str:
-        """A text that is the same for the same selection."""
+        """A text that is the same for the same selection, and another one for a file of the same name elsewhere."""
         options = sorted(self.options.items())
-        return repr((self.source, self.format, options, self.body, self.id, self.due, self.where))
+        return repr((self._place(), self.format, options, self.body, self.id, self.due, self.where))
+
+    def _place(self) -> str:
+        """The source; a path without a scheme is made absolute, because it means another file in another folder."""
+        is_path = (self.format or _guess(self.source)) not in NOT_PATHS and not urlsplit(self.source).scheme
+        return os.path.abspath(self.source) if is_path else self.source
 
 
 def read_selection(spark: SparkSession, selection: Selection) -> DataFrame:

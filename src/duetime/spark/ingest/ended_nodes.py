@@ -1,8 +1,8 @@
 """The nodes of the journal that have ended and are in the lake without a gap: nothing more can come of them.
 
 They move from the manifest of `events`, which every run writes anew, to files beside it that are never changed; the
-manifest names those files. So the manifest of a pool that has had ten thousand nodes holds only the living ones. Runs
-on the driver.
+manifest names those files. So the manifest of a pool that has had ten thousand nodes holds only the living ones. Files
+that were written anew as one are deleted a day later, like those of a table. Runs on the driver.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,6 +41,11 @@ def put_ended(
     name = f"{IdMaker().make()}.json"
     lake.files.create(_path(lake, name), msgspec.json.encode({one: node.last for one, node in everything.items()}))
     return {one: node for one, node in nodes.items() if one not in ended}, [*kept, name]
+
+
+def replaced_files(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """The files that a manifest does not name any more, as paths below the folder of `events`."""
+    return [f"{FOLDER}/{file}" for file in before if file not in after]
 
 
 def _path(lake: Lake, file: str) -> str:

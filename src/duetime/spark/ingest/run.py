@@ -27,7 +27,7 @@ from duetime.journal.lines import read_line
 from duetime.journal.segments import parse
 from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.about import DamagedLines, EventsAbout, about_events, find_purges, known_purges
-from duetime.spark.ingest.ended_nodes import put_ended, read_ended
+from duetime.spark.ingest.ended_nodes import put_ended, read_ended, replaced_files
 from duetime.spark.lake.files import files_for
 from duetime.spark.lake.lake import DataFile, Lake, PublishConflict, Staged
 from duetime.spark.lake.nodes import NodeState, join_nodes
@@ -207,7 +207,12 @@ def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
             purges=sorted({*known_purges(lake, manifest), *find_purges(chosen.read())}),
         )
         try:
-            published = lake.events.publish(chosen, after=manifest, about=msgspec.to_builtins(new_about))
+            published = lake.events.publish(
+                chosen,
+                after=manifest,
+                about=msgspec.to_builtins(new_about),
+                drops=replaced_files(about.ended, ended),
+            )
         except PublishConflict:
             if chosen is not staged:
                 chosen.drop()

@@ -24,6 +24,7 @@ from duetime.spark.lake.in_place import NUMBERS, OPTIONS, WrittenFile, write_in_
 
 MANIFESTS = "_manifest"
 STAGING = "_staging"
+SCRATCH = "_scratch"
 KEPT_MANIFESTS = 20
 LITTER_MS = 24 * 3_600_000
 """How long a file that no manifest names any more is left for readers that still use it."""
@@ -126,11 +127,13 @@ class Table:
         after: Manifest,
         about: Mapping[str, Any],
         replaces: Callable[[DataFile], bool] = lambda file: False,
+        drops: Sequence[str] = (),
         since: int | None = None,
     ) -> Manifest:
         """Make the staged rows part of the table, and drop the files that they replace, in one step.
 
-        Rows that are not new but only written anew keep the version of the manifest that they came with: `since`.
+        `drops` are paths of other files below the table's folder that `about` has named until now. Rows that are not
+        new but only written anew keep the version of the manifest that they came with: `since`.
         Raises PublishConflict if `after` is not the newest manifest any more; nothing is changed then, and what is
         staged can be published later. Raises StagedTooOld where a vacuum may have deleted what is staged.
         """
@@ -141,12 +144,13 @@ class Table:
             raise StagedTooOld(f"writing to {self.folder} took more than a day; run it again")
         added = [DataFile(one.path, one.bytes, since or version) for one in staged.files] if staged else []
         gone = [file for file in after.files if replaces(file)]
+        dropped = [Dropped(path, now) for path in (*(file.path for file in gone), *drops)]
         old = [one for one in after.dropped if one.at < now - LITTER_MS]
         manifest = Manifest(
             version=version,
             written_at=now,
             files=[*(file for file in after.files if file not in gone), *added],
-            dropped=[*(one for one in after.dropped if one not in old), *(Dropped(one.path, now) for one in gone)],
+            dropped=[*(one for one in after.dropped if one not in old), *dropped],
             about=about,
         )
         try:
@@ -212,4 +216,4 @@ class Lake:
 
     def scratch(self, run: str) -> str:
         """A folder for files that only this run needs."""
-        return f"{self.folder}/_scratch/{run}"
+        return f"{self.folder}/{SCRATCH}/{run}"

@@ -3,10 +3,11 @@
 Days of the tables go as a whole, except those with a row of a job that lives, or with its body: reconcile would need
 them. Purges stand in the manifest of `events` for as long as a row is left that one of them may be about. Bodies of
 jobs that ended can go earlier than their events: those days are written anew without them. Files that readers may still
-use stay for a day after they were replaced. Runs on the driver; executors write the days.
+use stay for a day after they were replaced. A run that was killed leaves its scratch folder, with bodies in it; that
+goes when nothing in it has changed for a day. Runs on the driver; executors write the days.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,8 +19,10 @@ from pyspark.sql import functions as F
 from duetime.errors import InvalidRequest
 from duetime.ids import timestamp_ms
 from duetime.spark.audit.closed_files import ClosedAbout
-from duetime.spark.ingest.about import known_purges
-from duetime.spark.lake.lake import LITTER_MS, DataFile, Lake, Manifest, Table
+from duetime.spark.ingest import ended_nodes
+from duetime.spark.ingest.about import about_events, known_purges
+from duetime.spark.lake.files import FoundFile
+from duetime.spark.lake.lake import LITTER_MS, SCRATCH, DataFile, Lake, Manifest, Table
 from duetime.spark.lifecycle.run import about_jobs
 from duetime.spark.schemas import KEY
 
@@ -28,12 +31,17 @@ WITH_BODIES = ("plan", "results")
 
 
 class Vacuumed(Struct):
-    """What went, or would go. `runs` are those of audit and reconcile; `files` are those that no manifest names."""
+    """What went, or would go.
+
+    `runs` are those of audit and reconcile. `scratch` counts the scratch folders of runs that were killed. `files` are
+    those that no manifest names, the files of scratch folders among them; `bytes` is their size.
+    """
 
     days: dict[str, int] = field(default_factory=dict[str, int])
     days_without_bodies: int = 0
     batches: int = 0
     runs: int = 0
+    scratch: int = 0
     files: int = 0
     bytes: int = 0
 
@@ -60,12 +68,19 @@ def vacuum(lake: Lake, *, now_ms: int, keep_ms: int = 0, bodies_ms: int = 0, dry
         sweep.plans(now_ms - shortest)
     for table in (lake.events, lake.jobs, lake.stats, lake.closed):
         sweep.litter(table, now_ms - LITTER_MS)
+    sweep.ended_nodes(now_ms - LITTER_MS)
+    sweep.scratch(now_ms - LITTER_MS)
     return sweep.done
 
 
 def _day(at: int) -> str:
     """The name of a moment's partition."""
     return str(datetime.fromtimestamp(max(at, 0) / 1000, UTC).date())
+
+
+def _dropped_since(manifest: Manifest, at: int) -> set[str]:
+    """The paths of files that readers may still use."""
+    return {one.path for one in manifest.dropped if one.at >= at}
 
 
 def _among(chosen: set[DataFile]) -> Callable[[DataFile], bool]:
@@ -171,13 +186,45 @@ class _Sweep:
     def litter(self, table: Table, before: int) -> None:
         """Files that no manifest names: replaced more than a day ago, or left by a run that died."""
         manifest = table.manifest()
-        named = {file.path for file in manifest.files} | {one.path for one in manifest.dropped if one.at >= before}
+        named = {file.path for file in manifest.files} | _dropped_since(manifest, before)
         for day in table.files.list(table.folder):
             for file in table.files.list(day.path) if day.is_folder and day.name.startswith("date=") else []:
                 is_ours = file.name.endswith(".parquet") and file.changed_at < before
                 if is_ours and f"{day.name}/{file.name}" not in named:
-                    self.done.files, self.done.bytes = self.done.files + 1, self.done.bytes + file.size
+                    self._count(file)
                     self._delete(file.path)
+
+    def ended_nodes(self, before: int) -> None:
+        """Files of ended nodes that the manifest of `events` does not name: as `litter`."""
+        table, folder = self._lake.events, ended_nodes.FOLDER
+        manifest = table.manifest()
+        named = {f"{folder}/{file}" for file in about_events(manifest).ended} | _dropped_since(manifest, before)
+        for file in table.files.list(f"{table.folder}/{folder}"):
+            if file.changed_at < before and f"{folder}/{file.name}" not in named:
+                self._count(file)
+                self._delete(file.path)
+
+    def scratch(self, before: int) -> None:
+        """What killed runs left aside. A run that is still under way has written there since."""
+        for run in self._lake.files.list(f"{self._lake.folder}/{SCRATCH}"):
+            files = list(self._files_in(run))
+            if max((file.changed_at for file in files), default=run.changed_at) >= before:
+                continue
+            self.done.scratch += 1
+            self._count(*files)
+            self._delete(run.path)
+
+    def _files_in(self, found: FoundFile) -> Iterator[FoundFile]:
+        """The file itself, or all files in a folder and in its folders."""
+        if not found.is_folder:
+            yield found
+            return
+        for one in self._lake.files.list(found.path):
+            yield from self._files_in(one)
+
+    def _count(self, *files: FoundFile) -> None:
+        self.done.files += len(files)
+        self.done.bytes += sum(file.size for file in files)
 
     def _delete(self, *paths: str) -> None:
         for path in () if self._dry_run else paths:

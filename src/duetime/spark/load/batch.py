@@ -65,14 +65,25 @@ class PushingBegun(Struct, frozen=True):
     node: str = ""
 
 
+class LostNode(Struct, frozen=True):
+    node: str
+
+
 class ReconcileRun(Struct, frozen=True):
-    """What a reconcile's summary says about the store and when it was scanned. `scanned_at` is the store's time."""
+    """What a reconcile's summary says about the store, when it was scanned, and what was compared with it.
+
+    `scanned_at` is the store's time. `journal` is the folder that was read, and `pool` the store's name in it; a run of
+    an earlier release tells neither. The nodes of `assumed_lost` are those that the operator gave up.
+    """
 
     run: str
     dry_run: bool = True
     epoch: str = ""
     scanned_at: int = 0
     namespaces: Sequence[str] = ()
+    journal: str = ""
+    pool: str = ""
+    assumed_lost: Sequence[LostNode] = ()
 
 
 class Scheduled(Struct, frozen=True):
@@ -142,17 +153,24 @@ class Batch:
         return sorted(name for name in names if name)
 
     def reconciled(self, namespace: str, *, epoch: str, after: int) -> str | None:
-        """The latest reconcile of the store that scanned it after a time; None if there was none."""
+        """The latest reconcile of the store that scanned it after a time and tells which journal it read; None if
+        there was none.
+        """
         for folder in sorted(self._files.list(f"{self.lake}/reconcile"), reverse=True):
             try:
-                found = msgspec.json.decode(self._files.read(f"{folder.path}/summary.json"), type=ReconcileRun)
+                found = self.reconcile_run(folder.name)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            if found.dry_run or (found.epoch, found.scanned_at > after) != (epoch, True):
+            if found.dry_run or not found.journal or (found.epoch, found.scanned_at > after) != (epoch, True):
                 continue
             if not found.namespaces or namespace in found.namespaces:
                 return found.run
         return None
+
+    def reconcile_run(self, run: str) -> ReconcileRun:
+        """Raises FileNotFoundError or NotADirectoryError if there is no such run."""
+        summary = self._files.read(f"{self.lake}/reconcile/{run}/summary.json")
+        return msgspec.json.decode(summary, type=ReconcileRun)
 
     def manifest(self) -> Scheduled | None:
         return self._read("_manifest", Scheduled)

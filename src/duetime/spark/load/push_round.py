@@ -2,18 +2,17 @@
 
 The first round pushes the accepted files. Its marks make it repeatable, until they are gone: after a week, or with a
 store that was wiped. Then nobody knows what was pushed, until a reconcile has read the whole journal. The round after
-it compares the accepted rows with what the lake knows, writes down what is missing, and pushes that with marks of its
-own. Runs on the driver.
+it compares the accepted rows with the jobs that are known by now (`known_jobs.py`), writes down what is missing, and
+pushes that with marks of its own. Runs on the driver.
 """
 
 import re
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duetime.errors import DuetimeError, StoreUnavailable
@@ -22,6 +21,7 @@ from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import Accepted, Batch, BatchConflict, PushingBegun, ReconcileFirst, Scheduled
 from duetime.spark.load.batch_journal import BatchJournal, batch_node
 from duetime.spark.load.job_rows import ROWS
+from duetime.spark.load.known_jobs import known_jobs
 from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
 from duetime.spark.load.push_files import RESULTS, FilePart, FilePusher
 from duetime.spark.load.task_push import LoadFailed, ask_store, run
@@ -67,27 +67,23 @@ def _marks_gone(begun: PushingBegun, store: StoreInfo) -> str:
 
 
 def accept_missing(spark: SparkSession, batch: Batch, accepted: Accepted, options: LoadOptions, name: str) -> Accepted:
-    """Write down, once for each round, the accepted rows of which the lake knows no job."""
+    """Write down, once for each round, the accepted rows of which no job is known.
+
+    Raises ReconcileFirst if the journal has become incomplete since the reconcile that the round rests on.
+    """
     if found := batch.accepted_later(name):
         return found
     first = batch.pushing(FIRST)
     assert first is not None
     folder = f"files-{IdMaker().make()}"
     rows = spark.read.schema(ROWS).parquet(*batch.paths(accepted)).where(F.col("reason").isNull())
-    known = _known_since(Lake(spark, batch.lake), options.namespace, first.at)
-    missing = rows.join(known, on=["queue", "id"], how="left_anti").select(*ROWS.names)
     order = ("queue", "priority", "ttl", "tries", F.col("attributes").isNotNull(), "due_at", "id")
-    files = batch.write_rows(missing.sortWithinPartitions(*order), folder)
+    with known_jobs(Lake(spark, batch.lake), batch.reconcile_run(name), options, first.at) as known:
+        missing = rows.join(known, on=["queue", "id"], how="left_anti").select(*ROWS.names)
+        files = batch.write_rows(missing.sortWithinPartitions(*order), folder)
     count = sum(_count_rows(spark, [f"{batch.home}/{file.name}" for file in files]).values())
     again = Accepted(folder, files, count, 0, accepted.checksum, accepted.options, first.at, accepted.source)
     return batch.accept_later(again, name)
-
-
-def _known_since(lake: Lake, namespace: str, at: int) -> DataFrame:
-    """(queue, id) of the jobs that were born since the batch was first pushed."""
-    day = datetime.fromtimestamp(at / 1000, UTC).date()
-    born = (F.col("namespace") == namespace) & (F.col("date") >= F.lit(day)) & (F.col("born") >= at)
-    return lake.events.read().where(born & (F.col("id") != "")).select("queue", "id").distinct()
 
 
 def push_round(

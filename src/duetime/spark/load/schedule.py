@@ -45,6 +45,8 @@ def schedule(
 ) -> Scheduled:
     """Push the rows as the batch `options["batch"]`, or finish what an earlier run of it began.
 
+    `options["source"]` says where the rows are from; another one under the same batch name is a BatchConflict. Without
+    it only the columns are compared, so other rows with the same columns are taken for the batch that was there before.
     Raises BadRows (nothing was pushed), BatchConflict, ReconcileFirst, LoadFailed, StoreUnavailable.
     """
     given = read_options(options)

@@ -2,7 +2,7 @@
 
     df.write.format("duetime").option("url", ...).option("queue", ...).mode("append").save()
     spark.read.format("duetime").option("url", ...).option("namespace", ...).load()
-    spark.readStream.format("duetime").option("journal", ...).load()
+    spark.readStream.format("duetime").load("/srv/journal")
     df.writeStream.format("duetime").option("url", ...)....start()
     CREATE TEMPORARY VIEW jobs USING duetime OPTIONS (url '...', queue '...')
     CREATE TABLE jobs USING duetime; SELECT ... FROM jobs WITH (url = '...', queue = '...')
@@ -44,7 +44,7 @@ class DuetimeSource(DataSource):
         """With a journal: its entries. With a store or server: the jobs in it."""
         if "provider" in self.options and any(one == "url" or one.startswith("option.") for one in self.options):
             raise InvalidSettings(TABLE_OPTIONS)
-        return ENTRIES if "journal" in self.options and "url" not in self.options else JOBS
+        return ENTRIES if "url" not in self.options and _names_journal(self.options) else JOBS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _refuse_no_options(self.options)
@@ -61,6 +61,11 @@ class DuetimeSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse_overwrite(overwrite)
         return StreamLoadWriter(dict(self.options), schema)
+
+
+def _names_journal(options: Mapping[str, str]) -> bool:
+    """Whether a journal is named, by its option or by `load(path)`. The path of a catalog's table is Spark's own."""
+    return "journal" in options or ("path" in options and "provider" not in options)
 
 
 def _refuse_no_options(options: Mapping[str, str]) -> None:

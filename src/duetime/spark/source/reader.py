@@ -1,9 +1,10 @@
 """The reader of the data source: the jobs that are in a store, as they are while Spark reads.
 
-A partition is one state of one queue, the delayed ones cut into ranges of due time. A job that stays in one state
-throughout is seen exactly once, however live the queue is; one that moves meanwhile may be seen in both places or in
-neither. Filters on namespace, queue, state and due_at are applied here: other queues and states are not read, and a
-range of delayed jobs begins and ends where the filter does. `read` runs on executors, the rest on the driver.
+A partition is one state of one queue, the delayed and the ready ones cut into ranges of due time where there are many.
+A job that stays in one state throughout is seen exactly once, however live the queue is; one that moves meanwhile may
+be seen in both places or in neither. Filters on namespace, queue, state and due_at are applied here: other queues and
+states are not read, and a range begins and ends where the filter does. `read` runs on executors, the rest on the
+driver.
 """
 
 import asyncio
@@ -80,10 +81,12 @@ _ARROW = arrow.schema(
 
 PARTITIONS = 8
 NAMES = {("namespace",), ("queue",), ("state",)}
+WAITING = (State.DELAYED, State.READY)
+"""Stores count and sort these jobs by due time. Leased and dead ones are read by one task per queue."""
 
 
 class Share(InputPartition):
-    """One state of one queue, delayed jobs within bounds."""
+    """One state of one queue, within bounds."""
 
     def __init__(self, queue: Queue, state: State, bounds: Bounds) -> None:
         super().__init__(None)
@@ -110,13 +113,13 @@ class Pushdown:
 
 class StoreReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType = JOBS) -> None:
-        self._schema = _arrow_schema(schema)
         given = {name.lower(): value for name, value in options.items()}
         partitions = given.pop("partitions", str(PARTITIONS))
         if not partitions.isdecimal() or int(partitions) < 1:
             raise InvalidSettings(f"partitions is a whole number from 1 on, not {partitions!r}")
         self._partitions = int(partitions)
         self._options: LoadOptions = read_options({name: one for name, one in given.items() if name != "path"})
+        self._schema = _arrow_schema(schema)
         self._wanted: dict[str, set[str]] = {}
         if "namespace" in given:
             self._wanted["namespace"] = {self._options.namespace}
@@ -160,12 +163,12 @@ class StoreReader(DataSourceReader):
         shares: list[InputPartition] = []
         async with Listing.open(self._options) as listing:
             for queue in await self._queues(listing):
+                ranges = [self._bounds]
+                if any(state in WAITING for state in states):
+                    ranges = await split_ranges(listing, queue, self._bounds, self._partitions)
                 for state in states:
-                    if state is State.DELAYED:
-                        ranges = await split_ranges(listing, queue, self._bounds, self._partitions)
-                    else:
-                        ranges = [self._bounds]
-                    shares += [Share(queue, state, bounds) for bounds in ranges]
+                    cut = ranges if state in WAITING else [self._bounds]
+                    shares += [Share(queue, state, bounds) for bounds in cut]
         return shares or [Share(Queue("", ""), State.DEAD, self._bounds)]
 
     async def _queues(self, listing: Listing) -> list[Queue]:

@@ -3,8 +3,9 @@
 An offset is, per node, the number of the last entry that was read. A node's entries have no gaps, so that is exact; the
 names of segments and a bisection lead to the place, so no trigger reads again what an earlier one has read. Complete
 entries are read, also those of the segment that is being written. Entries that are gone (deleted or shipped before they
-were read) end the query, unless `failOnDataLoss` is false; damaged lines are logged and skipped. The folder must be the
-same on the driver and on every executor. `read` runs on executors, the rest on the driver.
+were read) end the query, unless `failOnDataLoss` is false; a damaged line is logged, and the one entry that stood on it
+is skipped. The folder must be the same on the driver and on every executor. `read` runs on executors, the rest on the
+driver.
 """
 
 import logging
@@ -94,18 +95,22 @@ class JournalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, Entries)
+        damaged = 0  # lines since the last entry
         for item in Tail(self._folder / partition.node, after=partition.first - 1).read():
             match item:
                 case Entry():
                     if item.seq > partition.last:
                         return
+                    damaged = 0
                     yield _row(item)
-                case Gap(_, first, last) if first <= partition.last and last >= partition.first:
-                    self._miss(item, partition)
+                case Gap(_, first, last):
+                    is_ours = first <= partition.last and last >= partition.first
+                    if is_ours and last - first + 1 > damaged:
+                        self._miss(item, partition)
+                    damaged = 0
                 case Damage(path, offset, what):
+                    damaged += 1
                     _log.warning("journal_damage path=%s offset=%d what=%s", path, offset, what)
-                case _:
-                    pass
 
     def _miss(self, gap: Gap, partition: Entries) -> None:
         """Raises StoreDamaged for entries that are gone; only logs them if failOnDataLoss is false."""
