@@ -47,6 +47,10 @@ class LosingProxy:
         """Nobody gets through, once so many more answers were passed on: connections are closed at once."""
         self._is_refusing, self._passes = not after, after
 
+    def leave(self) -> None:
+        """Nobody can connect any more."""
+        self._server.close()
+
     def accept(self) -> None:
         self._is_refusing = False
 

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+import redis
 
 from duetime.client import connect
 from duetime.errors import InvalidSettings, StoreUnavailable
@@ -70,3 +71,22 @@ async def test_a_server_that_nobody_vouches_for(tls_port: Callable[..., int]) ->
 async def test_a_certificate_that_is_not_there() -> None:
     with pytest.raises(InvalidSettings, match="cannot be read"):
         await RedisStore.open("rediss://127.0.0.1:1/0?ca=/no/such/file")
+
+
+def test_a_connection_that_was_closed_while_idle_is_no_lost_answer(
+    tls_port: Callable[..., int], certificate: Path
+) -> None:
+    """TLS sends data of its own on an idle connection, so something to read does not mean that it has ended."""
+    url = f"rediss://127.0.0.1:{tls_port('no')}/0"
+    with (
+        redis.Redis.from_url(url, ssl_ca_certs=str(certificate)) as other,
+        connect(f"{url}?ca={certificate}") as client,
+    ):
+        queue = client.queue("mail")
+        for _ in range(3):
+            queue.push("x")
+            job = queue.pop()
+            assert job is not None
+            job.ack()
+            other.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        assert queue.totals().running.acked == 3

@@ -17,18 +17,24 @@ import redis
 from duetime import connect
 from duetime.client.client import Client
 from duetime.client.embedded_transport import SyncEmbedded
+from duetime.client.job_building import PushFields
 from duetime.clock import ManualClock
 from duetime.engine import Engine
 from duetime.engine.direct_steps import DirectSteps
 from duetime.engine.observers import Observer
 from duetime.errors import BodyTooLarge, JobExists, LeaseLost, StoreUnavailable
-from duetime.job import IfExists, Lease, NewJob
+from duetime.job import Event, IfExists, Lease, NewJob
+from duetime.journal import journal_follower, pool_journal
+from duetime.journal.events import Entry
+from duetime.journal.reader import read_journal
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import UnusualQueues
 from duetime.stores.open import open_store
 from duetime.stores.redis.direct import DirectRedis
+from tests.faults.losing_proxy import LosingProxy
 from tests.faults.redis_vocabulary import dump, lease_one, opened, push_one
+from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
 
 QUEUE = Queue("default", "mail")
@@ -407,3 +413,40 @@ async def test_the_script_for_both_leaves_what_ack_and_reserve_leave(redis_url: 
         dumps.append({key: value for key, value in dump(redis_url).items() if key != b"dt:epoch"})
     assert msgspec.json.encode(answers[0]) == msgspec.json.encode(answers[1])
     assert dumps[0] == dumps[1]
+
+
+@pytest.mark.store_kind("redis")
+@pytest.mark.parametrize("options", [{}, {"attributes": {"kind": "mail"}}], ids=["direct", "general"])
+async def test_a_slow_push_is_in_a_journal_that_begins_meanwhile(
+    redis_server: RedisServer, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: PushFields
+) -> None:
+    """It began before the pool journaled, and reached the store after that."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(pool_journal, "NOTICE_MS", 600)
+    monkeypatch.setattr(journal_follower, "LOOK_EVERY_S", 0.3)
+    async with LosingProxy(redis_server.port) as proxy:
+        client = await asyncio.to_thread(connect, f"{proxy.url}?timeout=20")
+        queue = client.queue("mail")
+        for _ in range(3):
+            await asyncio.to_thread(queue.push, "x")
+        follower = client._transport.get()._inner._engine.observers.all[0]  # type: ignore[attr-defined]
+        looked_at = follower._looked_at
+        while follower._looked_at == looked_at:
+            await asyncio.to_thread(queue.push, "x")
+        proxy.delay_s = 1.5
+        slow = asyncio.create_task(asyncio.to_thread(lambda: queue.push("slow", **options)))
+        await asyncio.sleep(0.1)
+        proxy.delay_s = 0  # the push is on its way
+        other = await asyncio.to_thread(connect, redis_url, journal=str(tmp_path / "journal"))
+        await asyncio.to_thread(other.queue("other").push, "y")
+        moved = await slow
+        await asyncio.to_thread(client.close)
+        await asyncio.to_thread(other.close)
+    store = await open_store(redis_url)
+    found = await pool_journal.known(store)
+    await store.close()
+    assert found is not None
+    assert moved.born >= found.since, "the push came too early for this test"
+    folders = (tmp_path / "journal", tmp_path / "state" / "duetime" / "journal")
+    entries = [item for folder in folders for item in read_journal(folder)]
+    assert moved.id in {item.id for item in entries if isinstance(item, Entry) and item.event is Event.ACCEPTED}

@@ -11,12 +11,16 @@ import redis
 
 from duetime.engine import Engine
 from duetime.engine.observers import Observer
-from duetime.errors import JobExists, StoreUnavailable
+from duetime.errors import JobExists, StoreDamaged, StoreUnavailable
 from duetime.job import Event, IfExists, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
-from duetime.stores.base import Push
+from duetime.stores.base import Push, RulesChange
 from duetime.stores.open import open_store
+from duetime.stores.redis import keys
+from duetime.stores.redis.codec import RECORD
 from duetime.stores.redis.pipe import ASLEEP, Login, Lost, Pipe
+from tests.faults.losing_proxy import LosingProxy
+from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
 
 pytestmark = pytest.mark.store_kind("redis")
@@ -143,6 +147,48 @@ async def test_an_ack_whose_answer_is_lost_is_repeated(engine: Engine, client: r
 
     assert await acking in ([None], [Moved(Event.ACKED, "a", delivery.lease.born, 1)])
     assert (await engine.store.counts([QUEUE]))[0].total == 0
+
+
+async def test_an_ack_that_is_lost_with_its_redis_is_unknown(client: redis.Redis, redis_server: RedisServer) -> None:
+    async with LosingProxy(redis_server.port) as proxy:
+        store = await open_store(f"{proxy.url}?timeout=1")
+        async with Engine(store) as engine:
+            await begun(engine)
+            await engine.push(QUEUE, [NewJob("a", b"")])
+            [delivery] = await engine.reserve([QUEUE])
+            proxy.loses_next, proxy.on_loss = True, proxy.leave
+            with pytest.raises(StoreUnavailable) as lost:
+                await engine.ack([delivery.lease])
+        await store.close()
+    assert lost.value.outcome_unknown
+
+
+async def test_an_answer_that_cannot_be_read_reaches_its_caller(redis_url: str, client: redis.Redis) -> None:
+    """Previously neither the caller nor the engine's end got an answer."""
+    store, tries = await open_store(redis_url), f"{keys.prefix(QUEUE)}:tries"
+    async with asyncio.timeout(20):
+        async with Engine(store) as engine:
+            await begun(engine)
+            await engine.push(QUEUE, [NewJob("a", b"")])
+            [delivery] = await engine.reserve([QUEUE])
+            await engine.release(delivery.lease)
+            record = bytearray(client.hget(tries, "a"))  # type: ignore[arg-type]
+            record[RECORD.size - 17] = 9  # the priority, before two instants of eight bytes
+            client.hset(tries, "a", bytes(record))
+            with pytest.raises(StoreDamaged, match="cannot be read"):
+                await engine.reserve([QUEUE])
+            await engine.push(QUEUE, [NewJob("b", b"")])
+    await store.close()
+
+
+async def test_a_queue_that_was_paused_once_has_its_short_way_back(engine: Engine) -> None:
+    await engine.store.configure(QUEUE, RulesChange(paused=True))
+    await engine.store.configure(QUEUE, RulesChange(paused=False))
+    before = calls(engine)
+    await engine.push(QUEUE, [NewJob("a", b"")])
+    [delivery] = await engine.reserve([QUEUE])
+    await engine.ack([delivery.lease])
+    assert calls(engine) == before
 
 
 async def test_an_engine_that_stops_waits_for_the_answer(redis_url: str, client: redis.Redis) -> None:

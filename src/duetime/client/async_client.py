@@ -160,7 +160,9 @@ class AsyncQueueClient:
         self, *, ttr: Duration = TTR_S, wait: Duration = 0, ack: Leased | None = None
     ) -> AsyncLeasedJob | None:
         """Lease the next job, or None if there is none in time. `ack` is a job that is finished before that, in the
-        same step where the store can; LeaseLost if somebody else has it by now, and then nothing is leased.
+        same step where the store can; LeaseLost if somebody else has it by now, and then nothing is leased. After
+        StoreUnavailable with an unknown outcome the same call may be repeated; a job that the lost answer had is
+        delivered again after its ttr.
         """
         if ack is not None:
             for duration in (ttr, wait):

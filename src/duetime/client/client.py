@@ -166,7 +166,9 @@ class QueueClient:
 
     def pop(self, *, ttr: Duration = TTR_S, wait: Duration = 0, ack: Leased | None = None) -> LeasedJob | None:
         """Lease the next job, or None if there is none in time. `ack` is a job that is finished before that, in the
-        same step where the store can; LeaseLost if somebody else has it by now, and then nothing is leased.
+        same step where the store can; LeaseLost if somebody else has it by now, and then nothing is leased. After
+        StoreUnavailable with an unknown outcome the same call may be repeated; a job that the lost answer had is
+        delivered again after its ttr.
         """
         ttr_ms, wait_ms, found = duration_ms(ttr), duration_ms(wait), None
         steps = self._transport().direct

@@ -15,7 +15,7 @@ from duetime.engine.admission import check_lease
 from duetime.engine.observers import Observers
 from duetime.engine.reaper import LONGEST_REST_S
 from duetime.engine.shared_calls import SharedCalls
-from duetime.engine.told_steps import tell_acked, tell_acked_and_reserved, tell_pushed, tell_reserved
+from duetime.engine.told_steps import look_again, tell_acked, tell_acked_and_reserved, tell_pushed, tell_reserved
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Delivery, IfExists, Lease, Moved, NewJob
 from duetime.job_checks import check_job
@@ -139,6 +139,7 @@ class DirectSteps:
     async def _tell(self, call: int, answer: T | None, tell: Callable[[T], Awaitable[T]]) -> T | None:
         try:
             if answer is not None:
+                await look_again(self._observers, "push")
                 answer = await tell(answer)
         finally:
             self._observers.end(call)

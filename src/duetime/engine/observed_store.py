@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from duetime.engine.observers import Observer, Observers
+from duetime.engine.told_steps import look_again
 from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Event, Lease, Moved, State
 from duetime.names import Queue
@@ -43,6 +44,8 @@ class ObservedStore:
         call = self._observers.begin("push")
         try:
             answers = await self._store.push(queue, requests)
+            if self._observers.must_prepare:
+                await look_again(self._observers, "push")
             for one in self._pushed:
                 answers = await one.pushed(queue, requests, answers)
         finally:
@@ -55,6 +58,8 @@ class ObservedStore:
         call = self._observers.begin("reserve")
         try:
             reserved = await self._store.reserve(queue, asks)
+            if self._observers.must_prepare:
+                await look_again(self._observers, "reserve")
             for one in self._reserved:
                 one.reserved(queue, reserved)
         finally:
@@ -67,6 +72,8 @@ class ObservedStore:
         call = self._observers.begin("ack")
         try:
             answers = await self._store.ack(queue, leases)
+            if self._observers.must_prepare:
+                await look_again(self._observers, "ack")
             for one in self._acked:
                 one.acked(queue, leases, answers)
         finally:
@@ -84,6 +91,8 @@ class ObservedStore:
         call = self._observers.begin("finish")
         try:
             answers = await self._store.finish(queue, finishes)
+            if self._observers.must_prepare:
+                await look_again(self._observers, "finish")
             told = await self._tell_followed(queue, finishes, answers) if self._pushed else answers
             # A finish that happened is told as such, also where its caller gets an error.
             ends = [one.acked if isinstance(one, Finished) else other for one, other in zip(answers, told, strict=True)]
@@ -149,6 +158,8 @@ class ObservedStore:
         call = self._observers.begin("cancel")
         try:
             answers = await self._store.cancel(queue, ids)
+            if self._observers.must_prepare:
+                await look_again(self._observers, "cancel")
             for one in self._moved:
                 one.moved(queue, answers)
         finally:
@@ -162,6 +173,8 @@ class ObservedStore:
         call = self._observers.begin("cancel")
         try:
             answers = await self._store.cancel(queue, ids, finished=True)
+            if self._observers.must_prepare:
+                await look_again(self._observers, "cancel")
             for one in self._acked_by_id:
                 await one.acked_by_id(queue, ids, answers)
         finally:
@@ -223,6 +236,8 @@ class ObservedStore:
         number = self._observers.begin(verb)
         try:
             answer = await call()
+            if self._observers.must_prepare:
+                await look_again(self._observers, verb)
             recorded = tell(answer)
         finally:
             self._observers.end(number)
@@ -238,6 +253,8 @@ class ObservedStore:
         call = self._observers.begin("reap")
         try:
             reaped = await self._store.reap(limit, recorded=self._recorded)
+            if self._observers.must_prepare:
+                await look_again(self._observers, "reap")
             self._recorded = ()
             for one in self._reaped:
                 one.reaped(reaped)

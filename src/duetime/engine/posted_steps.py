@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from duetime.engine.answer_turns import Spawn
 from duetime.engine.observers import Observers
 from duetime.engine.shared_calls import SharedCalls
-from duetime.engine.told_steps import tell_acked, tell_pushed, tell_reserved
+from duetime.engine.told_steps import look_again, tell_acked, tell_pushed, tell_reserved
 from duetime.job import Delivery, IfExists, Lease, Moved, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
@@ -66,7 +66,7 @@ class PostedSteps:
         return None if reserved is None else [*reserved.deliveries[0]]
 
     async def ack(self, lease: Lease) -> Moved | None:
-        """None if nothing was done, or if it is not known."""
+        """None if nothing was done. Raises StoreUnavailable if it is not known."""
         return await self._step(
             lambda done: self._calls.ack(lease, done), None, lambda moved: tell_acked(self._observers, lease, moved)
         )
@@ -89,12 +89,14 @@ class PostedSteps:
             self._is_busy = False
             if self._ended and not self._ended.done():
                 self._ended.set_result(None)
-            if answer is not None and note:
-                note(answer)
-            if self._observers.end_apart(call):
-                reply.give(answer, error)
-            else:
-                self._spawn(self._tell(call, answer, error, tell, reply))
+            try:
+                if answer is not None and note:
+                    note(answer)
+            finally:  # the caller gets its answer, whatever else fails
+                if self._observers.end_apart(call):
+                    reply.give(answer, error)
+                else:
+                    self._spawn(self._tell(call, answer, error, tell, reply))
 
         if not post(done):
             self._observers.end_apart(call)
@@ -112,6 +114,7 @@ class PostedSteps:
     ) -> None:
         try:
             if answer is not None:
+                await look_again(self._observers, "push")
                 answer = await tell(answer)
         except Exception as failed:
             answer, error = None, failed

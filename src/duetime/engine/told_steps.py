@@ -3,10 +3,21 @@
 from collections.abc import Sequence
 
 from duetime.engine.observers import Observer, Observers
-from duetime.errors import DuetimeError
+from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.job import Event, Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Reserved
+
+
+async def look_again(observers: Observers, verb: str) -> None:
+    """A step took long, and an observer does not know any more whether it has to hear of it. Raises StoreUnavailable
+    with an unknown outcome if that cannot be found out: the step was made.
+    """
+    if observers.must_prepare:
+        try:
+            await observers.prepare(verb)
+        except DuetimeError as error:
+            raise StoreUnavailable(f"it was done, perhaps on no record: {error.message}", unknown=True) from error
 
 
 async def tell_pushed(observers: Observers, queue: Queue, request: Push, answer: Pushed | DuetimeError) -> Pushed:

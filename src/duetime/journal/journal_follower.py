@@ -29,6 +29,9 @@ from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
 
 log = logging.getLogger("duetime.journal")
 
+ABANDONED_S = 600.0
+"""No step takes so long: every store gives up earlier."""
+
 ChooseOptions = Callable[[Mapping[str, RegisteredNode]], JournalOptions | None]
 """Takes the nodes that write the pool's journal, answers where this engine writes; None if it was told "off"."""
 
@@ -101,7 +104,9 @@ class JournalFollower(Observer):
             raise
         now = time.monotonic()
         with self._apart:
-            inner.take_over({call: now - began for call, began in self._calls.items()})
+            # A step that was interrupted in its first instruction is never ended; it must not hold up heartbeats.
+            calls = {call: now - began for call, began in self._calls.items() if now - began < ABANDONED_S}
+            inner.take_over(calls)
             self._journal, self._inner = journal, inner
         log.info("journal_joined", extra={"pool": pool, "folder": str(options.folder)})
         with suppress(DuetimeError):  # it ends by itself
@@ -144,8 +149,11 @@ class JournalFollower(Observer):
             return True
 
     def end_apart(self, call: int) -> bool:
+        now = time.monotonic()
         with self._apart:
-            if self._inner:
+            # A step that took long may have come after the moment since which the pool journals: it is told after
+            # another look.
+            if self._inner or now - self._looked_at >= LOOK_EVERY_S:
                 return False
             del self._calls[call]
             return True

@@ -122,7 +122,7 @@ class JournalObserver(Observer):
         self._calls[call] = self._time.now_ms()
 
     def ended(self, call: int) -> None:
-        del self._calls[call]
+        self._calls.pop(call, None)
 
     # --- what happened
 

@@ -6,6 +6,7 @@ general way, which knows redirections, repetitions and what each error means.
 
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,8 +45,7 @@ class BlockingPipe:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             tls = address.login.tls
             self._socket = tls.wrap_socket(plain, server_hostname=address.host) if tls else plain
-            if not tls:  # TLS sends data of its own on an idle connection
-                self._poll.register(plain.fileno(), select.POLLIN)
+            self._poll.register(self._socket.fileno(), select.POLLIN)
             for command in address.login.commands():
                 self.send(pack(command))
                 if isinstance(answer := self.receive(), Exception):
@@ -55,8 +55,21 @@ class BlockingPipe:
             raise
 
     def has_ended(self) -> bool:
-        """An idle connection that has something to read has ended."""
-        return bool(self._poll.poll(0))
+        """An idle connection that has something to read has ended, unless TLS sent something of its own."""
+        if not self._poll.poll(0):
+            return False
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return True
+        timeout = self._socket.gettimeout()
+        try:
+            self._socket.settimeout(0)
+            self._socket.recv(1)
+        except ssl.SSLWantReadError:
+            self._socket.settimeout(timeout)
+            return False
+        except OSError:
+            pass
+        return True
 
     def send(self, packed: bytes) -> None:
         """Raises Unsent: Redis runs no command of which a part is missing."""

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 from redis.exceptions import ResponseError
 
 from duetime.clock import Clock
-from duetime.errors import StoreUnavailable
+from duetime.errors import StoreDamaged, StoreUnavailable
 from duetime.job import Lease, Moved
 from duetime.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
@@ -36,10 +36,7 @@ class PostedRedis:
         )
 
     def ack(self, lease: Lease, done: Done[Moved]) -> bool:
-        def settled(moved: Moved | None, error: Exception | None) -> None:
-            done(moved, None)  # an ack may be repeated, so a lost answer is as good as none
-
-        return self._post("ack_one", lease.queue, one_job.ack_arguments(lease), lambda _: one_job.acked(lease), settled)
+        return self._post("ack_one", lease.queue, one_job.ack_arguments(lease), lambda _: one_job.acked(lease), done)
 
     def _post(
         self,
@@ -78,8 +75,13 @@ class PostedReply(Generic[T]):
             self._declined()
         if not answer or isinstance(answer, ResponseError):
             self._done(None, None)  # nothing was done
+            return
+        try:
+            read = self._read(answer)
+        except Exception as error:  # whatever the store holds, the caller gets an answer
+            self._done(None, StoreDamaged(f"Redis answered what cannot be read: {error!r}"))
         else:
-            self._done(self._read(answer), None)
+            self._done(read, None)
 
     def set_exception(self, exception: Exception, /) -> None:
         self._done(None, StoreUnavailable(f"no answer from Redis at {exception}", unknown=True))

@@ -8,7 +8,8 @@
 local now, fence, done = q.clock(ARGV[1]), ARGV[3], ARGV[4]
 local meta = call('HMGET', q.meta, 'rules', 'state')
 local state, lease, held = meta[2], call('HGET', q.tries, done), call('HLEN', q.jobs)
-if meta[1] or not lease or sub(lease, 1, #fence) ~= fence or not state or #state ~= COUNTED_STATE then
+local has_rules = meta[1] and string.find(meta[1], '[^%z]')
+if has_rules or not lease or sub(lease, 1, #fence) ~= fence or not state or #state ~= COUNTED_STATE then
   return nil
 end
 local floor, latest, _, _, _, day, _, delivered, acked = unpack_struct(STATE .. 'I4I6I6I6', state)

@@ -9,7 +9,8 @@
 local now, id, delay, lasts = q.clock(ARGV[1]), ARGV[2], tonumber(ARGV[6]), tonumber(ARGV[7])
 local meta = call('HMGET', q.meta, 'rules', 'state')
 local state, due = meta[2], now + delay
-if meta[1] or call('EXISTS', q.wait[1], q.wait[3]) > 0 then -- rules, and jobs of other priorities
+local has_rules = meta[1] and string.find(meta[1], '[^%z]')
+if has_rules or call('EXISTS', q.wait[1], q.wait[3]) > 0 then -- or jobs of other priorities
   return nil
 end
 if not state or #state ~= COUNTED_STATE or not call('ZSCORE', q.agenda, q.name) then -- a new queue

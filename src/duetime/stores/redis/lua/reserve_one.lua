@@ -7,7 +7,8 @@
 
 local now, meta = q.clock(ARGV[1]), call('HMGET', q.meta, 'rules', 'state')
 local state = meta[2]
-if meta[1] or not state or #state ~= COUNTED_STATE or unpack_struct('>I4', state, 41) ~= math.floor(now / DAY)
+local has_rules = meta[1] and string.find(meta[1], '[^%z]')
+if has_rules or not state or #state ~= COUNTED_STATE or unpack_struct('>I4', state, 41) ~= math.floor(now / DAY)
   or call('EXISTS', q.info, q.ttl, q.damaged, q.wait[1], q.wait[3]) > 0 then
   return nil
 end
