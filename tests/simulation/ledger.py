@@ -193,8 +193,8 @@ class Ledger(MemoryStore):
         self._note(queue, answers)
         return answers
 
-    async def reap(self, limit: int = 500) -> Reaped:
-        reaped = await super().reap(limit)
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
+        reaped = await super().reap(limit, recorded=recorded)
         for queue, moved in reaped.moved.items():
             self._note(queue, moved)
         return reaped
