@@ -222,6 +222,21 @@ async def test_a_job_whose_taker_died_is_in_the_journal(
     await lives.close()
 
 
+async def test_a_receipt_that_cannot_be_read_blocks_no_jobs(
+    database: Database, store: Store, clock: ManualClock
+) -> None:
+    with database.connection() as connection:
+        connection.cursor().execute(
+            f"INSERT INTO {database.table('marks')} (namespace, queue, name, digest, expires_at, answer) "
+            "VALUES ('', 'push_in', 'x', %s, %s, %s)",
+            (b"", clock.now_ms() + 86_400_000, b"nonsense"),
+        )
+        connection.commit()
+    [job_id] = database.push_in(MAIL, ["x"])
+    rounds = [taken(await store.reap()) for _ in range(2)]
+    assert {MAIL: [job_id]} in rounds
+
+
 async def test_a_job_is_not_lost_to_a_clock_that_steps_back(
     database: Database, store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,9 +133,9 @@ class Intake:
         if recorded:
             await self._write(partial(_delete_receipts, names=list(recorded)))
         looks_back = monotonic() >= self._looks_at
-        found = await self._read(partial(_look, looks_back=looks_back))
-        if looks_back:
+        if looks_back:  # also if it fails: a receipt that cannot be read must not keep every round from taking jobs in
             self._looks_at = monotonic() + LOOK_EVERY_S * random.uniform(0.8, 1.2)
+        found = await self._read(partial(_look, looks_back=looks_back))
         for receipt, jobs in found.abandoned:
             taken.pushed.setdefault(Queue(jobs.namespace, jobs.queue), []).append(_told_again(jobs, found.now))
             taken.receipts.append(receipt)
