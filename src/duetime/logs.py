@@ -31,6 +31,10 @@ _SECRET_HEADER = re.compile(
 _BEARER = re.compile(r"\b(bearer\s+)[\w.~+/=:-]{8,}", re.IGNORECASE)
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
+MAX_FIELD = 4096
+"""How many characters of an event or a field are logged."""
+MAX_TRACEBACK = 32_768
+
 
 def set_up_logging(settings: Settings) -> None:
     """Send the lines of this process where the settings say. Raises InvalidSettings if a file cannot be opened."""
@@ -116,7 +120,7 @@ class ConsoleFormatter(logging.Formatter):
         parts += [f"{name}={_word(_text(value))}" for name, value in _fields(record).items()]
         line = " ".join(parts)
         if record.exc_info:
-            for row in hide_secrets(self.formatException(record.exc_info)).split("\n"):
+            for row in hide_secrets(self.formatException(record.exc_info), MAX_TRACEBACK).split("\n"):
                 line += f"\n  | {row if row.isprintable() else ascii(row)}"
         return line
 
@@ -134,7 +138,7 @@ class JsonFormatter(logging.Formatter):
         for name, value in _fields(record).items():
             line.setdefault(name, value if isinstance(value, int) or value is None else _text(value))
         if record.exc_info:
-            line["exception"] = hide_secrets(self.formatException(record.exc_info))
+            line["exception"] = hide_secrets(self.formatException(record.exc_info), MAX_TRACEBACK)
         return json.dumps(line)  # in ASCII, so that all line separators of Unicode are escaped
 
 
@@ -154,9 +158,11 @@ def _text(value: object) -> Any:
     return value if isinstance(value, float) and abs(value) < float("inf") else hide_secrets(str(value))
 
 
-def hide_secrets(text: str) -> str:
-    """The text with passwords in URLs and tokens in queries and headers masked."""
-    return _BEARER.sub(rf"\1{MASK}", _SECRET_HEADER.sub(rf"\1{MASK}", mask(text)))
+def hide_secrets(text: str, longest: int = MAX_FIELD) -> str:
+    """The beginning of the text, with passwords in URLs and tokens in queries and headers masked."""
+    # A URL that is cut between its password and the @ has its password masked all the same.
+    shown = mask(text) if len(text) <= longest else mask(text[:longest] + "@").removesuffix("@") + "..."
+    return _BEARER.sub(rf"\1{MASK}", _SECRET_HEADER.sub(rf"\1{MASK}", shown))
 
 
 def _event(text: str) -> str:

@@ -1,13 +1,48 @@
-"""Passwords and secrets are masked before a text with a URL in it is shown or logged."""
+"""Masks passwords and secrets before a text with URLs in it is shown or logged.
+
+The text may come from anybody, so every function here takes time linear in its length.
+"""
 
 import re
+from urllib.parse import unquote_plus
 
 MASK = "***"
 
-_PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")
-_SECRET_OPTION = re.compile(r"([?&][^=&\s]*(?:password|passwd|secret|token)[^=&\s]*=)[^&#\s'\"]*", re.IGNORECASE)
+_WORD = re.compile(r"\S+")
+_USER = re.compile(r"://[^:/@]*:")
+_OPTION = re.compile(r"((?:[?&]|%3f|%26)(?:(?!%3f|%26|%3d)[^?&=])*)((?:=|%3d)(?:(?!%3f|%26)[^&#'\"])*)?", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"pass|pwd|secret|token|api[_-]?key|access[_-]?key|signature|(?<![a-z])sig(?![a-z])", re.IGNORECASE
+)
+_SERVICE = re.compile(
+    r"(?<![a-z0-9+])"
+    r"(?!(?:https?|wss?|tcp|unix|file|s3[an]?|gs|hdfs|abfss?|wasbs?|spark|sqlite|memory|group|rediss?(?:\+[a-z]+)?"
+    r"|postgres(?:ql)?|mysql|mariadb|mailtos?|jsons?|forms?|xmls?)://)"
+    r"([a-z][a-z0-9+]*://)[^'\"]+",
+    re.IGNORECASE,
+)
+"""A URL of any other scheme: those of the alert services (slack, tgram, discord ...) are made of secrets."""
 
 
 def mask(text: str) -> str:
-    """The text with the passwords and secret options of its URLs masked."""
-    return _SECRET_OPTION.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1:{MASK}@", text))
+    """The text with the passwords, secret options and alert service tokens of its URLs masked."""
+    return _WORD.sub(lambda found: _mask_word(found[0]), text) if "?" in text or "&" in text or "://" in text else text
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option of this name, possibly percent-encoded, holds a secret."""
+    return _SECRET_NAME.search(unquote_plus(name)) is not None
+
+
+def _mask_word(word: str) -> str:
+    user, at = _USER.search(word), word.rfind("@")
+    if user and at >= user.end():
+        word = f"{word[: user.end()]}{MASK}{word[at:]}"
+    return _OPTION.sub(_mask_option, _SERVICE.sub(rf"\1{MASK}", word))
+
+
+def _mask_option(found: re.Match[str]) -> str:
+    name, value = found[1], found[2]
+    if not value or not is_secret(name):
+        return found[0]
+    return name + value[: 1 if value[0] == "=" else 3] + MASK

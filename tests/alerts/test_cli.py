@@ -49,6 +49,20 @@ def test_a_channel_has_a_name_that_topics_use(tmp_path: Path) -> None:
     assert shell.run("alert", "add", "a@b.c", "--channel", "no/name", "--json").error["code"] == "invalid_name"
 
 
+def test_of_two_addresses_that_look_alike_one_is_removed_by_its_full_text(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
+    first, second = (
+        "tgram://123456789:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/1",
+        "tgram://123456789:BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB/2",
+    )
+    shell.run("alert", "add", first)
+    added = shell.run("alert", "add", second, "--json")
+    assert added.document["addresses"] == ["tgram://***", "tgram://***"]
+    assert shell.run("alert", "remove", "tgram://***", "--json").error["code"] == "invalid_request"
+    assert shell.run("alert", "remove", first, "--json").document["addresses"] == ["tgram://***"]
+    assert shell.run("alert", "remove", "tgram://***", "--json").document["addresses"] == []
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     shell = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
     assert shell.run("alert", "add", "not-an-address", "--json").error["code"] == "invalid_request"

@@ -9,8 +9,18 @@ from pathlib import Path
 import pytest
 
 from duetime.errors import InvalidSettings
-from duetime.logs import REQUEST_ID, ConsoleFormatter, JsonFormatter, LineFile, reopen_logs, set_up_logging
+from duetime.logs import (
+    MAX_FIELD,
+    REQUEST_ID,
+    ConsoleFormatter,
+    JsonFormatter,
+    LineFile,
+    hide_secrets,
+    reopen_logs,
+    set_up_logging,
+)
 from duetime.settings import load
+from tests.plugins.growth import LINEAR, growth
 
 
 def record(message: str, **fields: object) -> logging.LogRecord:
@@ -94,6 +104,42 @@ def test_tokens_are_masked_wherever_they_stand(text: str) -> None:
     for formatter in (ConsoleFormatter(), JsonFormatter()):
         line = formatter.format(record(text, detail=text, x_token="hush-hush-hush", Authorization="hush-hush-hush"))
         assert "hush" not in line
+
+
+HOSTILE = (
+    *("?token", "?", "&", "&a=", "?pwd%3D", "%3f", "://a:", "://", "@", "a:@", "slack", "a+", "a/:"),
+    *("authorization: ", "authorization: bearer ", "bearer ", "cookie", "sig", "a b?token= "),
+)
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_masking_takes_time_linear_in_the_text(piece: str) -> None:
+    assert growth(hide_secrets, piece) < LINEAR
+
+
+def test_a_long_field_is_cut_before_it_is_masked() -> None:
+    for formatter in (ConsoleFormatter(), JsonFormatter()):
+        line = formatter.format(record("x" * 1_000_000, path="?token" * 1_000_000))
+        assert len(line) < 3 * MAX_FIELD
+        assert "..." in line
+
+
+def test_a_cut_shows_no_part_of_a_password() -> None:
+    for formatter in (ConsoleFormatter(), JsonFormatter()):
+        line = formatter.format(record("x", url="x" * (MAX_FIELD - 18) + " redis://:hush" + "hush" * 1000 + "@h"))
+        assert "redis" in line
+        assert "hush" not in line
+
+
+def test_a_long_error_is_cut_in_a_traceback() -> None:
+    try:
+        raise ValueError("x" * 1_000_000)
+    except ValueError:
+        failed = record("failed", exc_info=sys.exc_info())
+    for formatter in (ConsoleFormatter(), JsonFormatter()):
+        line = formatter.format(failed)
+        assert "ValueError" in line
+        assert len(line) < 100_000
 
 
 def test_lines_under_a_request_carry_its_id() -> None:

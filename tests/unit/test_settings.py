@@ -254,6 +254,12 @@ def test_loopback(host: str, is_local: bool) -> None:
         ("mysql://user@host/db", "mysql://user@host/db"),
         ("sqlite:///var/lib/jobs.db", "sqlite:///var/lib/jobs.db"),
         ("cannot reach 'redis://u:p@h': refused", "cannot reach 'redis://u:***@h': refused"),
+        ("slack://T1JJ3T3L2/A1BRTD4JD/hush/#ops", "slack://***"),
+        ("no answer from 'tgram://123:hush/99' today", "no answer from 'tgram://***' today"),
+        ("https://h/x?to=discord://1/hush", "https://h/x?to=discord://***"),
+        ("https://h/x?api_key=a&sig=b&pwd=c&design=d", "https://h/x?api_key=***&sig=***&pwd=***&design=d"),
+        ("https://h/x?%74oken=a", "https://h/x?%74oken=***"),
+        ("group:w?a=redis://h/0%3Fpassword%3Dhush%26db%3D1", "group:w?a=redis://h/0%3Fpassword%3D***%26db%3D1"),
     ],
 )
 def test_passwords_in_urls_are_masked(url: str, masked: str) -> None:

@@ -27,7 +27,7 @@ from msgspec import Struct
 from duetime.alerts.senders import AlertSender, MailServer
 from duetime.clock import Clock, SystemClock
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import DuetimeError, InvalidSettings, VersionConflict
+from duetime.errors import DuetimeError, InvalidRequest, InvalidSettings, VersionConflict
 from duetime.masking import mask
 from duetime.names import is_mail
 from duetime.stores.registry import Record, Registry
@@ -54,6 +54,18 @@ class AlertSettings(Struct, frozen=True, omit_defaults=True):
     addresses: tuple[str, ...] = ()
     mail_server: MailServer | None = None
     channels: dict[str, str] = {}
+
+    def without_address(self, named: str) -> "AlertSettings":
+        """The settings without the address that is named in full or as `mask` shows it; the same if there is none.
+
+        Raises InvalidRequest if several addresses are shown as this text.
+        """
+        found = [one for one in self.addresses if one == named] or [one for one in self.addresses if mask(one) == named]
+        if len(found) > 1:
+            raise InvalidRequest(
+                f"{len(found)} addresses are shown as {named!r}; give the address in full: duetime alert remove ADDRESS"
+            )
+        return msgspec.structs.replace(self, addresses=tuple(one for one in self.addresses if one not in found))
 
 
 class Problem(Struct, frozen=True):

@@ -71,11 +71,11 @@ def remove(address: Address, target: Target) -> None:
     """Tell this address, or the channel of this name, no more."""
 
     def without(old: AlertSettings) -> AlertSettings:
-        left = tuple(one for one in old.addresses if address not in (one, mask(one)))
         channels = {name: one for name, one in old.channels.items() if name != address}
-        if left == old.addresses and channels == old.channels:
+        left = msgspec.structs.replace(old.without_address(address), channels=channels)
+        if left == old:
             raise AddressNotFound(f"{mask(address)} is not among the addresses and channels")
-        return msgspec.structs.replace(old, addresses=left, channels=channels)
+        return left
 
     Answer(as_json=target.json).tell(_document(_change(target, without)), f"{mask(address)} is told no more")
 

@@ -9,14 +9,13 @@ import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
-from urllib.parse import unquote_plus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.exchange import ClientGone
 from duetime.logs import ACCESS, REQUEST_ID
-from duetime.settings import MASK
+from duetime.masking import MASK, is_secret
 from duetime.stores.registry import Registry
 
 log = logging.getLogger(ACCESS)
@@ -53,7 +52,6 @@ FIRST_SEGMENTS = frozenset({*LISTENER_PATHS, *OUQIANG_PATHS})
 """The first segments of the paths that some door knows."""
 
 _TOKEN_IN_PATH = re.compile(r"^(/token/[^/]*/)[^/]+")
-_SECRET = re.compile(r"token|passw|secret|signature|api_?key", re.IGNORECASE)
 
 
 class AccessLog:
@@ -157,7 +155,7 @@ def mask_query(raw: bytes) -> str:
 
 def _mask(pair: str) -> str:
     name, equals, _ = pair.partition("=")
-    return f"{name}={MASK}" if equals and _SECRET.search(unquote_plus(name)) else pair
+    return f"{name}={MASK}" if equals and is_secret(name) else pair
 
 
 def _level(status: int) -> int:

@@ -108,10 +108,10 @@ async def remove_address(visit: Visit) -> Response:
     def without(old: AlertSettings) -> AlertSettings:
         if name:
             return msgspec.structs.replace(old, channels={key: one for key, one in old.channels.items() if key != name})
-        left = tuple(one for one in old.addresses if mask(one) != shown)
-        if left == old.addresses:
+        left = old.without_address(shown)
+        if left == old:
             raise NotFound(visit.say("alert.no_address"))
-        return msgspec.structs.replace(old, addresses=left)
+        return left
 
     await _change(visit, without)
     await visit.log("remove-address", shown or name)
