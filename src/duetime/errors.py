@@ -289,7 +289,8 @@ class TooManyRequests(DuetimeError):
 class StoreUnavailable(DuetimeError):
     """The store cannot be reached.
 
-    `unknown=True` in the fields says that the call may have taken effect.
+    `unknown=True` in the fields says that the call may have taken effect; `locked=True` that the store works, and only
+    a row that the call needs was locked for too long.
     """
 
     code = "store_unavailable"

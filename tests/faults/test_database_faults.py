@@ -6,6 +6,8 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pymysql
@@ -16,7 +18,9 @@ from duetime.engine import Engine
 from duetime.errors import StoreUnavailable
 from duetime.job import Moved, NewJob
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push, Store
+from duetime.settings_file import group_url
+from duetime.stores.base import Ask, Push, Pushed, Store
+from duetime.stores.group.layout import home
 from duetime.stores.mysql import connection as mysql_connection
 from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.open import open_store
@@ -211,6 +215,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_threads, "MAX_TRIES", 1)
 
 
+def holder_of(kind: str, url: str) -> tuple[Any, str]:
+    """A session that can lock rows, and the name of the table of queues."""
+    if kind == "postgres":
+        return psycopg.connect(url.partition("?")[0]), "duetime.queues"
+    return pymysql.connect(**MysqlAddress.parse(url).options), f"{PREFIX}queues"
+
+
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.store_kind(kind)) for kind in ("postgres", "mysql")]
@@ -223,12 +234,7 @@ async def test_the_reaper_goes_on_beside_queues_that_somebody_holds(kind: str, r
         clock.advance(1)
         await store.push(queue, [Push([NewJob("a", b"")])])
         await store.reserve(queue, [Ask(1, 500)])
-    if kind == "postgres":
-        holder = psycopg.connect(url.partition("?")[0])
-        table = "duetime.queues"
-    else:
-        holder = pymysql.connect(**MysqlAddress.parse(url).options)
-        table = f"{PREFIX}queues"
+    holder, table = holder_of(kind, url)
     with holder:
         cursor = holder.cursor()
         # The sweep has something to do for them, too.
@@ -245,3 +251,28 @@ async def test_the_reaper_goes_on_beside_queues_that_somebody_holds(kind: str, r
 
     assert {*(await store.reap()).moved} == {*held}
     await store.close()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.store_kind(kind)) for kind in ("postgres", "mysql")]
+)
+async def test_a_locked_queue_does_not_take_its_member_of_a_group_down(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url, locked, free = str(request.getfixturevalue(f"{kind}_url")), Queue("shop", "locked"), Queue("shop", "free")
+    store = await open_store(group_url("wide", {"a": url, "b": f"sqlite://{tmp_path}/b.db"}))
+    at_a = {queue: [f"j{n}" for n in range(40) if home(queue, f"j{n}", ("a", "b")) == "a"] for queue in (locked, free)}
+    try:
+        for queue, ids in at_a.items():
+            await store.push(queue, [Push([NewJob(ids[0], b"")])])
+        holder, table = holder_of(kind, url)
+        with holder:
+            holder.cursor().execute(f"SELECT 1 FROM {table} WHERE namespace = 'shop' AND name = 'locked' FOR UPDATE")
+            [refused] = await store.push(locked, [Push([NewJob(at_a[locked][1], b"")])])
+            [pushed] = await store.push(free, [Push([NewJob(at_a[free][1], b"")])])
+            holder.rollback()
+        assert isinstance(refused, StoreUnavailable)
+        assert isinstance(pushed, Pushed)
+    finally:
+        await store.close()

@@ -5,6 +5,7 @@ What a verb did on one member is told, whatever happens on another; and what a v
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,70 @@ async def test_a_request_that_one_member_took_and_another_refused_says_so(
     assert isinstance(answer, DuetimeError)
     assert answer.fields["unknown"] is True
     assert f"{60 - len(at('b'))} of 60 jobs were pushed" in answer.message
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+@pytest.mark.parametrize("refusal", [*PROBLEMS, JobExists("taken")], ids=lambda one: one.code)
+async def test_a_push_whose_answer_one_member_lost_is_unknown_whatever_the_other_says(
+    members: dict[str, FaultyStore], refusal: DuetimeError, lost: str
+) -> None:
+    group = await open_group(members, "ab")
+    try:
+        members[lost].lose_answers("push")
+        members["ab".replace(lost, "")].fail("push", error=refusal)
+        if isinstance(refusal, JobExists):
+            members["ab".replace(lost, "")].heal()
+            await push(group, *at("ab".replace(lost, ""), ("a", "b"))[:1])
+        [answer] = await group.push(QUEUE, [Push([NewJob(job_id, b"x") for job_id in IDS], IfExists.ERROR)])
+        assert isinstance(answer, StoreUnavailable)
+        assert answer.outcome_unknown
+        [counts] = await members[lost].inner.counts([QUEUE])
+        assert counts.ready == len(at(lost, ("a", "b")))
+    finally:
+        await group.close()
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+@pytest.mark.parametrize("verb", ["respawn", "respawn by id", "purge", "configure"])
+async def test_a_change_whose_answer_one_member_lost_is_unknown_whatever_the_other_says(
+    members: dict[str, FaultyStore], verb: str, lost: str
+) -> None:
+    group = await open_group(members, "ab")
+    name, other = verb.split(maxsplit=1)[0], "ab".replace(lost, "")
+    try:
+        async with Engine(group) as engine:
+            await push(group, *IDS)
+            await kill_all(group)
+            members[lost].lose_answers(name)
+            members[other].down(name)
+            change = {
+                "respawn": partial(engine.respawn, QUEUE, limit=100),
+                "respawn by id": partial(engine.respawn, QUEUE, ids=IDS),
+                "purge": partial(engine.purge, QUEUE, [State.DEAD]),
+                "configure": partial(engine.configure, QUEUE, RulesChange(paused=True)),
+            }[verb]
+            with pytest.raises(StoreUnavailable) as raised:
+                await change()
+            assert raised.value.outcome_unknown
+    finally:
+        await group.close()
+
+
+async def test_an_ack_whose_answer_the_home_lost_is_unknown_although_the_earlier_home_is_down(
+    members: dict[str, FaultyStore],
+) -> None:
+    group = await open_group(members, "abc", "c")
+    try:
+        moved = next(job_id for job_id in at("a", ("a", "b")) if job_id in at("c"))
+        await push(group, moved)
+        leases = await lease_all(group)
+        members["a"].lose_answers("ack")
+        members["c"].down("ack")
+        [answer] = await group.ack(QUEUE, [leases[moved]])
+        assert isinstance(answer, StoreUnavailable)
+        assert answer.outcome_unknown
+    finally:
+        await group.close()
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda one: one.code)

@@ -13,7 +13,7 @@ from duetime.errors import LeaseLost, StoreUnavailable
 from duetime.job import Lease
 from duetime.names import Queue
 from duetime.stores.base import Store
-from duetime.stores.group.member import PROBLEMS, MemberProblem
+from duetime.stores.group.member import PROBLEMS, MemberProblem, outcome_unknown, unknown_first
 from duetime.stores.group.members import Members
 
 T = TypeVar("T")
@@ -54,7 +54,9 @@ class _Search:
                         turn.setdefault(name, []).append(place)
             if not turn:
                 break
-            self._problems.update(await self._ask(turn))
+            for place, problem in (await self._ask(turn)).items():
+                if place not in self._problems or not outcome_unknown(self._problems[place]):
+                    self._problems[place] = problem
         for place, problem in self._problems.items():
             if self.is_open(place):
                 self.answers[place] = StoreUnavailable(problem.message, **problem.fields)
@@ -99,9 +101,7 @@ async def find_lease(members: Members, lease: Lease, verb: Callable[[Store], Awa
         except PROBLEMS as error:
             if is_home:
                 problems.append(error)
-    # A call that failed and may have taken effect is reported before one that did nothing.
-    problems.sort(key=lambda problem: not problem.fields.get("unknown"))
-    raise problems[0] if problems else lost
+    raise unknown_first(problems)[0] if problems else lost
 
 
 async def _candidates(members: Members, lease: Lease) -> AsyncIterator[tuple[str, bool]]:

@@ -8,7 +8,7 @@ asked, because its other queues and verbs work.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -30,6 +30,15 @@ log = logging.getLogger("duetime.stores")
 
 def named(member: str, problem: MemberProblem) -> MemberProblem:
     return type(problem)(f"member {member}: {problem.message}", **problem.fields)
+
+
+def outcome_unknown(problem: DuetimeError) -> bool:
+    return bool(problem.fields.get("unknown"))
+
+
+def unknown_first(problems: Iterable[MemberProblem]) -> list[MemberProblem]:
+    """A call that may have taken effect is reported before one that certainly did nothing."""
+    return sorted(problems, key=lambda problem: not outcome_unknown(problem))
 
 
 class Member:
@@ -75,7 +84,7 @@ class Member:
             return await verb(store)
         except PROBLEMS as error:
             self._tell(error)
-            if isinstance(error, StoreUnavailable):
+            if isinstance(error, StoreUnavailable) and not error.fields.get("locked"):
                 self._lost(error)
             raise named(self.name, error) from error
 

@@ -22,7 +22,7 @@ from duetime.stores.drain import KIND as DRAIN
 from duetime.stores.drain import read_drain
 from duetime.stores.group import layout
 from duetime.stores.group.layout import Layout
-from duetime.stores.group.member import Member, MemberProblem
+from duetime.stores.group.member import Member, MemberProblem, unknown_first
 
 T = TypeVar("T")
 
@@ -45,9 +45,9 @@ class Answers(Struct, Generic[T], frozen=True):
     problems: Mapping[str, MemberProblem]
 
     def require_one(self) -> "Answers[T]":
-        """Raises the first problem if there is no answer at all."""
+        """Raises a problem if there is no answer at all, one with an unknown outcome first."""
         if not self.found:
-            raise next(iter(self.problems.values()))
+            raise unknown_first(self.problems.values())[0]
         return self
 
     def require_all(self) -> Mapping[str, T]:

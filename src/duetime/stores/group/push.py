@@ -15,7 +15,7 @@ from duetime.job import Job, Moved
 from duetime.names import Queue
 from duetime.stores.base import Push, Pushed, Store
 from duetime.stores.get_all import get_all
-from duetime.stores.group.member import MemberProblem, named
+from duetime.stores.group.member import MemberProblem, named, outcome_unknown
 from duetime.stores.group.members import Members
 from duetime.stores.pushed_parts import part_of, with_parts
 
@@ -103,7 +103,8 @@ def _join(size: int, parts: Sequence[tuple[Sequence[int], Pushed | DuetimeError]
     done = [(places, answer) for places, answer in parts if isinstance(answer, Pushed)]
     failed = [answer for _, answer in parts if isinstance(answer, DuetimeError)]
     if failed:
-        error = next((one for one in failed if not isinstance(one, MemberProblem)), failed[0])
+        # An unknown outcome comes first: jobs may be there although another member refused its part.
+        error = min(failed, key=lambda one: (not outcome_unknown(one), isinstance(one, MemberProblem)))
         if not done:
             return error
         pushed = sum(len(places) for places, _ in done)

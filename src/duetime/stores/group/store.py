@@ -55,7 +55,7 @@ from duetime.stores.base import (
 from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.stores.group.finish import finish, results
 from duetime.stores.group.lookup import find_each, find_lease
-from duetime.stores.group.member import PROBLEMS, Member, MemberProblem
+from duetime.stores.group.member import PROBLEMS, Member, MemberProblem, unknown_first
 from duetime.stores.group.members import Members
 from duetime.stores.group.push import push
 from duetime.stores.group.reserve import reserve
@@ -279,6 +279,7 @@ class GroupStore:
                 )
             except PROBLEMS as problem:
                 problems.append(problem)
+        problems = unknown_first(problems)
         if len(problems) == len(self._members.names):
             raise problems[0]
         if ids is not None:
@@ -299,6 +300,7 @@ class GroupStore:
                 problems.append(problem)
                 continue
             removed, now, more = removed + step.removed, max(now, step.now), step.more
+        problems = unknown_first(problems)
         if len(problems) == len(self._members.names):
             raise problems[0]
         return Purged(removed, now, more, tuple(map(_unavailable, problems)))

@@ -72,7 +72,6 @@ _TRANSIENT = (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CHECKREAD)
 _FULL = (ER.RECORD_FILE_FULL, ER.DISK_FULL)
 _FILE_ERRORS = (3, ER.ERROR_ON_WRITE, ER.GET_ERRNO)
 _UNAVAILABLE = (
-    *_TRANSIENT,
     ER.CON_COUNT_ERROR,
     ER.TOO_MANY_USER_CONNECTIONS,
     ER.USER_LIMIT_REACHED,
@@ -186,6 +185,8 @@ def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
     )
     if code in _FULL or (code in _FILE_ERRORS and str(_NO_SPACE) in text):
         return StoreFull(f"MySQL has no room: {text}")
+    if code in _TRANSIENT:
+        return StoreUnavailable(f"MySQL cannot be used: {text}", unknown=committing, locked=True)
     if code in CLIENT_ERRORS or code in _UNAVAILABLE:
         return StoreUnavailable(f"MySQL cannot be used: {text}", unknown=committing)
     return StoreDamaged(f"MySQL refuses what Duetime does: {text}")

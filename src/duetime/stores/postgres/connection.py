@@ -68,6 +68,8 @@ _TRANSACTIONS = {
 }
 _NOW = "(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint"
 _TRANSIENT = ("40001", "40P01")
+_LOCKED = (*_TRANSIENT, "55P03")
+"""Codes of conflicts with other transactions; 55P03: a lock was not free in time."""
 _POOLED = ("26000", "42P05")
 _FULL = ("53100", "53400")
 _UNAVAILABLE = (
@@ -77,7 +79,6 @@ _UNAVAILABLE = (
     "3D",  # no such database
     "42501",  # a missing grant
     "53",  # out of memory, too many connections
-    "55P03",  # a lock was not free in time
     "57",  # the server stops, or somebody ended our statement or session
     "58",  # the server's disk
 )
@@ -131,7 +132,9 @@ def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
         return StoreUnavailable(f"a pooler keeps no prepared statements; add prepare=off to the store's URL: {text}")
     if code in _FULL:
         return StoreFull(f"PostgreSQL has no room: {text}")
-    if code.startswith(_UNAVAILABLE) or code in _TRANSIENT:
+    if code in _LOCKED:
+        return StoreUnavailable(f"PostgreSQL cannot be used: {text}", unknown=committing, locked=True)
+    if code.startswith(_UNAVAILABLE):
         return StoreUnavailable(f"PostgreSQL cannot be used: {text}", unknown=committing)
     return StoreDamaged(f"PostgreSQL refuses what Duetime does: {text}")
 
