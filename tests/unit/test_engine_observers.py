@@ -5,6 +5,7 @@ from asyncio import Future
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from duetime.engine import Engine
 from duetime.engine.observers import Observer
@@ -130,6 +131,64 @@ async def test_an_observer_may_refuse_a_verb_before_the_store_is_asked() -> None
         assert store.count("push") == store.count("kill") == 0
         await engine.cancel(QUEUE, ["a"])
     assert not watcher.under_way
+
+
+class BrokenWatcher(Watcher):
+    """Has a bug in the hook of this name, which breaks it once."""
+
+    def __init__(self, hook: str) -> None:
+        super().__init__()
+        self.broken_hook: str | None = hook
+
+    def _run(self, hook: str) -> None:
+        if hook == self.broken_hook:
+            self.broken_hook = None
+            raise ValueError("a bug")
+
+    @property
+    def must_prepare(self) -> bool:
+        return self.broken_hook == "prepare"
+
+    async def prepare(self, verb: str) -> None:
+        self._run("prepare")
+
+    def admit(self, verb: str) -> None:
+        self._run("admit")
+
+    def reaped(self, reaped: Reaped) -> None:
+        self._run("reaped")
+        super().reaped(reaped)
+
+    async def pushed(
+        self, queue: Queue, requests: Sequence[Push], answers: Sequence[Pushed | DuetimeError]
+    ) -> Sequence[Pushed | DuetimeError]:
+        self._run("pushed")
+        return await super().pushed(queue, requests, answers)
+
+
+class OutboxStore(ForwardingStore):
+    """Imports a job in each round of the reaper, as a store does for `push_in`."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.recorded: list[str] = []
+
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
+        self.recorded += recorded
+        [pushed] = await self.inner.push(QUEUE, [request := Push([job("imported")])])
+        assert isinstance(pushed, Pushed)
+        reaped = await self.inner.reap(limit)
+        return replace(reaped, pushed={QUEUE: [(request, pushed)]}, receipts=["receipt"])
+
+
+@pytest.mark.parametrize("hook", ["prepare", "admit", "reaped", "pushed"])
+async def test_a_bug_of_an_observer_does_not_end_the_reaper(hook: str) -> None:
+    store, broken, other = OutboxStore(), BrokenWatcher(hook), Watcher()
+    async with Engine(store, observers=[broken, other]):
+        await until(lambda: "receipt" in store.recorded)
+        assert broken.broken_hook is None
+        assert {"reaped", "pushed"} <= {name for name, _ in broken.heard}
+        assert {"reaped", "pushed"} <= {name for name, _ in other.heard}
 
 
 async def test_an_answer_waits_for_the_promises_of_all_observers() -> None:

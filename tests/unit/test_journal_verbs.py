@@ -296,6 +296,15 @@ async def test_many_kept_jobs_beside_a_new_one(scene: Scene, store: Store) -> No
     assert accepted("new") in written
 
 
+async def test_kept_jobs_that_do_not_fit_into_one_read(scene: Scene, store: Store) -> None:
+    jobs = [NewJob(f"j{number}", b"x" * 1_000_000) for number in range(6)]
+    for job in jobs:
+        await store.push(QUEUE, [Push([job])])
+    await scene.engine.push(QUEUE, [NewJob(job.id, b"small") for job in jobs])
+    again = [draft for draft in await scene.written() if draft.reason == "repeated"]
+    assert [(draft.id, draft.body) for draft in again] == [(job.id, job.body.decode()) for job in jobs]
+
+
 async def test_a_replaced_job(scene: Scene) -> None:
     await scene.leased("a")
     scene.clock.advance("500ms")

@@ -4,7 +4,9 @@ A verb that is called alone (release, kill, purge ...) returns only after its ev
 engine groups (push, ack, cancel) the group commit waits for that, so that the next store call need not.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -16,6 +18,8 @@ from duetime.names import Queue
 from duetime.stores.base import Ask, Purged, Push, Pushed, Reaped, Reserved, Store
 from duetime.stores.finishes import Finish, Finished, following_jobs
 from duetime.stores.get_all import get_all
+
+log = logging.getLogger("duetime.engine")
 
 T = TypeVar("T")
 
@@ -248,18 +252,22 @@ class ObservedStore:
         return await self._observers.whole(self._reap(limit))
 
     async def _reap(self, limit: int) -> Reaped:
-        if self._observers.must_prepare:
-            await self._observers.prepare("reap")
-        call = self._observers.begin("reap")
+        with _bugs_as_outages():
+            if self._observers.must_prepare:
+                await self._observers.prepare("reap")
+            call = self._observers.begin("reap")
         try:
             reaped = await self._store.reap(limit, recorded=self._recorded)
-            if self._observers.must_prepare:
-                await look_again(self._observers, "reap")
             self._recorded = ()
+            with _bugs_as_outages():
+                if self._observers.must_prepare:
+                    await look_again(self._observers, "reap")
             for one in self._reaped:
-                one.reaped(reaped)
-            if reaped.pushed and await self._tell_pushed(reaped):
-                self._recorded = reaped.receipts
+                with suppress(StoreUnavailable), _bugs_as_outages():  # the other observers are told all the same
+                    one.reaped(reaped)
+            with _bugs_as_outages():
+                if reaped.pushed and await self._tell_pushed(reaped):
+                    self._recorded = reaped.receipts
         finally:
             self._observers.end(call)
         return reaped
@@ -279,3 +287,18 @@ class ObservedStore:
             is_told &= not any(isinstance(answer, DuetimeError) for answer in answers)
         await self._observers.flush()
         return is_told
+
+
+@contextmanager
+def _bugs_as_outages() -> Generator[None]:
+    """Log an unexpected error of an observer and raise StoreUnavailable instead, so that the reaper tries again later.
+
+    Any other error would end the reaper, and with it the engine.
+    """
+    try:
+        yield
+    except DuetimeError:
+        raise
+    except Exception as error:
+        log.exception("observer_failed")
+        raise StoreUnavailable(f"an observer of the engine failed: {error!r}") from error

@@ -45,12 +45,13 @@ class RepeatedPushes:
         """
         doubtful = {(one.moved.id, one.moved.born): one for one in self._doubtful(queue, requests, answers)}
         while doubtful:
-            some = {key: doubtful.pop(key) for key in list(doubtful)[:READ_AT_ONCE]}
+            keys = list(doubtful)[:READ_AT_ONCE]
             try:
-                found = await self._store.get(queue, [one.moved.id for one in some.values()])
+                found = await self._store.get(queue, [job_id for job_id, _ in keys])
             except DuetimeError as error:
                 return _unsure(answers, error)
-            drafts = [self._draft(queue, one, job) for one, job in zip(some.values(), found, strict=True)]
+            # The store may answer only the first of them, up to its bound of bytes; the next read asks for the others.
+            drafts = [self._draft(queue, doubtful.pop(key), job) for key, job in zip(keys, found, strict=False)]
             written = [draft for draft in drafts if draft]
             self._journal.record(written, promise=True)
             self._known |= {(queue, draft.id, draft.born): None for draft in written}
