@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from duetime import push_in
 from duetime.clock import ManualClock
 from duetime.engine import Engine
 from duetime.job import Counts, Event, NewJob
-from duetime.journal.events import Entry
+from duetime.journal.events import REPEATED, Entry
 from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
@@ -200,26 +200,77 @@ async def test_jobs_whose_taker_died_are_told_again_and_once(
         await opened.close()
 
 
-async def test_a_job_whose_taker_died_is_in_the_journal(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def soon_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "LATE_MS", 500)
     monkeypatch.setattr(intake, "LOOK_EVERY_S", 0.1)
-    dies, lives = await open_store(database.url), await open_store(database.url)
-    [job_id] = database.push_in(MAIL, ["x"])
-    assert taken(await dies.reap()) == {MAIL: [job_id]}
+
+
+@asynccontextmanager
+async def journaled(database: Database, folder: Path) -> AsyncIterator[Engine]:
+    store = await open_store(database.url)
+    async with (
+        Journal(JournalOptions(folder, reserve=0)) as journal,
+        Engine(store, observers=await join_journal(store, journal, "default")) as engine,
+    ):
+        yield engine
+    await store.close()
+
+
+def begun(folder: Path) -> dict[str, Entry]:
+    """The entries that tell of an import again, by id."""
+    entries = (item for item in read_journal(folder) if isinstance(item, Entry))
+    return {entry.id: entry for entry in entries if entry.reason == REPEATED}
+
+
+@pytest.mark.usefixtures("soon_abandoned")
+async def test_jobs_whose_taker_died_are_in_the_journal_however_large_they_are(
+    database: Database, tmp_path: Path
+) -> None:
+    dies = await open_store(database.url)
+    bodies = ["x" * 1_000_000] * 6
+    job_ids = [job_id for body in bodies for job_id in database.push_in(MAIL, [body])]
+    assert taken(await dies.reap()) == {MAIL: job_ids}
     await dies.close()
 
-    def accepted() -> list[Entry]:
-        entries = (item for item in read_journal(tmp_path) if isinstance(item, Entry))
-        return [entry for entry in entries if entry.id == job_id and entry.event is Event.ACCEPTED]
+    async with journaled(database, tmp_path):
+        await until(lambda: len(begun(tmp_path)) == len(bodies))
+    assert {entry.event for entry in begun(tmp_path).values()} == {Event.ACCEPTED}
+    assert {entry.body for entry in begun(tmp_path).values()} == set(bodies)
 
-    async with (
-        Journal(JournalOptions(tmp_path, reserve=0)) as journal,
-        Engine(lives, observers=await join_journal(lives, journal, "default")),
-    ):
-        await until(lambda: bool(accepted()))
-    await lives.close()
+
+@pytest.mark.usefixtures("soon_abandoned")
+async def test_the_journal_knows_what_a_job_replaced_whose_taker_died(database: Database, tmp_path: Path) -> None:
+    async with journaled(database, tmp_path) as engine:
+        [old] = (await engine.push(MAIL, [NewJob("a", b"old")])).jobs
+    dies = await open_store(database.url)
+    database.push_in(MAIL, ["new"], id="a", if_exists="replace")
+    assert taken(await dies.reap()) == {MAIL: ["a"]}
+    await dies.close()
+
+    async with journaled(database, tmp_path):
+        await until(lambda: bool(begun(tmp_path)))
+    told = begun(tmp_path)["a"]
+    assert (told.event, told.was, told.body) == (Event.REPLACED, old.born, "new")
+    assert told.born > old.born
+
+
+@pytest.mark.usefixtures("soon_abandoned")
+async def test_a_replacement_whose_taker_died_and_that_is_done_is_not_begun_again(
+    database: Database, tmp_path: Path
+) -> None:
+    """Its body is gone with it: an entry without it would be of no use to anybody."""
+    dies = await open_store(database.url)
+    await dies.push(MAIL, [Push([NewJob("a", b"old")])])
+    database.push_in(MAIL, ["new"], id="a", if_exists="replace")
+    database.push_in(MAIL, ["other"], id="b")
+    assert taken(await dies.reap()) == {MAIL: ["a", "b"]}
+    await dies.cancel(MAIL, ["a"], finished=True)
+    await dies.close()
+
+    async with journaled(database, tmp_path):
+        await until(lambda: bool(begun(tmp_path)))
+    assert begun(tmp_path).keys() == {"b"}
 
 
 async def test_a_receipt_that_cannot_be_read_blocks_no_jobs(

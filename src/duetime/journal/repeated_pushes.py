@@ -67,7 +67,9 @@ class RepeatedPushes:
                 repeated = answer.repeated or moved.event is Event.KEPT
                 if repeated and (queue, moved.id, moved.born) not in self._known:
                     batch = request.mark.name.partition("/")[0] if request.mark and answer.repeated else ""
-                    is_same = moved.event is not Event.KEPT and (request.made_ids or job.id == moved.id)
+                    # Without a mark, an import of push_in is told again, and its request has no bodies.
+                    is_new = request.mark and moved.event is not Event.KEPT
+                    is_same = is_new and (request.made_ids or job.id == moved.id)
                     yield Doubtful(job if is_same else None, moved, batch, answer.now)
 
     def _draft(self, queue: Queue, doubtful: Doubtful, found: Job | None) -> Draft | None:

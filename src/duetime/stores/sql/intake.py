@@ -82,11 +82,11 @@ class IncomingRow(Struct, frozen=True):
 
 
 class TakenJobs(Struct, frozen=True, array_like=True):
-    """What a receipt says: the queue, and id, born and due_at of each job."""
+    """What a receipt says: the queue, and id, born, due_at, event and was of each job."""
 
     namespace: str
     queue: str
-    jobs: list[tuple[str, int, int]]
+    jobs: list[tuple[str, int, int, Event, int]]
 
 
 class Look(NamedTuple):
@@ -173,9 +173,9 @@ def _look(step: Step, *, looks_back: bool) -> Look:
 
 
 def _told_again(taken: TakenJobs, now: int) -> tuple[Push, Pushed]:
-    """Jobs of an abandoned receipt, as a push that was repeated and kept them."""
-    kept = [Moved(Event.KEPT, job_id, born, due_at=due_at) for job_id, born, due_at in taken.jobs]
-    return Push([NewJob(moved.id, b"") for moved in kept]), Pushed(kept, now, repeated=True)
+    """Jobs of an abandoned receipt, as a push that was repeated. The request has no bodies: they are in the store."""
+    moved = [Moved(event, job_id, born, due_at=due_at, was=was) for job_id, born, due_at, event, was in taken.jobs]
+    return Push([NewJob(one.id, b"") for one in moved]), Pushed(moved, now, repeated=True)
 
 
 def take_incoming(step: Step, queue: Queue, receipt: str) -> list[tuple[Push, Pushed]]:
@@ -233,7 +233,8 @@ def rows_set_aside(step: Step) -> list[str]:
 
 
 def _leave_receipt(step: Step, queue: Queue, name: str, moved: Sequence[Moved]) -> None:
-    jobs = TakenJobs(queue.namespace, queue.name, [(one.id, one.born, one.due_at) for one in moved])
+    told = [(one.id, one.born, one.due_at, one.event, one.was) for one in moved]
+    jobs = TakenJobs(queue.namespace, queue.name, told)
     expires_at = step.now + RECEIPT_LIFE_MS
     step.execute(
         "set_mark", **RECEIPTS, name=name, digest=b"", expires_at=expires_at, answer=msgspec.msgpack.encode(jobs)
