@@ -249,6 +249,46 @@ async def test_an_observer_that_needs_to_know_is_told_before_the_answer(redis_ur
     await store.close()
 
 
+class Counting(Joining):
+    """Knows the steps that have begun and not ended. `declines`: it has to hear of every step."""
+
+    def __init__(self, *, declines: bool = False) -> None:
+        super().__init__()
+        self.under_way: set[int] = set()
+        self.declines = declines
+        self.began_apart = 0
+
+    def begin_apart(self, call: int) -> bool:
+        if not self.declines:
+            self.began_apart += 1
+            self.under_way.add(call)
+        return not self.declines
+
+    def began(self, call: int) -> None:
+        self.under_way.add(call)
+
+    def ended(self, call: int) -> None:
+        self.under_way.discard(call)
+
+
+@pytest.mark.parametrize("declines", ["the store", "another observer"])
+async def test_a_step_that_is_declined_is_over_for_every_observer(
+    redis_url: str, client: redis.Redis, declines: str
+) -> None:
+    store, counting, other = await open_store(redis_url), Counting(), Counting()
+    async with Engine(store, observers=[counting, other]) as engine:
+        await begun(engine)
+        if declines == "the store":
+            await engine.store.configure(QUEUE, RulesChange(max_jobs=1000))
+            await engine.push(QUEUE, [NewJob("rules", b"")])  # the store learns that the queue has rules
+        other.declines = declines == "another observer"
+        before = counting.began_apart
+        await engine.push(QUEUE, [NewJob("a", b"")])
+        assert counting.began_apart > before
+        await until(lambda: not counting.under_way and not other.under_way)
+    await store.close()
+
+
 async def test_an_observer_that_says_nothing_keeps_steps_in_the_group_commit(
     redis_url: str, client: redis.Redis
 ) -> None:

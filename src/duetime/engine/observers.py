@@ -164,10 +164,18 @@ class Observers:
         call = next(self._numbers)
         for index, one in enumerate(self.all):
             if not one.begin_apart(call):
-                for before in self.all[:index]:
-                    before.end_apart(call)
+                self._drop_apart(call, self.all[:index])
                 return None
         return call
+
+    def drop_apart(self, call: int) -> None:
+        """The step was not made after all."""
+        self._drop_apart(call, self.all)
+
+    def _drop_apart(self, call: int, begun: Sequence[Observer]) -> None:
+        for one in begun:
+            if not one.end_apart(call):
+                one.ended(call)
 
     def end_apart(self, call: int) -> bool:
         """False if the step must be told after all, and be ended by `end`."""

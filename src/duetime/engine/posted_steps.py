@@ -98,8 +98,13 @@ class PostedSteps:
                 else:
                     self._spawn(self._tell(call, answer, error, tell, reply))
 
-        if not post(done):
-            self._observers.end_apart(call)
+        is_posted = False
+        try:
+            is_posted = post(done)
+        finally:
+            if not is_posted:
+                self._observers.drop_apart(call)
+        if not is_posted:
             return None
         self._is_busy = True
         return await reply.wait()

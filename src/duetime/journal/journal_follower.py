@@ -136,7 +136,8 @@ class JournalFollower(Observer):
             self._calls[call] = time.monotonic()
 
     def ended(self, call: int) -> None:
-        self._calls.pop(call, None)
+        with self._apart:
+            self._calls.pop(call, None)
         if self._inner:
             self._inner.ended(call)
 
