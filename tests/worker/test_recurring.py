@@ -2,17 +2,21 @@
 
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import duetime
 from duetime.client import AsyncClient
 from duetime.clock import ManualClock
-from duetime.errors import InvalidRequest
+from duetime.errors import InvalidRequest, LeaseLost
 from duetime.job import State
+from duetime.stores.base import RulesChange
+from duetime.worker.current_job import CurrentJob
+from duetime.worker.middleware_chain import PendingJob
 from duetime.worker.recurring import TICKS, Scheduler
 from tests.plugins.until import until
 from tests.worker.conftest import Start
@@ -58,10 +62,27 @@ class Program:
         for delivery in await self.client.queue(TICKS).reserve(limit=10):
             await self.scheduler.handle(delivery)
 
-    async def runs(self) -> list[str]:
-        queue = self.client.queue("reports")
+    async def runs(self, queue_name: str = "reports") -> list[str]:
+        queue = self.client.queue(queue_name)
         pages = [await queue.list_jobs(state) for state in (State.READY, State.DELAYED)]
         return sorted(job.id for page in pages for job in page.jobs)
+
+    async def has_run(self, name: str, queue: str) -> bool:
+        return any(job_id.startswith(f"{name}@") for job_id in await self.runs(queue))
+
+
+class Unpushable:
+    """A middleware that fails when the job is pushed, if it is told so."""
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+
+    def pushing(self, job: PendingJob) -> None:
+        if self._how == "a broken task":
+            raise ZeroDivisionError
+
+    def __call__(self, job: CurrentJob, call: Callable[[], Any]) -> Any:
+        return call()
 
 
 @asynccontextmanager
@@ -97,23 +118,25 @@ async def test_a_tick_is_planted_once_and_waits_for_the_next_run(tmp_path: Path,
 
 
 async def test_a_crash_between_push_and_putting_back_runs_nothing_twice(tmp_path: Path, clock: ManualClock) -> None:
+    clock = ManualClock(clock.now_ms() - HOUR)
     async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
         await one.scheduler.plant()
-        await due_now(one)
+        clock.advance("1h")
         [tick] = await one.client.queue(TICKS).reserve()
         await one.scheduler.handle(tick)
         [run] = await one.runs()
         [delivery] = await one.client.queue("reports").reserve()
         await one.client.ack(delivery)
         # The worker that died had the same tick: what it pushes is known, though the job is gone.
-        await one.scheduler.handle(tick)
+        with pytest.raises(LeaseLost):
+            await one.scheduler.handle(tick)
         assert await one.runs() == []
         assert run == f"report@{clock.now_ms() // HOUR * HOUR}"
         [tick_again] = (await one.client.queue(TICKS).list_jobs(State.DELAYED)).jobs
         assert tick_again.due_at == clock.now_ms() + HOUR // 2
 
 
-@pytest.mark.parametrize(("missed", "count"), [("once", 1), ("all", 4), ("skip", 0)])
+@pytest.mark.parametrize(("missed", "count"), [("once", 1), ("all", 3), ("skip", 0)])
 async def test_runs_that_nobody_was_there_for(tmp_path: Path, clock: ManualClock, missed: str, count: int) -> None:
     async with program(f"sqlite://{tmp_path}/jobs.db", clock, missed=missed) as one:
         await one.scheduler.plant()
@@ -123,6 +146,73 @@ async def test_runs_that_nobody_was_there_for(tmp_path: Path, clock: ManualClock
         assert len(await one.runs()) == count
         [tick] = (await one.client.queue(TICKS).list_jobs(State.DELAYED)).jobs
         assert tick.due_at == clock.now_ms() + HOUR // 2
+
+
+async def test_missed_runs_survive_a_worker_that_dies_with_the_tick(tmp_path: Path, clock: ManualClock) -> None:
+    clock = ManualClock(clock.now_ms() - 3 * HOUR)
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock, missed="all") as one:
+        await one.scheduler.plant()
+        clock.advance("3h")
+        await one.client.queue(TICKS).reserve(ttr="1ms")
+        [tick] = await one.client.queue(TICKS).reserve(wait="60s")
+        await one.scheduler.handle(tick)
+        assert len(await one.runs()) == 3
+
+
+async def test_missed_runs_survive_a_program_that_does_not_know_the_schedule(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    clock = ManualClock(clock.now_ms() - 3 * HOUR)
+    url = f"sqlite://{tmp_path}/jobs.db"
+    async with program(url, clock, missed="all") as one, program(url, clock) as other:
+        other.app.schedules.clear()
+        await one.scheduler.plant()
+        clock.advance("3h")
+        await other.tick()
+        await due_now(one)
+        await one.tick()
+        assert len(await one.runs()) == 3
+
+
+async def test_a_program_that_puts_back_an_old_tick_too_late_changes_nothing(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    url = f"sqlite://{tmp_path}/jobs.db"
+    async with program(url, clock) as old, program(url, clock) as new:
+        await old.scheduler.plant()
+        await due_now(old)
+        [tick] = await old.client.queue(TICKS).reserve()
+        new.app.schedules.clear()
+        new.app.cron("0 0 1 1 *", name="report")(new.app.tasks["report"])
+        await new.scheduler.plant()
+        planted = await new.client.queue(TICKS).get("report")
+        with pytest.raises(LeaseLost):
+            await old.scheduler.handle(tick)
+        kept = await new.client.queue(TICKS).get("report")
+        assert (kept.body, kept.due_at) == (planted.body, planted.due_at)
+
+
+@pytest.mark.parametrize("first", ["a full queue", "a broken task"])
+async def test_a_schedule_that_cannot_run_holds_up_no_other(tmp_path: Path, clock: ManualClock, first: str) -> None:
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
+
+        def breaks() -> None: ...
+
+        app, full = one.app, one.client.queue("full")
+        if first == "a full queue":
+            await full.configure(RulesChange(max_jobs=1))
+            await full.push("x", delay="1h")
+        app.every("1h", name="a")(app.task(queue="full", name="a", middleware=[Unpushable(first)])(breaks))
+        await one.scheduler.plant()
+        await one.client.queue(TICKS).reschedule("a", delay=0)
+        await due_now(one)
+        async with one.scheduler:
+            await until(one.runs)
+            waiting = await one.client.queue(TICKS).get("a")
+            assert waiting.state is State.DELAYED
+            if first == "a full queue":
+                await full.configure(RulesChange(max_jobs=2))
+                await until(lambda: one.has_run("a", "full"))
 
 
 async def test_a_schedule_that_was_changed_starts_anew(tmp_path: Path, clock: ManualClock) -> None:
@@ -175,3 +265,17 @@ def test_what_cannot_recur(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="two schedules"):
         app.every("1h")(fine)
     app.every("1h", name="twice a day")(fine)
+
+
+async def test_the_longest_name_of_a_schedule_runs_and_a_longer_one_is_refused(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
+        task = one.app.tasks["report"]
+        with pytest.raises(InvalidRequest, match="at most 114 characters"):
+            one.app.every("1h", name="a" * 115)(task)
+        one.app.every("1h", name="a" * 114)(task)
+        await one.scheduler.plant()
+        await one.client.queue(TICKS).reschedule("a" * 114, delay=0)
+        await one.tick()
+        assert await one.has_run("a" * 114, "reports")

@@ -40,4 +40,4 @@ def _tick(job: Job) -> Tick:
     try:
         return msgspec.json.decode(job.body, type=Tick)
     except msgspec.DecodeError:
-        return Tick("?", "not a schedule", "skip")
+        return Tick("?", "not a schedule", "skip", job.due_at)

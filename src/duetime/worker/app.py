@@ -27,7 +27,7 @@ from duetime.clock import Clock, Duration, SystemClock
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
 from duetime.masking import mask
-from duetime.names import DEFAULT_NAMESPACE, check_id, check_namespace, check_queue
+from duetime.names import DEFAULT_NAMESPACE, check_namespace, check_queue
 from duetime.worker.after_commit import AfterCommit, Hook
 from duetime.worker.batches import BatchPlan, TaskBatch, plan_batch
 from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, forward
@@ -163,9 +163,10 @@ class App:
         name = name or task.name
         if name in self.schedules:
             raise InvalidRequest(f"there are two schedules called {name!r}: give one of them another name=")
+        recurring = Recurring(name, task, schedule, missed)
         if not self.schedules:
             self.companions.append(Scheduler)
-        self.schedules[name] = Recurring(check_id(name), task, schedule, missed)
+        self.schedules[name] = recurring
         return task
 
     def batch(

@@ -4,12 +4,14 @@ A schedule lives in the store as one job, its tick, due at the next run. Whichev
 task's job for that run and puts the tick back for the next one. The run's job has a name that follows from the
 schedule and the instant, and a mark that outlives it, so a worker that dies in between, or two that see one tick, push
 nothing twice. Nothing is lost while no worker runs: the tick waits, and `missed` says what then happens to the runs in
-between. It all takes nothing but the queue's own verbs, so it works on every store and over HTTP.
+between. The tick's body holds the instant of its run, because its due time moves when a lease lapses or a worker puts
+it back. It all takes nothing but the queue's own verbs, so it works on every store and over HTTP.
 """
 
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,11 +19,11 @@ from msgspec import Struct
 
 from duetime.backoff import OUTAGE, Outage
 from duetime.client import AsyncClient
-from duetime.client.calls import bulk, push
-from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
+from duetime.client.calls import bulk, finish, push
+from duetime.errors import DuetimeError, InvalidRequest, JobNotFound, LeaseLost
 from duetime.job import Delivery, Event, IfExists, NewJob, State
-from duetime.names import Queue, check_queue
-from duetime.stores.base import Mark
+from duetime.names import MAX_ID, Queue, check_id, check_queue
+from duetime.stores.base import Finish, Mark
 from duetime.wire.payload import TICKS
 from duetime.worker.schedules import Missed, Schedule, plan
 
@@ -36,16 +38,19 @@ WAIT_S = 20
 REPLANT_S = 60
 """How often a worker looks whether every schedule still has its tick: somebody may have purged the queue."""
 MARK_LIFE_MS = 7 * 86_400_000
-FOREIGN_PAUSE_S = 5
-"""How long a tick of another version of the program is left to a worker that knows it."""
+PAUSE_S = 5
+"""How long a tick waits that this worker does not know, or whose run was refused."""
+MAX_SCHEDULE_NAME = MAX_ID - len("@1700000000000")
+"""The id of a run is the name of its schedule and the instant in milliseconds."""
 
 
 class Tick(Struct, frozen=True):
-    """The body of a tick."""
+    """The body of a tick. `run_at` is the first run that it stands for."""
 
     task: str
     schedule: str
     missed: Missed
+    run_at: int
 
 
 class Recurring:
@@ -56,14 +61,29 @@ class Recurring:
             task.arguments.pack((), {})
         except InvalidRequest:
             raise InvalidRequest(f"{task.name} cannot recur: it has arguments without a default") from None
-        self.name = name
+        if len(name) > MAX_SCHEDULE_NAME:
+            raise InvalidRequest(
+                f"schedule name must have at most {MAX_SCHEDULE_NAME} characters, give another name=: {name!r}"
+            )
+        self.name = check_id(name)
         self.task = task
         self.schedule = schedule
-        self.tick = Tick(task.name, schedule.text, missed)
+        self.missed: Missed = missed
 
-    def job(self, due_at: int) -> NewJob:
+    def job(self, run_at: int) -> NewJob:
         """The tick for a run."""
-        return NewJob(self.name, msgspec.json.encode(self.tick), due_at=due_at, tries=0)
+        return NewJob(self.name, msgspec.json.encode(self._tick(run_at)), due_at=run_at, tries=0)
+
+    def planned_run(self, body: bytes) -> int | None:
+        """Returns the run that a tick of this schedule stands for, None if the body is not one."""
+        try:
+            tick = msgspec.json.decode(body, type=Tick)
+        except msgspec.MsgspecError:
+            return None
+        return tick.run_at if tick == self._tick(tick.run_at) else None
+
+    def _tick(self, run_at: int) -> Tick:
+        return Tick(self.task.name, self.schedule.text, self.missed, run_at)
 
 
 class Scheduler:
@@ -74,6 +94,7 @@ class Scheduler:
         self._client = client
         self._queue: Queue = check_queue(app.namespace, TICKS)
         self._task: asyncio.Task[None] | None = None
+        self._refused: set[str] = set()
 
     async def __aenter__(self) -> "Scheduler":
         self._task = asyncio.create_task(self._run())
@@ -93,15 +114,14 @@ class Scheduler:
                     plant_at = time.monotonic() + REPLANT_S
                 ticks = await self._client.queue(TICKS).reserve(limit=10, ttr=TTR_S, wait=WAIT_S)
                 for tick in ticks:
-                    await self.handle(tick.delivery)
+                    await self._try_handle(tick.delivery)
                 outage.worked()
             except DuetimeError as error:
                 if outage.failed():
                     log.warning("schedules_wait", extra={"error": error.message})
                 await asyncio.sleep(outage.pause_s)
             except Exception:
-                # The lease of its tick lapses, and another worker may do better.
-                log.exception("schedule_broke")
+                log.exception("schedules_broke")
                 await asyncio.sleep(OUTAGE.cap_ms / 1000)
 
     async def plant(self) -> None:
@@ -126,19 +146,42 @@ class Scheduler:
             kept = await self._client.queue(TICKS).get(one.name)
         except JobNotFound:
             return True
-        return kept.state is State.DEAD or kept.body != msgspec.json.encode(one.tick)
+        return kept.state is State.DEAD or one.planned_run(kept.body) is None
+
+    async def _try_handle(self, delivery: Delivery) -> None:
+        """Handle a tick. One that is refused, because its queue is full for example, waits without holding up the
+        others. Raises StoreUnavailable.
+        """
+        name = delivery.lease.id
+        try:
+            await self.handle(delivery)
+            self._refused.discard(name)
+        except LeaseLost:
+            return  # it was replaced, or another worker has it by now
+        except Exception as error:
+            if name not in self._refused:
+                self._refused.add(name)
+                known = isinstance(error, DuetimeError)
+                log.warning("schedule_waits", extra={"schedule": name, "error": str(error)}, exc_info=not known)
+            with suppress(LeaseLost):
+                await self._client.release(delivery, delay=PAUSE_S, error=str(error))
 
     async def handle(self, delivery: Delivery) -> None:
-        """Push what the tick stands for, then put it back: a crash in between repeats and loses nothing."""
+        """Push what the tick stands for, then put it back: a crash in between repeats and loses nothing. Raises
+        LeaseLost if the tick was replaced or its lease has lapsed; then it is not put back.
+        """
         one = self._app.schedules.get(delivery.lease.id)
-        if one is None or delivery.body != msgspec.json.encode(one.tick):
-            await self._client.release(delivery, delay=FOREIGN_PAUSE_S, error="no such schedule in this program")
+        planned = None if one is None else one.planned_run(delivery.body)
+        if one is None or planned is None:
+            await self._client.release(delivery, delay=PAUSE_S, error="no such schedule in this program")
             return
-        todo = plan(one.schedule, one.tick.missed, delivery.due_at, self._app.clock.now_ms())
+        todo = plan(one.schedule, one.missed, planned, self._app.clock.now_ms())
         for run_at in todo.runs:
             await self._push_run(one, run_at)
-        # Replacing fences the lease off: no release that could put the tick back a second time.
-        await self._client.send(push(self._queue, [one.job(todo.next_at)], IfExists.REPLACE))
+        following = Finish(delivery.lease, [one.job(todo.next_at)])
+        for answer in await self._client.send(finish(self._queue, [following])):
+            if isinstance(answer, DuetimeError):
+                raise answer
 
     async def _push_run(self, one: Recurring, run_at: int) -> None:
         outgoing = one.task.prepare(None, run_at, (), {})

@@ -23,8 +23,8 @@ LEAST_MS = 1_000
 UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 GRACE_MS = 60_000
 """A run that is late by less than this was not missed."""
-MOST_RUNS = 500
-"""Missed runs that are caught up on in one step."""
+MOST_RUNS = 100
+"""Missed runs that are caught up on in one step, well within the lease of a tick."""
 
 
 class Schedule(Protocol):
@@ -117,10 +117,10 @@ class SchedulePlan:
     next_at: int
 
 
-def plan(schedule: Schedule, missed: Missed, due_at: int, now: int) -> SchedulePlan:
-    """What to do at a tick that was due at `due_at`. A tick that comes a moment too early runs nothing twice."""
-    now = max(now, due_at)
-    first = schedule.until(due_at)
+def plan(schedule: Schedule, missed: Missed, planned: int, now: int) -> SchedulePlan:
+    """What to do at the tick of the run at `planned`. A tick that comes a moment too early runs nothing twice."""
+    now = max(now, planned)
+    first = schedule.until(planned)
     runs = list(islice(_runs(schedule, first, now), MOST_RUNS + 1))
     match missed:
         case "all":
