@@ -9,8 +9,10 @@ import pytest
 
 import duetime
 from duetime import PREVIOUS, State
-from duetime.client.calls import get
+from duetime.client.calls import configure, get
 from duetime.errors import Conflict, InvalidRequest, NotFound
+from duetime.names import check_queue
+from duetime.stores.base import RulesChange
 from duetime.testing import in_memory
 from duetime.worker.batch_keeper import KEPT_MS
 from duetime.worker.batches import KEEPERS, read_keeper
@@ -131,6 +133,36 @@ def test_a_block_that_raises_cancels_the_batch(program: Program) -> None:
         assert program.ran == [("finally", 0, 0, 1)]
         with pytest.raises(NotFound):
             batch.cancel()
+
+
+def test_a_callback_that_is_refused_holds_up_no_other_batch(program: Program) -> None:
+    app, ran = program.app, program.ran
+    full = check_queue(app.namespace, "full")
+    blocked = app.task(queue="full", name="blocked")(lambda: ran.append("blocked"))
+    free = app.task(queue="free", name="free")(lambda: ran.append("free"))
+    with in_memory(app) as box:
+        app.send(configure(full, RulesChange(max_jobs=1)))
+        blocked.later("1h")
+        for task in (blocked, free):
+            app.batch(queue="mail", then=task.step()).open().close()
+        box.run()
+        assert ran == ["free"]
+        app.send(configure(full, RulesChange(max_jobs=2)))
+        box.travel("1m")
+        box.run()
+        assert ran == ["free", "blocked"]
+        assert box.counts(KEEPERS).total == 0
+
+
+def test_the_longest_name_of_a_queue_has_batches_that_end_and_a_longer_one_is_refused(program: Program) -> None:
+    app, ran = program.app, program.ran
+    with in_memory(app) as box:
+        with pytest.raises(InvalidRequest, match="at most 67 characters"):
+            app.batch(queue="q" * 68)
+        told = {"then": program.tell.step("then", PREVIOUS), "finally_": program.tell.step("finally", PREVIOUS)}
+        app.batch(queue="q" * 67, **told).open().close()
+        box.run()
+        assert ran == [("then", 0, 0, 0), ("finally", 0, 0, 0)]
 
 
 def test_two_who_change_a_batch_at_once_lose_nothing(program: Program) -> None:

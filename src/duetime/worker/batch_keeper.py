@@ -6,6 +6,7 @@ the same atomic step the keeper is gone, or is there again with what it now know
 point loses nothing; and since each callback has an id and a mark of its own, nothing is pushed twice.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,20 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from duetime.client.calls import ack, configure, finish, get, give_back, kill, reschedule, reserve, status, totals
-from duetime.errors import Forbidden, LeaseLost
+from duetime.client.calls import (
+    ack,
+    configure,
+    finish,
+    get,
+    give_back,
+    kill,
+    release,
+    reschedule,
+    reserve,
+    status,
+    totals,
+)
+from duetime.errors import DuetimeError, Forbidden, LeaseLost
 from duetime.job import DAY_MS, Delivery, NewJob, batches
 from duetime.names import FOLLOWS, check_queue
 from duetime.stores.base import RulesChange
@@ -36,10 +49,14 @@ from duetime.worker.handle import send_work_async
 if TYPE_CHECKING:
     from duetime.worker.app import App
 
+log = logging.getLogger("duetime.worker")
+
 LOOK_MS = 900
 CALM_LOOK_MS = 5_000
 """The pause between two looks at a batch in which nothing runs or is due, and at one that has nothing but dead letters.
 """
+REFUSED_MS = 5_000
+"""The pause before what was refused is tried again."""
 TTR_S = 30
 MOST = 100
 """Batches that one worker serves, and keepers that it looks at in a second."""
@@ -76,7 +93,8 @@ class BatchKeeper:
 
     async def look(self) -> bool:
         """See which batches there are, and look at those whose time has come. Answers whether anything came of it
-        other than a next look. Raises DuetimeError.
+        other than a next look. One that is refused, because the queue of its callback is full for example, waits
+        without holding up the others. Raises DuetimeError.
         """
         seen = await self._app.send_async(status(self._keepers))
         if not seen.counts.total:
@@ -92,6 +110,10 @@ class BatchKeeper:
                 acted = True
             except msgspec.MsgspecError as error:
                 await self._app.send_async(kill(delivery, f"this is no batch: {error}"))
+            except DuetimeError as error:
+                log.warning("batch_waits", extra={"batch": delivery.lease.id, "error": error.message})
+                with suppress(LeaseLost):
+                    await self._app.send_async(release(delivery, f"{REFUSED_MS}ms", error.message))
         return acted
 
     async def look_now(self) -> bool:

@@ -20,8 +20,9 @@ from msgspec import Struct
 from duetime.client.calls import cancel, configure, get, list_jobs, push, reschedule, results, status, totals
 from duetime.clock import MAX_INSTANT, Duration, duration_ms
 from duetime.errors import Conflict, InvalidRequest, MarkMismatch, NotFound
+from duetime.ids import LENGTH
 from duetime.job import Counts, IfExists, Job, Moved, NewJob, State, Totals, batches
-from duetime.names import MAX_ID, Queue, check_id, check_queue
+from duetime.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Mark, RulesChange
 from duetime.worker.chains import ChainedStep, TaskStep, chained, renamed
 from duetime.worker.current_job import INFIX, running_queue
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 KEEPERS = "duetime.batches"
 """The queue of the keepers of a namespace: one job per batch that has not ended."""
 MARK_LIFE_MS = 600_000
+MAX_QUEUE_NAME = MAX_ID - len(INFIX) - LENGTH - len(FOLLOWS) - LENGTH
+"""The id of a callback's carrier begins with the name of its batch, and that with the name of the queue."""
 LOOKS = 20
 PAGE = 500
 WAITING = (State.READY, State.DELAYED)
@@ -120,8 +123,8 @@ class BatchPlan:
     def __init__(self, app: "App", queue: str, record: BatchRecord) -> None:
         self._app = app
         self._id = f"{queue}{INFIX}{app.make_id().lower()}"
-        if len(self._id) > MAX_ID:
-            raise InvalidRequest(f"the name of a queue with batches has at most {MAX_ID - 33} characters: {queue!r}")
+        if len(queue) > MAX_QUEUE_NAME:
+            raise InvalidRequest(f"queue name of a batch must have at most {MAX_QUEUE_NAME} characters: {queue!r}")
         self._record = record
 
     def open(self) -> "TaskBatch":
