@@ -3,7 +3,8 @@
 A clock tells two times. `now_ms` is the wall clock that stamps jobs; `monotonic` only ever moves forward and measures
 waits. Tests move a ManualClock by hand.
 `duration_ms` and `instant_ms` read what people write (`90`, `"10s"`, `timedelta`; an aware datetime, RFC 3339, epoch
-milliseconds) and refuse what is ambiguous: a naive datetime, a boolean, a number that is not finite.
+milliseconds) and refuse what is ambiguous: a naive datetime, a boolean, a number that is not finite, an epoch number
+that looks like seconds.
 """
 
 import math
@@ -19,9 +20,14 @@ MAX_INSTANT = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 MAX_DURATION = 4_294_967_295_000
 """2³² - 1 seconds, about 136 years: the longest duration that lmstfy's clients may ask for."""
+SECONDS = range(100_000_000, 100_000_000_000)
+"""Numbers that are refused as instants, because they can only be epoch seconds: as seconds they lie between 1973 and
+5138, as milliseconds between January 1970 and March 1973.
+"""
 
 _UNITS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+|\d+(?:\.\d+)?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw]|)", re.ASCII)
 
 
@@ -128,21 +134,44 @@ def instant_ms(value: Instant) -> int:
             raise InvalidTime(f"an instant is not a boolean: {value!r}")
         case int():
             ms = value
+            _refuse_seconds(ms)
         case datetime():
             ms = _from_datetime(value)
         case str():
             ms = _parse_instant(value)
         case _:
+            _refuse_seconds(value)
             raise InvalidTime(f"not an instant: {value!r}; give an aware datetime, RFC 3339 text or epoch milliseconds")
     if not 0 <= ms <= MAX_INSTANT:
         raise InvalidTime(f"an instant lies between 1970 and 9999: {value!r}")
     return ms
 
 
+def bare_instant_ms(text: str) -> int | None:
+    """The instant of a bare number, where a delay or an instant may be written; None for any other text.
+
+    A bare number of 100,000,000 or more is an instant: a delay of so many seconds, over three years, needs a unit.
+    """
+    stripped = text.strip()
+    if not _NUMBER.fullmatch(stripped) or float(stripped) < SECONDS.start:
+        return None
+    try:
+        return instant_ms(stripped)
+    except InvalidTime as error:
+        raise InvalidTime(f"{error.message}; a delay of over three years needs a unit: {stripped}s") from None
+
+
+def _refuse_seconds(number: object) -> None:
+    if isinstance(number, int | float) and SECONDS.start <= number < SECONDS.stop:
+        raise InvalidTime(f"instant must be epoch milliseconds; {number} looks like seconds, give {int(number * 1000)}")
+
+
 def _parse_instant(text: str) -> int:
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit():
-        return int(stripped) if len(stripped) <= len(str(MAX_INSTANT)) else MAX_INSTANT + 1
+        ms = int(stripped) if len(stripped) <= len(str(MAX_INSTANT)) else MAX_INSTANT + 1
+        _refuse_seconds(ms)
+        return ms
     try:
         return _from_datetime(datetime.fromisoformat(stripped))
     except ValueError:

@@ -128,6 +128,7 @@ async def test_a_job_is_found_by_its_id_in_any_queue_and_shown_with_its_time_lin
     boss.post("do/reschedule", **place, id=job_id, when="2099-01-01T00:00:00-05:00")
     assert queue.get(job_id).due_at == 4_070_926_800_000
     assert "give a delay" in boss.post("do/reschedule", **place, id=job_id, when=" ").text
+    assert "give 1795236220000" in boss.post("do/reschedule", **place, id=job_id, when="1795236220").text
     assert queue.get(job_id).due_at == 4_070_926_800_000
     assert "is removed" in boss.post("do/cancel", **place, id=job_id).text
     assert "gone" in boss.get("job", **place, id=job_id).text

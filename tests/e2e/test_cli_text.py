@@ -40,7 +40,8 @@ def test_what_is_no_lease_is_refused(text: str, error: type[Exception]) -> None:
         ("0", When(delay="0ms")),
         ("90", When(delay="90000ms")),
         (" 1h30m ", When(delay="5400000ms")),
-        ("3153600000", When(delay="3153600000000ms")),
+        ("99999999", When(delay="99999999000ms")),
+        ("3153600000s", When(delay="3153600000000ms")),
         ("4070908800000", When(due_at=4_070_908_800_000)),
         ("2099-01-01T00:00:00Z", When(due_at=4_070_908_800_000)),
         ("2099-01-01T01:00:00+01:00", When(due_at=4_070_908_800_000)),
@@ -50,10 +51,17 @@ def test_when(text: str, when: When) -> None:
     assert parse_when(text) == when
 
 
-@pytest.mark.parametrize("text", ["", "soon", "10x", "-5s", "2099-01-01", "2099-01-01T00:00:00", "9" * 30])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "10x", "-5s", "2099-01-01", "2099-01-01T00:00:00", "9" * 30, "1795236220.5"]
+)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidTime):
         parse_when(text)
+
+
+def test_seconds_are_no_time_and_the_milliseconds_are_named() -> None:
+    with pytest.raises(InvalidTime, match=r"give 1795236220000; a delay of over three years needs a unit: 1795236220s"):
+        parse_when("1795236220")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 import duetime
 from duetime.errors import InvalidId, InvalidRequest, InvalidTime
-from duetime.job import Event, IfExists, State
+from duetime.job import Event, IfExists, NewJob, State
 from tests.plugins.serving import serving
 
 Misuse = Callable[[Any], object]
@@ -53,6 +53,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[duetime.Client]:
         (lambda queue: queue.later(None, "x"), InvalidTime, "duration"),
         (lambda queue: queue.push("x", due_at=1_800_000_000), InvalidTime, "milliseconds"),
         (lambda queue: queue.push("x", due_at=1_800_000_000.5), InvalidTime, "give 1800000000500"),
+        (lambda queue: queue.bulk([NewJob("a", b"", due_at=1_800_000_000)]), InvalidTime, "give 1800000000000"),
         (lambda queue: queue.reschedule("a", due_at=1_800_000_000), InvalidTime, "milliseconds"),
         (lambda queue: queue.push({"a": math.nan}), InvalidRequest, "JSON"),
         (lambda queue: queue.push({"a": math.inf}), InvalidRequest, "JSON"),

@@ -74,6 +74,18 @@ def test_delay_later_and_at_push_jobs_for_then(app: duetime.App) -> None:
     assert stored(app, past.id, "mail").state is stored(app, negative.id, "mail").state is State.READY
 
 
+def test_a_due_time_in_seconds_is_refused_with_the_milliseconds(app: duetime.App) -> None:
+    @app.task
+    def send(to: str) -> None: ...
+
+    handle = send.later("1h", "ann")
+
+    with pytest.raises(InvalidTime, match="give 1795236220000"):
+        send.at(1_795_236_220, "ann")
+    with pytest.raises(InvalidTime, match="give 1795236220000"):
+        handle.reschedule(due_at=1_795_236_220)
+
+
 async def test_the_twins_push_inside_a_running_loop(app: duetime.App) -> None:
     @app.task
     def send(to: str) -> None: ...

@@ -18,7 +18,7 @@ import typer
 
 from duetime.client import Client, connect
 from duetime.client.transport import is_http
-from duetime.clock import MAX_DURATION, Duration, duration_ms, instant_ms
+from duetime.clock import Duration, bare_instant_ms, duration_ms, instant_ms
 from duetime.errors import InvalidRequest, InvalidTime, StoreUnavailable
 from duetime.masking import mask
 from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
@@ -183,11 +183,11 @@ class When:
 def parse_when(text: str) -> When:
     """`10s`, `1h30m` or `90` is a delay; `2026-11-15T09:00:00Z` or epoch milliseconds is an instant.
 
-    A bare number cannot be mistaken: no delay is as long as today's epoch milliseconds in seconds.
+    `bare_instant_ms` says which bare numbers are instants.
     """
     stripped = text.strip()
-    if stripped.isascii() and stripped.isdigit() and int(stripped) * 1000 > MAX_DURATION:
-        return When(due_at=instant_ms(stripped))
+    if (due_at := bare_instant_ms(stripped)) is not None:
+        return When(due_at=due_at)
     try:
         return When(delay=f"{duration_ms(stripped)}ms")
     except InvalidTime:

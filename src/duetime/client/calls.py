@@ -13,7 +13,7 @@ from duetime.client.call import Call, Request, decode, get_request, post_request
 from duetime.client.call_subjects import Pushing, Reserving, Settling
 from duetime.client.leased_job import JobInHand
 from duetime.client.repeated_push import mark_for_repeats
-from duetime.clock import Duration, Instant, delay_ms, duration_ms
+from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import (
     STEP_BYTES,
@@ -134,13 +134,13 @@ def reschedule(queue: Queue, ids: Sequence[str], delay: Duration | None, due_at:
         raise InvalidRequest("give delay or due_at")
     ids = [checks.job_id(one) for one in ids]
     wait_ms = 0 if delay is None else delay_ms(delay)
-    at = None if due_at is None else checks.due_at(due_at)
+    at = None if due_at is None else instant_ms(due_at)
 
     async def run(engine: "Engine") -> list[Result]:
         return list(await engine.reschedule(queue, ids, delay_ms=wait_ms, due_at=at))
 
     def request() -> Request:
-        when = {"delay": f"{wait_ms}ms"} if at is None else {"due_at": at}
+        when = {"delay": f"{wait_ms}ms"} if at is None else {"due_at": convert.instant_in(at)}
         return post_request(queue, "reschedule", messages.RescheduleIn(ids, **when))
 
     return Call(request, _results, run, repeatable=at is not None)

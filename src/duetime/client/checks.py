@@ -7,15 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from duetime.clock import instant_ms
-from duetime.errors import InvalidId, InvalidRequest, InvalidTime
+from duetime.errors import InvalidId, InvalidRequest
 from duetime.job import IfExists, Priority, State
 from duetime.names import check_id
 
 Word = TypeVar("Word", bound=Enum)
-
-SECONDS = range(100_000_000, 100_000_000_000)
-"""As epoch milliseconds these numbers lie in the first years after 1970; as seconds, from 1973 to 5138."""
 
 _PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 
@@ -80,14 +76,3 @@ def attributes(value: Any) -> Mapping[str, str]:
             raise InvalidRequest(f"an attribute's name and value are texts: {key!r}: {text!r}")
         utf8("an attribute", key + text)
     return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def due_at(value: Any) -> int:
-    if _is_seconds(value):
-        hint = f"give {int(value * 1000)}"
-        raise InvalidTime(f"due_at is epoch milliseconds, and {value} looks like seconds: {hint}")
-    return instant_ms(value)
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and SECONDS.start <= value < SECONDS.stop

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from duetime.client import checks
-from duetime.clock import Duration, Instant, delay_ms, duration_ms
+from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.errors import InvalidRequest
 from duetime.job import DEFAULT_TRIES, MAX_TRIES, IfExists, NewJob, Priority
 
@@ -71,7 +71,7 @@ def _new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJ
         checks.job_id(options["id"]) if "id" in options else make_id(),
         encode_body(body),
         delay_ms=0 if delay is None else delay_ms(delay),
-        due_at=None if due_at is None else checks.due_at(due_at),
+        due_at=None if due_at is None else instant_ms(due_at),
         ttl_ms=duration_ms(options["ttl"]) if "ttl" in options else 0,
         tries=checks.whole("tries", options["tries"], 0, MAX_TRIES) if "tries" in options else DEFAULT_TRIES,
         priority=checks.priority(options["priority"]) if "priority" in options else Priority.NORMAL,
@@ -107,4 +107,11 @@ def as_jobs(jobs: Iterable[Body | NewJob], options: JobFields, make_id: Callable
         jobs = list(jobs)
         if (bare := sum(not isinstance(job, NewJob) for job in jobs)) > 1:
             raise InvalidRequest(f"{options['id']!r:.40} can be the id of one job, not of {bare}")
-    return (job if isinstance(job, NewJob) else new_job(job, options, make_id) for job in jobs)
+    return (_checked(job) if isinstance(job, NewJob) else new_job(job, options, make_id) for job in jobs)
+
+
+def _checked(job: NewJob) -> NewJob:
+    """The job as it is. Raises InvalidTime for a due time that the same job could not have through a server."""
+    if job.due_at is not None:
+        instant_ms(job.due_at)
+    return job

@@ -127,7 +127,7 @@ def sample(namespace: str, key: str, body: bytes) -> Call[SampleOut]:
 def add_job(namespace: str, key: str, job_id: str, body: bytes, due_at: int | None) -> Call[Moved]:
     """Repeatable, because the id comes along."""
     address = _address(namespace, key)
-    message = AddIn(body=_raw(body), id=job_id, due_at=UNSET if due_at is None else due_at)
+    message = AddIn(body=_raw(body), id=job_id, due_at=UNSET if due_at is None else convert.instant_in(due_at))
 
     def parse(reply: bytes) -> Moved:
         moved = convert.result(msgspec.json.decode(reply, type=messages.ResultOut))

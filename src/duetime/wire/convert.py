@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duetime.clock import duration_ms, instant_ms
+from duetime.clock import SECONDS, duration_ms, instant_ms, rfc3339
 from duetime.errors import BY_CODE, DuetimeError, InvalidRequest
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority
 from duetime.names import Queue
@@ -55,7 +55,7 @@ def job_in(job: NewJob) -> JobIn:
         body_b64=b64,
         id=job.id,
         delay=_ms(job.delay_ms) if job.delay_ms and job.due_at is None else UNSET,
-        due_at=UNSET if job.due_at is None else job.due_at,
+        due_at=UNSET if job.due_at is None else instant_in(job.due_at),
         ttl=_ms(job.ttl_ms) if job.ttl_ms else 0,
         tries=job.tries,
         priority=priority_out(job.priority),
@@ -68,6 +68,11 @@ def job_in(job: NewJob) -> JobIn:
 def _ms(duration: int) -> str:
     # Text, because a fraction of seconds would not come back to the millisecond.
     return f"{duration}ms"
+
+
+def instant_in(at_ms: int) -> int | str:
+    """Text where the number would be refused as seconds: a job may be due in 1972."""
+    return rfc3339(at_ms) if at_ms in SECONDS else at_ms
 
 
 def priority_out(priority: Priority) -> Literal["high", "normal", "low"]:

@@ -45,7 +45,7 @@ DurationIn = Annotated[
 InstantIn = Annotated[
     int | str,
     Meta(
-        description="epoch milliseconds, or RFC 3339 with a time zone",
+        description="epoch milliseconds (seconds are refused), or RFC 3339 with a time zone",
         extra_json_schema={"minimum": 0, "maximum": MAX_INSTANT, "format": "date-time"},
     ),
 ]

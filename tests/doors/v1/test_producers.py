@@ -340,6 +340,21 @@ async def test_one_job_is_rescheduled_by_its_address(http: httpx.AsyncClient) ->
     assert answer["moved"]["due_at"] == 1_893_456_000_000
 
 
+@pytest.mark.parametrize("due_at", [1_795_236_220, "1795236220"])
+async def test_a_due_time_in_seconds_is_refused_with_the_milliseconds(
+    http: httpx.AsyncClient, due_at: int | str
+) -> None:
+    await push(http, "a")
+
+    for reply in (
+        await http.post(f"{MAIL}/jobs", json={"due_at": due_at}),
+        await http.post(f"{MAIL}/batch", json={"jobs": [{"due_at": due_at}]}),
+        await http.post(f"{MAIL}/reschedule", json={"ids": ["a"], "due_at": due_at}),
+        await http.patch(f"{MAIL}/jobs/a", json={"due_at": due_at}),
+    ):
+        assert "give 1795236220000" in problem(reply, 400, "invalid_time")["detail"]
+
+
 @pytest.mark.parametrize("when", [{}, {"delay": 1, "due_at": 1}])
 async def test_a_new_time_is_given_in_one_way(http: httpx.AsyncClient, when: dict[str, int]) -> None:
     await push(http, "a")

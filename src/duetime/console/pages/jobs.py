@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response, StreamingResponse
 
-from duetime.clock import MAX_INSTANT, duration_ms, instant_ms, rfc3339
+from duetime.clock import MAX_INSTANT, bare_instant_ms, duration_ms, instant_ms, rfc3339
 from duetime.console.action_log import changes
 from duetime.console.bulk_runs import VERBS
 from duetime.console.formats import body_text
@@ -358,6 +358,8 @@ def new_due(visit: Visit) -> dict[str, int]:
 def _due(text: str) -> dict[str, int]:
     if not text:
         return {}
+    if (due_at := bare_instant_ms(text)) is not None:
+        return {"due_at": due_at}
     try:
         return {"delay_ms": duration_ms(text)}
     except DuetimeError:

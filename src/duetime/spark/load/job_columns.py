@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 
-from duetime.clock import MAX_DURATION, MAX_INSTANT
+from duetime.clock import MAX_DURATION, MAX_INSTANT, SECONDS
 from duetime.errors import InvalidSettings
 from duetime.job import MAX_BODY, MAX_TRIES, Priority
 from duetime.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID, MAX_NAME
@@ -43,8 +43,6 @@ SCHEMA = arrow.schema(
 NAME = rf"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\z"
 UNPRINTABLE = r"[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]|[^\P{Zs} ]"
 """The characters that Python's isprintable refuses, as a pattern of RE2."""
-LEAST_NUMBER = 100_000_000_000
-"""As milliseconds this is a day of 1973, as seconds one of the year 5138: a due time below it was meant as seconds."""
 NO_TIME_MS = -(10**17)
 """Stands for NaN and for numbers that are too large: it is outside of every limit, whatever is added to it."""
 
@@ -53,7 +51,7 @@ REASONS = {
     "body_large": f"the body has more than {MAX_BODY} bytes",
     "id_bad": f"the id is not 1 to {MAX_ID} printable characters",
     "due_bad": "the due time is not between 1970 and 9999",
-    "due_seconds": "the due time is a number that looks like seconds; give milliseconds, or timestamp_seconds()",
+    "due_seconds": "the due time is a number that looks like seconds; give due_at * 1000, or timestamp_seconds(due_at)",
     "queue_bad": "the queue's name is missing or not valid",
     "ttl_bad": "the ttl is negative or longer than 136 years",
     "ttl_early": "it would expire before it is due",
@@ -146,7 +144,7 @@ def _due_ms(due_at: Any, zone: str | None) -> Any:
 
 def _looks_like_seconds(given: dict[str, Any], size: int) -> Any:
     if "due_at" in given and arrow.types.is_integer(given["due_at"].type):
-        return kernels.less(given["due_at"], LEAST_NUMBER)
+        return kernels.invert(_outside(given["due_at"], SECONDS.start, SECONDS.stop - 1))
     return arrow.repeat(arrow.scalar(False), size)
 
 
