@@ -14,11 +14,14 @@ from duetime.errors import DuetimeError
 from duetime.job import Counts, batches
 from duetime.metrics.meters import PER_QUEUE, Meters, Names, Snapshot
 from duetime.stores.base import Store
+from duetime.wire.payload import UNKNOWN_TASKS, counter_name
 
 READ_EVERY_S = 5.0
 WITHIN_S = 3.0
 MAX_READ = 10_000
 """How many queues of a pool are read; the others of a larger pool are not shown."""
+MAX_NAMESPACES = 100
+"""How many namespaces of a pool are asked for unknown tasks."""
 
 Shown = tuple[str, str, str]
 
@@ -29,6 +32,13 @@ class QueueLevels(NamedTuple):
     shown: Shown
     counts: Counts
     oldest_s: float
+
+
+class PoolLevels(NamedTuple):
+    """The numbers of one pool. `unknown` has the namespaces whose workers met unknown tasks lately."""
+
+    queues: list[QueueLevels]
+    unknown: dict[str, int]
 
 
 class LevelsFollower(Protocol):
@@ -51,6 +61,12 @@ class StoreLevels:
             "duetime_oldest_ready_seconds", "How long ago the first job in line fell due.", PER_QUEUE, shared=True
         )
         self._up = self.meters.level("duetime_pool_up", "1 while the pool's store answers.", ("pool",), shared=True)
+        self._unknown = self.meters.level(
+            "duetime_unknown_task_deliveries",
+            "Deliveries in the last ten minutes to workers that do not know the task.",
+            ("pool", "namespace"),
+            shared=True,
+        )
         self._followers: list[LevelsFollower] = []
         self.shown: set[Shown] = set()
         """The labels of the queues in the last reading."""
@@ -72,14 +88,14 @@ class StoreLevels:
                 self._read_at = time.monotonic()
         return self.meters.snapshot()
 
-    async def _read_pool(self, pool: str) -> list[QueueLevels] | None:
+    async def _read_pool(self, pool: str) -> PoolLevels | None:
         try:
             async with asyncio.timeout(WITHIN_S):
                 return await self._read_store(pool, self._pools.engine(pool).store)
         except (DuetimeError, TimeoutError):
             return None
 
-    async def _read_store(self, pool: str, store: Store) -> list[QueueLevels]:
+    async def _read_store(self, pool: str, store: Store) -> PoolLevels:
         queues = (await store.queues())[:MAX_READ]
         levels: list[QueueLevels] = []
         for chunk in batches(queues):
@@ -87,16 +103,21 @@ class StoreLevels:
             for queue, counts, head in zip(chunk, counted, heads, strict=True):
                 oldest_s = max(counts.now - head, 0) / 1000 if head is not None and counts.ready else 0.0
                 levels.append(QueueLevels(self._names.shown(pool, *queue), counts, oldest_s))
-        return levels
+        namespaces = sorted({queue.namespace for queue in queues})[:MAX_NAMESPACES]
+        counters = [await store.registry.increment(counter_name(one, UNKNOWN_TASKS), 0) for one in namespaces]
+        unknown = {name: counter.value for name, counter in zip(namespaces, counters, strict=True) if counter.value}
+        return PoolLevels(levels, unknown)
 
-    def _show(self, pools: dict[str, list[QueueLevels] | None]) -> None:
-        for family in (self._jobs, self._oldest, self._up, *self._followers):
+    def _show(self, pools: dict[str, PoolLevels | None]) -> None:
+        for family in (self._jobs, self._oldest, self._up, self._unknown, *self._followers):
             family.clear()
-        self.shown = {level.shown for levels in pools.values() if levels for level in levels}
+        self.shown = {level.shown for levels in pools.values() if levels for level in levels.queues}
         for pool, levels in pools.items():
             self._up.of(pool).value = levels is not None
             if levels is not None:
-                self._show_pool(pool, levels)
+                self._show_pool(pool, levels.queues)
+                for namespace, deliveries in levels.unknown.items():
+                    self._unknown.of(pool, self._names.shown_namespace(namespace)).value += deliveries
 
     def _show_pool(self, pool: str, levels: Sequence[QueueLevels]) -> None:
         for level in levels:

@@ -17,6 +17,10 @@ RESTARTS = "restarts"
 """The counter whose change has every worker of a namespace exit."""
 PAUSED_TASKS = "paused-tasks"
 """The counter of the tasks whose jobs no worker of a namespace begins; each has a counter of its own beside it."""
+UNKNOWN_TASKS = "unknown-tasks"
+"""The counter of deliveries to workers that do not know the task; next to it is a counter for each queue and task."""
+UNKNOWN_LIFE_MS = 600_000
+"""How long these counters live from their first delivery on."""
 PAUSES = "pauses"
 """The counter that is above 0 while the workers of a namespace take no new jobs."""
 
@@ -115,6 +119,11 @@ def describe(body: bytes) -> str | None:
 def paused_task(name: str) -> str:
     """The counter that is above 0 while a task is paused."""
     return f"{PAUSED_TASKS}/{name[-200:]}"
+
+
+def unknown_task(queue: str, name: str) -> str:
+    """The counter of deliveries of one task; long names are cut."""
+    return f"{UNKNOWN_TASKS}/{queue[:100]}/{name[-180:]}"
 
 
 def counter_name(namespace: str, name: str) -> str:

@@ -297,6 +297,7 @@ class Worker:
                 for name in self._run_names(me, number):
                     await self._client.send(count(self._app.namespace, name, 1, life_ms=LIFE_MS))
                 await self._client.send(count(self._app.namespace, beat_name(me, number), jobs + 1, life_ms=LIFE_MS))
+                await self._jobs.report_unknown_tasks()
             await asyncio.sleep(pause_s)
 
     def _run_names(self, me: WorkerBeat, number: int) -> list[str]:

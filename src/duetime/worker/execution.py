@@ -30,6 +30,10 @@ class UnknownTask(DuetimeError):
 
     code = "unknown_task"
 
+    @classmethod
+    def of(cls, name: str) -> "UnknownTask":
+        return cls(f"this worker has no task {name!r}")
+
 
 def find(app: "App", info: JobInfo, link: JobLink) -> tuple[Task[..., Any], CurrentJob]:
     """The task of a job, and the job as the task sees it. Raises UnknownTask."""
@@ -39,7 +43,7 @@ def find(app: "App", info: JobInfo, link: JobLink) -> tuple[Task[..., Any], Curr
         raise UnknownTask(f"the body is no task: {error}") from None
     task = app.find_task(payload.name)
     if task is None:
-        raise UnknownTask(f"this worker has no task {payload.name!r}")
+        raise UnknownTask.of(payload.name)
     return task, CurrentJob(info, link, app, bytes(payload.data))
 
 
@@ -114,19 +118,22 @@ async def run_task_async(task: Task[..., Any], job: CurrentJob) -> Any:
 
 
 def ended_by(error: BaseException) -> Outcome:
+    ended = Ended.RAISED
     match error:
-        case Retry():
-            return Outcome(Ended.RETRY, describe(error) if error.args and error.args[0] else None, error.after_ms)
-        case Postpone():
-            return Outcome(Ended.POSTPONED, describe(error) if error.args and error.args[0] else None, error.after_ms)
+        case Retry() | Postpone():
+            ended = Ended.RETRY if isinstance(error, Retry) else Ended.POSTPONED
+            return Outcome(ended, describe(error) if error.args and error.args[0] else None, error.after_ms)
         case Cancel():
-            return Outcome(Ended.CANCEL, describe(error))
+            ended = Ended.CANCEL
         case Fail():
-            return Outcome(Ended.FAIL, describe(error))
+            ended = Ended.FAIL
         case TimedOut():
-            return Outcome(Ended.TIMED_OUT, describe(error))
+            ended = Ended.TIMED_OUT
+        case UnknownTask():
+            ended = Ended.UNKNOWN
         case _:
-            return Outcome(Ended.RAISED, describe(error))
+            pass
+    return Outcome(ended, describe(error))
 
 
 def describe(error: BaseException) -> Failure:

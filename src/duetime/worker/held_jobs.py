@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,9 +19,18 @@ from duetime.client import AsyncClient
 from duetime.client.calls import Result
 from duetime.errors import DuetimeError, LeaseLost
 from duetime.job import DAY_MS, Delivery, Event, Moved
-from duetime.wire.payload import PAUSED_TASKS, Payload, paused_task, read
+from duetime.wire.payload import (
+    PAUSED_TASKS,
+    UNKNOWN_LIFE_MS,
+    UNKNOWN_TASKS,
+    Payload,
+    paused_task,
+    read,
+    unknown_task,
+)
 from duetime.worker.current_job import EXTEND, PROGRESS
 from duetime.worker.event_order import EventOrder
+from duetime.worker.execution import UnknownTask, ended_by
 from duetime.worker.follow_up import finish_of
 from duetime.worker.options import WorkerOptions
 from duetime.worker.retry_rules import Decision, Policy, Verb, decide, last, refused
@@ -37,6 +47,8 @@ FINISHED = Decision(Verb.ACK)
 NOT_A_TASK = "duetime.NotATask"
 PAUSED_MS = 5_000
 """When a job of a paused task is looked at again."""
+MOST_UNKNOWN = 20
+"""How many unknown tasks a worker reports by name at a time."""
 
 
 class HeldJobs:
@@ -59,6 +71,7 @@ class HeldJobs:
         self._numbers = itertools.count(1)
         self._progress: dict[int, Run] = {}
         self._paused: frozenset[str] = frozenset()
+        self._unknown: Counter[tuple[str, str]] = Counter()
         self._changed: list[Callable[[], None]] = []
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -84,6 +97,8 @@ class HeldJobs:
         if not payload.name:
             failure = Failure(NOT_A_TASK, "the body of the job is no task")
             return self._refuse(run, Decision(Verb.KILL, failure=failure, failed=True))
+        if self._app.find_task(payload.name) is None:
+            return self.ended(run, ended_by(UnknownTask.of(payload.name)))
         if failure := refused(run, self._policy, self._app.clock.now_ms()):
             return self._refuse(run, last(run, failure))
         return self._put_off(run) if payload.name in self._paused else run
@@ -144,7 +159,9 @@ class HeldJobs:
         elif outcome.ended is Ended.RAISED and run.payload.maxExceptions:
             self._spawn(self._count_exception(run))
         else:
-            self.taken -= outcome.ended is Ended.POSTPONED
+            self.taken -= outcome.ended in (Ended.POSTPONED, Ended.UNKNOWN)
+            if outcome.ended is Ended.UNKNOWN:
+                self._count_unknown(run)
             self._decide(run)
 
     def said(self, run: Run, word: str, value: int) -> None:
@@ -162,6 +179,24 @@ class HeldJobs:
         if exhausted and not decision.failed:
             decision = last(run, run.outcome.failure)
         self._settler.settle(run, decision)
+
+    def _count_unknown(self, run: Run) -> None:
+        """The first of a task since the last report is logged at once."""
+        key = (run.delivery.lease.queue.name, run.payload.name)
+        if key not in self._unknown:
+            log.warning("unknown_task", extra={"task": key[1], "queue": key[0], "job": run.delivery.lease.id})
+        self._unknown[key] += 1
+
+    async def report_unknown_tasks(self) -> None:
+        """Count the deliveries of unknown tasks since the last report, for metrics and the console. Raises
+        DuetimeError.
+        """
+        unknown, self._unknown = self._unknown, Counter()
+        counters = Counter({unknown_task(*key): by for key, by in unknown.most_common(MOST_UNKNOWN)})
+        if unknown:
+            counters[UNKNOWN_TASKS] = unknown.total()
+        for name, by in counters.items():
+            await self._client.send(count(self._app.namespace, name, by, life_ms=UNKNOWN_LIFE_MS))
 
     async def _count_exception(self, run: Run) -> None:
         lease = run.delivery.lease

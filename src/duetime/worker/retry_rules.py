@@ -8,11 +8,15 @@ that say nothing.
 from dataclasses import dataclass
 from enum import Enum
 
-from duetime.backoff import Backoff, parse
+from duetime.backoff import Backoff, Exponential, parse
 from duetime.errors import DuetimeError
 from duetime.worker.runs import Ended, Failure, Outcome, Run
 
 MAX_ATTEMPTS = "duetime.MaxAttemptsExceeded"
+UNKNOWN_BACKOFF = Exponential(base_ms=250, factor=1.25, cap_ms=60_000)
+"""The delay of a job whose task this worker does not know. It grows slowly, because a worker that knows the task may be
+there and has to get hold of the job first.
+"""
 
 
 class Verb(Enum):
@@ -77,8 +81,12 @@ def decide(run: Run, outcome: Outcome, *, policy: Policy, backoff: Backoff | Non
             return Decision(Verb.ACK, by_hand=outcome.ended is Ended.CANCEL, failure=failure)
         case Ended.BACK:
             return Decision(Verb.GIVE_BACK)
-        case Ended.POSTPONED:
-            return Decision(Verb.GIVE_BACK, outcome.after_ms or 0, failure, by_hand=True)
+        case Ended.POSTPONED | Ended.UNKNOWN:
+            delay_ms = outcome.after_ms or 0
+            if outcome.ended is Ended.UNKNOWN:
+                given_back = run.delivery.lease.attempt - run.delivery.used
+                delay_ms = UNKNOWN_BACKOFF.delay_ms(given_back + 1)
+            return Decision(Verb.GIVE_BACK, delay_ms, failure, by_hand=True)
         case Ended.FAIL:
             return Decision(Verb.KILL, failure=failure, failed=True, by_hand=True)
         case Ended.RAISED | Ended.RETRY | Ended.TIMED_OUT | Ended.GONE:

@@ -17,7 +17,9 @@ from duetime.wire.payload import Payload
 
 
 class Ended(IntEnum):
-    """How the function ended. TIMED_OUT, GONE (its process died) and BACK (it never began) are set by the pool."""
+    """How the function ended. TIMED_OUT, GONE (its process died) and BACK (it never began) are set by the pool. UNKNOWN
+    means that this worker has no such task.
+    """
 
     DONE = 0
     RAISED = 1
@@ -28,6 +30,7 @@ class Ended(IntEnum):
     GONE = 6
     BACK = 7
     POSTPONED = 8
+    UNKNOWN = 9
 
 
 class Failure(Struct, frozen=True, array_like=True):

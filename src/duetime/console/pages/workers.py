@@ -13,12 +13,13 @@ from duetime.console.pages.jobs import preview
 from duetime.console.visit import Visit
 from duetime.job import Job, State
 from duetime.names import Queue, check_namespace
-from duetime.wire.payload import PAUSES, RESTARTS, TICKS, counter_name
+from duetime.wire.payload import PAUSES, RESTARTS, TICKS, UNKNOWN_TASKS, counter_name
 from duetime.wire.worker_beats import PREFIX, WorkerBeat, read_beats
 
 RUNNING = 50
 SPACES = 20
 RECURRING = 200
+UNKNOWN = 50
 CRON_FIELDS = 5
 
 
@@ -42,6 +43,14 @@ class RecurringTask(NamedTuple):
         return f"{said}, {fields[CRON_FIELDS]}" if len(fields) > CRON_FIELDS else said
 
 
+class UnknownTaskLine(NamedTuple):
+    """`deliveries` counts those of the last ten minutes."""
+
+    queue: Queue
+    task: str
+    deliveries: int
+
+
 async def show_workers(visit: Visit) -> Response:
     look = await visit.parts.live.looks.look_for_page(is_partial=visit.is_partial)
     lines = [one for one in look.lines if visit.session.sees(one.pool, one.queue.namespace)]
@@ -62,6 +71,7 @@ async def show_workers(visit: Visit) -> Response:
         parked=sum(sum(one.parked.values()) for one in await visit.parts.live.processes()) if everything else None,
         counting=not look.is_known,
         connected=await _connected(visit, spaces) if spaces else [],
+        unknown=await _unknown(visit, spaces),
         leased=sum(one.counts.leased for one in lines),
         running=[(*one, seconds) for one, seconds in zip(running, since, strict=True)],
         recurring=await _recurring(visit, [(one.pool, one.queue) for one in lines if one.queue.name == TICKS]),
@@ -78,6 +88,18 @@ async def _connected(visit: Visit, spaces: Sequence[tuple[str, str]]) -> list[tu
         counters = await visit.parts.pools.engine(pool).store.registry.counters(prefix)
         found += [(namespace, beat, jobs) for beat, jobs in read_beats(counters, prefix)]
     return found
+
+
+async def _unknown(visit: Visit, spaces: Sequence[tuple[str, str]]) -> list[UnknownTaskLine]:
+    """The tasks that workers of these namespaces met lately and do not know."""
+    found: list[UnknownTaskLine] = []
+    for pool, namespace in spaces[:SPACES]:
+        prefix = counter_name(namespace, f"{UNKNOWN_TASKS}/")
+        counters = await visit.parts.pools.engine(pool).store.registry.counters(prefix)
+        for name, deliveries in sorted(counters.items()):
+            queue, _, task = name.removeprefix(prefix).partition("/")
+            found.append(UnknownTaskLine(Queue(namespace, queue), task, deliveries))
+    return found[:UNKNOWN]
 
 
 async def _recurring(visit: Visit, queues: list[tuple[str, Queue]]) -> list[RecurringTask]:
