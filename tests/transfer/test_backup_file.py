@@ -2,13 +2,16 @@
 
 import asyncio
 import gzip
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
-from duetime.job import NewJob, State
-from duetime.stores.base import Ask, Push
+from duetime.job import IfExists, NewJob, State
+from duetime.names import Queue
+from duetime.stores.base import Ask, Page, Push, Store
+from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
 from duetime.transfer.backup_file import check_backup, restore_backup, write_backup
@@ -83,6 +86,51 @@ async def test_a_restore_that_was_interrupted_goes_on(saved: tuple[MemoryStore, 
     target.heal()
     await restore_backup(target, path, check_backup(path))
     assert await everything(inner) == await everything(store)
+
+
+class OneChange(ForwardingStore):
+    """A store that somebody changes once, after a page of jobs in a state was read."""
+
+    def __init__(self, inner: Store, change: Callable[[], Awaitable[object]], after: State) -> None:
+        super().__init__(inner)
+        self._changes, self._after = [change], after
+
+    async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+        page = await super().list_jobs(queue, state, cursor=cursor, limit=limit)
+        if self._changes and state is self._after:
+            await self._changes.pop()()
+        return page
+
+
+@pytest.mark.parametrize("how", ["replaced", "acked and pushed again"])
+async def test_a_job_that_gets_another_life_during_the_backup_is_restored_in_its_last(tmp_path: Path, how: str) -> None:
+    store, other, path = MemoryStore(), MemoryStore(), tmp_path / "b"
+    delay_ms, after = (HOUR, State.DELAYED) if how == "replaced" else (0, State.READY)
+    await store.push(QUEUE, [Push([NewJob("a", b"first", delay_ms=delay_ms), NewJob("b", b"x", delay_ms=HOUR)])])
+
+    async def change() -> None:
+        for delivery in (await store.reserve(QUEUE, [Ask(1, HOUR)])).deliveries[0]:
+            await store.ack(QUEUE, [delivery.lease])
+        await store.push(QUEUE, [Push([NewJob("a", b"second", delay_ms=HOUR)], IfExists.REPLACE)])
+
+    await write_backup(OneChange(store, change, after), path)
+    await restore_backup(other, path, check_backup(path))
+    assert await everything(other) == await everything(store)
+    assert list(await other.check()) == []
+
+
+async def test_a_planted_file_is_neither_followed_nor_written_to(saved: tuple[MemoryStore, Path]) -> None:
+    store, path = saved
+    second, secret = path.with_name("second"), path.with_name("elsewhere")
+    second.with_name(".second.part").symlink_to(secret)
+    await write_backup(store, second)
+    assert not secret.exists()
+    third, planted = path.with_name("third"), path.with_name(".third.part")
+    planted.write_bytes(b"theirs")
+    planted.chmod(0o666)
+    await write_backup(store, third)
+    assert planted.read_bytes() == b"theirs"
+    assert second.stat().st_mode & 0o777 == third.stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_held_job_waits_for_the_end_of_its_lease(tmp_path: Path) -> None:

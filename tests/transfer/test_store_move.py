@@ -1,8 +1,9 @@
 """A move between stores: everything arrives as it was, once, whatever happens on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import msgspec
 import pytest
 
 from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
-from duetime.job import IfExists, Job, NewJob, Priority, State
+from duetime.job import IfExists, Job, Moved, NewJob, Priority, State
 from duetime.names import Queue
-from duetime.stores.base import Ask, Push, RulesChange, Store
+from duetime.stores.base import Ask, Page, Push, RulesChange, Store, Withdrawal
+from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
 from duetime.transfer.store_move import MoveReport, StoreMove, opened
@@ -211,6 +213,85 @@ async def test_a_job_that_changes_while_it_is_copied_arrives_as_it_became() -> N
     assert left["rescheduled"] == (b"old", now + 5 * HOUR)
     assert left["replaced"][0] == b"new"
     assert set(left) == {"rescheduled", "replaced"}
+
+
+class ChangedOnTheWay(ForwardingStore):
+    """A source where a job changes just before its copied state would be withdrawn."""
+
+    def __init__(self, inner: Store, change: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(inner)
+        self._changes = [change]
+
+    async def withdraw(
+        self, queue: Queue, withdrawals: Sequence[Withdrawal]
+    ) -> Sequence[Moved | StoreUnavailable | None]:
+        if self._changes:
+            await self._changes.pop()()
+        return await super().withdraw(queue, withdrawals)
+
+
+class MissesOneWithdraw(ForwardingStore):
+    """A target that answers one withdraw as a group does whose member is down."""
+
+    missed = False
+
+    async def withdraw(
+        self, queue: Queue, withdrawals: Sequence[Withdrawal]
+    ) -> Sequence[Moved | StoreUnavailable | None]:
+        if self.missed:
+            return await super().withdraw(queue, withdrawals)
+        self.missed = True
+        return [StoreUnavailable("member b: down") for _ in withdrawals]
+
+
+@pytest.mark.parametrize("change", ["reschedule", "replace"])
+@pytest.mark.parametrize("fault", ["crash", "member down"])
+async def test_an_outdated_copy_that_could_not_be_taken_back_is_replaced_by_the_next_try(
+    change: str, fault: str
+) -> None:
+    old, new = MemoryStore(), MemoryStore()
+    await old.push(QUEUE, [Push([NewJob("a", b"x", delay_ms=HOUR)])])
+    changes = {
+        "reschedule": partial(old.reschedule, QUEUE, ["a"], delay_ms=10 * HOUR),
+        "replace": partial(old.push, QUEUE, [Push([NewJob("a", b"y", delay_ms=10 * HOUR)], IfExists.REPLACE)]),
+    }
+    source = ChangedOnTheWay(old, changes[change])
+    if fault == "crash":
+        target = FaultyStore(new)
+        target.down("withdraw")
+        with pytest.raises(StoreUnavailable):
+            await move(source, target)
+        target.heal()
+        [changed] = await old.get(QUEUE, ["a"])
+        report = await move(old, target)
+    else:
+        target = MissesOneWithdraw(new)
+        report = await move(source, target)
+        changed = None
+    assert (report.moved, report.left, report.problems) == (1, 0, [])
+    [job] = await new.get(QUEUE, ["a"])
+    assert job is not None
+    assert job.due_at - (await new.ping()).now > 9 * HOUR
+    assert job.body == (b"x" if change == "reschedule" else b"y")
+    assert changed is None or shape(changed) == shape(job)
+
+
+async def test_a_job_that_is_changed_back_while_it_is_copied_is_not_lost() -> None:
+    source, target = MemoryStore(), MemoryStore()
+    due_at = (await source.ping()).now + HOUR
+    await source.push(QUEUE, [Push([NewJob("a", b"x", due_at=due_at)])])
+
+    class Back(ChangedOnTheWay):
+        async def list_jobs(self, queue: Queue, state: State, *, cursor: str | None = None, limit: int = 100) -> Page:
+            if not self._changes:
+                await source.reschedule(QUEUE, ["a"], due_at=due_at)
+            return await super().list_jobs(queue, state, cursor=cursor, limit=limit)
+
+    report = await move(Back(source, partial(source.reschedule, QUEUE, ["a"], due_at=due_at + HOUR)), target)
+    assert (report.moved, report.left) == (1, 0)
+    [job] = await target.get(QUEUE, ["a"])
+    assert job is not None
+    assert job.due_at == due_at
 
 
 async def test_an_id_that_both_stores_have_stays_at_the_source_until_one_of_them_is_gone() -> None:

@@ -3,12 +3,14 @@
 The first line says what it is, then come the records and counters of the registry, then each queue with its rules and
 its jobs. The last line has the counts and the SHA-256 of all lines before it, so that a file that was cut or changed is
 found before anything is restored. A job that moves to another state while the store is read could be passed over, so
-queues are read again until a reading finds no job that is new.
+queues are read again until a reading finds no job that is new. A job that was replaced meanwhile, or pushed again, is
+there twice; the later one counts.
 """
 
 import gzip
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,9 +85,8 @@ def _refuse_existing(path: Path) -> None:
 
 async def write_backup(store: Store, path: Path, told: Done = lambda jobs: None) -> BackupSummary:
     """Write the file under a hidden name, and give it its name when it is whole. Raises Conflict if it exists."""
-    aside = path.with_name(f".{path.name}.part")
     _refuse_existing(path)
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    handle, aside = tempfile.mkstemp(".part", f".{path.name}.", path.parent)  # a new file with mode 0600
     try:
         with os.fdopen(handle, "wb") as raw:
             with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=5, mtime=0) as stream:
@@ -96,7 +97,7 @@ async def write_backup(store: Store, path: Path, told: Done = lambda jobs: None)
     except FileExistsError:
         raise Conflict(f"{path} exists, and is not overwritten") from None
     finally:
-        aside.unlink(missing_ok=True)
+        os.unlink(aside)
     return summary
 
 
@@ -109,22 +110,23 @@ async def _write(store: Store, writer: BackupWriter, told: Done) -> BackupSummar
     jobs, queues = 0, sorted(await store.queues())
     for queue in queues:
         writer.write(BackupLine(queue=queue, rules=await store.configure(queue)))
-        seen = set[tuple[str, int]]()
+        seen: dict[str, int] = {}
         for _ in range(READINGS):
-            before = len(seen)
+            found_new = False
             for state in ORDER:
                 cursor: str | None = None
                 while True:
                     page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
                     for job in page.jobs:
-                        if (job.id, job.born) not in seen:
-                            seen.add((job.id, job.born))
+                        if job.born > seen.get(job.id, 0):
+                            seen[job.id] = job.born
+                            found_new = True
                             writer.write(BackupLine(job=job))
                     told(jobs + len(seen))
                     cursor = page.cursor
                     if cursor is None:
                         break
-            if len(seen) == before:
+            if not found_new:
                 break
         jobs += len(seen)
     summary = BackupSummary(jobs, len(records), len(queues), writer.sha256)
@@ -159,8 +161,14 @@ def read_backup(path: Path) -> Iterator[BackupLine]:
 def check_backup(path: Path) -> BackupSummary:
     """Read all of it. Raises InvalidRequest if it is not whole."""
     jobs, records, summary = 0, 0, BackupSummary(0, 0, 0, "")
+    ids = set[str]()
     for line in read_backup(path):
-        jobs, records = jobs + bool(line.job), records + bool(line.record)
+        if line.queue:
+            ids = set[str]()
+        if line.job and line.job.id not in ids:
+            ids.add(line.job.id)
+            jobs += 1
+        records += bool(line.record)
         summary = line.end or summary
     if (jobs, records) != (summary.jobs, summary.records):
         raise InvalidRequest(f"{path} is damaged: it does not hold what it says")

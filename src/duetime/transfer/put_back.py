@@ -1,8 +1,10 @@
 """Puts jobs into a store as they were in another one: same id, born, due time, attempt, remaining tries.
 
 Each push carries a mark that names the run and the job as it was seen, so that a run that is repeated after a crash
-puts no job back twice, also if the job was delivered and acked meanwhile. A dead letter is pushed with a due time that
-never comes, so that no consumer can take it, and sent to the dead letters in a second step. Used by move and restore.
+puts no job back twice, also if the job was delivered and acked meanwhile. A copy that the run has put there and nobody
+has touched since gives way to a later state of the same job, or to a later job with the same id. A dead letter is
+pushed with a due time that never comes, so that no consumer can take it, and sent to the dead letters in a second step.
+Used by move and restore.
 """
 
 from collections.abc import Sequence
@@ -34,7 +36,7 @@ async def put_back(store: Store, queue: Queue, jobs: Sequence[Job], run: str) ->
     now = (await store.ping()).now
     answers = await _push(store, queue, jobs, [_mark(job, run) for job in jobs], now)
     for place, job in enumerate(jobs):
-        if _is_old_conflict(job, answers[place]):
+        if _is_in_the_way(job, answers[place]):
             answers[place] = await _push_after_conflict(store, queue, job, run, answers[place])
     problems = [_problem(job, answer) for job, answer in zip(jobs, answers, strict=True)]
     dead = [job for job, problem in zip(jobs, problems, strict=True) if job.state is State.DEAD and not problem]
@@ -46,15 +48,33 @@ async def put_back(store: Store, queue: Queue, jobs: Sequence[Job], run: str) ->
 async def _push_after_conflict(
     store: Store, queue: Queue, job: Job, run: str, answer: Pushed | DuetimeError
 ) -> Pushed | DuetimeError:
-    """The mark tells of a job that was in the way when the run first came by. If that is gone, push under another mark:
-    the one of the first try that finds the way free.
+    """Remove an outdated copy that this run has made. If nothing is in the way any more, push under another mark,
+    because the first mark remembers the conflict.
     """
-    [there] = await get_all(store, queue, [job.id])
     turn = 0
-    while there is None and _is_old_conflict(job, answer):
+    while _is_in_the_way(job, answer):
+        [there] = await get_all(store, queue, [job.id])
+        if there:
+            if not await _is_outdated_copy(store, queue, there, job, run):
+                break
+            [removed] = await store.withdraw(queue, [Withdrawal(there.id, there.born, seen_due(there))])
+            if isinstance(removed, StoreUnavailable):
+                raise removed
+            continue
         turn += 1
         [answer] = await _push(store, queue, [job], [_mark(job, f"{run}/{turn}")], (await store.ping()).now)
     return answer
+
+
+async def _is_outdated_copy(store: Store, queue: Queue, there: Job, job: Job, run: str) -> bool:
+    """Whether `there` is an earlier state of the job, or an earlier job with its id, exactly as this run has put it
+    there: then its mark is known. This push changes nothing, because the id is taken.
+    """
+    if there.born > job.born or (there.born == job.born and _put_due(there) == _put_due(job)):
+        return False
+    mark = Mark(_mark(there, run).name, b"", life_ms=1)
+    [answer] = await _push(store, queue, [there], [mark], (await store.ping()).now)
+    return isinstance(answer, Pushed) and answer.repeated and answer.jobs[0].event is not Event.KEPT
 
 
 async def _push(
@@ -73,12 +93,10 @@ async def _push(
 def new_job(job: Job, now: int) -> NewJob:
     """What `used` has taken from the tries is gone from them, because a push always begins with none used."""
     is_dead = job.state is State.DEAD
-    # A job that some consumer holds in a backup waits until that lease would have ended.
-    due_at = max(job.due_at, job.lease_until) if job.state is State.LEASED else job.due_at
     return NewJob(
         job.id,
         job.body,
-        due_at=NEVER if is_dead else min(due_at, job.expires_at or due_at),
+        due_at=_put_due(job),
         ttl_ms=max(job.expires_at - now, 1) if job.expires_at and not is_dead else 0,
         tries=max(job.tries - job.used, 1) if job.tries and not is_dead else job.tries,
         priority=job.priority,
@@ -88,13 +106,26 @@ def new_job(job: Job, now: int) -> NewJob:
     )
 
 
+def _put_due(job: Job) -> int:
+    """The due time with which the job is put back."""
+    if job.state is State.DEAD:
+        return NEVER
+    # A job that some consumer holds in a backup waits until that lease would have ended.
+    due_at = max(job.due_at, job.lease_until) if job.state is State.LEASED else job.due_at
+    return min(due_at, job.expires_at or due_at)
+
+
 def _mark(job: Job, run: str) -> Mark:
     """The name begins with a slash, so that it never equals the mark of a batch."""
-    return Mark(f"/move/{run}/{job.born}/{job.attempt}/{seen_due(job)}/{job.id}", b"", MARK_LIFE_MS)
+    return Mark(f"/move/{run}/{job.born}/{job.attempt}/{_put_due(job)}/{job.id}", b"", MARK_LIFE_MS)
 
 
-def _is_old_conflict(job: Job, answer: Pushed | DuetimeError) -> bool:
-    return isinstance(answer, Pushed) and answer.repeated and bool(_problem(job, answer))
+def _is_in_the_way(job: Job, answer: Pushed | DuetimeError) -> bool:
+    """Whether the push met another job with this id, or this job with another due time."""
+    if not isinstance(answer, Pushed) or answer.jobs[0].event is not Event.KEPT:
+        return False
+    kept = answer.jobs[0]
+    return kept.born != job.born or (kept.reason == "waiting" and kept.due_at != _put_due(job))
 
 
 def _problem(job: Job, answer: Pushed | DuetimeError) -> str:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from duetime.client.embedded_engine import embedded_engine
 from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.ids import IdMaker
-from duetime.job import STEP_JOBS, Counts, Job, State, sum_counts
+from duetime.job import STEP_JOBS, Counts, Job, Moved, State, sum_counts
 from duetime.journal import pool_journal
 from duetime.masking import mask
 from duetime.names import Queue
@@ -125,6 +125,8 @@ class StoreMove:
         self._before: dict[Queue, tuple[int, int]] = {}
         self._problems: dict[tuple[Queue, str], str] = {}
         self._taken: set[tuple[Queue, str, int]] = set()
+        self._withdrawn: dict[tuple[Queue, str, int], int] = {}
+        """How often a copy was taken back because the job changed at the source meanwhile."""
         self._known = self._undone = 0
 
     async def run(self, *, follow: Callable[[], bool] = lambda: False) -> MoveReport:
@@ -249,7 +251,7 @@ class StoreMove:
 
     async def _move_jobs(self, queue: Queue, jobs: Sequence[Job]) -> int:
         fresh = [job for job in jobs if (queue, job.id, job.born) not in self._taken]
-        problems = await put_back(self._target, queue, fresh, self._run.id) if fresh else []
+        problems = await self._put_back(queue, fresh)
         arrived = [job for job, problem in zip(fresh, problems, strict=True) if not problem]
         arrived += [job for job in jobs if (queue, job.id, job.born) in self._taken]
         for job, problem in zip(fresh, problems, strict=True):
@@ -266,17 +268,32 @@ class StoreMove:
         await self._undo(queue, changed)
         return len(arrived) - len(changed)
 
+    async def _put_back(self, queue: Queue, jobs: Sequence[Job]) -> list[str]:
+        """A copy that was taken back has left its mark, so that the job needs another one to be copied again."""
+        runs = [self._withdrawn.get((queue, job.id, job.born), 0) for job in jobs]
+        problems: dict[int, str] = {}
+        for times in sorted(set(runs)):
+            places = [place for place, run in enumerate(runs) if run == times]
+            run = f"{self._run.id}.{times}" if times else self._run.id
+            found = await put_back(self._target, queue, [jobs[place] for place in places], run)
+            problems.update(zip(places, found, strict=True))
+        return [problems[place] for place in range(len(jobs))]
+
     async def _undo(self, queue: Queue, changed: Sequence[Job]) -> None:
         """Jobs that changed at the source after they were listed: take the copies back. A copy that a consumer has
-        taken meanwhile is the job from now on, and what is left of it at the source goes without being copied.
+        taken meanwhile is the job from now on, and what is left of it at the source goes without being copied. A copy
+        that cannot be reached stays, and `put_back` replaces it in the next pass.
         """
         if not changed:
             return
         self._undone += len(changed)
         undone = await self._target.withdraw(queue, [Withdrawal(job.id, job.born, seen_due(job)) for job in changed])
         for job, answer in zip(changed, undone, strict=True):
+            key = (queue, job.id, job.born)
             if answer is None:
-                self._taken.add((queue, job.id, job.born))
+                self._taken.add(key)
+            elif isinstance(answer, Moved):
+                self._withdrawn[key] = self._withdrawn.get(key, 0) + 1
 
     # --- the end
 
