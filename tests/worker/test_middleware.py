@@ -9,9 +9,14 @@ import pytest
 from cryptography.fernet import Fernet
 
 import duetime
+from duetime.client.call import Call
+from duetime.clock import ManualClock, duration_ms
+from duetime.engine import Engine
 from duetime.errors import InvalidRequest
-from duetime.job import Event, State
-from duetime.testing import in_memory, inline
+from duetime.job import Event, NewJob, State
+from duetime.names import check_queue
+from duetime.stores.memory.store import MemoryStore
+from duetime.testing import NO_WORKER, in_memory, inline
 from duetime.wire.payload import describe
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware import (
@@ -24,7 +29,7 @@ from duetime.worker.middleware import (
     unique_until_start,
     without_overlapping,
 )
-from duetime.worker.runs import Ended
+from duetime.worker.runs import Ended, JobInfo
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="none")
 
@@ -231,6 +236,80 @@ def test_a_key_that_is_held_postpones_and_is_free_afterwards(app: duetime.App) -
         assert [one.is_done for one in box.run()] == [True]
         charge.delay(1)
         assert [one.is_done for one in box.run()] == [True]
+
+
+class EngineCaller:
+    """Calls of middleware go to an engine of the test."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def send(self, call: Call[Any]) -> Any:
+        raise AssertionError("the test is async")
+
+    async def send_async(self, call: Call[Any]) -> Any:
+        return await call.run(self._engine)
+
+
+async def test_a_hung_run_frees_no_lock_that_another_has_taken_over(app: duetime.App) -> None:
+    clock, queue, alone = ManualClock(), check_queue("default", "charge"), without_overlapping()
+    async with Engine(MemoryStore(clock)) as engine:
+        app.caller = EngineCaller(engine)
+
+        async def lease(ttr: str) -> CurrentJob:
+            await engine.push(queue, [NewJob(app.make_id(), b"{}", tries=0)])
+            [delivery] = await engine.reserve([queue], ttr_ms=duration_ms(ttr))
+            one = delivery.lease
+            info = JobInfo(one.id, "", "charge", "default", "charge", one.attempt, 1, 0, 0.0, b"{}", {}, one.born)
+            return CurrentJob(info, NO_WORKER, app, b"{}")
+
+        def begin(job: CurrentJob) -> tuple[asyncio.Task[Any], asyncio.Event, asyncio.Event]:
+            began, end = asyncio.Event(), asyncio.Event()
+
+            async def run() -> None:
+                began.set()
+                await end.wait()
+
+            return asyncio.create_task(alone(job, run)), began, end
+
+        hung, hung_began, hung_end = begin(await lease("10s"))
+        await hung_began.wait()
+        clock.advance("11s")
+        await engine.store.reap()
+        second, second_began, second_end = begin(await lease("1h"))
+        await second_began.wait()
+        clock.advance("130s")  # longer than the mark of the takeover lives
+        hung_end.set()
+        await hung
+        third = await lease("1h")
+        with pytest.raises(duetime.Postpone):
+            await alone(third, lambda: asyncio.sleep(0))
+        second_end.set()
+        await second
+        assert await alone(third, lambda: asyncio.sleep(0, "ran")) == "ran"
+
+
+def test_debounce_runs_no_job_that_was_replaced_before_it_began(app: duetime.App) -> None:
+    ran: list[tuple[int, str]] = []
+
+    @app.task(middleware=[debounce("30s", key=lambda job: job.arguments["doc"])])
+    def index(doc: int, text: str) -> None:
+        ran.append((doc, text))
+        if doc == 1:
+            assert index.delay(2, "new").event is Event.REPLACED  # a worker holds that one already
+
+    with in_memory(app) as box:
+        index.delay(1, "first")
+        box.travel("1s")
+        index.delay(2, "old")
+        box.travel("30s")
+        box.run()
+        assert ran == [(1, "first")]
+        assert index.delay(2, "newest").event is Event.REPLACED
+        box.travel("30s")
+        box.run()
+        assert ran == [(1, "first"), (2, "newest")]
+        assert box.counts("default").total == 0
 
 
 def test_debounce_runs_the_last_push_once(app: duetime.App) -> None:

@@ -5,7 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from duetime.client.call import Call
+from duetime.client.calls import get
 from duetime.errors import StoreUnavailable
+from duetime.job import State
+from duetime.names import Queue
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.task_exceptions import Postpone
 
@@ -42,6 +45,12 @@ def key_text(kind: str, job: KeyedJob, key: JobKey) -> str:
     text = repr(key(job)).encode(errors="backslashreplace")
     digest = hashlib.blake2b(text, digest_size=16, person=b"middleware").hexdigest()
     return f"{kind}/{job.name[-64:]}/{digest}"
+
+
+async def is_leased(job: CurrentJob, queue: Queue, job_id: str, born: int, attempt: int) -> bool:
+    """Returns whether this delivery of a job still holds its lease."""
+    [found] = await ask(job, get(queue, [job_id]))
+    return found is not None and found.state is State.LEASED and (found.born, found.attempt) == (born, attempt)
 
 
 async def ask(job: CurrentJob, call: Call[Answer]) -> Answer:

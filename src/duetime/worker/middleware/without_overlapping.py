@@ -3,9 +3,9 @@
 The lock is a job in the queue `duetime.locks`, which nobody reserves. Its id stands for the key, its body says which
 delivery of which job holds it. A lock lives no longer than the lease of its holder: a job that finds it taken looks at
 the holder's job, and if that delivery has ended without a word (its worker was killed and the lease has lapsed), takes
-the lock over. Taking over and letting go are each one push with a mark made of the lock's own `born`, so of all who
-see the same lock only one can replace it. A lock that was let go of stays for a while as a free one: if it went at
-once, somebody who has just seen it could replace the one that comes after it.
+the lock over. Taking over and letting go are each a look and a push with a mark made of the `born` of the lock that was
+seen, so of all who see the same lock only one can replace it. A lock that was let go of stays for a while as a free
+one: if it went at once, somebody who has just seen it could replace the one that comes after it.
 """
 
 import time
@@ -18,11 +18,11 @@ from msgspec import Struct
 from duetime.client.calls import get, push
 from duetime.clock import Duration, duration_ms
 from duetime.errors import DuetimeError, MarkMismatch
-from duetime.job import DAY_MS, Event, IfExists, Job, NewJob, State
+from duetime.job import DAY_MS, Event, IfExists, Job, NewJob
 from duetime.names import Queue, check_queue
 from duetime.stores.base import Mark
 from duetime.worker.current_job import CurrentJob
-from duetime.worker.middleware.keys import JobKey, ask, by_task, key_text
+from duetime.worker.middleware.keys import JobKey, ask, by_task, is_leased, key_text
 from duetime.worker.middleware_chain import Middleware
 from duetime.worker.task_exceptions import Cancel, Postpone
 
@@ -94,9 +94,13 @@ class OverlapLock:
         return False
 
     async def let_go(self) -> None:
-        """Leaves a lock alone that another one has taken over."""
+        """Free the lock if this delivery still owns it. The mark alone cannot tell: a run that hung may come here long
+        after another one took the lock over, when the mark of the takeover has ended.
+        """
         try:
-            await self._replace(self._born, NewJob(self._name, b"", delay_ms=FREE_MS, ttl_ms=FREE_MS, tries=0))
+            [held] = await ask(self._job, get(self._queue, [self._name]))
+            if held is not None and held.born == self._born:
+                await self._replace(self._born, NewJob(self._name, b"", delay_ms=FREE_MS, ttl_ms=FREE_MS, tries=0))
         except (DuetimeError, Postpone):
             return  # it ends with the lease
 
@@ -106,10 +110,7 @@ class OverlapLock:
             queue = check_queue(self._queue.namespace, holder.queue)
         except (msgspec.MsgspecError, DuetimeError):
             return False  # it was let go of
-        [job] = await ask(self._job, get(queue, [holder.id]))
-        return (
-            job is not None and job.state is State.LEASED and (job.born, job.attempt) == (holder.born, holder.attempt)
-        )
+        return await is_leased(self._job, queue, holder.id, holder.born, holder.attempt)
 
     async def _replace(self, born: int, new: NewJob) -> bool:
         """Put a new lock in the place of the one that was born then; False if somebody else has."""
