@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,12 @@ class Served:
 
 @contextmanager
 def serving(
-    folder: Path, *arguments: str, store: str = "", admin_port: int = 0, **environment: str
+    folder: Path,
+    *arguments: str,
+    store: str = "",
+    admin_port: int = 0,
+    command: Sequence[str] = COMMAND,
+    **environment: str,
 ) -> Iterator[Served]:
     """On a SQLite file in the folder unless another store is named; free ports; ends with the block."""
     log = folder / "stderr.log"
@@ -46,7 +51,7 @@ def serving(
     url = store or f"sqlite://{folder}/jobs.db"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [*COMMAND, "--store", url, "--port", "0", "--admin-port", str(admin_port), *arguments],
+            [*command, "--store", url, "--port", "0", "--admin-port", str(admin_port), *arguments],
             cwd=folder,
             env={**kept, **environment},
             stdout=subprocess.PIPE,
