@@ -127,9 +127,9 @@ def _notify(plugin: Any, title: str, text: str) -> bool:
 def _plugin(url: str) -> Any:
     """None for a URL that no plugin takes."""
     try:
-        # Optional, and slow to import: only a process that sends alerts imports it.
+        # Slow to import: only a process that sends alerts imports it.
         import apprise  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise InvalidSettings("alerts need the extra duetime[alerts] (apprise is missing)") from None
+    except ModuleNotFoundError as missing:
+        raise InvalidSettings.lacks("sending alerts", "server", missing) from None
     library: Any = apprise
     return library.Apprise.instantiate(url, suppress_exceptions=True)

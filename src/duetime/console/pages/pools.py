@@ -97,7 +97,7 @@ async def add_address(visit: Visit) -> Response:
 def _check(visit: Visit, address: str) -> None:
     try:
         check_address(address)
-    except InvalidSettings as missing:  # the extra [alerts] is not installed
+    except InvalidSettings as missing:  # apprise is not installed
         raise InvalidRequest(missing.message) from None
 
 
