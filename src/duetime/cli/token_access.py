@@ -1,37 +1,30 @@
 """Tokens and their limits, where they are kept: in the registry of a store, or behind the admin API of a server.
 
 With a store URL the records are written to that store's registry, which every server on it follows within a second.
-With an http URL the admin API is asked; its port is not the one that jobs go to, and it may want a user and password,
-as in http://user:password@127.0.0.1:7778.
+With an http URL the admin API of that server does it.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-import httpx
 import msgspec
 from msgspec.structs import asdict
 
+from duetime.cli.admin_api import AdminApi, admin_address
 from duetime.cli.options import Target
 from duetime.client.transport import is_http
 from duetime.doors.rate_limits import Limit, RateLimits
 from duetime.doors.tokens import LABEL as LABEL_LENGTH
 from duetime.doors.tokens import Access, Tokens, digest_of, split
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidRequest, NotFound, StoreUnavailable, Unauthorized
-from duetime.masking import mask
+from duetime.errors import NotFound
 from duetime.names import check_namespace
 from duetime.stores.open import open_store
 
 Answered = TypeVar("Answered")
-
-DEADLINE_S = 10.0
-API_PORT = 7777
-ADMIN_PORT = 7778
-"""The ports that `duetime serve` takes if no others are set."""
 
 
 class TokenNotFound(NotFound):
@@ -136,7 +129,7 @@ class ServerTokens:
         self._ask("DELETE", "/" + quote(text, safe=""))
 
     def list_limits(self) -> dict[str, Limit]:
-        found = self._send("GET", "/limits", params={"force_update": "1"})
+        found = AdminApi(self.url).send("GET", "/limits", params={"force_update": "1"})
         return {
             split(one["token"])[1]: msgspec.convert(one["limiter"], Limit)
             for one in found
@@ -151,46 +144,16 @@ class ServerTokens:
             self._ask("PUT", rest, json=asdict(limit))
 
     def _ask(self, method: str, rest: str, **sent: Any) -> Any:
-        return self._send(method, f"/token/{quote(self.namespace, safe='')}{rest}", params={"pool": self.pool}, **sent)
-
-    def _send(self, method: str, path: str, **sent: Any) -> Any:
-        try:
-            reply = httpx.request(method, self.url.rstrip("/") + path, timeout=DEADLINE_S, **sent)
-        except httpx.TransportError as error:
-            raise StoreUnavailable(f"the admin API cannot be reached at {mask(self.url)}: {error}") from error
-        match reply.status_code:
-            case 200 | 201:
-                return reply.json()
-            case 204:
-                return {}
-            case 401:
-                raise Unauthorized(f"{mask(self.url)} wants a user and password: http://user:password@host:7778")
-            case 404 | 405:
-                raise NotFound(f"{mask(self.url)} is not an admin API; tokens are made there, usually on port 7778")
-            case _:
-                raise InvalidRequest(f"the admin API refuses: {_reason(reply)}")
-
-
-def _reason(reply: httpx.Response) -> str:
-    try:
-        return str(reply.json()["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {reply.status_code}"
+        return AdminApi(self.url).send(
+            method, f"/token/{quote(self.namespace, safe='')}{rest}", params={"pool": self.pool}, **sent
+        )
 
 
 def token_access(target: Target, pool: str) -> StoreTokens | ServerTokens:
     namespace = check_namespace(target.space)
-    if is_http(target.address):
-        return ServerTokens(admin_address(target.address), namespace, pool)
-    return StoreTokens(target.address, namespace, pool)
-
-
-def admin_address(url: str) -> str:
-    """The admin API of the server whose API has that URL, if the ports are the usual ones; else the URL itself."""
-    parts = urlsplit(url)
-    if parts.port != API_PORT:
-        return url
-    return parts._replace(netloc=f"{parts.netloc.removesuffix(str(API_PORT))}{ADMIN_PORT}").geturl()
+    if is_http(admin_address(target)):
+        return ServerTokens(admin_address(target), namespace, pool)
+    return StoreTokens(admin_address(target), namespace, pool)
 
 
 def label_of(where: StoreTokens | ServerTokens, text: str) -> str:

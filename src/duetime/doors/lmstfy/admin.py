@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from duetime import __version__
 from duetime.doors.asgi import header, request_id, send_answer
-from duetime.doors.lmstfy import admin_tokens
+from duetime.doors.lmstfy import admin_alerts, admin_tokens
 from duetime.doors.lmstfy.admin_call import AdminCall
 from duetime.doors.lmstfy.options import LmstfyParts
 from duetime.doors.lmstfy.wire import (
@@ -103,6 +103,11 @@ ROUTES: Mapping[tuple[str, str], AdminRoute] = {
     ("POST", "/token/:namespace/:token/limit"): AdminRoute(admin_tokens.add_limit),
     ("PUT", "/token/:namespace/:token/limit"): AdminRoute(admin_tokens.put_limit),
     ("DELETE", "/token/:namespace/:token/limit"): AdminRoute(admin_tokens.delete_limit),
+    ("GET", "/alerts"): AdminRoute(admin_alerts.show),
+    ("POST", "/alerts"): AdminRoute(admin_alerts.add),
+    ("DELETE", "/alerts"): AdminRoute(admin_alerts.remove),
+    ("PUT", "/alerts/mail-server"): AdminRoute(admin_alerts.set_mail_server),
+    ("POST", "/alerts/test"): AdminRoute(admin_alerts.send_test),
     ("GET", "/accesslog"): AdminRoute(show_access_log, protected=False),
     ("POST", "/accesslog"): AdminRoute(switch_access_log),
 }
