@@ -34,6 +34,7 @@ CONFIG_VARIABLE = "DUETIME_CONFIG"
 OTHER_VARIABLES = (
     "DUETIME_CONFIG",
     "DUETIME_URL",
+    "DUETIME_ADMIN_URL",
     "DUETIME_NAMESPACE",
     "DUETIME_TOKEN",
     "DUETIME_MAIL_PASSWORD",
@@ -156,7 +157,9 @@ class Settings:
     store: str = _row(
         DEFAULT_STORE, SettingKind.TEXT, "where jobs are kept: the URL of the pool `default`", flag="--store"
     )
-    host: str = _row("0.0.0.0", SettingKind.TEXT, "address of the API; with --dev 127.0.0.1")
+    host: str = _row(
+        "127.0.0.1", SettingKind.TEXT, "address of the API; 0.0.0.0 opens it to other machines", flag="--host"
+    )
     port: int = _row(7777, SettingKind.PORT, "port of the API; 0 picks a free one", flag="--port")
     admin_host: str = _row("127.0.0.1", SettingKind.TEXT, "address of the admin API; loopback only without [accounts]")
     admin_port: int = _row(7778, SettingKind.PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
@@ -338,8 +341,6 @@ def load(
         values[name] = one.default if source == "default" else _read(name, given, source)
     pools, pool_sources = read_pools(values["store"], sources["store"], file, file_name)
     values["store"] = pools[DEFAULT_POOL]
-    if values["dev"] and sources["host"] == "default":
-        values["host"], sources["host"] = "127.0.0.1", "--dev"
     settings = Settings(
         **values,
         pools=pools,
@@ -429,7 +430,7 @@ def _check_exposure(settings: Settings) -> None:
     """Refuse settings that would let other machines reach a port that asks for no password."""
     if settings.dev and not is_loopback(settings.host):
         raise InvalidSettings(
-            f"--dev lets everybody in and therefore listens on loopback only; leave out --dev or host ({settings.host})"
+            f"--dev accepts any token and must listen on loopback, got host {settings.host}; leave out one of them"
         )
     if not is_loopback(settings.admin_host) and not settings.accounts:
         raise InvalidSettings(

@@ -196,17 +196,17 @@ def test_every_reason_not_to_run_is_needed() -> None:
 # --- the pages that tell a story
 
 
-def run(shell: Shell, line: str, **places: str) -> None:
+def run(shell: Shell, line: str, **places: str) -> str:
     for name, place in places.items():
         line = line.replace(PLACES[name], place)
-    shell.ok(*shlex.split(line)[1:])
+    return shell.ok(*shlex.split(line)[1:]).out
 
 
 PLACES = {
     "folder": "/var/lib/duetime",
     "backups": "/backups",
     "redis": "redis://localhost",
-    "admin": "http://127.0.0.1:7778",
+    "token": "TOKEN",
 }
 
 
@@ -225,11 +225,22 @@ def test_moving(shell: Shell, redis_url: str, tmp_path: Path) -> None:
     assert shell.json("queue", "counts", "--url", redis_url)[0]["delayed"] == 1
 
 
-def test_production(shell: Shell, serve: Callable[..., Addresses], tmp_path: Path) -> None:
-    admin = serve("--store", f"sqlite://{tmp_path}/jobs.db").admin
-    assert len(commands("production.md")) == 6
-    for line in commands("production.md"):
-        run(shell, line, folder=str(tmp_path), backups=str(tmp_path), admin=admin)
+def test_production(
+    shell: Shell, serve: Callable[..., Addresses], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine whose server has the usual ports."""
+    server = serve("--store", f"sqlite://{tmp_path}/jobs.db")
+    monkeypatch.setattr("duetime.cli.options.DEFAULT_URL", server.api)
+    for name, url in (("API_PORT", server.api), ("ADMIN_PORT", server.admin)):
+        monkeypatch.setattr(f"duetime.cli.admin_api.{name}", int(url.rpartition(":")[2]))
+    operator = Shell("", tmp_path)
+    [create, *rest] = commands("production.md")
+    token = run(operator, create).strip()
+    said = [run(operator, line, folder=str(tmp_path), backups=str(tmp_path), token=token) for line in rest]
+    tokens, _, limits, *_ = said
+    assert "the web shop" in tokens
+    assert "1,000" in limits
+    assert len(said) == 6
 
 
 def test_the_protocol(shell: Shell, served: Served, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duetime.cli import token_access
+from duetime.cli import admin_api
+from duetime.cli.admin_api import admin_address
+from duetime.cli.options import Target
 from tests.e2e.conftest import Addresses
 from tests.e2e.shell import Shell
 
@@ -37,17 +39,36 @@ def test_the_admin_api_is_found_beside_the_default_server(
 ) -> None:
     server = serve("--dev")
     for name, url in (("API_PORT", server.api), ("ADMIN_PORT", server.admin)):
-        monkeypatch.setattr(token_access, name, int(url.rpartition(":")[2]))
+        monkeypatch.setattr(admin_api, name, int(url.rpartition(":")[2]))
     monkeypatch.setattr("duetime.cli.options.DEFAULT_URL", server.api)
     for chosen in (Shell("", tmp_path), Shell(server.api, tmp_path), Shell(server.admin, tmp_path)):
         chosen.ok("token", "create", "--description", chosen.url or "default")
     assert len(Shell("", tmp_path).json("token", "list")) == 3
 
 
-def test_ports_that_are_not_the_usual_ones_are_left_alone() -> None:
-    assert token_access.admin_address("http://me:word@shop:7777") == "http://me:word@shop:7778"
-    assert token_access.admin_address("http://shop:8080/x") == "http://shop:8080/x"
-    assert token_access.admin_address("https://shop") == "https://shop"
+@pytest.mark.parametrize(
+    ("url", "admin"),
+    [
+        ("http://me:word@shop:7777", "http://me:word@shop:7778"),
+        ("http://shop:8080/x", "http://shop:8080/x"),
+        ("https://shop", "https://shop"),
+        ("redis://shop:7777/0", "redis://shop:7777/0"),
+    ],
+)
+def test_only_the_usual_port_of_the_api_becomes_the_admin_port(url: str, admin: str) -> None:
+    assert admin_address(Target(url)) == admin
+
+
+def test_the_admin_api_can_have_a_variable_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUETIME_URL", "http://jobs.example.com")
+    monkeypatch.setenv("DUETIME_ADMIN_URL", "http://admin.example.com")
+    assert admin_address(Target()) == "http://admin.example.com"
+    assert admin_address(Target("http://other:7777")) == "http://other:7778"
+
+
+def test_a_new_token_may_read_and_write(shell: Shell) -> None:
+    assert shell.json("token", "create")[0]["scopes"] == ["read", "write"]
+    assert shell.json("token", "create", "--scope", "admin")[0]["scopes"] == ["admin"]
 
 
 @pytest.mark.parametrize("through", ["store", "server"])

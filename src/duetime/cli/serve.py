@@ -17,7 +17,7 @@ from duetime.journal.settings import options_of
 from duetime.logs import reopen_logs, set_up_logging
 from duetime.masking import mask
 from duetime.names import DEFAULT_POOL
-from duetime.settings import DEFAULT_STORE, Settings
+from duetime.settings import DEFAULT_STORE, Settings, is_loopback
 
 if TYPE_CHECKING:
     from duetime.server.supervision.program import Started
@@ -27,14 +27,19 @@ log = logging.getLogger("duetime.serve")
 EXAMPLES = (
     "duetime serve --dev",
     "duetime serve --store sqlite:///var/lib/duetime/jobs.db",
-    "duetime serve --store redis://127.0.0.1:6379/0 --port 8080",
+    "duetime serve --store redis://127.0.0.1:6379/0 --host 0.0.0.0 --port 8080",
     "duetime serve --config /etc/duetime.toml --workers 2",
 )
+
+OPEN_TO_OTHERS = ("open", "--host 0.0.0.0 opens the API to other machines; now only this machine reaches it")
 
 
 def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     store: Annotated[
         str | None, typer.Option(metavar="URL", help=f"Where jobs are kept; {DEFAULT_STORE} if not given.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="The address of the API, else 127.0.0.1; 0.0.0.0 opens it.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port of the API, else 7777; 0 picks one.")] = None,
     admin_port: Annotated[int | None, typer.Option(help="The port of the admin API, else 7778; 0 picks one.")] = None,
@@ -51,11 +56,11 @@ def serve(  # noqa: PLR0913, PLR0917 - each is a flag
     """Run a server: the API on port 7777, the admin API on port 7778.
 
     TERM, INT (Ctrl-C) and USR2 stop it gently, a second one at once; HUP reads the settings again, USR1 reopens log
-    files. Every setting can also be given as an environment variable DUETIME_<NAME> or in duetime.toml;
-    `duetime config` lists them.
+    files. It listens on this machine only; --host 0.0.0.0 opens the API, not the admin API, to other machines. Every
+    setting can also be given as an environment variable DUETIME_<NAME> or in duetime.toml; `duetime config` lists them.
     """
-    flags: dict[str, object] = {"store": store, "port": port, "admin_port": admin_port, "journal": journal, "dev": dev}
-    flags |= {"workers": workers, "pid_file": pid_file}
+    flags: dict[str, object] = {"store": store, "host": host, "port": port, "admin_port": admin_port}
+    flags |= {"journal": journal, "dev": dev, "workers": workers, "pid_file": pid_file}
     settings = read_settings(flags, config)
     try:
         from duetime.server.supervision.program import Program  # noqa: PLC0415 - the extra [server] is optional
@@ -116,6 +121,7 @@ def _facts(started: "Started") -> list[tuple[str, str]]:
         *started.addresses.items(),
         *([("workers", str(started.workers))] if started.workers > 1 else []),
         *zip(("try", "", ""), _trials(local, admin, is_open=started.settings.dev), strict=False),
+        *([] if started.settings.dev or not is_loopback(started.settings.host) else [OPEN_TO_OTHERS]),
         ("stop", "Ctrl-C"),
     ]
 

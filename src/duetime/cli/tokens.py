@@ -8,8 +8,8 @@ import typer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.token_access import label_of, token_access
-from duetime.doors.tokens import EVERYTHING, Access, digest_of, split
 from duetime.doors.tokens import LABEL as LABEL_LENGTH
+from duetime.doors.tokens import READ_WRITE, Access, digest_of, split
 from duetime.names import DEFAULT_POOL
 
 PoolOption = Annotated[str, typer.Option(metavar="NAME", help="The pool that the namespace lives in.")]
@@ -22,7 +22,7 @@ class CreateOptions:
         list[Access],
         typer.Option(
             help="read: take and finish jobs; write: add and recall them; admin: dead letters and whole queues. "
-            "Repeatable; everything if not given."
+            "Repeatable; read and write if not given."
         ),
     ] = field(default_factory=list[Access])
     pool: PoolOption = DEFAULT_POOL
@@ -31,7 +31,7 @@ class CreateOptions:
 @takes_options
 def create(options: CreateOptions, target: Target) -> None:
     """Make a token for the namespace. It is shown this once; only its hash is kept."""
-    scopes = frozenset(options.scope) or EVERYTHING
+    scopes = frozenset(options.scope) or READ_WRITE
     secret = split(token_access(target, options.pool).create(options.description, scopes))[1]
     text = secret if options.pool == DEFAULT_POOL else f"{options.pool}:{secret}"
     document = {

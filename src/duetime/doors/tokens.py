@@ -44,6 +44,8 @@ class Access(StrEnum):
 
 
 EVERYTHING = frozenset(Access)
+READ_WRITE = frozenset({Access.READ, Access.WRITE})
+"""What a new token may do unless more is asked for."""
 
 
 class Token(NamedTuple):
@@ -211,7 +213,7 @@ class Tokens:
         description: str,
         *,
         secret: str = "",
-        scopes: frozenset[Access] = EVERYTHING,
+        scopes: frozenset[Access] = READ_WRITE,
     ) -> str:
         """Make a token, of the given secret or a new one, and return the secret.
 

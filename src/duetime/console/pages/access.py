@@ -8,7 +8,7 @@ from starlette.responses import Response
 from duetime.console.users import Role
 from duetime.console.visit import Visit
 from duetime.doors.rate_limits import Limit
-from duetime.doors.tokens import EVERYTHING, KIND, Access, Token
+from duetime.doors.tokens import KIND, READ_WRITE, Access, Token
 from duetime.errors import InvalidRequest, NotFound
 from duetime.names import check_namespace
 
@@ -79,7 +79,7 @@ async def end_session(visit: Visit) -> Response:
 async def add_token(visit: Visit) -> Response:
     """The answer to the post itself shows the secret, so that it is in no address, no cookie and no log."""
     namespace, description = check_namespace(visit.field("namespace").strip()), visit.field("description").strip()
-    scopes = frozenset(Access(scope) for scope in visit.all_of("scope") if scope in set(Access)) or EVERYTHING
+    scopes = frozenset(Access(scope) for scope in visit.all_of("scope") if scope in set(Access)) or READ_WRITE
     if not description:
         raise InvalidRequest(visit.say("access.needs_description"))
     secret = await visit.parts.tokens.create(visit.pool(), namespace, description, scopes=scopes)
