@@ -14,6 +14,8 @@ from duetime.clock import Duration, duration_ms
 from duetime.errors import InvalidRequest
 
 MINUTE_MS = 60_000
+MAX_TEXT = 1000
+"""The longest text of a policy."""
 
 chance = random.SystemRandom().random
 """A random number from 0 to 1, without the shared generator of `random`, which belongs to the user's program."""
@@ -100,6 +102,8 @@ def parse(text: Duration) -> Backoff:
     """Reads `10s`, `1s,5s,1m`, `exponential:1s`, `exponential:1s:1h` or `odd-minutes`. Raises InvalidRequest."""
     if not isinstance(text, str):
         return Fixed(duration_ms(text))
+    if len(text) > MAX_TEXT:
+        raise InvalidRequest(f"backoff must have at most {MAX_TEXT} characters, got {len(text)}: {text[:20]!r}...")
     kind, *rest = text.strip().split(":")
     match kind, rest:
         case "odd-minutes", []:

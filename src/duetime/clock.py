@@ -24,6 +24,8 @@ SECONDS = range(100_000_000, 100_000_000_000)
 """Numbers that are refused as instants, because they can only be epoch seconds: as seconds they lie between 1973 and
 5138, as milliseconds between January 1970 and March 1973.
 """
+MAX_TIME_TEXT = 64
+"""The longest text of a duration or an instant; anybody with a token may send one, and it is read on the event loop."""
 
 _UNITS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+|\d+(?:\.\d+)?", re.ASCII)
@@ -93,7 +95,7 @@ def duration_ms(value: Duration) -> int:
         case timedelta():
             ms = -(-value // timedelta(milliseconds=1)) if value >= timedelta(0) else -1
         case str():
-            ms = _parse_duration(value)
+            ms = _parse_duration(_check_length(value, "duration"))
         case _:
             raise InvalidTime(f"not a duration: {value!r}; write 90, '10s', '5m', '3d' or a timedelta")
     if ms < 0:
@@ -107,6 +109,12 @@ def delay_ms(value: Duration) -> int:
     """As `duration_ms`, but a negative delay is none: what should have been is due at once."""
     negative = value < timedelta(0) if isinstance(value, timedelta) else isinstance(value, int | float) and value < 0
     return 0 if negative else duration_ms(value)
+
+
+def _check_length(text: str, what: str) -> str:
+    if len(text) > MAX_TIME_TEXT:
+        raise InvalidTime(f"{what} must have at most {MAX_TIME_TEXT} characters, got {len(text)}: {text[:20]!r}...")
+    return text
 
 
 @lru_cache(256)
@@ -138,7 +146,7 @@ def instant_ms(value: Instant) -> int:
         case datetime():
             ms = _from_datetime(value)
         case str():
-            ms = _parse_instant(value)
+            ms = _parse_instant(_check_length(value, "instant"))
         case _:
             _refuse_seconds(value)
             raise InvalidTime(f"not an instant: {value!r}; give an aware datetime, RFC 3339 text or epoch milliseconds")

@@ -108,7 +108,9 @@ def check_attributes(attributes: Mapping[str, str]) -> Mapping[str, str]:
         raise InvalidRequest(f"a job has at most {MAX_ATTRIBUTES} attributes, not {len(attributes)}")
     for key, value in attributes.items():
         if not 1 <= len(key) <= MAX_ATTRIBUTE_KEY or not key.isprintable():
-            raise InvalidRequest(f"an attribute's name is 1 to {MAX_ATTRIBUTE_KEY} printable characters: {key!r}")
+            raise InvalidRequest(
+                f"an attribute's name is 1 to {MAX_ATTRIBUTE_KEY} printable characters: {key[:MAX_ATTRIBUTE_KEY]!r}"
+            )
         if len(value) > MAX_ATTRIBUTE_VALUE or "\0" in value:
             raise InvalidRequest(f"the attribute {key!r} is longer than {MAX_ATTRIBUTE_VALUE} characters or holds NUL")
     return attributes

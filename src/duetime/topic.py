@@ -140,6 +140,11 @@ def _check_range(value: int, name: str, least: int, most: int) -> None:
 
 
 def _check_url(url: str) -> None:
+    if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidRequest(
+            f"callback URL must have at most {MAX_URL} printable ASCII characters and no blanks; encode others as %XX",
+            path="$.callback",
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -150,11 +155,6 @@ def _check_url(url: str) -> None:
     if not is_host(parts.hostname):
         raise InvalidRequest(
             f"the host of the callback is neither a name nor an address in its usual form: {parts.hostname[:100]!r}",
-            path="$.callback",
-        )
-    if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
-        raise InvalidRequest(
-            f"the callback has at most {MAX_URL} ASCII characters and no blanks; encode others as %XX",
             path="$.callback",
         )
     if parts.username is not None or parts.fragment:

@@ -12,9 +12,11 @@ import pytest
 import duetime
 from duetime.client.client import QueueClient
 from duetime.clock import SystemClock
+from duetime.console.formats import body_text
 from duetime.errors import LeaseLost
 from duetime.job import State
 from tests.console.conftest import ACCOUNT, Visitor
+from tests.plugins.growth import LINEAR, growth
 from tests.plugins.serving import COMMAND, Served
 from tests.plugins.until import until
 
@@ -44,6 +46,20 @@ def test_a_queue_is_paused_and_purged_after_its_name_was_typed(
     assert queue.status().counts.delayed == 1
     boss.post("do/rules", **place, max_jobs="7", strict="on")
     assert (queue.status().rules.max_jobs, queue.status().rules.strict) == (7, True)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_a_body_of_deeply_nested_json_is_shown_as_it_is(opening: str) -> None:
+    depth, closing = 400, {"[": "]", '{"a":': "}"}[opening]
+    text = opening * depth + "[" + ",".join("1" * 30_000) + "]" + closing * depth
+    assert body_text(text.encode()) == ("JSON", text)
+    assert growth(lambda inner: body_text(f"{opening * 50}[{inner}1]{closing * 50}".encode()), "1,") < LINEAR
+
+
+def test_a_search_text_has_a_bounded_length(boss: Visitor, client: duetime.Client, place: dict[str, str]) -> None:
+    client.queue(place["queue"]).push("x" * 1000)
+    assert "at most 1,000 characters" in boss.get("jobs", **place, state="ready", text="x" * 1001).text
+    assert "at most 1,000 characters" not in boss.get("jobs", **place, state="ready", text="x" * 1000).text
 
 
 def test_queues_are_listed_by_name_or_by_what_is_largest(

@@ -14,6 +14,12 @@ def waits(policy: Any, failures: int) -> list[int]:
     return [policy.delay_ms(n) for n in range(1, failures + 1)]
 
 
+def test_a_long_text_is_no_backoff() -> None:
+    assert parse(",".join(["1s"] * 300)) == Listed((1000,) * 300)
+    with pytest.raises(InvalidRequest, match="at most 1000 characters"):
+        parse("1s," * 1_000_000 + "1s")
+
+
 def test_fixed_waits_the_same_every_time() -> None:
     assert waits(Fixed(10_000), 3) == [10_000, 10_000, 10_000]
 

@@ -40,6 +40,14 @@ def test_a_manual_clock_stands_still_until_told() -> None:
     assert (clock.now_ms(), clock.monotonic()) == (2500, 1.5)
 
 
+@pytest.mark.parametrize("text", ["0s" * 4_000_000, "9" * 100, " " * 65, "1s" + " " * 100])
+def test_a_long_text_is_no_time(text: str) -> None:
+    for read in (duration_ms, instant_ms):
+        with pytest.raises(InvalidTime, match="at most 64 characters") as refused:
+            read(text)
+        assert len(refused.value.message) < 200
+
+
 def test_a_manual_clock_can_step_back() -> None:
     clock = ManualClock(1000)
 
@@ -106,7 +114,7 @@ def test_durations(value: Any, ms: int) -> None:
         (-1e308, "not negative"),
         (10**400, "at most 136 years"),
         (-(10**400), "not negative"),
-        ("9" * 400 + "d", "at most 136 years"),
+        ("9" * 60 + "d", "at most 136 years"),
     ],
 )
 def test_not_durations(value: Any, message: str) -> None:

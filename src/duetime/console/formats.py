@@ -1,7 +1,7 @@
 """How numbers, times and bodies are written on the pages."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -9,6 +9,8 @@ from duetime.clock import MAX_INSTANT, rfc3339
 
 SHOWN_BODY = 64 * 1024
 """How many bytes of a body a page shows; the download has all of them."""
+SHOWN_JSON = 4 * SHOWN_BODY
+"""JSON that would be longer than this with its line breaks and indents is shown as it is."""
 NONE = "\N{EN DASH}"
 _SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 ENGLISH_UNITS: Mapping[str, str] = {unit: f"{{}} {unit}" for unit in ("d", "h", "m", "s", "ms")}
@@ -96,7 +98,7 @@ def body_text(body: bytes) -> tuple[str, str]:
         try:
             # Numbers are kept as text: as a float, 1e5 or a long decimal would be printed differently.
             value = json.loads(text, parse_int=_Verbatim, parse_float=_Verbatim)
-            return "JSON", _pretty(value)
+            return "JSON", _pretty(value) or text
         except (ValueError, RecursionError):
             pass
     return "text", text
@@ -115,18 +117,35 @@ class _Verbatim(str):
     __slots__ = ()
 
 
-def _pretty(value: Any, indent: str = "") -> str:
-    deeper = indent + "  "
+def _pretty(value: Any) -> str | None:
+    """None if the text is too long: the indents of deeply nested JSON are many times as long as the JSON."""
+    pieces: list[str] = []
+    length = 0
+    for piece in _pieces(value, "\n"):
+        pieces.append(piece)
+        length += len(piece)
+        if length > SHOWN_JSON:
+            return None
+    return "".join(pieces)
+
+
+def _pieces(value: Any, line: str) -> Iterator[str]:
+    """`line` is a line break and the indent of the value."""
+    deeper = line + "  "
     if isinstance(value, _Verbatim):
-        return str(value)
-    if isinstance(value, dict) and value:
-        pairs = cast("dict[str, Any]", value).items()
-        lines = [f"{deeper}{json.dumps(key, ensure_ascii=False)}: {_pretty(item, deeper)}" for key, item in pairs]
-        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
-    if isinstance(value, list) and value:
-        lines = [f"{deeper}{_pretty(item, deeper)}" for item in cast("list[Any]", value)]
-        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
-    return json.dumps(value, ensure_ascii=False)
+        yield str(value)
+    elif isinstance(value, dict) and value:
+        for at, (key, item) in enumerate(cast("dict[str, Any]", value).items()):
+            yield f"{',' if at else '{'}{deeper}{json.dumps(key, ensure_ascii=False)}: "
+            yield from _pieces(item, deeper)
+        yield f"{line}}}"
+    elif isinstance(value, list) and value:
+        for at, item in enumerate(cast("list[Any]", value)):
+            yield f"{',' if at else '['}{deeper}"
+            yield from _pieces(item, deeper)
+        yield f"{line}]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)
 
 
 def _hex(body: bytes) -> tuple[str, str]:

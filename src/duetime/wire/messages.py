@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from duetime.clock import MAX_DURATION, MAX_INSTANT
+from duetime.clock import MAX_DURATION, MAX_INSTANT, MAX_TIME_TEXT
 from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, MAX_RESULT, STEP_BYTES, STEP_JOBS, IfExists, Moved, State
 from duetime.names import MAX_ID
 from duetime.stores.base import QueueRules, RulesChange
@@ -38,6 +38,7 @@ DurationIn = Annotated[
         extra_json_schema={
             "minimum": 0,
             "maximum": MAX_DURATION // 1000,
+            "maxLength": MAX_TIME_TEXT,
             "pattern": r"^\s*((\d+(\.\d+)?([mM][sS]|[sSmMhHdDwW]))+|\d+(\.\d+)?)\s*$",
         },
     ),
@@ -46,7 +47,7 @@ InstantIn = Annotated[
     int | str,
     Meta(
         description="epoch milliseconds (seconds are refused), or RFC 3339 with a time zone",
-        extra_json_schema={"minimum": 0, "maximum": MAX_INSTANT, "format": "date-time"},
+        extra_json_schema={"minimum": 0, "maximum": MAX_INSTANT, "maxLength": MAX_TIME_TEXT, "format": "date-time"},
     ),
 ]
 PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="who goes first among ready jobs")]

@@ -20,6 +20,8 @@ Missed = Literal["skip", "once", "all"]
 """What happens to runs that nobody was there for: none of them, the last one, or each."""
 
 LEAST_MS = 1_000
+MAX_CRON = 255
+"""The longest cron expression; the console says such an expression in words."""
 UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 GRACE_MS = 60_000
 """A run that is late by less than this was not missed."""
@@ -97,6 +99,8 @@ def every(interval: Duration) -> Every:
 
 def cron(expression: str, tz: str = "UTC") -> Cron:
     """Raises InvalidRequest for what is no cron expression, never runs, or is in no known time zone."""
+    if len(expression) > MAX_CRON:
+        raise InvalidRequest(f"cron expression must have at most {MAX_CRON} characters, got {len(expression)}")
     try:
         schedule = Cron(" ".join(expression.split()), ZoneInfo(tz))
         next(CronSim(schedule.expression, datetime.now(UTC)))

@@ -68,6 +68,8 @@ async def test_consume_has_the_laxer_rule(lmstfy: Lmstfy) -> None:
     await lmstfy.publish("q", b"found")
     assert await lmstfy.take(f"{'x' * 300},,_nothing,q,q") == b"found"
     assert await lmstfy.consume("x" * 300) is None
+    many = await lmstfy.api.request("GET", f"/api/ns/{'q,' * 1001}", headers=NO_POOL)
+    assert (many.status, many.json()) == (400, {"error": "too many queues, cannot exceed 1000"})
 
 
 async def test_the_order_is_name_pool_token_throttle_handler(lmstfy: Lmstfy) -> None:

@@ -41,6 +41,18 @@ async def test_an_absurd_ttr_does_not_block_its_topic(caller: Caller, ttr: str, 
     assert (await caller.call("/get", id="1"))["data"]["ttr"] == lease_ms // 1000
 
 
+async def test_a_pop_names_a_bounded_number_of_topics(caller: Caller) -> None:
+    await caller.engine.push(ORDER, [NewJob("1", b"x")])
+
+    refused = await caller.call("/pop", topic=",".join(f"topic-{n}" for n in range(1001)))
+    repeated = await caller.call("/pop", topic="order," * 500_000)
+
+    assert (refused["code"], refused["data"]) == (1, None)
+    assert "at most 1000 topics" in refused["message"]
+    assert (repeated["code"], repeated["data"]) == (1, None)
+    assert (await caller.call("/pop", topic=",".join(["order"] * 1000)))["data"]["id"] == "1"
+
+
 @pytest.mark.parametrize("path", ["/finish", "/delete", "/get"])
 @pytest.mark.parametrize("job_id", ["x" * 129, "a\nb", "a\u0000b", "\u200b"])
 async def test_an_id_that_no_job_can_have_is_an_unknown_one(caller: Caller, path: str, job_id: str) -> None:

@@ -30,6 +30,7 @@ SEARCH_S = 2.0
 SURELY = 500
 """So many queues are searched for an id in any case, and as many more as the time allows."""
 PREVIEW = 120
+MAX_SEARCH = 1_000
 LOGGED = ("body", "due_at", "expires_at", "priority", "tries", "attributes")
 """What the log of actions says of a job that was edited."""
 
@@ -72,6 +73,9 @@ class FoundJobs(NamedTuple):
 
 
 def read_filter(visit: Visit) -> JobFilter:
+    for name in ("text", "attribute"):
+        if len(visit.given(name)) > MAX_SEARCH:
+            raise InvalidRequest(f"{name} to search for must have at most {MAX_SEARCH:,} characters")
     return JobFilter(
         State(chosen(list(State), visit.given("state"))),
         since=_when(visit.given("since")),

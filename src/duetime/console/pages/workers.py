@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -21,6 +21,16 @@ SPACES = 20
 RECURRING = 200
 UNKNOWN = 50
 CRON_FIELDS = 5
+MAX_TICK = 16_384
+"""The longest body of a tick in bytes; workers push much shorter ones."""
+MAX_SCHEDULE = 512
+
+
+class Tick(msgspec.Struct):
+    """The fields of a tick that the page shows."""
+
+    task: str
+    schedule: str
 
 
 class RecurringTask(NamedTuple):
@@ -115,10 +125,12 @@ async def _recurring(visit: Visit, queues: list[tuple[str, Queue]]) -> list[Recu
 def _read(pool: str, job: Job) -> RecurringTask:
     """Anybody may push to the queue of recurring tasks, so the body may be anything."""
     try:
-        body: Any = msgspec.json.decode(job.body)
-        return RecurringTask(pool, job, str(body["task"]), str(body["schedule"]))
-    except (msgspec.DecodeError, KeyError, TypeError):
+        tick = msgspec.json.decode(job.body, type=Tick) if len(job.body) <= MAX_TICK else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        tick = None
+    if tick is None or len(tick.schedule) > MAX_SCHEDULE:
         return RecurringTask(pool, job, "?", "?")
+    return RecurringTask(pool, job, tick.task, tick.schedule)
 
 
 async def _is_paused(visit: Visit, pool: str, namespace: str) -> bool:

@@ -15,6 +15,8 @@ MAX_U16 = 2**16 - 1
 MAX_U32 = 2**32 - 1
 MAX_I64 = 2**63 - 1
 MAX_COUNT = 100
+MAX_QUEUES = 1000
+"""Queues that one consume may name."""
 
 # Not `$`, which would let a newline at the end pass.
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]*\Z", re.ASCII)
@@ -53,10 +55,12 @@ def check_names(namespace: str, queue: str) -> None:
 
 
 def check_consumed_names(namespace: str, queues: str) -> None:
-    """The laxer rule of consume: it allows commas, a leading underscore, and any length."""
+    """The laxer rule of consume: it allows commas, a leading underscore, and any length, but not too many names."""
     _check_namespace(namespace)
     if not _QUEUES.match(queues):
         raise refused(400, "queue name contains forbidden characters")
+    if queues.count(",") >= MAX_QUEUES:
+        raise refused(400, f"too many queues, cannot exceed {MAX_QUEUES}")
 
 
 def _check_namespace(namespace: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from duetime.doors.ouqiang.messages import MAX_TTR_S, FoundJob, Popped, PushMessage
 from duetime.doors.parking import give_back_all
 from duetime.engine import Engine
-from duetime.errors import InvalidName, LeaseLost
+from duetime.errors import InvalidName, InvalidRequest, LeaseLost
 from duetime.job import Delivery, IfExists, Job, NewJob
 from duetime.names import Queue, check_queue
 
@@ -25,6 +25,8 @@ DEFAULT_TTR_S = 60
 HANDOVER_MS = 30_000
 """The lease between the reserve and the renewal for the job's own ttr."""
 POP_WAIT_MS = 178_000
+MAX_TOPICS = 1000
+"""Topics that one pop may name."""
 MEMORY = 100_000
 """Ids whose queue is remembered."""
 
@@ -56,7 +58,7 @@ class OuqiangJobs:
         await asyncio.gather(*(engine.cancel(one, [push.id]) for one in others))
 
     async def pop(self, topics: str, wait_ms: int = POP_WAIT_MS) -> tuple[Delivery, Popped] | None:
-        """A topic whose name no queue can have never has a job."""
+        """A topic whose name no queue can have never has a job. Raises InvalidRequest for too many topics."""
         queues = self._named(topics)
         engine = self._engine()
         loop = asyncio.get_running_loop()
@@ -109,7 +111,10 @@ class OuqiangJobs:
 
     def _named(self, topics: str) -> list[Queue]:
         queues: list[Queue] = []
-        for topic in topics.split(","):
+        names = topics.split(",", MAX_TOPICS)
+        if len(names) > MAX_TOPICS:
+            raise InvalidRequest(f"topic must name at most {MAX_TOPICS} topics")
+        for topic in dict.fromkeys(names):
             try:
                 queues.append(check_queue(self._namespace, topic.strip()))
             except InvalidName:

@@ -1,7 +1,5 @@
 """Errors as replies: problem+json with the stable code of the error tree, and what a client should know beside it."""
 
-import re
-
 import msgspec
 
 from duetime.doors.v1.request import Reply
@@ -19,8 +17,6 @@ from duetime.wire.convert import error_out
 PROBLEM = b"application/problem+json"
 MAX_DETAIL = 1000
 RETRY_AFTER_S = 1
-
-_AT = re.compile(r"(?s)(.*) - at `(.*)`")
 
 
 def reply_to(error: DuetimeError) -> Reply:
@@ -50,10 +46,11 @@ def invalid(error: Exception, what: str) -> InvalidRequest:
         return InvalidRequest(f"the {what} is nested too deeply")
     if not isinstance(error, msgspec.ValidationError):
         return InvalidRequest(f"the {what} is not JSON: {error}")
-    found = _AT.fullmatch(str(error))
-    if found is None:
+    problem, at, path = str(error).rpartition(" - at `")
+    if not at or not path.endswith("`"):
         return InvalidRequest(f"the {what} is not valid: {error}", path="$")
-    return InvalidRequest(f"the {what} is not valid at {found[2]}: {found[1]}", path=found[2])
+    path = path.removesuffix("`")
+    return InvalidRequest(f"the {what} is not valid at {path}: {problem}", path=path)
 
 
 def internal() -> DuetimeError:
