@@ -45,6 +45,36 @@ PRIVATE = [
     "64:ff9b::7f00:1",
     "2002:7f00:1::",
     "2001:db8::1",
+    "192.0.0.192",
+    "192.0.0.9",
+    "192.0.0.170",
+    "192.88.99.1",
+    "168.63.129.16",
+    "100.100.100.200",
+    "203.0.113.7",
+    "240.0.0.1",
+    "::127.0.0.1",
+    "::ffff:0:7f00:1",
+    "::ffff:168.63.129.16",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b::c000:c0",
+    "64:ff9b:1::1",
+    "64:ff9b:1:7f00:0:100::",
+    "64:ff9b:1::808:808",
+    "2002:a83f:8110::1",
+    "2001::1",
+    "2001:0:7f00:1::f7f7:f7f7",
+    "2001:1::1",
+    "2001:4:112::1",
+    "2606:4700::5efe:a00:1",
+    "2606:4700::200:5efe:a9fe:a9fe",
+    "fe80::5efe:808:808",
+    "3fff::1",
+    "5f00::1",
+    "100::1",
+    "fd20:ce::254",
+    "fec0::1",
+    "4000::1",
 ]
 
 
@@ -56,7 +86,9 @@ def test_no_address_of_ours_is_called(address: str) -> None:
         AllowedTargets().check(f"[{address}]" if ":" in address else address)
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "168.63.129.17", "192.0.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+)
 def test_public_addresses_are_called(address: str) -> None:
     AllowedTargets().check_address(ip_address(address))
 

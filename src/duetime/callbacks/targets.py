@@ -19,7 +19,37 @@ Network = IPv4Network | IPv6Network
 MAX_REMEMBERED = 10_000
 """How many hosts that passed the check are remembered."""
 
+_NOT_PUBLIC = tuple(
+    map(
+        ip_network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",  # carrier-grade NAT; Alibaba's metadata service is 100.100.100.200
+            "127.0.0.0/8",
+            "168.63.129.16/32",  # Azure's host
+            "169.254.0.0/16",  # link-local; most metadata services are 169.254.169.254
+            "172.16.0.0/12",
+            "192.0.0.0/24",  # protocol assignments; Oracle's metadata service is 192.0.0.192
+            "192.0.2.0/24",
+            "192.88.99.0/24",  # 6to4 relays
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/3",  # multicast and reserved
+            "2001::/23",  # protocol assignments, among them Teredo
+            "2001:db8::/32",
+            "3fff::/20",
+        ),
+    )
+)
+"""Our own table, because `ipaddress` calls some of these global, and which ones depends on the version of Python."""
+_UNICAST = ip_network("2000::/3")
+"""All public IPv6 addresses; outside are loopback, private, link-local, local NAT64 (64:ff9b:1::/48), multicast."""
 _NAT64 = ip_network("64:ff9b::/96")
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+"""The bits before the IPv4 address in an ISATAP address."""
 
 
 class ForbiddenTarget(OSError):
@@ -63,13 +93,20 @@ class AllowedTargets:
         inner = _embedded(address)
         if inner is not None:
             return self._is_allowed(inner)
-        return address.is_global and not address.is_multicast
+        if isinstance(address, IPv6Address):
+            if address not in _UNICAST:
+                return False
+            if (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP:
+                return self._is_allowed(_low_bits(address))
+        return not any(address in network for network in _NOT_PUBLIC if network.version == address.version)
 
 
 def _embedded(address: Address) -> IPv4Address | None:
     """The IPv4 address that an IPv6 address contains and leads to, None for any other address."""
     if not isinstance(address, IPv6Address):
         return None
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+    return _low_bits(address) if address in _NAT64 else address.ipv4_mapped or address.sixtofour
+
+
+def _low_bits(address: IPv6Address) -> IPv4Address:
+    return IPv4Address(int(address) & 0xFFFF_FFFF)
