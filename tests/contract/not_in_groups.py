@@ -58,6 +58,7 @@ CAPS_AND_MARKS = """
     test_jobs_in_every_state_count
 """
 THE_GROUPS_OWN_RECORD = """
+    test_a_record_that_comes_again_is_not_among_the_deleted
     test_following_changes_gives_the_whole
     test_no_such_record
     test_ping_tells_the_kind_and_the_time

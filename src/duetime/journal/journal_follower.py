@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from duetime.engine.observers import Observer
-from duetime.errors import DuetimeError
+from duetime.errors import DuetimeError, StoreUnavailable
 from duetime.job import Lease, Moved, State
 from duetime.journal import pool_journal
 from duetime.journal.engines_without_journal import LOOK_EVERY_S, EngineAnnouncement, WithoutJournal
@@ -79,7 +79,9 @@ class JournalFollower(Observer):
     async def _look(self) -> None:
         """Steps that begin meanwhile wait for the answer, because what is known is too old for them, too."""
         looked_at = time.monotonic()
-        await self._announcement.renew()
+        # While the registry can only be read, no journal can begin that would have to know of this engine.
+        with suppress(StoreUnavailable):
+            await self._announcement.renew()
         if found := await pool_journal.known(self._store):
             await self._join(found)
         self._looked_at = looked_at

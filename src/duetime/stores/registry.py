@@ -20,6 +20,8 @@ class Record(Struct, frozen=True):
 
 MOVED_AWAY = "moved"
 """The kind of the record in a store from which all jobs were moved: it says where to."""
+GROUP_COPY = "group-copy"
+"""The kinds of the records by which a group of stores keeps copies of its registry begin with this."""
 MAX_TOMBSTONES = 500
 """How many deletions a registry remembers: the latest ones, each key once."""
 

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 
 from duetime.errors import VersionConflict
-from duetime.stores.registry import MOVED_AWAY, Record, Registry
+from duetime.stores.registry import GROUP_COPY, MOVED_AWAY, Record, Registry
 
 MOVE, MOVE_QUEUE = "move", "move-queue"
-STAYS = frozenset({"group", "journal", "restore", MOVE, MOVE_QUEUE, MOVED_AWAY})
+STAYS = frozenset({"group", "group-pending", "journal", "restore", MOVE, MOVE_QUEUE, MOVED_AWAY})
 """Kinds about the store itself. The journal's record is taken along by the rules of a pool's journal."""
 
 
 async def read_records(registry: Registry) -> Sequence[Record]:
     """Every record that belongs to the deployment and not to its store."""
     records = (await registry.changes(0)).records
-    return sorted((one for one in records if one.kind not in STAYS), key=lambda one: (one.kind, one.key))
+    kept = (one for one in records if one.kind not in STAYS and not one.kind.startswith(GROUP_COPY))
+    return sorted(kept, key=lambda one: (one.kind, one.key))
 
 
 async def write_records(registry: Registry, records: Sequence[Record]) -> list[Record]:

@@ -23,6 +23,7 @@ from duetime.stores.drain import read_drain
 from duetime.stores.group import layout
 from duetime.stores.group.layout import Layout
 from duetime.stores.group.member import Member, MemberProblem, unknown_first
+from duetime.stores.group.registry import GroupRegistry
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ class Members:
             raise InvalidSettings(f"group {group}: at least one member must take new jobs")
         self._group = group
         self._members = {name: Member(name, openers[name], self._ready) for name in sorted(openers)}
+        self.registry = GroupRegistry(self)
         self._settings_drain = self._drain = frozenset(drain)
         self._record_drain: frozenset[str] = frozenset()
         self._announced: list[Layout] = []
@@ -88,11 +90,13 @@ class Members:
         if not any(member.is_up for member in self):
             raise StoreUnavailable(f"no member of group {self._group} can be reached")
         if self.first.is_up:
+            await self.ask(lambda store: self.registry.restore_first(store.registry), [self.first.name])
             for current in (await self.ask(self._wanted_layout, [self.first.name])).found.values():
                 self._use(current)
         is_new = bool(self._recorded) and self._layouts.current not in self._recorded
         # Write only now: when the first member was read, the records of the others were not known yet.
         (await self.ask(self._write)).require_one()
+        await self.registry.refresh_copies()
         self._is_open = True
         self._readers = [asyncio.create_task(self._keep_reading(member)) for member in self]
         if is_new:
@@ -175,6 +179,8 @@ class Members:
                 log.info("group_member_empty", extra={"group": self._group, "member": member.name})
             return
         try:
+            if member is self.first:
+                await self.registry.restore_first(store.registry)
             await self._write(store)
         except StoreFull as full:
             log.warning("group_record_not_written", extra={"member": member.name, "error": full.message})
@@ -184,6 +190,7 @@ class Members:
             if self._layouts.current not in await self._read(store):
                 await self._write(store)
             if member is self.first:
+                await self.registry.restore_first(store.registry)
                 await self._follow_drain(store)
             if member.name in self._record_drain & self._drain - self._emptied:
                 await self._look_if_empty(member, store)
@@ -192,6 +199,8 @@ class Members:
             await asyncio.sleep(READ_AGAIN_S)
             if member.is_up:
                 await self.ask(read, [member.name])
+            if member is self.first and member.is_up:
+                await self.registry.refresh_copies()
 
     # --- drains by record
 

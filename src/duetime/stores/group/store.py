@@ -89,8 +89,7 @@ class GroupStore:
 
     @property
     def registry(self) -> Registry:
-        """The first member's. Set `[registry] store` if the registry must not depend on that member."""
-        return self._members.first.store.registry
+        return self._members.registry
 
     # --- the hot path
 
