@@ -9,11 +9,13 @@ import pytest
 from cryptography.fernet import Fernet
 
 import duetime
+from duetime import chain, group
 from duetime.client.call import Call
+from duetime.client.calls import push
 from duetime.clock import ManualClock, duration_ms
 from duetime.engine import Engine
 from duetime.errors import InvalidRequest
-from duetime.job import Event, NewJob, State
+from duetime.job import Event, IfExists, NewJob, State
 from duetime.names import check_queue
 from duetime.stores.memory.store import MemoryStore
 from duetime.testing import NO_WORKER, in_memory, inline
@@ -253,6 +255,7 @@ class EngineCaller:
 
 async def test_a_hung_run_frees_no_lock_that_another_has_taken_over(app: duetime.App) -> None:
     clock, queue, alone = ManualClock(), check_queue("default", "charge"), without_overlapping()
+    charge = app.task(name="charge", queue="charge")(lambda: None)
     async with Engine(MemoryStore(clock)) as engine:
         app.caller = EngineCaller(engine)
 
@@ -261,7 +264,7 @@ async def test_a_hung_run_frees_no_lock_that_another_has_taken_over(app: duetime
             [delivery] = await engine.reserve([queue], ttr_ms=duration_ms(ttr))
             one = delivery.lease
             info = JobInfo(one.id, "", "charge", "default", "charge", one.attempt, 1, 0, 0.0, b"{}", {}, one.born)
-            return CurrentJob(info, NO_WORKER, app, b"{}")
+            return CurrentJob(info, NO_WORKER, charge, b"{}")
 
         def begin(job: CurrentJob) -> tuple[asyncio.Task[Any], asyncio.Event, asyncio.Event]:
             began, end = asyncio.Event(), asyncio.Event()
@@ -393,6 +396,91 @@ def test_encrypted_arguments_are_read_by_those_who_have_the_key(app: duetime.App
     with inline(app):
         app.tasks["pay"].delay("inline")
     assert ran == ["4111", "inline"]
+
+
+@pytest.mark.parametrize("change", ["nothing", "task", "task and its label", "queue", "id", "namespace"])
+def test_encrypted_arguments_run_only_where_they_were_pushed(change: str) -> None:
+    key, ran = Fernet.generate_key(), list[str]()
+
+    def record(card: str) -> None:
+        ran.append(card)
+
+    def program(namespace: str) -> duetime.App:
+        app = duetime.App("redis://nowhere.example/0", namespace=namespace)
+        for name in ("refund", "charge"):
+            app.task(name=name, queue="money", middleware=[encrypted(key)])(record)
+        return app
+
+    source = program("default")
+    with in_memory(source) as box:
+        job_id = source.tasks["refund"].delay("4111").id
+        [job] = box.jobs("money", State.READY)
+    body, queue, job_id = job.body, "money", "another" if change == "id" else job_id
+    if change == "task":
+        body = body.replace(b'"job":"refund"', b'"job":"charge"')
+    elif change == "task and its label":
+        body = body.replace(b'"refund"', b'"charge"')
+    elif change == "queue":
+        queue = "default"
+    target = program("other" if change == "namespace" else "default")
+    with in_memory(target) as box:
+        target.send(push(check_queue(target.namespace, queue), [NewJob(job_id, body)], IfExists.KEEP))
+        [end] = box.run(queue)
+        if change == "nothing":
+            assert (end.ended, ran) == (Ended.DONE, ["4111"])
+        else:
+            assert (end.ended, ran, box.counts(queue).dead) == (Ended.FAIL, [], 1)
+            assert "encrypted for" in str(end.failure)
+
+
+def test_encrypted_arguments_go_along_when_a_job_gets_its_id_or_queue_later(app: duetime.App) -> None:
+    key, ran = encrypted(Fernet.generate_key()), list[str]()
+
+    @app.task(queue="one", middleware=[key])
+    def plain(card: str) -> None:
+        ran.append(card)
+
+    @app.task(queue="two", unique_for="1h", middleware=[key])
+    def unique(card: str) -> None:
+        ran.append(card)
+
+    @app.task(queue="two", middleware=[debounce("1s"), key])
+    def debounced(card: str) -> None:
+        ran.append(card)
+
+    with in_memory(app) as box:
+        elsewhere = plain.options(queue="two")
+        chain(plain.step("a"), elsewhere.step("b"), elsewhere.step("c")).delay()
+        group(plain.step("d"), elsewhere.step("e")).then(plain.step("f")).delay()
+        with app.batch(queue="one", then=plain.step("g")).open() as batch:
+            batch.add(elsewhere.step("h"))
+        unique.options(delay="2h").delay("i")
+        box.travel("90m")
+        assert unique.delay("i").event is Event.ACCEPTED
+        debounced.delay("j")
+        debounced.delay("k")
+        box.travel("1h")
+        assert {one.ended for one in box.run()} == {Ended.DONE}
+    assert sorted(ran) == ["a", "b", "c", "d", "e", "f", "g", "h", "i", "i", "k"]
+
+
+@pytest.mark.parametrize("kind", ["unique_for", "unique_until_start", "debounce"])
+def test_ids_of_encrypted_jobs_cannot_be_made_without_the_key(app: duetime.App, kind: str) -> None:
+    def job_id(*keys: bytes) -> str:
+        around: list[Any] = [encrypted(*keys)] if keys else []
+        if kind == "unique_until_start":
+            around.append(unique_until_start("1h"))
+        elif kind == "debounce":
+            around.insert(0, debounce("1h", key=lambda job: job.arguments["card"]))
+        options: Any = {"unique_for": "1h"} if kind == "unique_for" else {}
+        app.tasks.clear()
+        task = app.task(name="pay", middleware=around, **options)(lambda card: None)
+        with in_memory(app):
+            return task.delay("4111").id
+
+    one, other = Fernet.generate_key(), Fernet.generate_key()
+    assert job_id(one) == job_id(one, other)  # the first key makes the id
+    assert len({job_id(), job_id(one), job_id(other)}) == 3
 
 
 def test_a_job_without_encryption_is_refused(app: duetime.App) -> None:

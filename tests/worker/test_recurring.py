@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 import duetime
 from duetime.client import AsyncClient
+from duetime.client.calls import push
 from duetime.clock import ManualClock
 from duetime.errors import InvalidRequest, LeaseLost
-from duetime.job import State
+from duetime.job import IfExists, NewJob, State
+from duetime.names import check_queue
 from duetime.stores.base import RulesChange
+from duetime.testing import in_memory
 from duetime.worker.current_job import CurrentJob
+from duetime.worker.middleware import encrypted
 from duetime.worker.middleware_chain import PendingJob
 from duetime.worker.recurring import TICKS, Scheduler
 from tests.plugins.until import until
@@ -224,6 +229,21 @@ async def test_a_schedule_that_was_changed_starts_anew(tmp_path: Path, clock: Ma
         await one.scheduler.plant()
         [tick] = (await one.client.queue(TICKS).list_jobs(State.DELAYED)).jobs
         assert tick.due_at > clock.now_ms() + HOUR
+
+
+async def test_a_recurring_task_may_be_encrypted(tmp_path: Path, clock: ManualClock) -> None:
+    async with program(f"sqlite://{tmp_path}/jobs.db", clock) as one:
+        secret = one.app.task(name="secret", queue="secrets", middleware=[encrypted(Fernet.generate_key())])
+        one.app.every("1h")(secret(lambda card="4111": None))
+        await one.scheduler.plant()
+        await one.client.queue(TICKS).reschedule("secret", delay=0)
+        await one.tick()
+        [job_id] = await one.runs("secrets")
+        run = await one.client.queue("secrets").get(job_id)
+        with in_memory(one.app) as box:
+            queue = check_queue(one.app.namespace, "secrets")
+            one.app.send(push(queue, [NewJob(run.id, run.body)], IfExists.KEEP))
+            assert [end.failure for end in box.run("secrets")] == [None]
 
 
 async def test_a_tick_that_was_purged_or_killed_comes_back(tmp_path: Path, clock: ManualClock) -> None:

@@ -24,9 +24,10 @@ from duetime.ids import LENGTH
 from duetime.job import Counts, IfExists, Job, Moved, NewJob, State, Totals, batches
 from duetime.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Mark, RulesChange
-from duetime.worker.chains import ChainedStep, TaskStep, chained, renamed
+from duetime.worker.chains import ChainedStep, TaskStep, chained
 from duetime.worker.current_job import INFIX, running_queue
 from duetime.worker.handle import TaskHandle, Work, send_work, send_work_async
+from duetime.worker.pusher import renamed
 
 if TYPE_CHECKING:
     from duetime.worker.app import App

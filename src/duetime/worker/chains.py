@@ -22,7 +22,7 @@ from duetime.job import DAY_MS, MAX_BODY, Event, IfExists, Moved, NewJob, Priori
 from duetime.names import Queue, check_queue
 from duetime.stores.base import Mark
 from duetime.worker.handle import Place, TaskHandle
-from duetime.worker.pusher import Outgoing
+from duetime.worker.pusher import Outgoing, renamed
 
 if TYPE_CHECKING:
     from duetime.worker.app import App
@@ -185,8 +185,3 @@ def chained(previous: str, outgoing: Outgoing) -> ChainedStep:
         job.priority,
         job.attributes,
     )
-
-
-def renamed(outgoing: Outgoing, job_id: str, queue: Queue | None = None) -> Outgoing:
-    """The job under another id, and in another queue if one is given."""
-    return replace(outgoing, job=msgspec.structs.replace(outgoing.job, id=job_id), queue=queue or outgoing.queue)

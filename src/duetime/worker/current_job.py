@@ -14,6 +14,7 @@ from duetime.worker.runs import JobInfo
 if TYPE_CHECKING:
     from duetime.worker.app import App
     from duetime.worker.batches import TaskBatch
+    from duetime.worker.task import Task
 
 INFIX = ".batch-"
 """Stands between the queue and the rest in the name of a batch."""
@@ -37,10 +38,11 @@ class CurrentJob:
     arguments as JSON; a middleware that puts others in their place does so before the task sees them.
     """
 
-    def __init__(self, info: JobInfo, link: JobLink, app: "App", data: bytes) -> None:
+    def __init__(self, info: JobInfo, link: JobLink, task: "Task[..., Any]", data: bytes) -> None:
         self.info = info
-        self.app = app
+        self.app: App = task.app
         self.data = data
+        self._task = task
         self._link = link
         self._percent = -1
 
@@ -51,7 +53,12 @@ class CurrentJob:
     @property
     def name(self) -> str:
         """The name of the task."""
-        return self.info.name
+        return self._task.name
+
+    @property
+    def hash_key(self) -> bytes:
+        """Keys the hashes of arguments; empty if they are not encrypted."""
+        return self._task.hash_key
 
     @property
     def arguments(self) -> Mapping[str, Any]:

@@ -44,7 +44,7 @@ def find(app: "App", info: JobInfo, link: JobLink) -> tuple[Task[..., Any], Curr
     task = app.find_task(payload.name)
     if task is None:
         raise UnknownTask.of(payload.name)
-    return task, CurrentJob(info, link, app, bytes(payload.data))
+    return task, CurrentJob(info, link, task, bytes(payload.data))
 
 
 def execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop) -> Outcome:

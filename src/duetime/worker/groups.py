@@ -22,9 +22,9 @@ from duetime.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event, Job, 
 from duetime.names import FOLLOWS, Queue, check_queue
 from duetime.stores.finishes import Join
 from duetime.wire.messages import MAX_RESULTS
-from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job, renamed
+from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job
 from duetime.worker.handle import Place, TaskHandle, Work
-from duetime.worker.pusher import Outgoing
+from duetime.worker.pusher import Outgoing, renamed
 from duetime.worker.task_exceptions import Fail
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ returns it; one that wants to do something after the run is async. Around a plai
 that stands still while the task runs.
 
 A middleware that is an object may have two more methods. `pushing(job)` sees each job before it is pushed (a
-PendingJob) and may change it; `opening(job)` sees it before everything else in a run (a CurrentJob).
+PendingJob) and may change it; `opening(job)` sees it before everything else in a run (a CurrentJob). With a `hash_key`
+it keys the hashes of arguments that stand in ids and in the names of locks and counters.
 """
 
 import inspect
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from duetime.worker.thread_loop import ThreadLoop
 
 Middleware = Callable[["CurrentJob", Callable[[], Any]], Any]
+Seal = Callable[[Queue, str], bytes]
+"""Encrypts the arguments of a job for its queue and id."""
 
 
 @dataclass
@@ -40,14 +43,17 @@ class WaitingKey:
 
 @dataclass
 class PendingJob:
-    """A job before it is pushed. `data` are its arguments as JSON; `sealed`, if set, is written in their place."""
+    """A job before it is pushed. `data` are its arguments as JSON; what `seal`, if set, makes of them is written in
+    their place.
+    """
 
     app: "App"
     name: str
     queue: Queue
     data: bytes
     headers: dict[str, str]
-    sealed: bytes | None = None
+    hash_key: bytes = field(default=b"", repr=False)
+    seal: Seal | None = None
     delay_ms: int | None = None
     waiting_key: WaitingKey | None = None
     _arguments: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -58,6 +64,12 @@ class PendingJob:
         if self._arguments is None:
             self._arguments = msgspec.json.decode(self.data)
         return self._arguments or {}
+
+
+def hash_key_of(middleware: Sequence[Middleware]) -> bytes:
+    """Returns the key for hashes of arguments, which is empty if nothing encrypts them."""
+    keys = (getattr(one, "hash_key", b"") for one in middleware)
+    return next((key for key in keys if key), b"")
 
 
 def push_through(middleware: Sequence[Middleware], job: PendingJob) -> None:

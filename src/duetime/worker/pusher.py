@@ -16,6 +16,8 @@ from dataclasses import replace as replace_field
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from duetime.client import AsyncClient, Client, connect, connect_async
@@ -24,6 +26,7 @@ from duetime.client.calls import chunks, push
 from duetime.job import Event, IfExists, Moved, NewJob
 from duetime.names import Queue
 from duetime.stores.base import Pushed
+from duetime.worker.middleware_chain import Seal
 from duetime.worker.shared_counters import count
 
 Answer = TypeVar("Answer")
@@ -33,7 +36,7 @@ Answer = TypeVar("Answer")
 class Outgoing:
     """A job on its way. With `unique_ms` its id stands for the task and its arguments (see `successor`). With a
     `counter` its id is that of a generation (see `in_generation`), and it may replace one that waits. `data` are its
-    arguments as JSON, which the body holds encrypted if `is_sealed`.
+    arguments as JSON, which the body holds encrypted if there is a `seal`.
     """
 
     queue: Queue
@@ -43,7 +46,7 @@ class Outgoing:
     unique_ms: int = 0
     counter: str = ""
     replaces: bool = False
-    is_sealed: bool = False
+    seal: Seal | None = None
 
 
 class StoreCaller(Protocol):
@@ -67,10 +70,21 @@ def unstored_answer(outgoing: Outgoing) -> Moved:
     return Moved(Event.ACCEPTED, outgoing.job.id, 0, due_at=outgoing.job.due_at or 0)
 
 
-def unique_id(name: str, data: bytes) -> str:
-    """The id of a unique job: equal for equal tasks and arguments in every process."""
-    digest = hashlib.blake2b(data, digest_size=16, person=b"unique").hexdigest()
+def unique_id(name: str, data: bytes, hash_key: bytes) -> str:
+    """The id of a unique job: equal for equal tasks, arguments and keys in every process."""
+    digest = hashlib.blake2b(data, key=hash_key, digest_size=16, person=b"unique").hexdigest()
     return f"{name[-64:]}:{digest}"
+
+
+def renamed(outgoing: Outgoing, job_id: str, queue: Queue | None = None) -> Outgoing:
+    """The job under another id, and in another queue if one is given. Encrypted arguments are encrypted anew for it."""
+    queue = queue or outgoing.queue
+    job = replace(outgoing.job, id=job_id)
+    if outgoing.seal is not None:
+        fields = msgspec.json.decode(job.body, type=dict[str, Raw])
+        fields["data"] = Raw(outgoing.seal(queue, job_id))
+        job = replace(job, body=msgspec.json.encode(fields))
+    return replace_field(outgoing, job=job, queue=queue)
 
 
 def successor(outgoing: Outgoing, moved: Moved, now: int) -> Outgoing | None:
@@ -81,12 +95,12 @@ def successor(outgoing: Outgoing, moved: Moved, now: int) -> Outgoing | None:
     if not outgoing.unique_ms or moved.event is not Event.KEPT or stands:
         return None
     base = outgoing.job.id.partition("~")[0]
-    return replace_field(outgoing, job=replace(outgoing.job, id=f"{base}~{moved.born}"))
+    return renamed(outgoing, f"{base}~{moved.born}")
 
 
 def in_generation(outgoing: Outgoing, generation: int) -> Outgoing:
     """The job with the id of its key's current generation: a key has at most one job that has not begun."""
-    return replace_field(outgoing, job=replace(outgoing.job, id=f"{outgoing.counter}#{generation}"), counter="")
+    return replace_field(renamed(outgoing, f"{outgoing.counter}#{generation}"), counter="")
 
 
 def generation_of(job_id: str) -> tuple[str, int] | None:

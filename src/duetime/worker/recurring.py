@@ -25,6 +25,7 @@ from duetime.job import Delivery, Event, IfExists, NewJob, State
 from duetime.names import MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Finish, Mark
 from duetime.wire.payload import TICKS
+from duetime.worker.pusher import renamed
 from duetime.worker.schedules import Missed, Schedule, plan
 
 if TYPE_CHECKING:
@@ -184,8 +185,7 @@ class Scheduler:
                 raise answer
 
     async def _push_run(self, one: Recurring, run_at: int) -> None:
-        outgoing = one.task.prepare(None, run_at, (), {})
         name = f"{one.name}@{run_at}"
-        job = msgspec.structs.replace(outgoing.job, id=name)
+        outgoing = renamed(one.task.prepare(None, run_at, (), {}), name)
         mark = Mark(name, name.encode(), MARK_LIFE_MS)
-        await self._client.send(push(outgoing.queue, [job], IfExists.KEEP, mark))
+        await self._client.send(push(outgoing.queue, [outgoing.job], IfExists.KEEP, mark))

@@ -28,7 +28,7 @@ from duetime.worker.call_options import CallFields, CallOptions, change
 from duetime.worker.chains import TaskStep
 from duetime.worker.events import TaskEvent
 from duetime.worker.handle import TaskHandle
-from duetime.worker.middleware_chain import Middleware, PendingJob, push_through
+from duetime.worker.middleware_chain import Middleware, PendingJob, hash_key_of, push_through
 from duetime.worker.pusher import Outgoing, unique_id
 from duetime.worker.runs import Failure, JobInfo
 
@@ -109,6 +109,11 @@ class Task(Generic[P, R]):
         """The App's middleware, then the task's: the first goes around all others."""
         return () if self.is_internal else (*self.app.middleware, *self.defaults.middleware)
 
+    @property
+    def hash_key(self) -> bytes:
+        """Keys the hashes of arguments that jobs are named by; empty if nothing encrypts the arguments."""
+        return hash_key_of(self.all_middleware)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself, here and now."""
         return self.function(*args, **kwargs)
@@ -170,7 +175,7 @@ class Task(Generic[P, R]):
         if len(previous) > 1 or self.unique_ms or self._call.id is not None:
             raise InvalidRequest(f"a step has one PREVIOUS at most, an id of its own, and is not unique: {self.name}")
         outgoing = self.prepare(None, None, args, kwargs)
-        if outgoing.counter or (previous and outgoing.is_sealed):
+        if outgoing.counter or (previous and outgoing.seal):
             raise InvalidRequest(f"{self.name} is debounced or encrypted, and cannot be such a step")
         return TaskStep(self, outgoing, *previous)
 
@@ -188,11 +193,12 @@ class Task(Generic[P, R]):
             delay_ms = call.delay_ms
         data = self.arguments.pack(args, kwargs)
         queue = call.queue or check_queue(app.namespace, defaults.queue)
-        pending = PendingJob(app, self.name, queue, data, dict(call.headers))
+        pending = PendingJob(app, self.name, queue, data, dict(call.headers), self.hash_key)
         push_through(self.all_middleware, pending)
         if pending.delay_ms is not None:
             delay_ms, due_at = pending.delay_ms, None
-        made_id = app.make_id()
+        made_id, unique_ms, seal = app.make_id(), self.unique_ms, pending.seal
+        job_id = unique_id(self.name, data, self.hash_key) if unique_ms else call.id or made_id
         now = app.clock.now_ms()
         due = due_at if due_at is not None else now + (delay_ms or 0)
         until = self._until(due)
@@ -200,7 +206,7 @@ class Task(Generic[P, R]):
         payload = Payload(
             displayName=self.name,
             name=self.name,
-            data=Raw(pending.sealed or data),
+            data=Raw(seal(queue, job_id) if seal else data),
             uuid=str(uuid.UUID(int=decode(made_id))) if len(made_id) == LENGTH else made_id,
             maxTries=tries,
             maxExceptions=defaults.max_exceptions,
@@ -212,9 +218,9 @@ class Task(Generic[P, R]):
             delay=max(0, due - now) / 1000 or None,
         )
         extra = self._extra(payload, queue.name)
-        unique_ms, key = self.unique_ms, pending.waiting_key
+        key = pending.waiting_key
         job = NewJob(
-            unique_id(self.name, data) if unique_ms else call.id or made_id,
+            job_id,
             write(payload, extra),
             delay_ms=delay_ms or 0,
             due_at=due_at,
@@ -224,8 +230,8 @@ class Task(Generic[P, R]):
             attributes=pending.headers,
         )
         if key is None:
-            return Outgoing(queue, job, self.name, data, unique_ms, is_sealed=pending.sealed is not None)
-        return Outgoing(queue, job, self.name, data, key.life_ms, key.key, key.replaces)
+            return Outgoing(queue, job, self.name, data, unique_ms, seal=seal)
+        return Outgoing(queue, job, self.name, data, key.life_ms, key.key, key.replaces, seal)
 
     def _prepare_many(self, calls: Iterable[CallArguments], delay: Duration | None) -> list[Outgoing]:
         wait_ms = None if delay is None else delay_ms(delay)

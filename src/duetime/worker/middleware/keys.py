@@ -29,6 +29,9 @@ class KeyedJob(Protocol):
     @property
     def headers(self) -> Mapping[str, str]: ...
 
+    @property
+    def hash_key(self) -> bytes: ...
+
 
 JobKey = Callable[[KeyedJob], object]
 
@@ -40,10 +43,10 @@ def by_task(job: KeyedJob) -> object:
 
 def key_text(kind: str, job: KeyedJob, key: JobKey) -> str:
     """A name of bounded length: equal for equal kinds, tasks and keys in every process. A key that is a text is shared
-    by no other task, whatever that text is.
+    by no other task, whatever that text is. The hash is keyed if the arguments are encrypted.
     """
     text = repr(key(job)).encode(errors="backslashreplace")
-    digest = hashlib.blake2b(text, digest_size=16, person=b"middleware").hexdigest()
+    digest = hashlib.blake2b(text, key=job.hash_key, digest_size=16, person=b"middleware").hexdigest()
     return f"{kind}/{job.name[-64:]}/{digest}"
 
 
