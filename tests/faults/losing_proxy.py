@@ -16,7 +16,8 @@ class LosingProxy:
     """Passes everything on until it is told to lose something. `lost` counts the answers that it lost."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.target = port
+        """The server that new connections lead to; those that exist stay where they are."""
         self._serving: set[asyncio.Task[None] | None] = set()
         self.loses_next = False
         self.loses_every = 0
@@ -59,7 +60,7 @@ class LosingProxy:
         if self._is_refusing:
             writer.close()
             return
-        from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self._port)
+        from_redis, to_redis = await asyncio.open_connection("127.0.0.1", self.target)
         ways = [
             asyncio.create_task(self._pass_on(reader, to_redis, answers=False)),
             asyncio.create_task(self._pass_on(from_redis, writer, answers=True)),

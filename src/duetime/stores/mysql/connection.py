@@ -71,7 +71,10 @@ _NO_SPACE = 28
 _TRANSIENT = (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CHECKREAD)
 _FULL = (ER.RECORD_FILE_FULL, ER.DISK_FULL)
 _FILE_ERRORS = (3, ER.ERROR_ON_WRITE, ER.GET_ERRNO)
+_READ_ONLY = (ER.OPTION_PREVENTS_STATEMENT, 1836)
+"""The server has read_only or innodb_read_only set: after a failover, or always as a replica."""
 _UNAVAILABLE = (
+    *_READ_ONLY,
     ER.CON_COUNT_ERROR,
     ER.TOO_MANY_USER_CONNECTIONS,
     ER.USER_LIMIT_REACHED,
@@ -87,7 +90,6 @@ _UNAVAILABLE = (
     ER.NORMAL_SHUTDOWN,
     ER.SHUTDOWN_COMPLETE,
     ER.QUERY_INTERRUPTED,
-    ER.OPTION_PREVENTS_STATEMENT,  # the server is read only
     ER.OUTOFMEMORY,
     ER.OUT_OF_RESOURCES,
     ER.OUT_OF_SORTMEMORY,
@@ -100,7 +102,6 @@ _UNAVAILABLE = (
     1047,  # a Galera node that is not part of its cluster
     1637,  # too many transactions
     1792,  # a read-only transaction
-    1836,  # read-only mode
     1927,  # the session was killed
     1969,  # MariaDB's limit of a statement's time ...
     3024,  # ... and MySQL's
@@ -250,6 +251,9 @@ class MysqlLink(DatabaseLink):
 
     def is_transient(self, error: Exception) -> bool:
         return _code(error) in _TRANSIENT
+
+    def is_read_only(self, error: Exception) -> bool:
+        return _code(error) in _READ_ONLY
 
     def translate(self, error: Exception, *, committing: bool = False) -> DuetimeError:
         return translate(error, committing=committing)

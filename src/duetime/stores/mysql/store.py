@@ -17,7 +17,7 @@ class MysqlStore(ServerStore):
     """Keeps the contract of `stores.base.Store`. Belongs to the event loop that opened it; made by `open`."""
 
     def __init__(self, address: MysqlAddress, link: MysqlLink) -> None:
-        self._news = MysqlWakeHub(address, self._registry_version)
+        self._news = MysqlWakeHub(address, link, self._registry_version)
         super().__init__("mysql", link, address.connections, self._news)
 
     @classmethod

@@ -16,6 +16,7 @@ from duetime.stores.base import Wake
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection
 from duetime.stores.mysql.session import MysqlSession, NewsSession
 from duetime.stores.sql.announcements import POLL_S, Announcement, AnnouncingHub, encode_announcement
+from duetime.stores.sql.session import DatabaseSession
 from duetime.stores.sql.step import Step
 
 log = logging.getLogger("duetime.mysql")
@@ -32,6 +33,15 @@ PATIENCE_S = 2.0
 
 
 class NewsLink(MysqlLink):
+    """Follows a failover that `main`, the link of the store's steps, has met: reading news works on a replica, too."""
+
+    def __init__(self, address: MysqlAddress, main: MysqlLink) -> None:
+        super().__init__(address, None)
+        self._main = main
+
+    def is_outdated(self, session: DatabaseSession) -> bool:
+        return super().is_outdated(session) or self._main.is_outdated(session)
+
     def connect(self) -> MysqlSession:
         return NewsSession(open_connection(self._address), self._queries)
 
@@ -39,8 +49,8 @@ class NewsLink(MysqlLink):
 class MysqlWakeHub(AnnouncingHub):
     """`look` reads the registry's version."""
 
-    def __init__(self, address: MysqlAddress, look: Callable[[], Awaitable[int]]) -> None:
-        super().__init__("mysql", NewsLink(address, None), look)
+    def __init__(self, address: MysqlAddress, main: MysqlLink, look: Callable[[], Awaitable[int]]) -> None:
+        super().__init__("mysql", NewsLink(address, main), look)
         self._last: int | None = None
         self._missing: dict[int, float] = {}
         # Counted from anywhere, so that processes which announce only a few times delete old ones as well.

@@ -72,9 +72,10 @@ _LOCKED = (*_TRANSIENT, "55P03")
 """Codes of conflicts with other transactions; 55P03: a lock was not free in time."""
 _POOLED = ("26000", "42P05")
 _FULL = ("53100", "53400")
+_READ_ONLY = "25006"
 _UNAVAILABLE = (
     "08",  # the connection
-    "25006",  # a standby refuses to write
+    _READ_ONLY,
     "28",  # authentication
     "3D",  # no such database
     "42501",  # a missing grant
@@ -202,6 +203,9 @@ class PostgresLink(DatabaseLink):
 
     def is_transient(self, error: Exception) -> bool:
         return getattr(error, "sqlstate", None) in _TRANSIENT
+
+    def is_read_only(self, error: Exception) -> bool:
+        return getattr(error, "sqlstate", None) == _READ_ONLY
 
     def translate(self, error: Exception, *, committing: bool = False) -> DuetimeError:
         return translate(error, committing=committing)

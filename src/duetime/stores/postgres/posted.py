@@ -153,6 +153,8 @@ class PostedPostgres:
                 done(pushed, None)
             else:
                 # The statement has changed nothing, or was refused. The general way finds out why.
+                if results[0].status != pq.ExecStatus.TUPLES_OK:
+                    connection.close()  # it may lead to the old primary of a failover
                 self.avoid(queue)
                 done(None, None)
 

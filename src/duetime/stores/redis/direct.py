@@ -23,10 +23,10 @@ from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import Orphan, UnusualQueues
 from duetime.stores.redis import one_job
 from duetime.stores.redis.connect import SingleAddress, single_address
-from duetime.stores.redis.pipe import Argument, Lost, Unsent, pack, read_error
+from duetime.stores.redis.pipe import Argument, Lost, Unsent, is_read_only, pack, read_error
 
 REDIAL_S = 1.0
-"""After a connection that could not be made, calls go the general way for so long."""
+"""After a connection that could not be made, or led to a replica, calls go the general way for so long."""
 FAREWELL_S = 2.0
 """How long an interrupted call still waits for its answer."""
 
@@ -181,6 +181,9 @@ class DirectRedis:
             raise
         if answer is None:
             self._unusual.add(script, queue)
+        elif is_read_only(answer):
+            self.close()  # the next connection may lead to the new primary
+            self._dial_at = time.monotonic() + REDIAL_S
         return None if isinstance(answer, ResponseError) else answer
 
     def _connected(self) -> BlockingPipe | None:

@@ -24,12 +24,14 @@ from redis.exceptions import (
 
 from duetime.backoff import Listed, Outage
 from duetime.errors import StoreUnavailable
-from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unsent, first_word, pack
+from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unsent, first_word, is_read_only, pack
 
 PAUSES_S = (0.0, 0.05, 0.2)
 """The pause before each repetition of a command. When all have failed, the caller gets the error."""
 RESUBSCRIBE = Listed((20, 100, 300, 1000))
 FAREWELL_S = 0.5
+REDIAL_S = 1.0
+"""A connection to a replica is kept for this long, so that a server that stays a replica gets few new ones."""
 IDLE_S = 5.0
 """A subscription that hears nothing for this long sends a PING, and ends if nothing comes back."""
 
@@ -58,13 +60,15 @@ class RedisNode:
         self._dial, self._login, self._timeout_s = dial, login, timeout_s
         self._pipe: Pipe | None = None
         self._dialling = asyncio.Lock()
+        self.failovers = 0
+        """How often this address led to a replica. Subscriptions that were made before the last time are made anew."""
 
     async def run(self, packed: bytes, answers: int = 1) -> list[Any]:
         """Send packed commands and wait for `answers` answers; errors that Redis answers are values."""
         pipe = self._pipe
         if pipe is not None and not pipe.is_closed:
             try:
-                return await pipe.send(packed, answers)
+                return self._checked(await pipe.send(packed, answers), pipe)
             except Unsent:
                 pass  # the connection ended while it was idle
         try:
@@ -72,7 +76,15 @@ class RedisNode:
                 pipe = await self._connect()
         except TimeoutError as error:
             raise Unsent(f"{self.host}:{self.port}: no answer in time") from error
-        return await pipe.send(packed, answers)
+        return self._checked(await pipe.send(packed, answers), pipe)
+
+    def _checked(self, answers: list[Any], pipe: Pipe) -> list[Any]:
+        """Give up the connections to a server that became a replica: new ones may lead to the new primary."""
+        is_old = pipe.made_at < asyncio.get_running_loop().time() - REDIAL_S
+        if is_old and not pipe.is_closed and any(map(is_read_only, answers)):
+            pipe.retire()
+            self.failovers += 1
+        return answers
 
     async def _connect(self) -> Pipe:
         async with self._dialling:
@@ -202,7 +214,7 @@ class Link:
                 wire = await node.open()
                 try:
                     await wire.send_packed_command([pack(("SUBSCRIBE", channel))], check_health=False)
-                    async for message in _messages(wire):
+                    async for message in _messages(node, wire):
                         outage.worked()
                         yield message
                 finally:
@@ -337,9 +349,10 @@ async def _hang_up(wire: RedisWire) -> None:
             await wire.disconnect()
 
 
-async def _messages(wire: RedisWire) -> AsyncIterator[bytes | None]:
-    asked = False
-    while True:
+async def _messages(node: RedisNode, wire: RedisWire) -> AsyncIterator[bytes | None]:
+    """Ends after a failover of the node."""
+    asked, failovers = False, node.failovers
+    while node.failovers == failovers:
         message = await wire.read_response(disable_decoding=True, timeout=IDLE_S, disconnect_on_error=False)
         if message is None:
             if asked:

@@ -21,7 +21,7 @@ from typing import Any, Protocol, cast
 
 import hiredis
 from redis._parsers import BaseParser
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 MAX_UNSENT = 64 * 1024 * 1024
 AWAKE_S = 0.000_2
@@ -120,6 +120,11 @@ def first_word(error: ResponseError) -> str:
     return word if word.isupper() else ""
 
 
+def is_read_only(answer: object) -> bool:
+    """Whether Redis refuses a write because it is a replica."""
+    return isinstance(answer, ResponseError) and (isinstance(answer, ReadOnlyError) or first_word(answer) == "READONLY")
+
+
 class Pipe(asyncio.Protocol):
     """A connection made by `dial`; it cannot be used again once it is closed."""
 
@@ -132,6 +137,7 @@ class Pipe(asyncio.Protocol):
         self._poll = select.poll()
         self._asleep = 0
         self._transport: asyncio.Transport | None = None
+        self.made_at = self._loop.time()
         self.is_closed = False
 
     @classmethod
@@ -195,6 +201,12 @@ class Pipe(asyncio.Protocol):
     def close(self) -> None:
         self._end(None)
 
+    def retire(self) -> None:
+        """Take no further commands, and close after the answers that are under way."""
+        self.is_closed = True
+        if not self._expected:
+            self._end(None)
+
     def _has_ended(self) -> bool:
         """An idle connection that has something to read has ended, even if the event loop has not seen it yet."""
         if not self._poll.poll(0):
@@ -249,6 +261,8 @@ class Pipe(asyncio.Protocol):
             self._expected.popleft()
             if not expected.future.done():
                 expected.future.set_result(expected.received)
+            if self.is_closed and not self._expected:
+                self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc)

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 from duetime.errors import DuetimeError, StoreUnavailable
@@ -26,6 +27,8 @@ MAX_STEPS = 64
 """The most steps that share a transaction."""
 MAX_TRIES = 5
 """How often a transaction is tried that the database aborts in favour of another one."""
+REDIAL_S = 1.0
+"""A connection to a read-only server is kept for this long, so that a server that stays read only gets few new ones."""
 
 T = TypeVar("T")
 
@@ -35,6 +38,10 @@ class DatabaseLink(ABC):
 
     errors: tuple[type[Exception], ...]
     """The exceptions that the driver raises."""
+    failed_over_at = float("-inf")
+    """When a server was last found to be read only. Connections made before that are replaced: they may lead to the
+    old primary of a failover, and new ones to the new primary.
+    """
 
     @abstractmethod
     def connect(self) -> DatabaseSession: ...
@@ -45,6 +52,13 @@ class DatabaseLink(ABC):
     @abstractmethod
     def is_transient(self, error: Exception) -> bool:
         """Whether the transaction may succeed if it is simply run again (a deadlock, a serialisation failure)."""
+
+    @abstractmethod
+    def is_read_only(self, error: Exception) -> bool:
+        """Whether the server accepts no writes from anybody."""
+
+    def is_outdated(self, session: DatabaseSession) -> bool:
+        return session.opened_at < self.failed_over_at
 
     @abstractmethod
     def translate(self, error: Exception, *, committing: bool = False) -> DuetimeError:
@@ -177,6 +191,8 @@ class ConnectionThreads:
         for attempt in range(1, MAX_TRIES + 1):
             if not calls:
                 return session
+            if session is not None and self._link.is_outdated(session):
+                session = self._let_go(session)
             try:
                 session = session or self._link.connect()
             except self._link.errors as error:
@@ -184,12 +200,12 @@ class ConnectionThreads:
                 return None
             try:
                 if self._transact(session, calls):
-                    return self._let_go(session) if session.is_lost else session
+                    return session
             except self._link.errors as error:
-                session = self._clean(session)
+                session = self._clean(session, error)
                 # One reconnect is enough: steps that lose the new connection too would lose a third one as well.
                 again = attempt == 1 if session is None else self._link.is_transient(error)
-                if again and attempt < MAX_TRIES:
+                if not calls or (again and attempt < MAX_TRIES):
                     continue
                 if session is None or len(calls) == 1:
                     self._fail(self._link.translate(error), calls)
@@ -206,11 +222,11 @@ class ConnectionThreads:
             session = self._serve(session, [call])
         return session
 
-    def _transact(self, session: DatabaseSession, calls: Sequence[QueuedStep]) -> bool:
+    def _transact(self, session: DatabaseSession, calls: list[QueuedStep]) -> bool:
         """Run steps in one transaction; False if it was rolled back because one of them failed.
 
-        Raises the driver's errors before the commit, and of a commit that the database refused in favour of another
-        transaction; nothing has changed then.
+        Raises the driver's errors. Nothing has changed then, except after a commit that failed for another reason than
+        a conflict: its callers get an error that says "unknown", and `calls` is empty.
         """
         session.begin(read_only=calls[0].read_only)
         try:
@@ -223,9 +239,10 @@ class ConnectionThreads:
         except self._link.errors as error:
             if not session.is_committing or self._link.is_transient(error):
                 raise
-            self._fail(self._link.translate(error, committing=True), calls)
-        else:
-            self._settle(calls)
+            self._fail(self._link.translate(error, committing=True), [*calls])
+            calls.clear()
+            raise
+        self._settle(calls)
         return True
 
     def _operate(self, session: DatabaseSession, calls: Sequence[QueuedStep]) -> bool:
@@ -248,11 +265,14 @@ class ConnectionThreads:
         if steps := [call.step for call in calls if call.step is not None and call.error is None]:
             self._announce(steps)
 
-    def _clean(self, session: DatabaseSession) -> DatabaseSession | None:
-        """Roll back after an error; None if the connection can no longer be used."""
+    def _clean(self, session: DatabaseSession, error: Exception) -> DatabaseSession | None:
+        """Roll back after an error; None if the connection must not be used again."""
         try:
             session.rollback()
         except self._link.errors:
+            return self._let_go(session)
+        if self._link.is_read_only(error) and session.opened_at < monotonic() - REDIAL_S:
+            self._link.failed_over_at = monotonic()
             return self._let_go(session)
         return self._let_go(session) if session.is_lost else session
 

@@ -6,6 +6,7 @@ or with the commit. So a step of six statements takes two or three round trips.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 Rows = list[tuple[Any, ...]]
@@ -27,6 +28,7 @@ class DatabaseSession(ABC):
 
     def __init__(self) -> None:
         self._later: list[Command] = []
+        self.opened_at = monotonic()
         self.is_committing = False
         """Whether the last round trip had a commit: a connection that was lost in it leaves the outcome unknown."""
         self.failed_at: int | None = None
