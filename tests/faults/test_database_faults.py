@@ -207,6 +207,40 @@ async def test_a_deadlock_of_postgres_reaches_no_caller(postgres_url: str) -> No
     await store.close()
 
 
+@pytest.mark.store_kind("mysql")
+async def test_a_session_that_was_cut_off_in_its_transaction_stops_its_queue_only_briefly(mysql_url: str) -> None:
+    """MariaDB forgets the rest of a packet when KILL QUERY comes between two of its statements."""
+    store = await open_store(mysql_url)
+    await store.push(QUEUE, [Push([NewJob("a", b"")])])
+    with mysql_connection.open_connection(MysqlAddress.parse(mysql_url)) as cut, cut.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM {PREFIX}queues WHERE name = %s FOR UPDATE", [QUEUE.name])
+
+        [pushed] = await store.push(QUEUE, [Push([NewJob("b", b"")])])
+
+        assert isinstance(pushed, Pushed)
+    await store.close()
+
+
+@pytest.mark.store_kind("mysql")
+async def test_statements_that_are_killed_under_load(mysql_url: str, mysql_server: MysqlServer) -> None:
+    store = await open_store(mysql_url)
+    killed = 0
+
+    def kill_statements(_: int) -> None:
+        nonlocal killed
+        with mysql_server.root() as connection, connection.cursor() as cursor:
+            for _ in range(10):
+                cursor.execute("SELECT id FROM information_schema.processlist WHERE user = 'duetime'")
+                for (session,) in cursor.fetchall():
+                    with suppress(pymysql.OperationalError):  # it has ended meanwhile
+                        cursor.execute(f"KILL QUERY {session}")
+                        killed += 1
+
+    await work_through(store, kill_statements)
+    assert killed > 0
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks are waited for as shortly as each server can, and once."""

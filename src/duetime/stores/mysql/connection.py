@@ -53,8 +53,9 @@ _SESSION = {
 }
 _MARIADB_SESSION = _SESSION | {
     "tx_isolation": "'READ-COMMITTED'",
-    # A process that was stopped in the middle of a step holds a queue's lock no longer than this.
-    "idle_transaction_timeout": 30,
+    # A process that was stopped in the middle of a step holds a queue's lock no longer than this. The same goes for a
+    # session in which KILL QUERY came between two statements: MariaDB forgets the rest of the packet, and both wait.
+    "idle_transaction_timeout": LOCK_S,
 }
 _MYSQL_SESSION = _SESSION | {"transaction_isolation": "'READ-COMMITTED'"}
 

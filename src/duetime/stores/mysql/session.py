@@ -18,6 +18,8 @@ from duetime.stores.sql.session import Command, DatabaseSession, Rows
 
 PACKET_CHARS = 1_000_000
 """A packet takes no second statement beyond this size, and an INSERT no second row."""
+BEGIN_S = 2
+"""How long the start of a transaction may take, which waits for nothing; see `MysqlSession._next_answer`."""
 CLIENT_ERRORS = range(2000, 3000)
 """Codes of the driver: the connection could not be made, or is lost."""
 _PLAIN = re.compile(r"[0-9A-Za-z_.:@/ -]*").fullmatch
@@ -28,6 +30,8 @@ class MysqlSession(DatabaseSession):
 
     The parameter `rows` of a query holds many rows for one INSERT.
     """
+
+    packet_chars = PACKET_CHARS
 
     def __init__(self, connection: Connection, queries: Mapping[str, Sequence[str]]) -> None:
         super().__init__()
@@ -50,7 +54,7 @@ class MysqlSession(DatabaseSession):
         answers: list[Rows] = [[] for _ in commands]
         with self.connection.cursor() as cursor:
             texts = [(at, text) for at, command in enumerate(commands) for text in self._texts(command)]
-            for packet in _packets(texts):
+            for packet in _packets(texts, self.packet_chars):
                 self._send(cursor, packet, answers)
         return answers
 
@@ -61,13 +65,27 @@ class MysqlSession(DatabaseSession):
             cursor.execute(";\n".join(text for _, text in packet))
             for number, (at, _) in enumerate(packet):
                 if number:
-                    cursor.nextset()
+                    self._next_answer(cursor)
                 if cursor.description:
                     answers[at].extend(cursor.fetchall())
         except pymysql.MySQLError as error:
             if not (error.args and error.args[0] in CLIENT_ERRORS) and self.connection.open:
                 self.failed_at = at
             raise
+
+    def _next_answer(self, cursor: Cursor) -> None:
+        """Read the answer of the packet's next statement.
+
+        MariaDB leaves the rest of a packet unanswered if KILL QUERY comes between two statements. It soon ends a
+        session that waits in a transaction, and none outside of one. There the next statement starts a transaction.
+        """
+        usual = cast("float", self.connection._read_timeout)  # pyright: ignore
+        if not self.is_in_transaction:
+            self.connection._read_timeout = BEGIN_S  # pyright: ignore
+        try:
+            cursor.nextset()
+        finally:
+            self.connection._read_timeout = usual  # pyright: ignore
 
     def _texts(self, command: Command) -> Iterator[str]:
         """A command's statements with their values."""
@@ -109,7 +127,12 @@ class MysqlSession(DatabaseSession):
 
 
 class NewsSession(MysqlSession):
-    """Runs each statement by itself: a look is one statement, and a transaction around it would be three more."""
+    """Runs each statement by itself: a look is one statement, and a transaction around it would be three more.
+
+    Each has its own packet: outside a transaction, the server would never end a session that waits for the rest of one.
+    """
+
+    packet_chars = 0
 
     def begin(self, *, read_only: bool) -> None:
         self._later = []
@@ -119,10 +142,10 @@ class NewsSession(MysqlSession):
             self.fetch([])
 
 
-def _packets(texts: Sequence[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+def _packets(texts: Sequence[tuple[int, str]], most: int) -> Iterator[list[tuple[int, str]]]:
     packet, size = list[tuple[int, str]](), 0
     for at, text in texts:
-        if packet and size + len(text) > PACKET_CHARS:
+        if packet and size + len(text) > most:
             yield packet
             packet, size = [], 0
         packet.append((at, text))
