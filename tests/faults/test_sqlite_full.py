@@ -99,6 +99,16 @@ async def test_what_fills_its_own_disk_is_delivered_and_acked(store: Store) -> N
     assert await store.check() == []
 
 
+async def test_a_drained_queue_takes_pushes_again(store: Store) -> None:
+    await deliver_and_ack(store, len(first := await push_until_refused(store)))
+
+    again = await push_until_refused(store)
+
+    assert len(again) > len(first) / 2
+    assert await deliver_and_ack(store, len(again)) == set(again)
+    assert await store.check() == []
+
+
 async def test_a_disk_that_others_filled_to_the_last_byte(store: Store, disk: Path) -> None:
     ids = await push_some(store, 500)
     filler = fill(disk)

@@ -5,6 +5,9 @@ the file may have to grow. On a disk that is full to the last byte neither is po
 there is still some room. In case other programs take the rest, there is ballast: a file beside the jobs that is deleted
 when SQLite finds no room. One of the next pushes writes it anew.
 
+A SQLite file does not become smaller when jobs are deleted; the next jobs fill the pages that are free in it. So pushes
+go on with half of the reserve if the file itself has room for as much as the reserve.
+
 The ballast grows with the log. The background thread makes it longer before the log has become that long, so that no
 push waits for it. A push that finds the ballast too small all the same goes on only when it is large enough.
 """
@@ -12,6 +15,7 @@ push waits for it. A push that finds the ballast too small all the same goes on 
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from duetime.errors import StoreFull
@@ -60,16 +64,19 @@ class DiskReserve:
         pages = reserve // 4 // PAGE_BYTES
         self.checkpoint_pages = min(CHECKPOINT_PAGES, max(pages, 16)) if reserve else CHECKPOINT_PAGES
 
-    def refusal(self) -> StoreFull | None:
+    def refusal(self, free_in_file: Callable[[], int] = lambda: 0) -> StoreFull | None:
         """The error for a push if nothing may be added now. Called in the writer's thread. Takes microseconds, unless
-        the ballast must be written.
+        the ballast must be written. `free_in_file` counts the bytes of pages that the file has free.
         """
         if self.has_room():
             return None
         free, log = self._free(), self.see_log()
         wanted = self._wanted(log)
         missing = max(wanted - _size(self._ballast), 0)
-        is_kept = self._spares(free - missing) and (not missing or self._grow(wanted))
+        has_room = self._spares(free - missing) or (
+            free - missing >= self._reserve // 2 and free_in_file() >= self._reserve
+        )
+        is_kept = has_room and (not missing or self._grow(wanted))
         self.forget_looks()
         if is_kept:
             self._look_ahead(log, wanted)

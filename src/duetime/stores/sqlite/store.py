@@ -24,7 +24,7 @@ from duetime.stores.sql.store import SqlStore
 from duetime.stores.sqlite.background import BackgroundThread
 from duetime.stores.sqlite.connection import Turnstile, check_synchronous, connect, lacks_room, prepare_file
 from duetime.stores.sqlite.direct import DirectSqlite
-from duetime.stores.sqlite.disk import CHECKPOINT_PAGES, SYNCED_CHECKPOINT_PAGES, DiskReserve
+from duetime.stores.sqlite.disk import CHECKPOINT_PAGES, PAGE_BYTES, SYNCED_CHECKPOINT_PAGES, DiskReserve
 from duetime.stores.sqlite.threads import ReaderThread, WriterThread
 from duetime.stores.sqlite.wake import Mailboxes, Meta, SqliteWakeHub
 
@@ -158,7 +158,7 @@ class SqliteStore(SqlStore):
         return [answer for request in requests for answer in await self.push(queue, [request])]
 
     def _push(self, step: Step, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
-        if refusal := self._disk.refusal():
+        if refusal := self._disk.refusal(lambda: step.fetch_one("free_pages")[0] * PAGE_BYTES):
             return [refusal for _ in requests]
         return verbs.push(step, queue, requests)
 

@@ -379,3 +379,7 @@ UPDATE meta SET wakes = wakes + 1 WHERE one = 1 RETURNING wakes;
 -- name: data_version
 -- description: Changes when another connection has committed.
 PRAGMA data_version;
+
+-- name: free_pages
+-- description: Pages of the file that deleted jobs have left, and that the next jobs fill.
+PRAGMA freelist_count;
