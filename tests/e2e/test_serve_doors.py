@@ -126,6 +126,10 @@ FOREIGN: list[dict[str, str]] = [
     {"Origin": "http://evil.example"},
     {"Origin": "null"},
     {"Sec-Fetch-Site": "cross-site"},
+    {"X-Forwarded-For": "127.0.0.1"},
+    {"X-Forwarded-Proto": "https"},
+    {"Forwarded": "for=127.0.0.1"},
+    {"Via": "1.1 proxy"},
 ]
 LOCAL: list[dict[str, str]] = [
     {},
@@ -168,3 +172,38 @@ def test_ports_with_a_password_serve_any_host_that_knows_it(start_server: StartS
             assert httpx.get(server.admin + path, headers=headers, auth=("admin", "secret")).status_code == 200
     for headers in LOCAL:
         assert httpx.get(server.admin + "/info", headers=headers).status_code == 200
+
+
+def test_no_other_site_writes_with_the_password_that_a_browser_remembers(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    (tmp_path / "duetime.toml").write_text('[accounts]\nadmin = "secret"\n')
+    server = start_server(DUETIME_PHP_ADMIN_TOKEN="t0ken")
+    port = server.admin.rpartition(":")[2]
+    other_sites: list[dict[str, str]] = [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": server.admin, "Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ]
+    own_pages: list[dict[str, str]] = [
+        {},
+        {"Origin": server.admin},
+        {"Origin": f"http://admin.example:{port}", "Host": f"admin.example:{port}"},
+        {"Origin": f"https://admin.example:{port}", "Sec-Fetch-Site": "same-origin"},
+    ]
+    writes = [
+        ("POST", "/token/ns?description=x"),
+        ("PUT", "/token/ns/x/limit"),
+        ("DELETE", "/token/ns/x"),
+        ("POST", "/add.php?token=t0ken&op=none"),
+    ]
+    for method, path in writes:
+        url, body = server.admin + path, '{"read": 1, "interval": 1}'
+        for headers in other_sites:
+            refused = httpx.request(method, url, content=body, headers=headers, auth=("admin", "secret"))
+            assert refused.status_code == 403, (method, path, headers)
+        for headers in own_pages:
+            done = httpx.request(method, url, content=body, headers=headers, auth=("admin", "secret"))
+            assert done.status_code in (200, 201, 204), (method, path, headers)

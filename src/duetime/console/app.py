@@ -8,7 +8,6 @@ and only loopback is answered.
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -27,7 +26,7 @@ from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
 from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleServices, Visit, link, make_environment
-from duetime.doors.local_guard import local_only
+from duetime.doors.local_guard import OTHER_SITE, is_same_origin, local_only
 from duetime.errors import DuetimeError, Forbidden, NotFound
 from duetime.http.exchange import ClientGone
 
@@ -215,14 +214,9 @@ async def _session(services: ConsoleServices, request: Request) -> Session | Non
 
 def check_same_origin(request: Request) -> None:
     """Raises Forbidden unless a page of this origin sent the request. Every browser says where a request comes from."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        if site != "same-origin":
-            raise Forbidden("this request comes from another site")
-        return
-    origin = request.headers.get("origin", "")
-    if not origin or urlsplit(origin).netloc != request.headers.get("host", ""):
-        raise Forbidden("this request comes from another site")
+    says = "sec-fetch-site" in request.headers or "origin" in request.headers
+    if not says or not is_same_origin(request.scope):
+        raise Forbidden(OTHER_SITE)
 
 
 def _to_login(visit: Visit) -> Response:

@@ -6,7 +6,7 @@ but a comparison: push, reserve and ack pass here. Everything else is ordinary S
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +25,7 @@ from duetime.console import ConsoleParts, LiveFigures, RateHistory, make_console
 from duetime.doors.health import health_routes
 from duetime.doors.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyParts
 from duetime.doors.lmstfy.settings import make_parts
-from duetime.doors.local_guard import local_only
+from duetime.doors.local_guard import local_only, same_origin_writes
 from duetime.doors.php_admin import PhpAdminDoor
 from duetime.doors.v1 import NativeDoor
 from duetime.doors.v1.gate import TokenGate
@@ -176,19 +176,23 @@ def api_shortcut(runtime: Runtime) -> Shortcut | None:
 
 
 def api_app(runtime: Runtime) -> ASGIApp:
-    return _listener_app(runtime, api_doors(runtime), no_such_api, detailed=False, is_open=runtime.settings.dev)
+    guard = local_only if runtime.settings.dev else None
+    return _listener_app(runtime, api_doors(runtime), no_such_api, detailed=False, guard=guard)
 
 
 def admin_app(runtime: Runtime) -> ASGIApp:
-    is_open = not runtime.settings.accounts
-    return _listener_app(runtime, admin_doors(runtime), no_such_page, detailed=True, is_open=is_open)
+    guard = same_origin_writes if runtime.settings.accounts else local_only
+    return _listener_app(runtime, admin_doors(runtime), no_such_page, detailed=True, guard=guard)
 
 
 def _listener_app(
-    runtime: Runtime, doors: Sequence[Door], otherwise: Response, *, detailed: bool, is_open: bool
+    runtime: Runtime,
+    doors: Sequence[Door],
+    otherwise: Response,
+    *,
+    detailed: bool,
+    guard: Callable[[ASGIApp], ASGIApp] | None,
 ) -> ASGIApp:
-    """`is_open`: it asks for no password."""
-
     def not_found(request: Request, error: Exception) -> Response:
         return otherwise
 
@@ -202,8 +206,8 @@ def _listener_app(
     app = compose([*named, Door("/healthz", health), Door("/readyz", health)], last[0] if last else otherwise)
     if runtime.tracing is not None:
         app = runtime.tracing.around(app)
-    if is_open:
-        app = local_only(app)
+    if guard is not None:
+        app = guard(app)
     return runtime.lmstfy.access_log.around(app)
 
 
