@@ -298,7 +298,7 @@ class Settings:
     registry_store: str = ""
     """The store of the registry; empty: the default pool's."""
     accounts: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """The users of the admin API with their passwords."""
+    """The users of the admin API with the hashes of their passwords."""
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

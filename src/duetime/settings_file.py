@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote
 from duetime.errors import InvalidSettings
 from duetime.names import DEFAULT_POOL
 
+_HASH = re.compile(r"\$argon2(id|i|d)\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+", re.ASCII)
 _POOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
 
@@ -46,8 +47,8 @@ def read_accounts(file: Mapping[str, Any], file_name: str) -> dict[str, str]:
     for user, password in given.items():
         if not user or ":" in user:
             raise InvalidSettings(f"{where}: a user's name is not empty and has no colon: {user!r}")
-        if not isinstance(password, str) or not password:
-            raise InvalidSettings(f"{where}: {user} needs a password, as text")
+        if not isinstance(password, str) or not _HASH.fullmatch(password):
+            raise InvalidSettings(f"{where}: {user} must have the hash of a password; `duetime user hash` prints it")
     return {user: str(password) for user, password in given.items()}
 
 
@@ -99,6 +100,6 @@ def _table(value: object, where: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InvalidSettings(
             f"{where} is not a table; write [pool.NAME] or [registry] and store = URL below it, or [accounts] and "
-            "name = password"
+            "name = HASH"
         )
     return value  # pyright: ignore[reportUnknownVariableType]  # TOML's keys are text

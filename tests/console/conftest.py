@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 import duetime
+from tests.plugins.passwords import hashed
 from tests.plugins.serving import Served, serving
 
 ACCOUNT = ("boss", "correct horse battery")
@@ -33,7 +34,7 @@ class Visitor:
 def console_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("console")
     (folder / "duetime.toml").write_text(
-        f'[accounts]\n{ACCOUNT[0]} = "{ACCOUNT[1]}"\n[pool.second]\nstore = "sqlite:{folder}/second.db"\n'
+        f'[accounts]\n{ACCOUNT[0]} = "{hashed(ACCOUNT[1])}"\n[pool.second]\nstore = "sqlite:{folder}/second.db"\n'
     )
     with serving(folder, DUETIME_CALLBACK_ALLOW="127.0.0.0/8", DUETIME_TRUSTED_PROXIES="127.0.0.1") as served:
         yield served

@@ -146,3 +146,22 @@ def test_a_leased_job_is_sent_to_the_dead_letters(boss: Visitor, client: duetime
     assert "is among the dead letters" in page
     job = queue.get(job_id)
     assert (job.state, job.reason, job.error) == (State.DEAD, "killed", "killed in the console")
+
+
+def test_a_new_password_and_a_new_user_of_the_same_name_end_older_sessions(boss: Visitor) -> None:
+    def add(password: str) -> None:
+        assert boss.post("do/add-user", name="ben", role="operator", password=password).status_code == 200
+
+    add("first password")
+    ben = Visitor(boss.admin)
+    with ben.http:
+        assert ben.log_in("ben", "first password").url.path == "/console/"
+        assert ben.get("queues").url.path == "/console/queues"
+        add("second password")
+        assert ben.get("queues").url.path == "/console/login"
+
+        assert ben.log_in("ben", "second password").url.path == "/console/"
+        boss.post("do/remove-user", name="ben")
+        assert ben.get("queues").url.path == "/console/login"
+        add("second password")
+        assert ben.get("queues").url.path == "/console/login"

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 import duetime
 from tests.console.conftest import ACCOUNT
 from tests.plugins.ci import missing_service
+from tests.plugins.passwords import hashed
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.serving import Served, serving
 from tools.console_assets import FOR_TESTS, fetch
@@ -141,7 +142,7 @@ def test_every_page_loads_is_accessible_and_shows_hostile_text_as_text(
     watched: Callable[..., Watched], axe: str, name: str, tmp_path: Path
 ) -> None:
     """On a server of its own, so that what other tests leave behind does not change what is looked at."""
-    (tmp_path / "duetime.toml").write_text(f'[accounts]\n{ACCOUNT[0]} = "{ACCOUNT[1]}"\n')
+    (tmp_path / "duetime.toml").write_text(f'[accounts]\n{ACCOUNT[0]} = "{hashed(ACCOUNT[1])}"\n')
     with serving(tmp_path) as served, duetime.connect(f"sqlite://{tmp_path}/jobs.db") as client:
         job = fill(client, name)
         page = watched(served).page()

@@ -1,7 +1,9 @@
+import asyncio
+
 import httpx
 
 import duetime
-from duetime.console.login import PER_ADDRESS
+from duetime.doors.logins import PER_ADDRESS
 from tests.console.conftest import ACCOUNT, Visitor
 from tests.plugins.served import StartServer
 from tests.plugins.serving import Served
@@ -133,6 +135,26 @@ def test_failed_attempts_to_log_in_are_limited_by_address(visitor: Visitor) -> N
 
     assert [attempt("203.0.113.9") for _ in range(PER_ADDRESS + 1)] == [401] * PER_ADDRESS + [429]
     assert attempt("203.0.113.10") == 401
+
+
+async def test_parallel_attempts_to_log_in_are_counted_before_they_are_checked(visitor: Visitor) -> None:
+    headers = {"origin": visitor.admin, "x-forwarded-for": "203.0.113.11"}
+
+    async def attempt(http: httpx.AsyncClient, number: int) -> int:
+        data = {"user": f"name{number}", "password": "guess"}
+        return (await http.post("/console/login", data=data, headers=headers)).status_code
+
+    async with httpx.AsyncClient(base_url=visitor.admin, timeout=60) as http:
+        statuses = await asyncio.gather(*(attempt(http, number) for number in range(4 * PER_ADDRESS)))
+    assert sorted(statuses) == [401] * PER_ADDRESS + [429] * 3 * PER_ADDRESS
+
+
+def test_logins_that_succeed_are_not_counted(visitor: Visitor) -> None:
+    headers = {"origin": visitor.admin, "x-forwarded-for": "203.0.113.12"}
+    data = {"user": ACCOUNT[0], "password": ACCOUNT[1]}
+    for _ in range(PER_ADDRESS + 1):
+        visitor.http.cookies.clear()
+        assert visitor.http.post("/console/login", data=data, headers=headers).status_code == 200
 
 
 def test_dev_is_open_on_this_machine_only(start_server: StartServer) -> None:

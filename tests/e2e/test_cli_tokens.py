@@ -95,3 +95,23 @@ def test_a_limit_is_set_listed_obeyed_and_removed(shell: Shell, serve: Callable[
     assert (wrong.code, wrong.error["code"]) == (2, "invalid_request")
     wrong = shell.run("limit", "set", "nobody", "--read", "1", *where, "--json")
     assert (wrong.code, wrong.error["code"]) == (1, "token_not_found")
+
+
+def test_the_hash_of_a_password_lets_an_account_in(
+    shell: Shell, serve: Callable[..., Addresses], tmp_path: Path
+) -> None:
+    short = shell.run("user", "hash", "--json", stdin="short\n")
+    assert (short.code, short.error["code"]) == (2, "invalid_request")
+    hashed = shell.ok("user", "hash", stdin="correct horse\n").out.strip()
+    assert "horse" not in hashed
+    config = tmp_path / "accounts.toml"
+    config.write_text(f'[accounts]\nann = "{hashed}"\n')
+    server = serve("--config", str(config))
+    tokens = f"{server.admin}/token/ns"
+    assert httpx.get(tokens, auth=("ann", "correct horse")).status_code == 200
+    assert httpx.get(tokens, auth=("ann", "wrong horse")).status_code == 401
+    config.write_text('[accounts]\nann = "correct horse"\n')
+    refused = shell.run("config", "--config", str(config))
+    assert refused.code == 2
+    assert "duetime user hash" in refused.err
+    assert "horse" not in refused.err

@@ -15,6 +15,7 @@ from duetime.names import Queue
 from duetime.stores.open import open_store
 from tests.courier.receiver import Receiver, Says
 from tests.doors.v1.server import listen
+from tests.plugins.passwords import hashed
 from tests.plugins.served import ServedProcess, StartServer
 from tests.plugins.until import until
 
@@ -163,7 +164,7 @@ def refused_type(url: str) -> str:
 
 
 def test_ports_with_a_password_serve_any_host_that_knows_it(start_server: StartServer, tmp_path: Path) -> None:
-    (tmp_path / "duetime.toml").write_text('[accounts]\nadmin = "secret"\n')
+    (tmp_path / "duetime.toml").write_text(f'[accounts]\nadmin = "{hashed("secret")}"\n')
     server = start_server(DUETIME_OUQIANG_DOOR="true", DUETIME_OUQIANG_PORT="0", DUETIME_OUQIANG_TOKEN="t0ken")
     for headers in FOREIGN:
         assert httpx.get(server.address("ouqiang") + "/get?token=t0ken", headers=headers).status_code == 200
@@ -177,7 +178,7 @@ def test_ports_with_a_password_serve_any_host_that_knows_it(start_server: StartS
 def test_no_other_site_writes_with_the_password_that_a_browser_remembers(
     start_server: StartServer, tmp_path: Path
 ) -> None:
-    (tmp_path / "duetime.toml").write_text('[accounts]\nadmin = "secret"\n')
+    (tmp_path / "duetime.toml").write_text(f'[accounts]\nadmin = "{hashed("secret")}"\n')
     server = start_server(DUETIME_PHP_ADMIN_TOKEN="t0ken")
     port = server.admin.rpartition(":")[2]
     other_sites: list[dict[str, str]] = [

@@ -13,6 +13,9 @@ from duetime.metrics.scraper import Scraper
 from duetime.server.supervision.siblings import Alone
 from duetime.settings import load
 from duetime.stores.memory.store import MemoryStore
+from tests.plugins.passwords import hashed
+
+ACCOUNTS = {"ann": hashed("p")}
 
 
 async def open_store(url: str) -> MemoryStore:
@@ -35,11 +38,11 @@ async def test_defaults_are_those_of_lmstfy() -> None:
 async def test_settings_reach_the_door() -> None:
     given = {"lmstfy_ttl": "1h", "lmstfy_delay": 5, "lmstfy_tries": 3, "lmstfy_ttr": "1m", "lmstfy_timeout": "2s"}
     assert make(**given).options.defaults == Defaults(delay=5, ttl=3600, tries=3, ttr=60, timeout=2)
-    options = make(lmstfy_public_sizes=False, admin_protect_all=True, access_log=True, accounts={"ann": "p"}).options
+    options = make(lmstfy_public_sizes=False, admin_protect_all=True, access_log=True, accounts=ACCOUNTS).options
     assert (options.public_sizes, options.protect_admin, options.access_log) == (False, True, True)
-    assert options.accounts == {"ann": "p"}
+    assert options.accounts == ACCOUNTS
     assert options.admin_is_local
-    assert not make(admin_host="192.0.2.1", accounts={"ann": "p"}).options.admin_is_local
+    assert not make(admin_host="192.0.2.1", accounts=ACCOUNTS).options.admin_is_local
 
 
 @pytest.mark.parametrize(

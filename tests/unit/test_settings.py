@@ -8,6 +8,9 @@ import pytest
 from duetime.errors import InvalidSettings
 from duetime.job import MAX_BODY
 from duetime.settings import FIELDS, SettingKind, Settings, is_loopback, load, mask, parse_file, row, shown, variable
+from tests.plugins.passwords import hashed
+
+HASH = hashed("pa:ss")
 
 
 def settled(file: str = "", /, *, environment: dict[str, str] | None = None, **flags: Any) -> Settings:
@@ -210,17 +213,19 @@ def test_the_admin_port_stays_on_loopback() -> None:
     assert settled("admin_host = 'localhost'").admin_host == "localhost"
     with pytest.raises(InvalidSettings, match="until an admin account is configured"):
         settled("admin_host = '0.0.0.0'")
-    assert settled("admin_host = '0.0.0.0'\n[accounts]\nann = 'pass'").admin_host == "0.0.0.0"
+    assert settled(f"admin_host = '0.0.0.0'\n[accounts]\nann = '{HASH}'").admin_host == "0.0.0.0"
 
 
 def test_accounts() -> None:
-    settings = settled("admin_protect_all = true\n[accounts]\nann = 'pa:ss'\nbob = 'word'")
-    assert settings.accounts == {"ann": "pa:ss", "bob": "word"}
-    assert "pa:ss" not in repr(settings)
+    settings = settled(f"admin_protect_all = true\n[accounts]\nann = '{HASH}'")
+    assert settings.accounts == {"ann": HASH}
+    assert HASH not in repr(settings)
     for text, message in [
         ("accounts = 'ann'", "not a table"),
-        ("[accounts]\nann = ''", "ann needs a password"),
-        ("[accounts]\nann = 5", "ann needs a password"),
+        ("[accounts]\nann = ''", "duetime user hash"),
+        ("[accounts]\nann = 5", "duetime user hash"),
+        ("[accounts]\nann = 'the pass'", "duetime user hash"),
+        ("[accounts]\nann = '$argon2id$the pass'", "duetime user hash"),
         ("[accounts]\n'a:b' = 'pass'", "no colon"),
         ("admin_protect_all = true", "locks everybody out"),
     ]:

@@ -218,6 +218,8 @@ JOURNAL = (
     Command("end", "journal:end", "duetime journal end --url sqlite:///var/lib/duetime/jobs.db"),
 )
 
+USER = (Command("hash", "users:hash_", "duetime user hash"),)
+
 ALERT = (
     Command(
         "add",
@@ -283,6 +285,7 @@ PANELS: dict[str, tuple[Command | Noun, ...]] = {
         Noun("recurring", "Recurring tasks: what runs when.", RECURRING),
         Noun("topic", "Topics: queues whose jobs are delivered to a callback URL.", TOPIC),
         Noun("token", "Tokens: who may use a namespace.", TOKEN),
+        Noun("user", "Users: passwords for accounts of duetime.toml.", USER),
         Noun("limit", "Limits: how many requests a token may make.", LIMIT),
         Noun("journal", "The journal: who writes it, and its end.", JOURNAL),
         Noun("alert", "Alerts: who hears when something is wrong.", ALERT),

@@ -7,16 +7,13 @@ from starlette.responses import RedirectResponse, Response
 
 from duetime.console.languages import LANGUAGES
 from duetime.console.sessions import LIFE_S, Session
-from duetime.console.users import LONGEST_PASSWORD, Role
+from duetime.console.users import Role
 from duetime.console.visit import LANGUAGE, ROOT, Visit, link
-from duetime.doors.tokens import Access, same_secret, split
+from duetime.doors.logins import LONGEST_PASSWORD
+from duetime.doors.tokens import Access, digest_of, split
 from duetime.errors import DuetimeError, TooManyRequests, Unauthorized
 
 COOKIE = "duetime_session"
-WINDOW_MS = 300_000
-PER_ADDRESS = 10
-PER_NAME = 50
-"""How many failed logins are let pass within the window, per client address and per user name."""
 
 
 async def show_login(visit: Visit) -> Response:
@@ -27,12 +24,7 @@ async def show_login(visit: Visit) -> Response:
 
 async def log_in(visit: Visit) -> Response:
     try:
-        await _check_failures(visit)
-        try:
-            session = await _identify(visit)
-        except Unauthorized:
-            await _count_failure(visit)
-            raise
+        session = await visit.parts.logins.attempt(visit.request.scope, visit.field("user"), lambda: _identify(visit))
     except (Unauthorized, TooManyRequests) as error:
         key = "login.too_many" if isinstance(error, TooManyRequests) else "login.wrong"
         return visit.page("login.html", error.status, problem=visit.say(key), wanted=_wanted(visit))
@@ -73,40 +65,19 @@ def _wanted(visit: Visit) -> str:
     return parts.path + (f"?{parts.query}" if parts.query else "") if inside else ""
 
 
-def _counters(visit: Visit) -> list[tuple[str, int]]:
-    """The counters of failed logins that this request belongs to, and how many failures each lets pass."""
-    client = visit.request.client.host if visit.request.client else "socket"
-    name = visit.field("user")[:64]
-    return [(f"console-login/address/{client}", PER_ADDRESS), (f"console-login/name/{name}", PER_NAME)]
-
-
-async def _check_failures(visit: Visit) -> None:
-    for name, most in _counters(visit):
-        counter = await visit.parts.pools.registry.increment(name, 0)
-        if counter.value >= most:
-            raise TooManyRequests(retry_after_s=max(1, counter.left_ms // 1000))
-
-
-async def _count_failure(visit: Visit) -> None:
-    for name, _ in _counters(visit):
-        await visit.parts.pools.registry.increment(name, life_ms=WINDOW_MS)
-
-
 async def _identify(visit: Visit) -> Session:
     """The session that the posted name and password, or token, are good for. Raises Unauthorized."""
     user, password = visit.field("user").strip(), visit.field("password")[:LONGEST_PASSWORD]
     now = time.time()
     if not user:
         return await _by_token(visit, password)
-    accounts = visit.parts.settings.accounts
-    if user in accounts:
-        if not same_secret(password, accounts[user]):
-            raise Unauthorized
-        return Session(user, Role.ADMIN, now, now + LIFE_S, is_account=True)
-    role = await visit.services.users.check(user, password)
-    if role is None:
+    hashed, role = visit.parts.settings.accounts.get(user), Role.ADMIN
+    is_account = hashed is not None
+    if not is_account and (known := await visit.services.users.find(user)):
+        hashed, role = known.password, known.role
+    if not await visit.parts.logins.matches(hashed, password) or hashed is None:
         raise Unauthorized
-    return Session(user, role, now, now + LIFE_S)
+    return Session(user, role, now, now + LIFE_S, password=digest_of(hashed), is_account=is_account)
 
 
 async def _by_token(visit: Visit, text: str) -> Session:

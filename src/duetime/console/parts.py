@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from duetime.alerts.problems import Alerts
 from duetime.callbacks.topic_service import TopicService
 from duetime.console.live import LiveFigures
+from duetime.doors.logins import Logins
 from duetime.doors.rate_limits import RateLimits
 from duetime.doors.tokens import Tokens
 from duetime.engine.pools import Pools
@@ -28,6 +29,7 @@ class ConsoleParts:
     topics: TopicService
     tokens: Tokens
     limits: RateLimits
+    logins: Logins
     alerts: Alerts
     siblings: Siblings
     live: LiveFigures

@@ -1,7 +1,7 @@
 """Sessions: who is logged in. A browser holds a random secret, the registry holds its hash and the session.
 
 So every process of the server knows a session, and an admin can end it. It also ends when the user, the account or the
-token that it was opened with is removed.
+token that it was opened with is removed, and when the password changes.
 """
 
 import secrets
@@ -25,7 +25,8 @@ LABEL = 12
 class Session(msgspec.Struct, frozen=True):
     """A session that was opened with a token sees one `namespace` in one `pool`; if they are empty, it sees everything.
 
-    `token` is the key of that token. Times are epoch seconds.
+    `token` is the key of that token; `password` is a digest of the password's hash, so that a new password ends the
+    session, and so does a new user of the same name. Times are epoch seconds.
     """
 
     user: str
@@ -35,6 +36,7 @@ class Session(msgspec.Struct, frozen=True):
     pool: str = ""
     namespace: str = ""
     token: str = ""
+    password: str = ""
     is_account: bool = False
 
     def sees(self, pool: str, namespace: str) -> bool:
@@ -89,9 +91,10 @@ class Sessions:
         if session.token:
             return self._registry_copy.get(TOKEN_KIND, session.token) is not None
         if session.is_account:
-            return session.user in self._settings.accounts
+            hashed = self._settings.accounts.get(session.user)
+            return hashed is not None and digest_of(hashed) == session.password
         user = self._users.get(session.user)
-        return user is not None and user.role == session.role
+        return user is not None and user.role == session.role and digest_of(user.password) == session.password
 
     def list_sessions(self) -> Sequence[tuple[str, Session]]:
         """The sessions that are open, each with the label that `end` takes."""

@@ -70,7 +70,10 @@ class RateLimits:
         allowed = limit.of(side)
         if allowed <= 0:
             return None
-        name, life_ms = f"{KIND}/{token.key}/{side}", min(limit.interval, LONGEST_S) * 1000
+        return await self.take(f"{KIND}/{token.key}/{side}", allowed, min(limit.interval, LONGEST_S) * 1000)
+
+    async def take(self, name: str, allowed: int, life_ms: int) -> Slot:
+        """Count in the window of that name. Raises TooManyRequests with `retry_after_s`."""
         counter = await self._registry().increment(name, life_ms=life_ms)
         if counter.value > allowed:
             raise TooManyRequests(retry_after_s=max(1, math.ceil(counter.left_ms / 1000)))

@@ -143,6 +143,7 @@ def _console_parts(runtime: Runtime) -> ConsoleParts:
         topics=runtime.callbacks.service,
         tokens=runtime.lmstfy.tokens,
         limits=runtime.lmstfy.limits,
+        logins=runtime.lmstfy.logins,
         alerts=runtime.alerts,
         siblings=runtime.siblings,
         live=runtime.live_figures,

@@ -1,8 +1,13 @@
 """--dev: any or no token, on every namespace."""
 
+import asyncio
+import base64
+
 import pytest
 
+from duetime.doors.logins import PER_ADDRESS
 from tests.doors.lmstfy.server import Server
+from tests.plugins.passwords import hashed
 
 
 @pytest.mark.store_kind("memory")
@@ -39,7 +44,7 @@ async def test_tokens_can_still_be_made_and_limited() -> None:
 
 @pytest.mark.store_kind("memory")
 async def test_switches_for_sizes_and_the_admin_listener() -> None:
-    closed = {"lmstfy_public_sizes": False, "admin_protect_all": True, "accounts": {"ann": "pa:ss"}}
+    closed = {"lmstfy_public_sizes": False, "admin_protect_all": True, "accounts": {"ann": hashed("pa:ss")}}
     with Server({"default": "memory:"}, **closed) as server:
         size = await server.api.request("GET", "/api/ns/q/size")
         assert (size.status, size.json()) == (401, {"error": "token not found"})
@@ -62,13 +67,35 @@ async def test_basic_authentication_is_asked_where_lmstfy_asks() -> None:
         ("DELETE", "/token/ns/x/limit"): 200,
         ("POST", "/accesslog"): 400,
     }
-    with Server({"default": "memory:"}, accounts={"ann": "pa:ss", "bob": "?"}) as server:
+    with Server({"default": "memory:"}, accounts={"ann": hashed("pa:ss"), "bob": hashed("?")}) as server:
         for path in ("/info", "/version", "/metrics", "/pools", "/accesslog"):
             assert (await server.admin.request("GET", path)).status == 200
         for (method, path), status in protected.items():
-            for authorization in ("", "Basic", "Basic !", "Basic YW5uOnBh", "Bearer YW5uOnBhOnNz", "Basic Ym9iOng="):
+            for authorization in ("", "Basic", "Basic !", "Bearer YW5uOnBhOnNz", "Basic Ym9iOng="):
                 refused = await server.admin.request(method, path, headers={"Authorization": authorization})
                 assert (refused.status, refused.body) == (401, b""), authorization
                 assert refused.headers["www-authenticate"] == 'Basic realm="Authorization Required"'
             allowed = await server.admin.request(method, path, headers={"Authorization": "Basic YW5uOnBhOnNz"})
             assert allowed.status == status
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+@pytest.mark.store_kind("memory")
+async def test_guesses_of_a_password_are_limited_also_when_many_come_at_a_time() -> None:
+    with Server({"default": "memory:"}, accounts={"ann": hashed("pa:ss"), "bob": hashed("right")}) as server:
+
+        async def status(user: str, password: str) -> int:
+            return (await server.admin.request("GET", "/token/ns", headers=basic(user, password))).status
+
+        assert (
+            await asyncio.gather(*(status("ann", "pa:ss") for _ in range(4 * PER_ADDRESS))) == [200] * 4 * PER_ADDRESS
+        )
+        guesses = await asyncio.gather(*(status("ann", f"guess {number}") for number in range(4 * PER_ADDRESS)))
+        assert sorted(guesses) == [401] * PER_ADDRESS + [429] * 3 * PER_ADDRESS
+        limited = await server.admin.request("GET", "/token/ns", headers=basic("bob", "right"))
+        assert limited.status == 429
+        assert int(limited.headers["retry-after"]) > 0
+        assert await status("ann", "pa:ss") == 200  # this process has seen it be right

@@ -5,7 +5,6 @@ Where lmstfy shows a token, the label stands here; routes with a token in their 
 
 import base64
 import binascii
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from duetime.doors.lmstfy import admin_alerts, admin_tokens
 from duetime.doors.lmstfy.admin_call import AdminCall
 from duetime.doors.lmstfy.options import LmstfyParts
 from duetime.doors.lmstfy.wire import (
+    JSON,
     TEXT,
     Header,
     LmstfyAnswer,
@@ -29,7 +29,8 @@ from duetime.doors.lmstfy.wire import (
     without_slash,
 )
 from duetime.doors.local_guard import why_foreign
-from duetime.errors import DuetimeError
+from duetime.doors.tokens import token_text
+from duetime.errors import DuetimeError, TooManyRequests, Unauthorized
 from duetime.ids import IdMaker
 from duetime.metrics.exposition import CONTENT_TYPE
 from duetime.names import DEFAULT_POOL
@@ -119,7 +120,6 @@ class LmstfyAdmin:
     def __init__(self, parts: LmstfyParts) -> None:
         self._parts = parts
         self._request_ids = IdMaker()
-        self._accounts = {user.encode(): password.encode() for user, password in parts.options.accounts.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -136,6 +136,11 @@ class LmstfyAdmin:
             return await self._serve(scope, receive)
         except Refused as refusal:
             return refusal.answer
+        except Unauthorized:
+            return UNAUTHORIZED
+        except TooManyRequests as limited:
+            retry_after = (b"retry-after", b"%d" % limited.fields["retry_after_s"])
+            return LmstfyAnswer(429, to_json({"error": "too many failed logins"}), (JSON, retry_after))
         except DuetimeError as failure:
             log.warning("admin_failed", extra={"error": failure.code, "detail": failure.message})
             return INTERNAL
@@ -151,24 +156,22 @@ class LmstfyAdmin:
             return without_slash(scope) if shorter else NOT_FOUND
         options = self._parts.options
         is_watched = route.protected or options.protect_admin or (options.admin_is_local and why_foreign(scope))
-        if is_watched and not self._is_admin(scope):
-            return UNAUTHORIZED
+        if is_watched:
+            await self._check_admin(scope)
         return await route.handler(self._parts, call)
 
-    def _is_admin(self, scope: Scope) -> bool:
-        if not self._accounts:
-            return not self._parts.options.protect_admin
+    async def _check_admin(self, scope: Scope) -> None:
+        """Raises Unauthorized, TooManyRequests."""
+        if not self._parts.options.accounts:
+            return
         kind, _, encoded = header(scope, b"authorization").partition(b" ")
-        if kind.lower() != b"basic":
-            return False
         try:
-            user, _, password = base64.b64decode(encoded, validate=True).partition(b":")
+            user, colon, password = token_text(base64.b64decode(encoded, validate=True)).partition(":")
         except binascii.Error:
-            return False
-        expected = self._accounts.get(user)
-        # An unknown user is compared as well, so that the time taken does not tell which users exist.
-        matches = hmac.compare_digest(password, expected if expected is not None else b"")
-        return matches and expected is not None
+            raise Unauthorized from None
+        if kind.lower() != b"basic" or not colon:
+            raise Unauthorized
+        await self._parts.logins.check_account(scope, user, password)
 
 
 def _find_route(scope: Scope, receive: Receive, path: str) -> tuple[AdminRoute | None, AdminCall]:

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from duetime.doors.access_log import AccessLog
 from duetime.doors.lmstfy.metrics import LmstfyLevels, Metrics
 from duetime.doors.lmstfy.params import Defaults
+from duetime.doors.logins import Logins
 from duetime.doors.rate_limits import RateLimits
 from duetime.doors.tokens import Tokens
 from duetime.engine.pools import Pools
@@ -18,7 +19,7 @@ from duetime.stores.registry import Registry
 
 
 class LmstfyOptions(Struct, frozen=True):
-    """`accounts` are the users of the admin listener with their passwords; without accounts the listener asks for none.
+    """`accounts` are the users of the admin listener with the hashes of their passwords; without any it asks for none.
 
     `public_sizes`: /size and /deadletter/size need no token. `protect_admin`: every admin route asks for an account,
     also those that lmstfy leaves open. `admin_is_local`: the admin listener is for programs of this machine, so these
@@ -41,6 +42,7 @@ class LmstfyParts:
     pools: Pools
     tokens: Tokens
     limits: RateLimits
+    logins: Logins
     access_log: AccessLog
     metrics: Metrics
     scraper: Scraper
@@ -55,11 +57,13 @@ class LmstfyParts:
             return pools.registry
 
         access_log = AccessLog(registry_copy, registry, default=options.access_log)
+        limits = RateLimits(registry_copy, registry)
         LmstfyLevels(scraper.levels)
         return cls(
             pools,
             tokens,
-            RateLimits(registry_copy, registry),
+            limits,
+            Logins(limits, options.accounts),
             access_log,
             Metrics(scraper.meters),
             scraper,
