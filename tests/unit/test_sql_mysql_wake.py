@@ -12,6 +12,7 @@ from duetime.names import Queue
 from duetime.stores.mysql import wake as wake_module
 from duetime.stores.mysql.wake import MysqlWakeHub
 from duetime.stores.open import open_store
+from duetime.stores.sql import wake as sql_wake
 from duetime.stores.sql.announcements import Announcement
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.until import until
@@ -31,8 +32,8 @@ async def test_announcements_are_looked_for_only_while_somebody_waits(
         await look_once(hub)
 
     monkeypatch.setattr(MysqlWakeHub, "_look_once", look)
-    monkeypatch.setattr(wake_module, "POLL_S", 600.0)
-    monkeypatch.setattr(wake_module, "AWAKE_S", 0.1, raising=False)
+    monkeypatch.setattr(sql_wake, "IDLE_POLL_S", 600.0)
+    monkeypatch.setattr(sql_wake, "AWAKE_S", 0.1)
     store = await open_store(mysql_url)
     async with Engine(store) as engine:
         await until(lambda: len(looks) > 1 and monotonic() - looks[-1] > 0.5)

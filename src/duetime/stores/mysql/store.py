@@ -1,12 +1,9 @@
 """The store on MariaDB and MySQL. Each step locks its queue's row first, as on PostgreSQL."""
 
 import asyncio
-from collections.abc import Sequence
 
 from duetime.clock import Clock
-from duetime.names import Queue
-from duetime.stores.base import Ask, Reserved, StoreInfo
-from duetime.stores.finishes import KeptResult
+from duetime.stores.base import StoreInfo
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink
 from duetime.stores.mysql.wake import MysqlWakeHub
 from duetime.stores.sql.server_store import ServerStore
@@ -17,8 +14,8 @@ class MysqlStore(ServerStore):
     """Keeps the contract of `stores.base.Store`. Belongs to the event loop that opened it; made by `open`."""
 
     def __init__(self, address: MysqlAddress, link: MysqlLink) -> None:
-        self._news = MysqlWakeHub(address, link, self._registry_version)
-        super().__init__("mysql", link, address.connections, self._news)
+        hub = MysqlWakeHub(address, link, self._registry_version)
+        super().__init__("mysql", link, address.connections, hub)
 
     @classmethod
     async def open(cls, url: str, *, clock: Clock | None = None) -> "MysqlStore":
@@ -27,22 +24,6 @@ class MysqlStore(ServerStore):
         link = MysqlLink(address, clock)
         await asyncio.to_thread(link.prepare_tables)
         return cls(address, link)
-
-    # What follows is called for those who wait (see `MysqlWakeHub`).
-
-    async def reserve(self, queue: Queue, asks: Sequence[Ask]) -> Reserved:
-        reserved = await super().reserve(queue, asks)
-        if not all(reserved.deliveries):
-            self._news.keep_awake()
-        return reserved
-
-    async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
-        self._news.keep_awake()
-        return await super().heads(queues)
-
-    async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
-        self._news.keep_awake()
-        return await super().results(queue, ids)
 
     async def ping(self) -> StoreInfo:
         return await self._read(_info)

@@ -1,15 +1,13 @@
 """How processes on one MariaDB or MySQL wake each other, which have no NOTIFY.
 
 Announcements are rows of a table. Each process reads the new ones every 20 ms while somebody waits in it, and else once
-a second, with one seek on a connection of its own. The engine looks at the heads of queues with waiting consumers every
-second, and so do those who wait for results: by these calls the store knows that somebody waits.
+a second, with one seek on a connection of its own.
 """
 
 import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from duetime.errors import DuetimeError
 from duetime.stores.base import Wake
@@ -22,8 +20,6 @@ from duetime.stores.sql.step import Step
 log = logging.getLogger("duetime.mysql")
 
 LOOK_S = 0.02
-AWAKE_S = 5.0
-"""How long after such a call somebody is taken to wait."""
 KEPT = 1_000
 """How many announcements stay in the table."""
 SWEEP = 100
@@ -56,13 +52,6 @@ class MysqlWakeHub(AnnouncingHub):
         # Counted from anywhere, so that processes which announce only a few times delete old ones as well.
         self._posted = random.randrange(SWEEP)
         self._listening_now = asyncio.Event()
-        self._awake_until = 0.0
-        self._look_now = asyncio.Event()
-
-    def keep_awake(self) -> None:
-        """Somebody waits, or begins to."""
-        self._awake_until = self._loop.time() + AWAKE_S
-        self._look_now.set()
 
     def _post(self, step: Step, message: Announcement) -> None:
         number, apart = step.fetch_one("put_announcement", message=encode_announcement(message).decode())
@@ -83,22 +72,13 @@ class MysqlWakeHub(AnnouncingHub):
             try:
                 await self._look_once()
                 self._listening_now.set()
-                await self._rest()
+                await self._rest(LOOK_S)
             except DuetimeError as error:
                 # Announcements may be missed until the server answers again: then everybody looks everywhere.
                 log.warning("mysql_listener_lost", extra={"error": str(error)})
                 self._last = None
                 self._listening_now.set()
                 await asyncio.sleep(POLL_S)
-
-    async def _rest(self) -> None:
-        if self._loop.time() < self._awake_until:
-            await asyncio.sleep(LOOK_S)
-            return
-        self._look_now.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_S):
-                await self._look_now.wait()
 
     async def _look_once(self) -> None:
         if self._last is None:

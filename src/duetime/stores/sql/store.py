@@ -65,7 +65,10 @@ class SqlStore(ABC):
         def reserve(step: Step) -> Reserved:
             return step.reserve_at_once(queue, asks) or verbs.reserve(step, queue, asks)
 
-        return await self._write(reserve, queue=queue, jobs=jobs)
+        reserved = await self._write(reserve, queue=queue, jobs=jobs)
+        if not all(reserved.deliveries):
+            self._hub.keep_awake()
+        return reserved
 
     async def ack(self, queue: Queue, leases: Sequence[Lease]) -> Sequence[Moved | LeaseLost | None]:
         def ack(step: Step) -> Sequence[Moved | LeaseLost | None]:
@@ -78,6 +81,7 @@ class SqlStore(ABC):
         return await self._write(lambda step: finishing.finish(step, queue, finishes), queue=queue, jobs=jobs)
 
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
+        self._hub.keep_awake()
         return await self._read(lambda step: finishing.results(step, queue, ids), queue=queue)
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
@@ -118,6 +122,7 @@ class SqlStore(ABC):
     # --- looking and administering
 
     async def heads(self, queues: Sequence[Queue]) -> Sequence[int | None]:
+        self._hub.keep_awake()
         return await self._read(lambda step: step.heads(queues))
 
     async def get(self, queue: Queue, ids: Sequence[str]) -> Sequence[Job | None]:

@@ -1,16 +1,21 @@
 """The hub that hands wakes and versions of the registry to the listeners in this process.
 
-How news come from other processes is a matter of the dialect, which derives its hub from `WakeHub`.
+How news come from other processes is a matter of the dialect, which derives its hub from `WakeHub`. Where they are
+polled for, that happens often only while somebody waits. The engine asks for the heads of queues with waiting consumers
+every second, and so do those who wait for results: by these calls the store knows that somebody waits.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from duetime.stores.base import Wake
 
 MAX_PENDING = 10_000
+AWAKE_S = 5.0
+"""How long after the last such call somebody is taken to wait."""
+IDLE_POLL_S = 1.0
 
 
 class WakeHub(ABC):
@@ -24,6 +29,23 @@ class WakeHub(ABC):
         self._registry_version = 0
         self._changed = asyncio.Event()
         self._closed = False
+        self._awake_until = 0.0
+        self._look_now = asyncio.Event()
+
+    def keep_awake(self) -> None:
+        """Somebody waits, or begins to."""
+        self._awake_until = self._loop.time() + AWAKE_S
+        self._look_now.set()
+
+    async def _rest(self, pause_s: float) -> None:
+        """Pause before the next poll: for `pause_s` while somebody waits, else until somebody does or a second."""
+        if self._loop.time() < self._awake_until:
+            await asyncio.sleep(pause_s)
+            return
+        self._look_now.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(IDLE_POLL_S):
+                await self._look_now.wait()
 
     @abstractmethod
     async def _join(self) -> None:

@@ -2,8 +2,8 @@
 
 Each process that listens has a datagram socket in a folder beside the file; a process that commits something worth
 waking for sends it to all of these sockets. Datagrams get lost (a full buffer, a process that cannot bind), so every
-announcing transaction carries the next number of a count kept in the file: a listener looks at that count every 50 ms,
-and a number that it has not heard means "look everywhere".
+announcing transaction carries the next number of a count kept in the file: a listener looks at that count every 50 ms
+while somebody waits, else once a second, and a number that it has not heard means "look everywhere".
 """
 
 import asyncio
@@ -175,7 +175,7 @@ class SqliteWakeHub(WakeHub):
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(POLL_S)
+            await self._rest(POLL_S)
             with suppress(DuetimeError):
                 if (meta := await self._look(False)) is not None:
                     self._catch_up(meta)
