@@ -39,6 +39,8 @@ segment first, which takes as long as a segment may grow old, and the next round
 for a busy machine and a slow network: calling a node silent means that nothing is proved.
 """
 
+BROADCAST_LOST = 100_000
+"""At most this many lost jobs are sent to every executor to look for later jobs with their ids."""
 FINDINGS_AT_ONCE = 10_000
 SUMMARY_FINDINGS = 50
 SUMMARY_FIELDS = ("kind", "namespace", "queue", "id", "batch", "detail")
@@ -246,7 +248,27 @@ def weigh(lake: Lake, evidence: Evidence, *, run: str, assume_lost: Sequence[str
 def write_places(lake: Lake, evidence: Evidence, folder: str) -> DataFrame:
     """PLACED, written aside: several steps need it, and jobs and scan are compared once."""
     audit.places(evidence.jobs, evidence.scanned).write.parquet(folder)
-    return lake.spark.read.schema(audit.PLACED).parquet(folder)
+    placed = lake.spark.read.schema(audit.PLACED).parquet(folder)
+    lost = placed.where(F.col("outcome") == audit.LOST)
+    [summed] = lost.agg(F.count(F.lit(1)).alias("jobs"), F.min("born").alias("first")).collect()
+    if not summed["jobs"]:
+        return placed
+    few = F.broadcast(lost) if summed["jobs"] <= BROADCAST_LOST else lost
+    aside = f"{folder}-superseded"
+    audit.superseded(few, _born_after(lake, evidence, summed["first"])).write.parquet(aside)
+    ended = lake.spark.read.schema(audit.JOB_KEY).parquet(aside)
+    return placed if ended.isEmpty() else audit.with_superseded(placed, ended)
+
+
+def _born_after(lake: Lake, evidence: Evidence, first: int) -> DataFrame:
+    """KEY of all jobs that were born after this time: open, closed, and those that only the store knows."""
+    scanned, facts = evidence.scanned, job_files(lake, evidence.manifest)
+    assert scanned is not None
+    chosen = {file for file in evidence.closed if facts[file.path].last > first}
+    closed = lake.jobs.read(manifest=evidence.manifest, only=lambda file: file in chosen)
+    held = scanned.jobs.withColumn("pool", F.lit(scanned.pool))
+    known = evidence.jobs.select(*audit.KEY).unionByName(closed.select(*audit.KEY))
+    return known.unionByName(held.select(*audit.KEY)).where(F.col("born") > first)
 
 
 def findings(lake: Lake, evidence: Evidence, placed: DataFrame, closed: DataFrame | None = None) -> DataFrame:

@@ -3,8 +3,9 @@
     accepted + adopted = waiting + leased + dead + acked + cancelled + expired + replaced + purged + deleted
 
 With a store, waiting, leased and dead jobs are looked up in its scan by their full key; a job that should be there and
-is not is lost. Without a store only the journal's own entries are compared. For a job with an entry since the scan
-began, the journal is believed: the scan may have come too early. DataFrame -> DataFrame on the executors.
+is not is lost, unless its id has a later job, which has replaced it. Without a store only the journal's own entries are
+compared. For a job with an entry since the scan began, the journal is believed: the scan may have come too early.
+DataFrame -> DataFrame on the executors.
 """
 
 from typing import NamedTuple
@@ -25,9 +26,11 @@ PLACES = ("waiting", "leased", "dead")
 ENDS = ("acked", "cancelled", "expired", "replaced", "purged", "deleted")
 LAW_KEY = ("pool", "namespace", "queue", "batch")
 
+JOB_KEY = StructType([StructField(name, LongType() if name == "born" else StringType()) for name in KEY])
 PLACED = StructType(
     [
-        *(StructField(name, LongType() if name == "born" else StringType()) for name in (*KEY, "batch")),
+        *JOB_KEY.fields,
+        StructField("batch", StringType()),
         StructField("adopts", IntegerType()),
         StructField("outcome", StringType()),
     ]
@@ -35,6 +38,8 @@ PLACED = StructType(
 SCAN = StructType([StructField(name, LongType() if name == "born" else StringType()) for name in (*STORE_KEY, "state")])
 
 LOST, DUPLICATED, EARLY = "lost", "duplicated", "early"
+REPLACED = "replaced"
+"""The place of a job that has no end in the journal, and whose id has a later job."""
 ACKED_TWICE, UNANSWERED = "acked_twice", "unanswered"
 KINDS = (LOST, DUPLICATED, EARLY, ACKED_TWICE, UNANSWERED)
 ERRORS = (LOST, DUPLICATED, EARLY, ACKED_TWICE)
@@ -90,6 +95,23 @@ def places(jobs: DataFrame, scanned: Scanned | None = None) -> DataFrame:
     both = living.join(held.hint("shuffle_hash"), on=list(STORE_KEY), how="full")
     known = both.where(begun | F.col("ends").isNull())
     return known.select(*PLACED.names[:-2], _adopts().alias("adopts"), outcome.alias("outcome"))
+
+
+def superseded(lost: DataFrame, known: DataFrame) -> DataFrame:
+    """Returns KEY of the lost jobs of which `known` (KEY) has a later job with the same id.
+
+    Whatever became of the later job, the store accepted it in place of the earlier one. The entry about that may be
+    missing: the process may have died before it wrote the entry.
+    """
+    later = known.select(*KEY[:-1], F.col("born").alias("later_born"))
+    return lost.select(*KEY).join(later, on=[*KEY[:-1]]).where("later_born > born").select(*KEY).distinct()
+
+
+def with_superseded(placed: DataFrame, ended: DataFrame) -> DataFrame:
+    """PLACED, in which the jobs that `superseded` named are replaced and not lost."""
+    named = ended.withColumn("is_superseded", F.lit(True))
+    outcome = F.when(F.col("is_superseded"), REPLACED).otherwise(F.col("outcome"))
+    return placed.join(named, on=[*KEY], how="left").withColumn("outcome", outcome).select(*PLACED.names)
 
 
 def _acked_by_id(jobs: DataFrame) -> DataFrame:

@@ -3,15 +3,16 @@
 A job that was accepted, has not ended and is not in the store is pushed again under its old born, with an attempt past
 the highest on record, so that no lease from before the loss is ever valid again, and with what is left of its tries and
 its time. One that is past its expires_at is closed as expired. Of several jobs with the same id only the last one can
-have lived on; the others are closed. Jobs are compared by their full key. DataFrame -> DataFrame.
+have lived on, whatever became of it; the others are closed. Jobs are compared by their full key.
+DataFrame -> DataFrame.
 """
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duetime.job import Priority
 from duetime.spark.audit import transform as audit
-from duetime.spark.audit.transform import LOST, UNANSWERED, Scanned
+from duetime.spark.audit.transform import LOST, REPLACED, UNANSWERED, Scanned
 from duetime.spark.lifecycle.states import BEGINS
 from duetime.spark.schemas import KEY
 
@@ -24,15 +25,17 @@ PLAN = (
 
 
 def missing(jobs: DataFrame, placed: DataFrame, scanned: Scanned) -> DataFrame:
-    """JOBS and their `places` -> those that the store should have and has not, with `outcome` lost or expired."""
+    """JOBS and their `places` -> those that have no end in the journal and are not in the store: `outcome` is lost,
+    expired or replaced.
+    """
     settled = F.col("last_at") < scanned.began_at - scanned.grace_ms
-    gone = placed.where(F.col("outcome").isin(LOST, "expired")).select(*KEY, "outcome")
+    gone = placed.where(F.col("outcome").isin(LOST, REPLACED, "expired")).select(*KEY, "outcome")
     in_scope = F.col("pool") == scanned.pool
     return (
         jobs.where("ends = 0")
         .drop("outcome")
         .join(gone, on=list(KEY), how="inner")
-        .where(settled & in_scope & ((F.col("outcome") == LOST) | _overdue(scanned)))
+        .where(settled & in_scope & ((F.col("outcome") != "expired") | _overdue(scanned)))
     )
 
 
@@ -43,12 +46,11 @@ def _overdue(scanned: Scanned) -> Column:
 def plan(lost: DataFrame, bodies: DataFrame, scanned: Scanned) -> DataFrame:
     """What `missing` and `bodies_of` answer -> PLAN."""
     overdue = _overdue(scanned)
-    newest = F.max("born").over(Window.partitionBy(*KEY[:-1]))
     return (
         lost.join(bodies, on=list(KEY), how="left")
         .withColumns(
             {
-                "action": F.when(F.col("born") < newest, SUPERSEDE).when(overdue, EXPIRE).otherwise(PUSH),
+                "action": F.when(F.col("outcome") == REPLACED, SUPERSEDE).when(overdue, EXPIRE).otherwise(PUSH),
                 "due_at": F.coalesce("due_at", "born"),
                 "attempt": F.when(overdue, F.col("attempt")).otherwise(F.col("attempt") + 1),
                 "tries": _left_tries(),
