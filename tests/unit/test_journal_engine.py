@@ -14,17 +14,18 @@ from duetime.client import AsyncClient
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
 from duetime.errors import InvalidSettings, JobExists, JournalFull, StoreUnavailable
-from duetime.job import Event, IfExists, NewJob
+from duetime.job import Event, IfExists, NewJob, State
 from duetime.journal import journal, node_folder, writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
 from duetime.journal.observer import JournalObserver, join_journal
 from duetime.journal.options import Fsync, JournalOptions
-from duetime.journal.pool_journal import end, known
+from duetime.journal.pool_journal import begin, end, known
 from duetime.journal.reader import read_journal
 from duetime.metrics.meters import Meters
+from duetime.names import Queue
 from duetime.server.observers import PoolObservers
-from duetime.stores.base import Push
+from duetime.stores.base import Ask, Push, Store
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
 from tests.faults.store_faults import FaultyStore
@@ -339,8 +340,54 @@ async def test_an_embedded_engine_journals_if_its_pool_does(tmp_path: Path, monk
 async def test_an_embedded_engine_that_only_looks_writes_nothing(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
     async with AsyncClient(url, journal=str(tmp_path / "journal")) as client:
-        assert await client.queue("mail").reserve(limit=1) == []
+        assert (await client.queue("mail").counts()).ready == 0
     assert not (tmp_path / "journal").exists()
+
+
+@pytest.fixture
+async def journaled_store(tmp_path: Path) -> AsyncIterator[Store]:
+    """The store of a pool that journals, in a file."""
+    store = await open_store(f"sqlite://{tmp_path}/jobs.db")
+    await begin(store, "default")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def closed_folder(tmp_path: Path) -> str:
+    """A folder that cannot be made."""
+    (tmp_path / "file").touch()
+    return str(tmp_path / "file" / "journal")
+
+
+MAIL = Queue("default", "mail")
+
+
+async def test_a_consumer_whose_journal_cannot_be_opened_uses_up_no_tries(
+    tmp_path: Path, journaled_store: Store, closed_folder: str
+) -> None:
+    await journaled_store.push(MAIL, [Push([NewJob("a", b"", tries=1)])])
+    async with AsyncClient(f"sqlite://{tmp_path}/jobs.db", journal=closed_folder) as consumer:
+        for _ in range(2):
+            with pytest.raises(InvalidSettings, match="the journal cannot be written"):
+                await consumer.queue("mail").reserve(limit=1)
+        [job] = await journaled_store.get(MAIL, ["a"])
+    assert job is not None
+    assert (job.state, job.attempt) == (State.READY, 0)
+
+
+async def test_a_reaper_whose_journal_cannot_be_opened_moves_no_jobs(
+    tmp_path: Path, journaled_store: Store, closed_folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await journaled_store.push(MAIL, [Push([NewJob("a", b"", tries=1)])])
+    await journaled_store.reserve(MAIL, [Ask(1, 1)])
+    caplog.set_level("WARNING")
+    async with AsyncClient(f"sqlite://{tmp_path}/jobs.db", journal=closed_folder) as reader:
+        assert (await reader.queue("mail").counts()).leased == 1
+        await until(lambda: "duty_fails" in caplog.messages)
+        [job] = await journaled_store.get(MAIL, ["a"])
+    assert job is not None
+    assert job.state is State.LEASED
 
 
 @pytest.mark.store_kind("redis")

@@ -46,18 +46,25 @@ async def test_a_node_is_known_before_its_first_event_and_signs_off_with_its_las
     assert pushed.seq <= signed_off.last < written[-1].seq, "what comes after that is not about this pool"
 
 
-async def test_a_program_that_only_looks_is_no_node_and_one_that_pushes_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["push", "reserve"])
+async def test_a_program_that_only_looks_is_no_node_and_one_that_may_change_something_is(
+    tmp_path: Path, verb: str
+) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
     store = await open_store(url)
     await begin(store, "default")
     async with AsyncClient(url) as client:
-        assert await client.queue("mail").reserve(limit=1) == []
+        assert (await client.queue("mail").counts()).ready == 0
         assert await registered(store) == {}
-        await client.push_on("mail", "a", id="a")
+        if verb == "push":
+            await client.push_on("mail", "a", id="a")
+        else:
+            assert await client.queue("mail").reserve(limit=1) == []
         [(node, found)] = (await registered(store)).items()
         assert found.last is None
     assert (await registered(store))[node].last is not None
-    assert any(entry.event is Event.ACCEPTED for entry in entries(tmp_path / "journal", node))
+    written = [entry.event for entry in entries(tmp_path / "journal", node)]
+    assert (Event.ACCEPTED in written) == (verb == "push")
     await store.close()
 
 

@@ -11,6 +11,7 @@ leaves no node behind.
 
 import asyncio
 import logging
+import os
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -77,13 +78,24 @@ class Journal:
         try:
             self.writer.open()
         except OSError as error:
-            raise InvalidSettings(
-                f"the journal cannot be written to {self.options.folder} ({error.strerror or error}): choose another "
-                "folder with --journal, DUETIME_JOURNAL or journal in duetime.toml"
-            ) from None
+            raise self._unopenable(error.strerror or str(error)) from None
         for pool in self._pulses:
             self._begin_beats(pool)
         self._loops.append(asyncio.create_task(self._keep_house()))
+
+    def _check_folder(self) -> None:
+        """Check, without making the node, that it can be made."""
+        folder = self.options.folder
+        while not os.path.lexists(folder) and folder != folder.parent:
+            folder = folder.parent
+        if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+            raise self._unopenable(f"{folder} is no folder that this user may write to")
+
+    def _unopenable(self, reason: str) -> InvalidSettings:
+        return InvalidSettings(
+            f"the journal cannot be written to {self.options.folder} ({reason}): choose another folder with --journal, "
+            "DUETIME_JOURNAL or journal in duetime.toml"
+        )
 
     # --- for the engines
 
@@ -111,13 +123,16 @@ class Journal:
         return StoreUnavailable(f"the journal cannot be written: {self.writer.failure}")
 
     def ready(self, *, sure: bool = True) -> None:
-        """Check before a verb that its events can be recorded. Raises StoreUnavailable. `sure`: the verb is expected
-        to change something, so a lazy journal makes its node now.
+        """Check before a verb that its events can be recorded. Raises StoreUnavailable or InvalidSettings. `sure`: the
+        verb is expected to change something, so a lazy journal makes its node now.
         """
         if self._closed:
             raise StoreUnavailable("the journal is closed")
-        if sure and not self.writer.is_open:
-            self._open()
+        if not self.writer.is_open:
+            if sure:
+                self._open()
+            else:
+                self._check_folder()
         if self.writer.backlog > MAX_BACKLOG:
             raise self._unwritable()
 

@@ -23,8 +23,8 @@ from duetime.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
 from duetime.stores.pushed_parts import pushed_parts
 
-ONLY_LOOKS = frozenset({"reserve", "reap"})
-"""Verbs that often change nothing: a lazy journal does not make its node for them."""
+ONLY_LOOKS = frozenset({"reap"})
+"""Verbs that often change nothing, and that every program uses: a lazy journal does not make its node for them."""
 
 
 class JournalObserver(Observer):
