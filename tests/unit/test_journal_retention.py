@@ -1,14 +1,19 @@
 """What becomes of sealed segments: they stay, are shipped, and go in time, but never before they were shipped."""
 
+import json
 import os
+import pwd
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from duetime.errors import InvalidSettings
+from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.options import JournalOptions
 from duetime.journal.retention import delete_old, shipped
-from duetime.journal.segments import Lock, open_name, sealed_name
+from duetime.journal.segments import LOCK, Lock, open_name, sealed_name
 from duetime.journal.shipping import Shipper
 
 HOUR_S = 3600.0
@@ -76,6 +81,59 @@ def test_nothing_goes_before_it_was_shipped(tmp_path: Path) -> None:
     assert len(delete_old(options, "here-1")) == 2
     assert firsts(node) == []
     assert firsts(copies / "here-1") == [1, 2]
+
+
+# --- nodes of other users
+
+
+def as_nobody(work: Callable[[], object]) -> object:
+    """What `work` answers in a process of the user nobody, or the error that it raises, as JSON has it."""
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            user = pwd.getpwnam("nobody")
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+            answer = work()
+        except BaseException as error:
+            answer = repr(error)
+        os.write(writing, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(found)
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that every user may write to."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_nodes_of_another_user_keep_nobody_from_its_own(shared_folder: Path, mode: int) -> None:
+    journal, copies = shared_folder / "journal", shared_folder / "copies"
+    theirs = given_node(journal, "ended-1", 3 * HOUR_S)
+    (theirs / LOCK).touch()
+    given_node(journal, "ended-2", 3 * HOUR_S).chmod(mode)
+    theirs.chmod(mode)
+    journal.chmod(0o777)
+
+    def keep_house() -> object:
+        given_node(journal, "here-1", 2 * HOUR_S)
+        (given_node(journal, "here-2", 0.0) / LOCK).touch()
+        options = JournalOptions(journal, ship_to=str(copies), retention_s=HOUR_S, max_size=10_000)
+        closed = close_dead_nodes(journal)
+        return closed, Shipper(options, "here-1").run_once(), len(delete_old(options, "here-1"))
+
+    assert as_nobody(keep_house) == [["here-2"], 3, 1]
+    assert firsts(theirs) == firsts(journal / "ended-2") == [1]
 
 
 # --- shipping

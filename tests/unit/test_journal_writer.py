@@ -2,6 +2,9 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.reader import Damage, read_journal, read_node
 from duetime.journal.segments import LOCK, is_alive, open_name, segments
 from duetime.journal.writer import Writer
+from tests.plugins.processes import guard, release
 
 MUCH_S = 3600.0
 
@@ -328,3 +332,37 @@ def test_a_node_without_any_entry_is_closed_with_its_first(journal: Path) -> Non
     NodeFiles.create(journal, "here-1", durable=True).leave_to_successor()
     assert close_dead_nodes(journal) == ["here-1"]
     assert ids(journal) == ["closed"]
+FORKING = """
+import os, sys, time
+from pathlib import Path
+from duetime.journal.options import JournalOptions
+from duetime.journal.writer import Writer
+
+Writer(JournalOptions(Path(sys.argv[1]), reserve=0)).open()
+child = os.fork()
+if not child:
+    print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_node_ends_with_its_process_although_a_forked_child_lives(journal: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", FORKING, str(journal)], stdout=subprocess.PIPE, text=True)
+    guard(parent.pid)
+    assert parent.stdout
+    child = int(parent.stdout.readline())
+    guard(child)
+    try:
+        [node] = journal.iterdir()
+        assert is_alive(node)
+        parent.kill()
+        parent.wait()
+        assert not is_alive(node)
+        assert close_dead_nodes(journal) == [node.name]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
+        release(parent.pid)
+        release(child)
+
+

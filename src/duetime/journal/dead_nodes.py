@@ -14,14 +14,17 @@ from duetime.job import Event
 from duetime.journal.events import Draft
 from duetime.journal.lines import place_of, write_draft
 from duetime.journal.reader import Damage, read_segment
-from duetime.journal.segments import Lock, Segment, nodes, open_name, sealed_name, segments, sync_folder
+from duetime.journal.segments import Lock, Segment, open_name, own_nodes, sealed_name, segments, sync_folder
 
 SUCCESSOR = "successor"
 
 
 def close_dead_nodes(journal: Path) -> list[str]:
-    """Close every node whose process is gone; answers their names. Safe in many processes at once. Raises OSError."""
-    return [node.name for node in nodes(journal) if close_if_dead(node)]
+    """Close every node of this user whose process is gone; answers their names. Safe in many processes at once.
+
+    Raises OSError.
+    """
+    return [node.name for node in own_nodes(journal) if close_if_dead(node)]
 
 
 def close_if_dead(node: Path) -> bool:

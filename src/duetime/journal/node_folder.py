@@ -51,7 +51,8 @@ class NodeFiles:
         node = hidden.rename(journal / name)
         if durable:
             sync_folder(journal)
-        return cls(node, Lock(lock.handle, node / LOCK), durable=durable)
+        lock.path = node / LOCK
+        return cls(node, lock, durable=durable)
 
     @property
     def is_open(self) -> bool:

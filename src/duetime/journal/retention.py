@@ -1,7 +1,7 @@
 """Deletes sealed segments that are too old or too large together, but with `ship_to` only after they were shipped.
 
-A process deletes its own segments and those of nodes that ended; two processes that do so at once do no harm. The
-folder of a node that ended is deleted some time after its last segment.
+A process deletes its own segments and those of nodes of the same user that ended; two processes that do so at once do
+no harm. The folder of a node that ended is deleted some time after its last segment.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from duetime.journal.options import JournalOptions
-from duetime.journal.segments import LOCK, SHIPPED, is_alive, nodes, sealed, segments
+from duetime.journal.segments import LOCK, SHIPPED, is_alive, own_nodes, sealed, segments
 
 QUIET_S = 3600.0
 
@@ -32,7 +32,7 @@ def shipped(node: Path) -> set[str]:
 
 def delete_old(options: JournalOptions, own: str) -> list[Path]:
     """Delete what may go now; answers the deleted segments. `own` is the node of this process. Raises OSError."""
-    ours = [node for node in nodes(options.folder) if node.name == own or not is_alive(node)]
+    ours = [node for node in own_nodes(options.folder) if node.name == own or not is_alive(node)]
     gone: list[Path] = []
     for kept in _too_many(options, ours):
         kept.path.unlink(missing_ok=True)
@@ -54,7 +54,7 @@ def _is_left(node: Path) -> bool:
 
 def _too_many(options: JournalOptions, ours: list[Path]) -> Iterator[Retained]:
     found = sorted((kept for node in ours for kept in _deletable(options, node)), key=lambda kept: kept.sealed_at)
-    total = sum(_size(segment.path) for node in nodes(options.folder) for segment in sealed(node))
+    total = sum(_size(segment.path) for node in own_nodes(options.folder) for segment in sealed(node))
     oldest = time.time() - options.retention_s if options.retention_s else 0.0
     for kept in found:
         if kept.sealed_at >= oldest and (not options.max_size or total <= options.max_size):

@@ -60,6 +60,11 @@ def nodes(journal: Path) -> list[Path]:
         return []
 
 
+def own_nodes(journal: Path) -> list[Path]:
+    """The nodes that this user may change. Other users that share the journal's folder look after theirs."""
+    return [node for node in nodes(journal) if os.access(node, os.R_OK | os.W_OK | os.X_OK)]
+
+
 def segments(node: Path) -> list[Segment]:
     """All segments of a node in the order of their entries.
 
@@ -82,11 +87,15 @@ def find(node: Path, first: int) -> Segment | None:
 
 
 class Lock:
-    """The right to write into a node's folder. It ends with the process, however that ends."""
+    """The right to write into a node's folder. It ends with the process, however that ends.
+
+    A forked child closes its copy of the handle, or the lock would be held until the child ends, too.
+    """
 
     def __init__(self, handle: int, path: Path) -> None:
         self.handle = handle
-        self._path = path
+        self.path = path
+        _held.add(self)
 
     @classmethod
     def take(cls, node: Path, *, create: bool = False) -> "Lock | None":
@@ -106,8 +115,25 @@ class Lock:
     def release(self, *, ended: bool) -> None:
         """`ended`: nothing will ever be written into the folder again, so the lock file is deleted."""
         if ended:
-            self._path.unlink(missing_ok=True)
-        os.close(self.handle)
+            self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Does nothing in a forked child, which has closed its copy already."""
+        if self in _held:
+            _held.discard(self)
+            os.close(self.handle)
+
+
+_held: set[Lock] = set()
+
+
+def _close_inherited() -> None:
+    for lock in [*_held]:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
 
 
 def is_alive(node: Path) -> bool:

@@ -15,13 +15,13 @@ from zlib import crc32
 from duetime.errors import InvalidSettings
 from duetime.journal.options import JournalOptions
 from duetime.journal.retention import shipped
-from duetime.journal.segments import SHIPPED, is_alive, nodes, sealed
+from duetime.journal.segments import SHIPPED, is_alive, own_nodes, sealed
 
 CHUNK = 1_048_576
 
 
 class Shipper:
-    """Ships the segments of this process's node and of nodes that ended. It blocks, so call it in a thread.
+    """Ships the segments of this process's node and of this user's nodes that ended. It blocks, so call it in a thread.
 
     After the last round, `waiting` is how many sealed segments were not shipped, and `lag_s` the age of the oldest of
     them.
@@ -52,7 +52,7 @@ class Shipper:
 
     def _unshipped(self) -> list[tuple[float, Path]]:
         found: list[tuple[float, Path]] = []
-        for node in nodes(self._options.folder):
+        for node in own_nodes(self._options.folder):
             if node.name != self._own and is_alive(node):
                 continue
             done = shipped(node)
