@@ -178,6 +178,7 @@ class BadDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing = False
+        self.error: Exception = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._write = os.write
         monkeypatch.setattr(node_folder.os, "write", self.write)
 
@@ -186,7 +187,7 @@ class BadDisk:
             return self._write(handle, data)
         if len(data) > 100:
             return self._write(handle, data[:100])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise self.error
 
 
 @pytest.fixture
@@ -195,13 +196,16 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
     return BadDisk(monkeypatch)
 
 
-def test_a_failed_group_is_told_and_written_later_without_a_gap(written: Writer, journal: Path, disk: BadDisk) -> None:
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), MemoryError("No space")])
+def test_a_failed_group_is_told_and_written_later_without_a_gap(
+    written: Writer, journal: Path, disk: BadDisk, error: Exception
+) -> None:
     written.append([draft(1)])
     written.flush()
-    disk.failing = True
+    disk.error, disk.failing = error, True
     for number in (2, 3):
         written.append([draft(number)])
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(type(error), match="No space"):
             written.flush()
     assert written.failure
     assert written.backlog > 0
@@ -250,6 +254,34 @@ def test_what_cannot_be_written_at_the_end_is_left_to_a_successor(
     disk.failing = False
     assert close_dead_nodes(journal) == [one.node]
     assert ids(journal) == ["j1", "closed"]
+
+
+def test_an_error_of_one_waiter_keeps_nobody_waiting(written: Writer, journal: Path) -> None:
+    told = threading.Event()
+
+    def broken(error: Exception | None) -> None:
+        raise ValueError("a bug")
+
+    written.append([draft(1)])
+    written.wait(broken)
+    written.append([draft(2)], lambda error: told.set())
+    assert told.wait(60)
+    written.append([draft(3)])
+    written.flush()
+    assert ids(journal) == ["j1", "j2", "j3"]
+
+
+def test_a_writer_whose_thread_cannot_be_started_is_not_open(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    one = Writer(options(journal))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="can't start new thread"):
+            one.open()
+    assert not one.is_open
+    assert close_dead_nodes(journal) == [one.node]
 
 
 def test_the_folder_says_how_much_is_free(written: Writer, journal: Path) -> None:
@@ -313,25 +345,6 @@ def test_damage_in_the_middle_stays_for_readers(journal: Path) -> None:
     assert [item.seq for item in items if isinstance(item, Entry)] == [2, 3, 4]
 
 
-def test_a_living_node_is_left_alone(written: Writer, journal: Path) -> None:
-    written.append([draft(1)])
-    written.flush()
-    assert close_dead_nodes(journal) == []
-    assert names(journal) == [open_name(1)]
-
-
-def test_a_node_that_died_between_its_end_and_its_lock_is_not_closed_twice(written: Writer, journal: Path) -> None:
-    written.append([draft(1)])
-    written.close()
-    (journal / written.node / LOCK).touch()
-    close_dead_nodes(journal)
-    assert ids(journal) == ["j1", "closed"]
-
-
-def test_a_node_without_any_entry_is_closed_with_its_first(journal: Path) -> None:
-    NodeFiles.create(journal, "here-1", durable=True).leave_to_successor()
-    assert close_dead_nodes(journal) == ["here-1"]
-    assert ids(journal) == ["closed"]
 FORKING = """
 import os, sys, time
 from pathlib import Path
@@ -366,3 +379,22 @@ def test_a_node_ends_with_its_process_although_a_forked_child_lives(journal: Pat
         release(child)
 
 
+def test_a_living_node_is_left_alone(written: Writer, journal: Path) -> None:
+    written.append([draft(1)])
+    written.flush()
+    assert close_dead_nodes(journal) == []
+    assert names(journal) == [open_name(1)]
+
+
+def test_a_node_that_died_between_its_end_and_its_lock_is_not_closed_twice(written: Writer, journal: Path) -> None:
+    written.append([draft(1)])
+    written.close()
+    (journal / written.node / LOCK).touch()
+    close_dead_nodes(journal)
+    assert ids(journal) == ["j1", "closed"]
+
+
+def test_a_node_without_any_entry_is_closed_with_its_first(journal: Path) -> None:
+    NodeFiles.create(journal, "here-1", durable=True).leave_to_successor()
+    assert close_dead_nodes(journal) == ["here-1"]
+    assert ids(journal) == ["closed"]

@@ -23,7 +23,7 @@ from duetime.journal.events import Draft
 from duetime.journal.options import JournalOptions
 from duetime.journal.retention import delete_old
 from duetime.journal.shipping import Shipper
-from duetime.journal.writer import MAX_BACKLOG, Numbered, Waiter, Writer
+from duetime.journal.writer import MAX_BACKLOG, Numbered, Waiter, Writer, tell_each
 
 log = logging.getLogger("duetime.journal")
 
@@ -160,7 +160,7 @@ class Journal:
             return None
         future: Future[None] = self._loop.create_future()
 
-        def written(error: OSError | None) -> None:
+        def written(error: Exception | None) -> None:
             if future.done():
                 return
             if error is None:
@@ -177,16 +177,12 @@ class Journal:
         if promised := self.promise():
             await promised
 
-    def _tell(self, waiters: Sequence[Waiter], error: OSError | None) -> None:
+    def _tell(self, waiters: Sequence[Waiter], error: Exception | None) -> None:
         """Called in the writer's thread: all waiters of a group are told in one callback of the event loop."""
-
-        def tell() -> None:
-            for waiter in waiters:
-                waiter(error)
 
         if self._loop:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
-                self._loop.call_soon_threadsafe(tell)
+                self._loop.call_soon_threadsafe(tell_each, waiters, error)
 
     # --- its loops
 

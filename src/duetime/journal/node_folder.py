@@ -68,7 +68,7 @@ class NodeFiles:
                 written += os.write(self._handle, data[written:])
             if sync:
                 self.sync()
-        except OSError:
+        except Exception:
             self._abandon()
             raise
         self.size += len(data)

@@ -39,7 +39,7 @@ REST_S = 5.0
 
 SOON, NOW = 1, 2
 
-Waiter = Callable[[OSError | None], None]
+Waiter = Callable[[Exception | None], None]
 """Called with None when the group is written, or with the error if it could not be."""
 Numbered = Callable[[bytes, int], Sequence[bytes]]
 """Makes numbered lines. It gets the text with which every line's JSON begins, up to the seq, and the first seq."""
@@ -54,19 +54,19 @@ class Writer:
     """
 
     def __init__(
-        self, options: JournalOptions, *, tell: Callable[[Sequence[Waiter], OSError | None], None] | None = None
+        self, options: JournalOptions, *, tell: Callable[[Sequence[Waiter], Exception | None], None] | None = None
     ) -> None:
         """`tell` is called in the writer's thread with a group's waiters and outcome; by default it calls them."""
         self.options = options
         self.node = node_name(options)
         self.seq = 0
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
         self.free = 0
         self.backlog = 0
         self.entries = 0
         self.groups = 0
         self.size = 0
-        self._tell = tell or _tell_each
+        self._tell = tell or tell_each
         # The text with which the JSON of every entry begins, up to the seq; the time is filled in later.
         self._place = place_before_seq(0, self.node).replace(b":0,", b":%d,", 1)
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._stopping = False
         # What could not be written yet, and when the disk was last checked and synced; written data sets `_dirty`.
-        self._unwritten = b""
+        self._unwritten: list[bytes] = []
         self._looked_at = self._synced_at = 0.0
         self._unlooked = 0
         self._dirty = False
@@ -97,8 +97,13 @@ class Writer:
         durable = self.options.fsync is not Fsync.OFF
         self._files = NodeFiles.create(self.options.folder, self.node, durable=durable)
         self._look()
-        self._thread = threading.Thread(target=self._run, args=[self._files], name="duetime journal", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=[self._files], name="duetime journal", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system allows no more threads
+            self._files.leave_to_successor()
+            raise OSError(str(error)) from error
+        self._thread = thread
 
     def append(self, drafts: Iterable[Draft], waiter: Waiter | None = None, *, hurry: bool = True) -> None:
         """Number the drafts and put them in line; `waiter` is told when they are written.
@@ -159,11 +164,11 @@ class Writer:
             self._disk.release()
 
     def flush(self, timeout_s: float = CLOSE_S) -> None:
-        """Wait until everything appended so far is written. Raises OSError if it is not."""
+        """Wait until everything appended so far is written. Raises the error if it is not, mostly an OSError."""
         done = threading.Event()
-        outcome: list[OSError | None] = []
+        outcome: list[Exception | None] = []
 
-        def written(error: OSError | None) -> None:
+        def written(error: Exception | None) -> None:
             outcome.append(error)
             done.set()
 
@@ -237,16 +242,20 @@ class Writer:
             times.append(self._looked_at + LOOK_S)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def _write(self, files: NodeFiles, lines: Sequence[bytes], last: int) -> OSError | None:
-        """Write these lines, after those that could not be written before. Answers the error if that failed."""
-        data = b"".join([self._unwritten, *lines]) if self._unwritten else b"".join(lines)
-        if not data:
+    def _write(self, files: NodeFiles, lines: list[bytes], last: int) -> Exception | None:
+        """Write these lines, after those that could not be written before. Answers the error if that failed.
+
+        Any error counts, such as a lack of memory: without this thread, every push would wait for ever.
+        """
+        lines = [*self._unwritten, *lines] if self._unwritten else lines
+        if not lines:
             return None
         try:
+            data = b"".join(lines)
             files.write(data, last, sync=self.options.fsync is Fsync.ALWAYS)
-        except OSError as error:
+        except Exception as error:
             self._failed(error)
-            self._unwritten, self.backlog = data, len(data)
+            self._unwritten, self.backlog = lines, sum(map(len, lines))
             return error
         self._written(len(data), last)
         return None
@@ -255,7 +264,7 @@ class Writer:
         if self.failure:
             log.info("journal_works", extra={"node": self.node})
         self.failure = None
-        self._unwritten, self.backlog = b"", 0
+        self._unwritten, self.backlog = [], 0
         self.entries, self.groups, self.size = last, self.groups + 1, self.size + size
         self._unlooked += size
         if self._unlooked >= LOOK_BYTES:
@@ -264,9 +273,9 @@ class Writer:
             self._dirty = True
             self._synced_at = time.monotonic()
 
-    def _failed(self, error: OSError) -> None:
+    def _failed(self, error: Exception) -> None:
         if self.failure is None:
-            log.error("journal_fails", extra={"node": self.node, "error": str(error)})
+            log.error("journal_fails", extra={"node": self.node, "error": str(error) or repr(error)})
         self.failure = error
         self._look()
 
@@ -285,7 +294,7 @@ class Writer:
                 with self._disk:
                     files.detach()
             files.seal()
-        except OSError as error:
+        except Exception as error:
             self._failed(error)
         if now >= self._looked_at + LOOK_S:
             self._look()
@@ -295,7 +304,7 @@ class Writer:
         self._dirty = False
         try:
             files.sync()
-        except OSError:
+        except Exception:
             self._dirty, self._synced_at = True, now
             raise
 
@@ -312,9 +321,9 @@ class Writer:
     def _leave(self, files: NodeFiles) -> None:
         try:
             if self._unwritten:
-                raise OSError(f"{len(self._unwritten)} bytes could not be written")
+                raise OSError(f"{self.backlog} bytes could not be written")
             files.close()
-        except OSError as error:
+        except Exception as error:
             log.error("journal_not_closed", extra={"node": self.node, "error": str(error)})
             files.leave_to_successor()
         with self._lock:
@@ -323,10 +332,13 @@ class Writer:
             self._tell(waiters, OSError("the journal is closed"))
 
 
-def _tell_each(waiters: Sequence[Waiter], error: OSError | None) -> None:
+def tell_each(waiters: Sequence[Waiter], error: Exception | None) -> None:
     for waiter in waiters:
-        waiter(error)
+        try:
+            waiter(error)
+        except Exception:
+            log.exception("journal_waiter_failed")
 
 
-def _nobody(error: OSError | None) -> None:
+def _nobody(error: Exception | None) -> None:
     """A waiter for `close`: it makes the writer write at once, and needs no answer."""
