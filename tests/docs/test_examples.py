@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 
+import duetime
 from duetime.cli.program import app
 from duetime.job import TRANSITIONS
 from duetime.settings import FIELDS, OTHER_VARIABLES, Settings, load, row, shown, variable
@@ -33,6 +34,19 @@ def blocks(language: str) -> Iterator[Any]:
 def test_a_python_example_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+
+
+MODULES = [one for one in blocks("python") if str(one.values[0]).startswith("# shop.py")]
+
+
+@pytest.mark.parametrize("code", MODULES)
+def test_a_module_that_workers_import_pushes_nothing_at_import(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "<example>", "exec"), {"__name__": "shop"})
+    with duetime.connect("sqlite:jobs.db") as client:
+        assert client.queues() == []
 
 
 def test_the_readme_starts_with_one_sentence_two_commands_and_an_example() -> None:

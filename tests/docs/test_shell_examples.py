@@ -129,6 +129,7 @@ def placed(line: str, shell: Shell, served: Served) -> str:
         "/run/duetime/": f"{shell.folder}/",
         "/backups/": f"{shell.folder}/",
         ".venv/bin/duetime": "duetime",
+        ".venv/bin/python": sys.executable,
     }
     for name, place in places.items():
         line = line.replace(name, place)

@@ -58,7 +58,7 @@ def test_bad_lines_are_named_and_good_ones_pushed(shell: Shell, tmp_path: Path) 
     assert last["error"]["code"] == "lines_refused"
 
     [job] = shell.json("get", "mail", "json")
-    assert (job["body"], job["tries"], job["priority"], job["state"]) == ('{"to": "ann"}', 9, "high", "delayed")
+    assert (job["body"], job["tries"], job["priority"], job["state"]) == ({"to": "ann"}, 9, "high", "delayed")
     assert job["attributes"] == {"a": "1", "b": "2"}
     [job] = shell.json("get", "mail", "bytes")
     assert (job["body_b64"], job["tries"], job["attributes"]) == ("//8=", 3, {"a": "1"})

@@ -97,8 +97,8 @@ def test_starts_on_the_default_store_and_says_what_is_where(start: Start, tmp_pa
 
 def delivered_by(lines: list[str], folder: Path) -> dict[str, object]:
     """Run a push and a reserve as they are written, and return what was delivered."""
-    assert len(lines) == 2
-    for line in lines:
+    push, reserve = lines
+    for line in (push, reserve):
         done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=90, check=True)
     [delivery] = json.loads(done.stdout)["deliveries"]
     assert delivery["lease_until"] - 60_000 >= delivery["due_at"]
@@ -125,7 +125,10 @@ def test_what_the_readme_says_to_try_works(start: Start, tmp_path: Path) -> None
     server = start("serve", "--dev", *ANY_PORT)
     lines = [line for line in README.read_text().splitlines() if line.startswith("curl ")]
     here = [line.replace("localhost:7777", server.address("API")).replace("5s", "1s") for line in lines]
-    assert delivered_by(here, tmp_path)["body"] == '{"to": "ann"}'
+    push, reserve, ack = here
+    assert delivered_by([push, reserve], tmp_path)["body"] == {"to": "ann"}
+    done = subprocess.run(["bash", "-c", ack], cwd=tmp_path, capture_output=True, text=True, timeout=90, check=True)
+    assert json.loads(done.stdout)["results"][0]["moved"]["event"] == "acked"
 
 
 def test_both_listeners_tell_how_it_is(start: Start) -> None:

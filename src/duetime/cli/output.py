@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
 from duetime.clock import rfc3339
 from duetime.errors import DuetimeError, InvalidRequest
 from duetime.job import Delivery, Job, Moved
 from duetime.names import Queue
-from duetime.wire import convert
+from duetime.wire import bodies, convert
 from duetime.wire.payload import describe
 
 if TYPE_CHECKING:
@@ -126,10 +127,10 @@ def refused_document(queue: Queue, job_id: str, error: DuetimeError) -> dict[str
     return {**queue_document(queue), "id": job_id, **error_document(error)}
 
 
-def body_document(body: bytes) -> dict[str, str | None]:
-    """`body` where it is text, else `body_b64`; the other is null."""
-    text, b64 = convert.body_out(body)
-    return {"body": text if isinstance(text, str) else None, "body_b64": b64 if isinstance(b64, str) else None}
+def body_document(body: bytes) -> dict[str, Raw | str | None]:
+    """As over HTTP: `body` for JSON and text, else `body_b64`; the other is null."""
+    value, b64 = bodies.write(body)
+    return {"body": None if value is UNSET else value, "body_b64": None if b64 is UNSET else b64}
 
 
 def error_document(error: DuetimeError) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def ack(queue: Queue, leases: Sequence[Leased]) -> Call[list[Result]]:
         return list(await engine.ack(held))
 
     return Call(
-        lambda: post_request(queue, "ack", messages.AckIn([convert.lease_ref(one) for one in held])),
+        lambda: post_request(queue, "ack", messages.AckIn(leases=[convert.lease_ref(one) for one in held])),
         _results,
         run,
         repeatable=True,

@@ -10,7 +10,7 @@ from duetime.client.call_subjects import Pushing
 from duetime.clock import Duration, duration_ms
 from duetime.job import IfExists, NewJob
 from duetime.names import Queue
-from duetime.wire import convert, messages
+from duetime.wire import bodies, convert, messages
 
 if TYPE_CHECKING:
     from duetime.engine import Engine
@@ -49,7 +49,7 @@ def call(queue: Queue, job: NewJob, wait: Duration, if_exists: IfExists = IfExis
 
     def parse(reply: bytes) -> Answered:
         message = decode(reply, messages.AnswerOut)
-        return Answered(message.id, convert.body_in(message.body, message.body_b64), message.attributes)
+        return Answered(message.id, bodies.read(message.body, message.body_b64), message.attributes)
 
     again = Pushing(queue, [job], lambda others: call(queue, others[0], wait, if_exists))
     return Call(request, parse, run, repeatable=True, wait_ms=wait_ms, subject=again)

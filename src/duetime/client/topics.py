@@ -26,7 +26,7 @@ from duetime.errors import InvalidRequest
 from duetime.job import Moved
 from duetime.names import DEFAULT_POOL, check_queue
 from duetime.topic import Status
-from duetime.wire import convert, messages
+from duetime.wire import bodies, convert, messages
 from duetime.wire.topics import (
     AddIn,
     CountersOut,
@@ -166,12 +166,10 @@ def _path(namespace: str, *rest: str) -> str:
 
 
 def _raw(body: bytes) -> Raw:
-    """The body as a JSON value: JSON stays as it is, other text becomes a string."""
-    try:
-        msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return Raw(msgspec.json.encode(body.decode()))
-    return Raw(body) if not body.lstrip().startswith(b'"') else Raw(msgspec.json.encode(body.decode()))
+    value, _ = bodies.write(body)
+    if value is UNSET:
+        raise InvalidRequest("the body of a topic's job must be text, an object or an array")
+    return value
 
 
 # --- the clients

@@ -1,12 +1,10 @@
 """Converts messages to the kernel's nouns and back."""
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from duetime.clock import SECONDS, duration_ms, instant_ms, rfc3339
 from duetime.errors import BY_CODE, DuetimeError, InvalidRequest
@@ -14,6 +12,7 @@ from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, P
 from duetime.names import Queue
 from duetime.stores.base import Mark, Page, Pushed
 from duetime.stores.finishes import Finish, Finished, Join, KeptResult
+from duetime.wire import bodies
 from duetime.wire.messages import (
     CountsOut,
     DeliveryOut,
@@ -35,23 +34,15 @@ from duetime.wire.messages import (
 # --- to the wire
 
 
-def body_out(body: bytes) -> tuple[str | UnsetType, str | UnsetType]:
-    """(body, body_b64): one of the two."""
-    try:
-        return body.decode(), UNSET
-    except UnicodeDecodeError:
-        return UNSET, base64.b64encode(body).decode()
-
-
 def push_in(job: NewJob, if_exists: IfExists) -> PushIn:
     fields = job_in(job)
     return PushIn(**{name: getattr(fields, name) for name in fields.__struct_fields__}, if_exists=if_exists)
 
 
 def job_in(job: NewJob) -> JobIn:
-    text, b64 = body_out(job.body)
+    body, b64 = bodies.write(job.body)
     return JobIn(
-        body=Raw(msgspec.json.encode(text)) if isinstance(text, str) else UNSET,
+        body=body,
         body_b64=b64,
         id=job.id,
         delay=_ms(job.delay_ms) if job.delay_ms and job.due_at is None else UNSET,
@@ -106,11 +97,11 @@ def error_out(error: DuetimeError) -> ErrorOut:
 
 
 def finish_in(one: Finish) -> FinishIn:
-    text, b64 = (UNSET, UNSET) if one.result is None else body_out(one.result)
+    result, b64 = (UNSET, UNSET) if one.result is None else bodies.write(one.result)
     return FinishIn(
         lease_ref(one.lease),
         [job_in(job) for job in one.then],
-        Raw(msgspec.json.encode(text)) if isinstance(text, str) else UNSET,
+        result,
         b64,
         _ms(one.result_ttl_ms) if one.result_ttl_ms else 0,
         join_in(one.join) if one.join else None,
@@ -132,7 +123,7 @@ def finished_out(answer: Finished | DuetimeError | None) -> FinishedOut:
 
 
 def kept_result_out(kept: KeptResult) -> KeptResultOut:
-    return KeptResultOut(kept.id, kept.born, kept.kept_until, *body_out(kept.result))
+    return KeptResultOut(kept.id, kept.born, kept.kept_until, *bodies.write(kept.result))
 
 
 def pushed_out(pushed: Pushed) -> PushedOut:
@@ -140,7 +131,7 @@ def pushed_out(pushed: Pushed) -> PushedOut:
 
 
 def delivery_out(delivery: Delivery) -> DeliveryOut:
-    body, b64 = body_out(delivery.body)
+    body, b64 = bodies.write(delivery.body)
     return DeliveryOut(
         queue=delivery.lease.queue.name,
         lease=lease_ref(delivery.lease),
@@ -158,7 +149,7 @@ def delivery_out(delivery: Delivery) -> DeliveryOut:
 
 
 def job_out(job: Job) -> JobOut:
-    body, b64 = body_out(job.body)
+    body, b64 = bodies.write(job.body)
     return JobOut(
         namespace=job.queue.namespace,
         queue=job.queue.name,
@@ -213,39 +204,7 @@ def new_job(job: JobIn, make_id: Callable[[], str]) -> NewJob:
 
 
 def body_of(message: JobIn) -> bytes:
-    return _bytes_of(message.body, message.body_b64, "body")
-
-
-def _bytes_of(text: Raw | UnsetType, b64: str | UnsetType, what: str) -> bytes:
-    """What came as text, as any JSON value or in base64; `what` is the name of the field."""
-    if text is not UNSET and b64 is not UNSET:
-        raise InvalidRequest.not_both(what, f"{what}_b64")
-    if b64 is not UNSET:
-        return _unbase64(b64, what)
-    if text is UNSET:
-        return b""
-    raw = bytes(text)
-    try:
-        if raw.startswith(b'"'):
-            return msgspec.json.decode(raw, type=str).encode()
-        # The decoder passes over a raw value without reading its strings; JSON is UTF-8 throughout.
-        raw.decode()
-    except (msgspec.DecodeError, UnicodeError):
-        raise InvalidRequest(f"the {what} is not valid text") from None
-    return raw
-
-
-def _unbase64(text: str, what: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRequest(f"{what}_b64 is not base64") from None
-
-
-def body_in(body: str | UnsetType, b64: str | UnsetType) -> bytes:
-    if isinstance(b64, str):
-        return base64.b64decode(b64)
-    return body.encode() if isinstance(body, str) else b""
+    return bodies.read(message.body, message.body_b64)
 
 
 def mark(message: MarkIn) -> Mark:
@@ -279,7 +238,7 @@ def finish(queue: Queue, message: FinishIn, make_id: Callable[[], str]) -> Finis
     return Finish(
         lease(queue, message.lease),
         [new_job(one, make_id) for one in message.then],
-        _bytes_of(message.result, message.result_b64, "result") if is_given else None,
+        bodies.read(message.result, message.result_b64, "result") if is_given else None,
         duration_ms(message.result_ttl),
         _join(message.join, make_id) if message.join else None,
     )
@@ -297,13 +256,13 @@ def finished(message: FinishedOut) -> Finished | DuetimeError | None:
 
 
 def kept_result(message: KeptResultOut) -> KeptResult:
-    return KeptResult(message.id, message.born, body_in(message.result, message.result_b64), message.kept_until)
+    return KeptResult(message.id, message.born, bodies.read(message.result, message.result_b64), message.kept_until)
 
 
 def delivery(namespace: str, message: DeliveryOut) -> Delivery:
     return Delivery(
         lease(Queue(namespace, message.queue), message.lease),
-        body_in(message.body, message.body_b64),
+        bodies.read(message.body, message.body_b64),
         due_at=message.due_at,
         lease_until=message.lease_until,
         priority=_PRIORITIES[message.priority],
@@ -321,7 +280,7 @@ def job(message: JobOut) -> Job:
         id=message.id,
         born=message.born,
         state=message.state,
-        body=body_in(message.body, message.body_b64),
+        body=bodies.read(message.body, message.body_b64),
         due_at=message.due_at,
         priority=_PRIORITIES[message.priority],
         tries=message.tries,

@@ -1,7 +1,6 @@
 """The types of every message.
 
-On the wire a body is `body` where it is text, else `body_b64`. A producer may write any JSON value as `body`: a
-string is its text, anything else is kept as the JSON text that was sent. Times go out as epoch milliseconds and come
+`wire/bodies.py` says how a body stands in `body` or `body_b64`. Times go out as epoch milliseconds and come
 in as people write them (`duetime.clock`).
 """
 
@@ -50,6 +49,11 @@ InstantIn = Annotated[
         extra_json_schema={"minimum": 0, "maximum": MAX_INSTANT, "maxLength": MAX_TIME_TEXT, "format": "date-time"},
     ),
 ]
+BodyJson = Annotated[
+    Raw,
+    Meta(description="a JSON object or array, or text", extra_json_schema={"type": ["object", "array", "string"]}),
+]
+BodyBase64 = Annotated[str, Meta(description="in base64: bytes that are not text")]
 PriorityIn = Annotated[Literal["high", "normal", "low"], Meta(description="who goes first among ready jobs")]
 NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,255}$"
 NameIn = Annotated[str, Meta(extra_json_schema={"pattern": NAME_PATTERN})]
@@ -63,8 +67,8 @@ IdsList = Annotated[list[IdIn], Meta(max_length=MAX_PUSH)]
 class JobIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A job to push. Due after `delay` or at `due_at`, at once if neither is given."""
 
-    body: Annotated[Raw, Meta(description="text, or any JSON value, kept as sent")] | UnsetType = UNSET
-    body_b64: Annotated[str, Meta(description="the body in base64, for bytes that are not text")] | UnsetType = UNSET
+    body: BodyJson | UnsetType = UNSET
+    body_b64: BodyBase64 | UnsetType = UNSET
     id: IdIn | UnsetType = UNSET
     delay: DurationIn | UnsetType = UNSET
     due_at: InstantIn | UnsetType = UNSET
@@ -157,8 +161,8 @@ class DeliveryOut(Struct, omit_defaults=True):
     priority: PriorityIn
     tries: int
     used: int
-    body: str | UnsetType = UNSET
-    body_b64: str | UnsetType = UNSET
+    body: BodyJson | UnsetType = UNSET
+    body_b64: BodyBase64 | UnsetType = UNSET
     expires_at: int = 0
     attributes: dict[str, str] = {}
     error: str = ""
@@ -168,8 +172,11 @@ class DeliveriesOut(Struct):
     deliveries: list[DeliveryOut]
 
 
-class AckIn(Struct, forbid_unknown_fields=True):
-    leases: Annotated[list[LeaseRef], Meta(max_length=MAX_PUSH)]
+class AckIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One `lease`, or several `leases`."""
+
+    lease: LeaseRef | UnsetType = UNSET
+    leases: Annotated[list[LeaseRef], Meta(max_length=MAX_PUSH)] | UnsetType = UNSET
 
 
 class ResultsOut(Struct):
@@ -192,10 +199,8 @@ class FinishIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     lease: LeaseRef
     then: Annotated[list[JobIn], Meta(max_length=STEP_JOBS - 1)] = []
-    result: Annotated[Raw, Meta(description="text, or any JSON value, kept as sent")] | UnsetType = UNSET
-    result_b64: Annotated[str, Meta(description="the result in base64, for bytes that are not text")] | UnsetType = (
-        UNSET
-    )
+    result: BodyJson | UnsetType = UNSET
+    result_b64: BodyBase64 | UnsetType = UNSET
     result_ttl: DurationIn = 0
     join: JoinIn | None = None
 
@@ -233,8 +238,8 @@ class KeptResultOut(Struct, omit_defaults=True):
     id: str
     born: int
     kept_until: int
-    result: str | UnsetType = UNSET
-    result_b64: str | UnsetType = UNSET
+    result: BodyJson | UnsetType = UNSET
+    result_b64: BodyBase64 | UnsetType = UNSET
 
 
 class KeptResultsOut(Struct):
@@ -300,8 +305,8 @@ class JobOut(Struct, omit_defaults=True):
     due_at: int
     priority: PriorityIn
     tries: int
-    body: str | UnsetType = UNSET
-    body_b64: str | UnsetType = UNSET
+    body: BodyJson | UnsetType = UNSET
+    body_b64: BodyBase64 | UnsetType = UNSET
     used: int = 0
     attempt: int = 0
     expires_at: int = 0
@@ -435,6 +440,6 @@ class AnswerOut(Struct, omit_defaults=True):
 
     id: str
     answer_id: str
-    body: str | UnsetType = UNSET
-    body_b64: str | UnsetType = UNSET
+    body: BodyJson | UnsetType = UNSET
+    body_b64: BodyBase64 | UnsetType = UNSET
     attributes: dict[str, str] = {}

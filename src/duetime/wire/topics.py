@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from duetime.clock import duration_ms
 from duetime.condition import MAX_LENGTH
@@ -25,7 +25,7 @@ from duetime.topic import (
     Success,
     Topic,
 )
-from duetime.wire.messages import DurationIn, IdIn, InstantIn, NameIn, PriorityIn
+from duetime.wire.messages import BodyJson, DurationIn, IdIn, InstantIn, NameIn, PriorityIn
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 UrlIn = Annotated[str, Meta(description="an http or https URL", max_length=MAX_URL)]
@@ -174,7 +174,7 @@ class CountersOut(Struct):
 class AddIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A job for a topic; its delay, priority and tries are the topic's. An id that is taken is replaced."""
 
-    body: Annotated[Raw, Meta(description="text, or any JSON value; an object's fields are sent")] | UnsetType = UNSET
+    body: BodyJson | UnsetType = UNSET
     id: IdIn | UnsetType = UNSET
     due_at: InstantIn | UnsetType = UNSET
     fix_time: (
@@ -192,7 +192,7 @@ class AddIn(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 class SampleIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The body of the job that the sample call is about."""
 
-    body: Raw | UnsetType = UNSET
+    body: BodyJson | UnsetType = UNSET
 
 
 class SampleRequestOut(Struct):

@@ -133,6 +133,20 @@ async def test_an_extended_lease_ends_later(http: httpx.AsyncClient, clock: Manu
     assert await post(http, "extend", {"lease": held, "ttr": "5m"}) == {"lease_until": NOW + 330_000}
 
 
+async def test_one_lease_is_acked_as_it_is_released(http: httpx.AsyncClient, clock: ManualClock) -> None:
+    held = await lease(http, "a")
+
+    [acked] = (await post(http, "ack", {"lease": held}))["results"]
+    [gone] = (await post(http, "ack", {"lease": held}))["results"]
+
+    assert (acked["moved"]["event"], gone) == ("acked", {})
+    lost = await lease(http, "b")
+    await post(http, "release", {"lease": lost})
+    assert problem(await http.post(f"{MAIL}/ack", json={"lease": lost}), 409, "lease_lost")
+    for both_or_none in ({}, {"lease": lost, "leases": [lost]}):
+        assert problem(await http.post(f"{MAIL}/ack", json=both_or_none), 400, "invalid_request")
+
+
 @pytest.mark.parametrize("verb", ["release", "give_back", "kill", "extend"])
 async def test_a_lost_lease_is_refused(http: httpx.AsyncClient, verb: str) -> None:
     held = await lease(http)
@@ -173,10 +187,10 @@ async def test_finish_pushes_what_follows_and_keeps_the_result(http: httpx.Async
 
     assert (done["moved"]["event"], [moved["id"] for moved in done["then"]], gone) == ("acked", ["b"], {})
     [delivery] = await reserve(http)
-    assert delivery["body"] == '{"x":1}'
+    assert delivery["body"] == {"x": 1}
     answer = await ok(await http.post(f"{MAIL}/results", json={"ids": ["a", "b"]}))
     [kept, missing] = answer["results"]
-    assert (kept["result"], kept["born"], missing) == ('{"sum":42}', held["born"], None)
+    assert (kept["result"], kept["born"], missing) == ({"sum": 42}, held["born"], None)
 
 
 async def test_a_result_that_is_not_text_comes_back_in_base64(http: httpx.AsyncClient) -> None:

@@ -21,7 +21,13 @@ QUEUE = Queue("shop", "mail")
 
 texts = st.text(st.characters(codec="utf-8"))
 ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=128).filter(str.isprintable)
-bodies = st.binary() | texts.map(str.encode) | st.sampled_from([b"null", b'"quoted"', b'{"a": 1}', b"\xff"])
+bodies = (
+    st.binary()
+    | texts.map(str.encode)
+    | st.sampled_from(
+        [b"null", b'"quoted"', b'{"a": 1}', b" []", b"[] ", b'["\xc3"]', b"[1e999]", b"[" * 500 + b"]" * 500, b"\xff"]
+    )
+)
 instants = st.integers(0, MAX_INSTANT)
 numbers = st.integers(0, 2**32 - 1)
 attributes = st.dictionaries(texts, texts, max_size=3)

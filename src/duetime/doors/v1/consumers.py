@@ -11,11 +11,11 @@ from duetime.doors.tokens import Access
 from duetime.doors.v1.queries import CallQuery
 from duetime.doors.v1.request import NativeRequest, Reply
 from duetime.engine import request_reply
-from duetime.errors import Forbidden, InvalidTime
+from duetime.errors import DuetimeError, Forbidden, InvalidRequest, InvalidTime
 from duetime.job import Delivery
 from duetime.names import Queue, check_queue
 from duetime.stores.finishes import KeptResult
-from duetime.wire import convert
+from duetime.wire import bodies, convert
 from duetime.wire.messages import (
     MAX_WAIT_MS,
     AckIn,
@@ -70,7 +70,14 @@ def wait_of(wait: DurationIn) -> int:
 
 
 async def ack(request: NativeRequest[AckIn, None]) -> Reply:
-    answers = await request.engine.ack([convert.lease(request.queue, ref) for ref in request.message.leases])
+    """The one lease that is lost is refused, as `release` would; of several, each has its own result."""
+    message = request.message
+    if (message.lease is UNSET) == (message.leases is UNSET):
+        raise InvalidRequest("give lease or leases")
+    refs = [message.lease] if message.lease is not UNSET else message.leases or []
+    answers = await request.engine.ack([convert.lease(request.queue, ref) for ref in refs])
+    if message.lease is not UNSET and isinstance(answers[0], DuetimeError):
+        raise answers[0]
     return Reply(200, ResultsOut([convert.result_out(answer) for answer in answers]))
 
 
@@ -124,7 +131,7 @@ async def call(request: NativeRequest[PushIn, CallQuery]) -> Reply:
     answers = await request_reply.ask(engine, request.queue, job, request.message.if_exists)
     found = await request.park(engine.reserve([answers], wait_ms=wait_ms), list[Delivery]())
     delivery = request_reply.answer_of(answers, found)
-    body, body_b64 = convert.body_out(delivery.body)
+    body, body_b64 = bodies.write(delivery.body)
     answer = AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes))
 
     async def settle(is_received: bool) -> None:

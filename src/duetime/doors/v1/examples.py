@@ -29,7 +29,7 @@ DELIVERY = m.DeliveryOut(
     priority="normal",
     tries=5,
     used=1,
-    body='{"to":"ann"}',
+    body=Raw(b'{"to":"ann"}'),
 )
 JOB = m.JobOut(
     namespace="shop",
@@ -40,7 +40,7 @@ JOB = m.JobOut(
     due_at=NOW + MINUTE,
     priority="normal",
     tries=5,
-    body='{"to":"ann"}',
+    body=Raw(b'{"to":"ann"}'),
 )
 JOB_IN = m.JobIn(body=Raw(b'{"to":"ann"}'), id="welcome-17", delay="1m")
 QUEUE = m.QueueOut("shop", "mail", m.CountsOut(delayed=1, ready=0, leased=2, dead=0, expired=0, now=NOW), QueueRules())
@@ -95,7 +95,7 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "call": Example(
         {200: "the answer; it is acked and its queue is purged"},
-        m.AnswerOut("sum-4", "01JCQ2Y6W3V5Z8T4B7N9M1K0XA", body="42"),
+        m.AnswerOut("sum-4", "01JCQ2Y6W3V5Z8T4B7N9M1K0XA", body=Raw(b'"42"')),
         m.PushIn(body=Raw(b"[40,2]"), id="sum-4"),
     ),
     "cancel": Example(
@@ -121,9 +121,9 @@ EXAMPLES: Mapping[str, Example] = {
         m.ReserveManyIn(limit=1, ttr="1m", wait="500ms", queues=["urgent", "mail"]),
     ),
     "ack": Example(
-        {200: "one result per lease; an error where the lease is lost, empty where the job was gone already"},
+        {200: "one result per lease; of `leases`, an error where one is lost; empty where the job was gone already"},
         m.ResultsOut([_moved(Event.ACKED)]),
-        m.AckIn([LEASE]),
+        m.AckIn(LEASE),
     ),
     "finish": Example(
         {200: "one result per finish; an error where the lease is lost, empty where the job was gone already"},
@@ -137,12 +137,12 @@ EXAMPLES: Mapping[str, Example] = {
             ]
         ),
         m.FinishesIn(
-            [m.FinishIn(LEASE, [m.JobIn(id="welcome-17~>bill", body=Raw(b"{}"))], Raw(b"42"), result_ttl="1h")]
+            [m.FinishIn(LEASE, [m.JobIn(id="welcome-17~>bill", body=Raw(b"{}"))], Raw(b'{"sum":42}'), result_ttl="1h")]
         ),
     ),
     "results": Example(
         {200: "one entry per id, in order; null where no result is kept"},
-        m.KeptResultsOut([m.KeptResultOut("welcome-17", NOW, NOW + 60 * MINUTE, "42"), None]),
+        m.KeptResultsOut([m.KeptResultOut("welcome-17", NOW, NOW + 60 * MINUTE, Raw(b'{"sum":42}')), None]),
         m.ResultsIn(["welcome-17", "welcome-18"], wait="5s"),
     ),
     "release": Example(

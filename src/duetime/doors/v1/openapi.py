@@ -79,6 +79,7 @@ BETWEEN_FIELDS: Mapping[str, Document] = {
     "PushIn": NO_SECOND,
     "RescheduleIn": ONE_TIME,
     "WhenIn": ONE_TIME,
+    "AckIn": {"oneOf": [{"required": ["lease"]}, {"required": ["leases"]}]},
     "AddIn": {"not": {"required": ["due_at", "fix_time"]}},
 }
 """Rules between the fields of a message, which a type cannot say."""
