@@ -1,6 +1,8 @@
 """`doctor`: on SQLite, on a real Redis in good and bad shape, on this machine's settings."""
 
+import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+import duetime
 from duetime.cli.doctor_redis import examine_facts
 from duetime.cli.doctor_sqlite import filesystem_of
 from duetime.cli.doctor_store import judge_skew
@@ -214,3 +217,31 @@ def test_a_port_that_another_program_has(tmp_path: Path, redis_server: RedisServ
 def test_a_server_that_is_not_there(tmp_path: Path, free_port: int) -> None:
     ran = Shell(f"http://127.0.0.1:{free_port}", tmp_path).run("doctor", "--json")
     assert (ran.code, grades(ran)) == (1, {"server.answers": "fail"})
+
+
+def test_files_that_hold_jobs_are_for_their_owner_alone(shell: Shell, tmp_path: Path) -> None:
+    """With a umask that hides nothing; the doctor tells of files that were opened up later."""
+    here = tmp_path / "data"
+    before = os.umask(0)
+    try:
+        here.mkdir()
+        with duetime.connect(f"sqlite://{here}/jobs.db", journal=str(here / "journal")) as client:
+            client.queue("mail").push("x")
+            modes = {str(path.relative_to(here)): path.lstat().st_mode for path in here.rglob("*")}
+    finally:
+        os.umask(before)
+    assert {"jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db-wake", "jobs.db-wake/turn", "journal"} <= set(modes)
+    assert any(name.startswith("journal/") and stat.S_ISREG(mode) for name, mode in modes.items())
+    # The sockets in jobs.db-wake are behind the permissions of that folder.
+    assert {name for name, mode in modes.items() if mode & 0o077 and not stat.S_ISSOCK(mode)} == set()
+
+    url = f"sqlite://{here}/jobs.db"
+    assert "sqlite.permissions" not in grades(shell.run("doctor", "--url", url, "--json"))
+    (here / "jobs.db").chmod(0o644)
+    ran = shell.run("doctor", "--url", url, "--json")
+    assert find(ran, "sqlite.permissions")["grade"] == "warn"
+    assert f"chmod 600 {here}/jobs.db" in find(ran, "sqlite.permissions")["fix"]
+    (tmp_path / "duetime.toml").write_text(f'port = 0\nadmin_port = 0\nstore = "{url}"\n')
+    assert "journal.permissions" not in grades(Shell("", tmp_path).run("doctor", "--json"))
+    (here / "journal").chmod(0o755)
+    assert find(Shell("", tmp_path).run("doctor", "--json"), "journal.permissions")["grade"] == "warn"

@@ -9,7 +9,7 @@ import httpx
 
 from duetime.cli.config import read_settings
 from duetime.cli.doctor_findings import Finding, fail, ok, warn
-from duetime.cli.doctor_sqlite import examine_folder
+from duetime.cli.doctor_sqlite import examine_folder, examine_permissions
 from duetime.cli.doctor_store import examine_store
 from duetime.errors import InvalidSettings
 from duetime.journal.settings import options_of
@@ -37,6 +37,8 @@ def examine_host(*, deep: bool) -> Iterator[Finding]:
     yield _port("server.admin_port", "admin API", settings.admin_host, settings.admin_port)
     if settings.journal and journal:
         yield from examine_folder("journal.folder", journal.folder, "the journal")
+    if journal and journal.folder.is_dir():
+        yield from examine_permissions("journal.permissions", journal.folder)
     stores = {**settings.pools, **({"(registry)": settings.registry_store} if settings.registry_store else {})}
     for name, url in stores.items():
         yield ok("pool", f"pool {name}: {mask(url)}")

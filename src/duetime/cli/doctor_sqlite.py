@@ -34,6 +34,7 @@ def examine_sqlite(url: str, *, deep: bool) -> Iterator[Finding]:
         yield _disk(path)
     yield _synchronous(url)
     if path.exists():
+        yield from examine_permissions("sqlite.permissions", path)
         yield from _file(path, deep=deep)
     else:
         yield ok("sqlite.file", f"{path} does not exist yet; the first command or server creates it")
@@ -56,6 +57,17 @@ def examine_folder(check: str, folder: Path, what: str) -> Iterator[Finding]:
         )
     else:
         yield ok(check, f"the folder for {what} can be written to: {folder}")
+
+
+def examine_permissions(check: str, path: Path) -> Iterator[Finding]:
+    """Warns of a file or folder with jobs that other users can open."""
+    if path.stat().st_mode & 0o077:
+        yield warn(
+            check,
+            f"other users of this machine can open {path}",
+            why="it holds the bodies of jobs, and secrets that sign callbacks",
+            fix=f"chmod {'700' if path.is_dir() else '600'} {path}",
+        )
 
 
 def _file(path: Path, *, deep: bool) -> Iterator[Finding]:

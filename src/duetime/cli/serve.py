@@ -90,7 +90,7 @@ def _make_folder(url: str) -> None:
     """The default store's folder; a store that was asked for is expected to have a place."""
     folder = Path(url.partition(":")[2]).parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidSettings(
             f"cannot make the folder {folder} ({error.strerror}): choose another with --store"

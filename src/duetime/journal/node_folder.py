@@ -42,9 +42,9 @@ class NodeFiles:
         """Make the folder under a hidden name, lock it, then rename it: no process can see the folder without a lock
         and take the node for dead.
         """
-        journal.mkdir(parents=True, exist_ok=True)
+        journal.mkdir(0o700, parents=True, exist_ok=True)
         hidden = journal / f".{name}"
-        hidden.mkdir()
+        hidden.mkdir(0o700)
         lock = Lock.take(hidden, create=True)
         if lock is None:
             raise OSError(f"{hidden} is held by somebody else")
@@ -116,7 +116,7 @@ class NodeFiles:
 
     def _open(self) -> None:
         path = self.node / open_name(self.last + 1)
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._first, self.size, self.opened_at = self.last + 1, 0, time.monotonic()
         self._new_name = self._durable
 

@@ -102,7 +102,7 @@ class Lock:
         """None if another process holds the lock, or if there is no lock file because the node ended cleanly."""
         path = node / LOCK
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
         except FileNotFoundError:
             return None
         try:

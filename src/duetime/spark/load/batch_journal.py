@@ -58,7 +58,7 @@ class BatchJournal:
 
     async def begin(self) -> None:
         """Register the node, before the first push. Idempotent."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(0o700, parents=True, exist_ok=True)
         async with self._store() as store:
             await register(store, self.node)
 
@@ -93,8 +93,8 @@ class SegmentFile:
         self._aside = folder / f".{IdMaker().make()}.writing"
 
     def __enter__(self) -> BinaryIO:
-        self._aside.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._aside.open("wb")
+        self._aside.parent.mkdir(0o700, parents=True, exist_ok=True)
+        self._file = os.fdopen(os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         return self._file
 
     def __exit__(

@@ -6,9 +6,10 @@ Everything here blocks and runs in the threads of `threads.py`. Only this module
 import fcntl
 import os
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,6 +54,9 @@ def connect(
 
 
 def _connect(path: Path, synchronous: str, checkpoint_pages: int, read_only: bool) -> sqlite3.Connection:
+    if not path.exists():
+        with suppress(OSError):  # SQLite says what is wrong with the path
+            _make_private(path)
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
         connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -66,6 +70,20 @@ def _connect(path: Path, synchronous: str, checkpoint_pages: int, read_only: boo
         connection.close()
         raise
     return connection
+
+
+def _make_private(path: Path) -> None:
+    """Make an empty file for its owner alone; SQLite gives its log and its shared memory the same mode.
+
+    The file is made aside: closing a descriptor of the file itself would drop the locks that other connections of this
+    process hold on it.
+    """
+    handle, aside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    os.close(handle)
+    try:
+        os.link(aside, path)
+    finally:
+        os.unlink(aside)
 
 
 def check_synchronous(word: str) -> str:
@@ -144,7 +162,7 @@ class Turnstile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file, self._test_file = (os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666) for _ in range(2))
+        self._file, self._test_file = (os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for _ in range(2))
         self._is_tested = False
 
     def begin(self, connection: sqlite3.Connection, deadline: float) -> None:

@@ -12,6 +12,7 @@ The ballast grows with the log. The background thread makes it longer before the
 push waits for it. A push that finds the ballast too small all the same goes on only when it is large enough.
 """
 
+import functools
 import os
 import threading
 import time
@@ -173,7 +174,8 @@ class DiskReserve:
         # once, and turned a little for each block, because some file systems keep equal blocks once.
         noise = os.urandom(LEAST_BALLAST)
         try:
-            with open(self._ballast, "ab", buffering=0) as file:
+            private = functools.partial(os.open, mode=0o600)
+            with open(self._ballast, "ab", buffering=0, opener=private) as file:
                 while missing > 0 and not self._is_released:
                     missing -= file.write(noise[:missing])
                     noise = turned(noise)

@@ -206,7 +206,7 @@ def _beside(path: Path) -> tuple[Turnstile, Mailboxes]:
     """Opens what the processes on a file share: the lock for their turns to write, and the folder of mailboxes."""
     folder = path.with_name(path.name + "-wake")
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(0o700, exist_ok=True)
         return Turnstile(folder / "turn"), Mailboxes(folder)
     except OSError as error:
         raise StoreUnavailable(f"cannot use the folder beside the SQLite file: {error}") from error
