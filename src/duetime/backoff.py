@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from duetime.clock import Duration, duration_ms
+from duetime.clock import MAX_DURATION, Duration, duration_ms
 from duetime.errors import InvalidRequest
 
 MINUTE_MS = 60_000
@@ -96,6 +96,19 @@ class Outage:
     def pause_s(self) -> float:
         """How long to wait now, after the last failure."""
         return self._policy.delay_ms(self.failures) / 1000
+
+
+def wait_ms(policy: Backoff, failures: int) -> int:
+    """`policy.delay_ms`, for a policy that may be the user's own. Raises InvalidRequest if that raises anything, or
+    answers anything but a whole number of milliseconds.
+    """
+    try:
+        wait = policy.delay_ms(failures)
+    except Exception as error:
+        raise InvalidRequest(f"{policy!r} failed: {error!r}") from error
+    if type(wait) is not int or not 0 <= wait <= MAX_DURATION:
+        raise InvalidRequest(f"delay_ms({failures}) must return milliseconds, at least 0, got {wait!r} from {policy!r}")
+    return wait
 
 
 def parse(text: Duration) -> Backoff:

@@ -80,10 +80,6 @@ class InvalidRequest(DuetimeError):
         """The caller gave two fields that exclude each other."""
         return cls(f"give {one} or {other}, not both")
 
-    @classmethod
-    def of_tries(cls, tries: int, most: int, **fields: Any) -> Self:
-        return cls(f"tries lie between 0 (unlimited) and {most}: {tries}", **fields)
-
 
 class InvalidName(InvalidRequest):
     """A name may hold ASCII letters, digits, '-', '_' and '.', at most 255 of them."""

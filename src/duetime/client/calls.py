@@ -29,6 +29,7 @@ from duetime.job import (
     State,
     payload_bytes,
 )
+from duetime.job_checks import check_whole
 from duetime.names import Queue
 from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
@@ -151,7 +152,7 @@ def reschedule(queue: Queue, ids: Sequence[str], delay: Duration | None, due_at:
 
 def reserve(namespace: str, queues: Sequence[Queue], limit: int, ttr: Duration, wait: Duration) -> Call[list[Delivery]]:
     ttr_ms, wait_ms = duration_ms(ttr), duration_ms(wait)
-    limit = checks.whole("limit", limit, 1, messages.MAX_RESERVE)
+    limit = check_whole("limit", limit, 1, messages.MAX_RESERVE)
 
     def request() -> Request:
         message = messages.ReserveManyIn(
@@ -207,7 +208,7 @@ def finish(queue: Queue, finishes: Sequence[Finish]) -> Call[list[Finished | Due
 def results(queue: Queue, ids: Sequence[str], wait: Duration) -> Call[list[KeptResult | None]]:
     """Results of at most MAX_RESULTS jobs, in the order of the ids."""
     ids, wait_ms = [checks.job_id(one) for one in ids], duration_ms(wait)
-    checks.whole("the number of ids", len(ids), 0, messages.MAX_RESULTS)
+    check_whole("the number of ids", len(ids), 0, messages.MAX_RESULTS)
 
     def parse(reply: bytes) -> list[KeptResult | None]:
         return [one and convert.kept_result(one) for one in decode(reply, messages.KeptResultsOut).results]
@@ -321,7 +322,7 @@ def get_one(queue: Queue, job_id: str) -> Call[Job]:
 
 def list_jobs(queue: Queue, state: State | StateWord, cursor: str | None, limit: int) -> Call[Page]:
     state = checks.state(state)
-    limit = checks.whole("limit", limit, 1, messages.MAX_LIST)
+    limit = check_whole("limit", limit, 1, messages.MAX_LIST)
 
     return Call(
         lambda: get_request(queue_path(queue, "jobs"), state=state, cursor=cursor, limit=limit),
@@ -415,7 +416,7 @@ def oldest(status: QueueStatus) -> int | None:
 
 def respawn(queue: Queue, ids: Sequence[str] | None, limit: int, ttl: Duration, tries: int | None) -> Call[list[Moved]]:
     ttl_ms = duration_ms(ttl)
-    limit = checks.whole("limit", limit, 1, messages.MAX_RESPAWN)
+    limit = check_whole("limit", limit, 1, messages.MAX_RESPAWN)
     ids = None if ids is None else [checks.job_id(one) for one in ids]
 
     def request() -> Request:

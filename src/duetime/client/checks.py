@@ -31,12 +31,6 @@ def job_id(value: Any) -> str:
     return check_id(value)
 
 
-def whole(name: str, value: Any, least: int, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidRequest(f"{name} is a whole number from {least} to {most}: {value!r}")
-    return value
-
-
 def priority(value: Any) -> Priority:
     if isinstance(value, str) and value in _PRIORITIES:
         return _PRIORITIES[value]

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict
 from duetime.client import checks
 from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.errors import InvalidRequest
-from duetime.job import DEFAULT_TRIES, MAX_TRIES, IfExists, NewJob, Priority
+from duetime.job import DEFAULT_TRIES, IfExists, NewJob, Priority
+from duetime.job_checks import check_tries
 
 Body = bytes | str | int | float | bool | None | Mapping[str, Any] | Sequence[Any]
 """Bytes as they are, text as UTF-8, anything else as JSON."""
@@ -73,7 +74,7 @@ def _new_job(body: Body, options: JobFields, make_id: Callable[[], str]) -> NewJ
         delay_ms=0 if delay is None else delay_ms(delay),
         due_at=None if due_at is None else instant_ms(due_at),
         ttl_ms=duration_ms(options["ttl"]) if "ttl" in options else 0,
-        tries=checks.whole("tries", options["tries"], 0, MAX_TRIES) if "tries" in options else DEFAULT_TRIES,
+        tries=check_tries(options["tries"]) if "tries" in options else DEFAULT_TRIES,
         priority=checks.priority(options["priority"]) if "priority" in options else Priority.NORMAL,
         attributes=checks.attributes(options["attributes"]) if "attributes" in options else {},
     )

@@ -11,7 +11,6 @@ from duetime.errors import BodyTooLarge, InvalidRequest, InvalidTime
 from duetime.job import (
     MAX_RESULT,
     MAX_RESULT_MS,
-    MAX_TRIES,
     STEP_BYTES,
     STEP_JOBS,
     Lease,
@@ -71,11 +70,6 @@ def check_join(join: Join, job_id: str) -> None:
     for one in (join.name, *(job.id for job in join.then)):
         if placing_part(one) != placing_part(job_id):
             raise InvalidRequest(f"{one!r} and {job_id!r} join, so that they begin alike before {FOLLOWS!r}", id=job_id)
-
-
-def check_tries(tries: int) -> None:
-    if not 0 <= tries <= MAX_TRIES:
-        raise InvalidRequest.of_tries(tries, MAX_TRIES)
 
 
 def check_times(*, delay_ms: int = 0, ttl_ms: int = 0, due_at: int | None = None) -> None:

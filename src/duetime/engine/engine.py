@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from duetime.backoff import OUTAGE, chance
 from duetime.clock import MAX_DURATION
-from duetime.engine.admission import check_finish, check_ids, check_jobs, check_lease, check_times, check_tries
+from duetime.engine.admission import check_finish, check_ids, check_jobs, check_lease, check_times
 from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.call_weights import by_weight, finish_weight, push_weight
 from duetime.engine.direct_steps import DirectSteps
@@ -49,7 +49,7 @@ from duetime.job import (
     NewJob,
     State,
 )
-from duetime.job_checks import check_text
+from duetime.job_checks import check_text, check_tries
 from duetime.names import Queue
 from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
 from duetime.stores.direct import OffersDirectCalls, OffersPostedCalls
@@ -384,7 +384,7 @@ class Engine:
         """Bring dead jobs back, by id or the longest dead first, in bounded steps."""
         check_ids(ids or [])
         check_times(ttl_ms=ttl_ms)
-        check_tries(tries or 0)
+        check_tries(0 if tries is None else tries)
         moved: list[Moved] = []
         problem: StoreUnavailable | None = None
         steps = _chunks(ids) if ids is not None else repeat(None, -(-limit // STEP_JOBS))

@@ -38,7 +38,7 @@ from duetime.worker.pusher import Answer, ClientPusher, Pusher, StoreCaller
 from duetime.worker.recurring import Recurring, Scheduler
 from duetime.worker.schedules import Missed, Schedule, cron, every
 from duetime.worker.shared_counters import count, progress_name
-from duetime.worker.task import P, R, Task, TaskOptions
+from duetime.worker.task import P, R, Task, TaskOptions, check_function
 
 Companion = Callable[["App", AsyncClient], AbstractAsyncContextManager[Any]]
 """Something that runs beside a worker for as long as that does, such as a scheduler of recurring tasks."""
@@ -122,8 +122,11 @@ class App:
 
     def _add(self, function: Callable[..., Any], options: TaskFields) -> Task[..., Any]:
         check_options(options, TaskFields.__annotations__.keys())
+        check_function(function)
         given: dict[str, Any] = {"queue": self.queue, **options}
         name: str = given.pop("name", "") or f"{_module(function)}.{getattr(function, '__qualname__', '')}"
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest(f"name must be text, got {name!r}")
         if name in self.tasks:
             raise InvalidRequest(f"there are two tasks called {name!r}: give one of them another name=")
         task = self.tasks[name] = Task(self, name, function, TaskOptions(**given))
@@ -159,7 +162,7 @@ class App:
     def _recur(
         self, function: Callable[P, R] | Task[P, R], schedule: Schedule, missed: Missed, name: str
     ) -> Task[P, R]:
-        task = cast("Task[P, R]", function) if isinstance(function, Task) else self.task(function)
+        task = cast("Task[P, R]", function) if isinstance(function, Task) else self._add(function, {})
         name = name or task.name
         if name in self.schedules:
             raise InvalidRequest(f"there are two schedules called {name!r}: give one of them another name=")

@@ -11,7 +11,8 @@ from typing import Any, TypedDict
 from duetime.client import checks
 from duetime.client.job_building import PriorityWord
 from duetime.clock import Duration, delay_ms, duration_ms
-from duetime.job import MAX_TRIES, Priority
+from duetime.job import Priority
+from duetime.job_checks import check_tries
 from duetime.names import Queue, check_attributes, check_queue
 
 
@@ -57,7 +58,7 @@ def change(options: CallOptions, namespace: str, given: CallFields) -> CallOptio
             case "id":
                 changed[name] = checks.job_id(value)
             case "tries":
-                changed[name] = checks.whole("tries", value, 0, MAX_TRIES)
+                changed[name] = check_tries(value)
             case "delay":
                 changed["delay_ms"] = delay_ms(value)
             case _:

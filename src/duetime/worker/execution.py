@@ -1,5 +1,6 @@
 """Call the function of a job and say how it ended; used by every pool, wherever that runs it."""
 
+import inspect
 import traceback
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,9 @@ def run_task(task: Task[..., Any], job: CurrentJob, loop: ThreadLoop) -> Any:
 
     def innermost() -> Any:
         args, kwargs = task.arguments.unpack(job.data)
-        return task.function(*args, **kwargs)
+        answer = task.function(*args, **kwargs)
+        # A plain decorator around an async function answers with its coroutine.
+        return loop(answer) if inspect.iscoroutine(answer) else answer
 
     return call_plain(middleware, job, innermost, loop) if middleware else innermost()
 

@@ -5,12 +5,15 @@ backoff is looked up in the task's code when it is needed, not frozen at the pus
 that say nothing.
 """
 
+import logging
 from dataclasses import dataclass
 from enum import Enum
 
-from duetime.backoff import Backoff, Exponential, parse
+from duetime.backoff import Backoff, Exponential, parse, wait_ms
 from duetime.errors import DuetimeError
 from duetime.worker.runs import Ended, Failure, Outcome, Run
+
+log = logging.getLogger("duetime.worker")
 
 MAX_ATTEMPTS = "duetime.MaxAttemptsExceeded"
 UNKNOWN_BACKOFF = Exponential(base_ms=250, factor=1.25, cap_ms=60_000)
@@ -95,7 +98,7 @@ def decide(run: Run, outcome: Outcome, *, policy: Policy, backoff: Backoff | Non
                 return last(run, failure, by_hand=by_hand)
             delay_ms = outcome.after_ms
             if delay_ms is None:
-                delay_ms = _backoff(run, policy, backoff).delay_ms(max(1, run.delivery.used))
+                delay_ms = _wait_ms(run, policy, backoff)
             return Decision(Verb.RELEASE, delay_ms, failure, by_hand=by_hand)
 
 
@@ -112,6 +115,16 @@ def _is_last(run: Run, policy: Policy, now_ms: int) -> bool:
         return until * 1000 <= now_ms
     allowed = max_tries(run, policy)
     return 0 < allowed <= run.delivery.used or 0 < run.delivery.tries <= run.delivery.used
+
+
+def _wait_ms(run: Run, policy: Policy, own: Backoff | None) -> int:
+    """A policy of the task that fails is logged, and the worker's takes its place."""
+    failures = max(1, run.delivery.used)
+    try:
+        return wait_ms(_backoff(run, policy, own), failures)
+    except DuetimeError as error:
+        log.warning("backoff_failed", extra={"task": run.payload.name, "error": error.message})
+        return policy.backoff.delay_ms(failures)
 
 
 def _backoff(run: Run, policy: Policy, own: Backoff | None) -> Backoff:

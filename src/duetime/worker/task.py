@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from msgspec import Raw
 
-from duetime.backoff import Backoff, Fixed, Listed, parse
+from duetime.backoff import Backoff, Fixed, Listed, parse, wait_ms
 from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
-from duetime.engine.admission import check_tries
 from duetime.errors import InvalidRequest
 from duetime.ids import LENGTH, decode
-from duetime.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, Event, Moved, NewJob
+from duetime.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, MAX_TRIES, Event, Moved, NewJob
+from duetime.job_checks import check_tries, check_whole
 from duetime.names import check_queue
 from duetime.wire.payload import Payload, write
 from duetime.worker.arguments import PREVIOUS, Arguments
@@ -61,6 +61,16 @@ class TaskOptions:
     def check(self, namespace: str) -> None:
         check_queue(namespace, self.queue)
         check_tries(self.tries)
+        if self.max_exceptions is not None:
+            check_whole("max_exceptions", self.max_exceptions, 0, MAX_TRIES)
+        self._check_types(self.fail_on_timeout, self.middleware)
+
+    def _check_types(self, fail_on_timeout: object, middleware: object) -> None:
+        """What comes from untyped code would otherwise fail in a worker."""
+        if not isinstance(fail_on_timeout, bool):
+            raise InvalidRequest(f"fail_on_timeout must be True or False, got {fail_on_timeout!r}")
+        if not isinstance(middleware, Sequence) or not all(map(callable, cast("Sequence[object]", middleware))):
+            raise InvalidRequest(f"middleware must be a list of functions or other callables, got {middleware!r}")
 
 
 class Task(Generic[P, R]):
@@ -77,6 +87,7 @@ class Task(Generic[P, R]):
         self.arguments = Arguments(name, function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.backoff = _policy(options.backoff)
+        self._backoff_text = _backoff_text(options.backoff, self.backoff)
         self.timeout_s = None if options.timeout is None else duration_ms(options.timeout) / 1000
         self.unique_ms = 0 if options.unique_for is None else duration_ms(options.unique_for)
         self.result_ms = 0 if options.result_ttl is None else duration_ms(options.result_ttl)
@@ -211,7 +222,7 @@ class Task(Generic[P, R]):
             maxTries=tries,
             maxExceptions=defaults.max_exceptions,
             failOnTimeout=defaults.fail_on_timeout,
-            backoff=_backoff_text(defaults.backoff),
+            backoff=self._backoff_text,
             timeout=self.timeout_s,
             retryUntil=until,
             createdAt=now // 1000,
@@ -297,15 +308,26 @@ def _split(call: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
             raise InvalidRequest(f"a call is a tuple of arguments or a mapping of them by name, not {call!r}")
 
 
+def check_function(function: object) -> None:
+    """Calling a class or a generator function runs nothing of it."""
+    runs_nothing = inspect.isclass(function) or inspect.isgeneratorfunction(function)
+    if not callable(function) or runs_nothing or inspect.isasyncgenfunction(function):
+        raise InvalidRequest(f"task must be a function that does its work when it is called, got {function!r}")
+
+
 def _policy(backoff: Duration | Backoff | None) -> Backoff | None:
     if isinstance(backoff, int | float | str | timedelta):
         return parse(backoff)
+    if backoff is not None:
+        if not callable(getattr(backoff, "delay_ms", None)):
+            ways = 'a duration, a text like "1s,5s,1m" or "exponential:1s:1h", or a policy with delay_ms'
+            raise InvalidRequest(f"backoff must be {ways}, got {backoff!r}")
+        wait_ms(backoff, 1)
     return backoff
 
 
-def _backoff_text(backoff: Duration | Backoff | None) -> str | None:
+def _backoff_text(backoff: Duration | Backoff | None, policy: Backoff | None) -> str | None:
     """The policy as text: seconds joined by commas, as Laravel writes it, where that can say it."""
-    policy = _policy(backoff)
     match policy:
         case None:
             return None

@@ -1,0 +1,162 @@
+"""What a task is declared with is checked there and then, whatever the store."""
+
+import functools
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import duetime
+from duetime.backoff import Exponential
+from duetime.errors import InvalidRequest
+from duetime.job import NewJob
+from duetime.testing import in_memory
+from tests.worker.conftest import Start
+
+
+class Raises:
+    def delay_ms(self, failures: int) -> int:
+        raise LookupError
+
+
+class Answers:
+    def __init__(self, wait_ms: Any) -> None:
+        self._wait_ms = wait_ms
+
+    def delay_ms(self, failures: int) -> Any:
+        return self._wait_ms
+
+
+def job() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("tries", 2.5),
+        ("tries", "3"),
+        ("tries", None),
+        ("tries", True),
+        ("tries", -1),
+        ("tries", 65_536),
+        ("backoff", [1, 2]),
+        ("backoff", ("1s", "2s")),
+        ("backoff", object()),
+        ("backoff", "soon"),
+        ("backoff", -1),
+        ("backoff", Exponential),
+        ("backoff", Raises()),
+        ("backoff", Answers(None)),
+        ("backoff", Answers(1.5)),
+        ("backoff", Answers(-1)),
+        ("timeout", "soon"),
+        ("timeout", [1]),
+        ("retry_until", [1]),
+        ("unique_for", "soon"),
+        ("result_ttl", "soon"),
+        ("max_exceptions", "3"),
+        ("max_exceptions", 1.5),
+        ("max_exceptions", -1),
+        ("fail_on_timeout", "no"),
+        ("fail_on_timeout", 1),
+        ("middleware", job),
+        ("middleware", ["no callable"]),
+        ("queue", 5),
+        ("queue", "a b"),
+        ("name", 5),
+    ],
+)
+def test_a_wrong_option_is_refused_where_the_task_is_declared(option: str, value: Any) -> None:
+    app = duetime.App("memory:")
+    with pytest.raises(InvalidRequest):
+        app.task(**{option: value})(job)
+    assert app.tasks == {}
+
+
+class Handler:
+    def handle(self) -> None: ...
+
+
+def stream() -> Iterator[int]:
+    yield 1
+
+
+async def stream_gently() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [Handler, stream, stream_gently, "shop.send", Handler(), classmethod(job), None])
+def test_only_a_function_that_runs_when_called_is_a_task(function: Any) -> None:
+    app = duetime.App("memory:")
+    with pytest.raises(InvalidRequest, match="task must be a function"):
+        app.task(name="one")(function)
+    with pytest.raises(InvalidRequest, match="task must be a function"):
+        app.every("1h")(function)
+    assert app.tasks == {}
+
+
+def test_the_error_names_the_option_the_rule_and_what_was_given() -> None:
+    app = duetime.App("memory:")
+    for given in (lambda: app.task(tries=2.5)(job), lambda: app.task(job).options(tries=2.5)):  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match=r"tries must be a whole number from 0 to 65535, got 2\.5"):
+            given()
+    app = duetime.App("memory:")
+    with pytest.raises(InvalidRequest, match=r"backoff must be .*\"1s,5s,1m\".*, got \[1, 2\]"):
+        app.task(backoff=[1, 2])(job)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", ["sqlite", "redis", "postgres", "mysql", "group"], indirect=True)
+@pytest.mark.parametrize(
+    "field", [{"tries": 2.5}, {"tries": "3"}, {"delay_ms": 1.5}, {"ttl_ms": 1.5}, {"due_at": 1.5}, {"priority": "high"}]
+)
+def test_a_job_that_was_made_by_hand_is_checked_the_same_on_every_store(
+    client: duetime.Client, field: dict[str, Any]
+) -> None:
+    queue = client.queue("default")
+    wrong = NewJob("a", b"", **field)
+    for jobs in ([wrong], [NewJob("b", b""), wrong]):
+        with pytest.raises(InvalidRequest):
+            queue.bulk(jobs)
+    assert queue.size() == 0
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def test_a_decorated_async_function_runs() -> None:
+    app = duetime.App("memory:")
+    ran: list[str] = []
+
+    @app.task(name="send")
+    @wrapped
+    async def send(to: str) -> None:
+        ran.append(to)
+
+    with in_memory(app) as box:
+        send.delay("ann")
+        [one] = box.run()
+    assert (ran, one.is_done) == (["ann"], True)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("pool", ["processes", "threads"])
+async def test_a_backoff_that_breaks_later_does_not_stop_the_worker(
+    start: Start, client: duetime.Client, sample: Any, tmp_path: Path, pool: str
+) -> None:
+    for _ in range(3):
+        sample.breaks_later.delay()
+    worker = start("-c", "1", "--pool", pool, "--backoff", "10ms")
+
+    await worker.until_noted("failed", 3)
+    sample.plain.delay("next")
+    await worker.until_noted("ran", key="next")
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == (0, "interrupted")
+    assert "backoff_failed" in worker.err.read_text()
