@@ -6,9 +6,10 @@ import pytest
 
 from duetime.clock import ManualClock
 from duetime.errors import BodyTooLarge, DuetimeError, LeaseLost
-from duetime.job import Counts, Event, Lease, NewJob, State
+from duetime.job import STEP_JOBS, Counts, Event, Lease, NewJob, State
+from duetime.names import Queue
 from duetime.stores.base import RulesChange, Store
-from duetime.stores.finishes import Finish, Finished, Join
+from duetime.stores.finishes import Finish, Finished, Join, JoinCount
 from tests.contract.vocabulary import (
     QUEUE,
     ack_one,
@@ -189,3 +190,58 @@ async def test_two_calls_that_repeat_each_other_push_once(store: Store) -> None:
 
     assert sum(isinstance(answer, Finished) for answer in (*first, *second)) == 30
     assert await states(store) == {"g~>all": "ready"}
+
+
+# --- counts that go to another store
+
+
+@pytest.mark.store_only
+async def test_counts_are_listed_while_they_count(store: Store, clock: ManualClock) -> None:
+    leases = await members(store, 5)
+    await store.finish(QUEUE, [Finish(leases[0], (), b"result", LIFE_MS, join(3, name="g~>b"))])
+    await store.finish(QUEUE, [Finish(lease, join=join(3, name="g~>a")) for lease in leases[1:3]])
+    clock.advance(1)
+
+    counting = [JoinCount("g~>a", 2, LIFE_MS - 1_000), JoinCount("g~>b", 1, LIFE_MS - 1_000)]
+    assert list(await store.joins(QUEUE)) == counting
+    assert list(await store.joins(QUEUE, after="g~>a")) == counting[1:]
+    assert list(await store.joins(Queue("shop", "another"))) == []
+    await store.finish(QUEUE, [Finish(leases[3], join=join(3, name="g~>a"))])
+    assert list(await store.joins(QUEUE)) == counting[1:]
+    clock.advance(LIFE_MS // 1000)
+    assert list(await store.joins(QUEUE)) == []
+
+
+@pytest.mark.store_only
+async def test_a_count_that_was_put_there_goes_on(store: Store, clock: ManualClock) -> None:
+    [a, b] = await members(store, 2)
+    for count in (3, 1):  # it never falls
+        await store.raise_joins(QUEUE, [JoinCount("g~>sum", count, 5_000), JoinCount("g~>other", 1, 5_000)])
+    assert [one.count for one in await store.joins(QUEUE)] == [1, 3]
+    clock.advance(4)
+
+    assert joined(await store.finish(QUEUE, [Finish(a, join=join(5, name="g~>sum"))])) == [4]
+    clock.advance(LIFE_MS // 1000 - 1)
+    assert joined(await store.finish(QUEUE, [Finish(b, join=join(5, name="g~>sum"))])) == [5]
+    assert await states(store) == {"g~>all": "ready"}
+    assert list(await store.joins(QUEUE)) == []
+
+
+@pytest.mark.store_only
+async def test_a_count_that_was_put_there_ends(store: Store, clock: ManualClock) -> None:
+    [a] = await members(store, 1)
+    await store.raise_joins(QUEUE, [JoinCount("g~>sum", 3, 5_000)])
+    clock.advance(5)
+    assert list(await store.joins(QUEUE)) == []
+    assert joined(await store.finish(QUEUE, [Finish(a, join=join(5, name="g~>sum"))])) == [1]
+
+
+@pytest.mark.store_only
+async def test_a_list_of_counts_ends_at_its_bound(store: Store) -> None:
+    many = [JoinCount(f"g~>{number:04}", 1, LIFE_MS) for number in range(STEP_JOBS + 3)]
+    await store.raise_joins(QUEUE, many[:STEP_JOBS])
+    await store.raise_joins(QUEUE, many[STEP_JOBS:])
+    first = await store.joins(QUEUE)
+    rest = await store.joins(QUEUE, after=first[-1].name)
+    assert [one.name for one in (*first, *rest)] == [one.name for one in many]
+    assert len(first) == STEP_JOBS

@@ -11,12 +11,13 @@ from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.job import IfExists, NewJob, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Page, Push, Store
+from duetime.stores.finishes import Finish
 from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
 from duetime.transfer.backup_file import check_backup, restore_backup, write_backup
 from tests.faults.store_faults import FaultyStore
-from tests.transfer.test_store_move import HOUR, QUEUE, everything, fill
+from tests.transfer.test_store_move import HOUR, JOIN, QUEUE, everything, fill, finish_one
 
 
 @pytest.fixture
@@ -117,6 +118,30 @@ async def test_a_job_that_gets_another_life_during_the_backup_is_restored_in_its
     await restore_backup(other, path, check_backup(path))
     assert await everything(other) == await everything(store)
     assert list(await other.check()) == []
+
+
+@pytest.mark.parametrize("after", [State.DELAYED, State.READY])
+@pytest.mark.parametrize("more", [1, 2])
+async def test_what_follows_a_group_that_goes_on_during_the_backup_is_never_lost(
+    tmp_path: Path, after: State, more: int
+) -> None:
+    """One member of three was done before; one or two are done while the jobs are read."""
+    store, other, path = MemoryStore(), MemoryStore(), tmp_path / "b"
+    await store.push(QUEUE, [Push([NewJob(f"g~>{number}", b"x") for number in range(3)])])
+    await finish_one(store)
+
+    async def change() -> None:
+        for _ in range(more):
+            await finish_one(store)
+
+    await write_backup(OneChange(store, change, after), path)
+    await restore_backup(other, path, check_backup(path))
+    seen: set[str] = set()
+    while deliveries := (await other.reserve(QUEUE, [Ask(1, HOUR)])).deliveries[0]:
+        seen.add(deliveries[0].lease.id)
+        join = None if deliveries[0].lease.id == "g~>then" else JOIN
+        await other.finish(QUEUE, [Finish(deliveries[0].lease, join=join)])
+    assert "g~>then" in seen
 
 
 async def test_a_planted_file_is_neither_followed_nor_written_to(saved: tuple[MemoryStore, Path]) -> None:

@@ -14,11 +14,13 @@ from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.job import IfExists, Job, Moved, NewJob, Priority, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Page, Push, RulesChange, Store, Withdrawal
+from duetime.stores.finishes import Finish, Join, JoinCount
 from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
 from duetime.transfer.store_move import MoveReport, StoreMove, opened
 from tests.faults.store_faults import FaultyStore
+from tests.plugins.until import until
 
 QUEUE, OTHER = Queue("shop", "mail"), Queue("default", "sms")
 HOUR = 3_600_000
@@ -58,6 +60,7 @@ async def fill(store: Store) -> None:
         ],
     )
     await store.push(OTHER, [Push([NewJob(f"{number:04}", b"y", delay_ms=HOUR + number)]) for number in range(1200)])
+    await store.raise_joins(QUEUE, [JoinCount("g~>join", 2, HOUR), JoinCount("h~>join", 1, HOUR)])
     await store.configure(QUEUE, RulesChange(strict=True, max_jobs=50))
     await store.configure(OTHER, RulesChange(paused=True))
     await store.registry.put("token", "shop/1", b"secret hash")
@@ -80,6 +83,7 @@ async def everything(store: Store) -> dict[str, Any]:
     records = {(one.kind, one.key): one.value for one in (await store.registry.changes(0)).records}
     return {
         "jobs": jobs,
+        "joins": {one.name: one.count for one in await store.joins(QUEUE)},
         "rules": [(queue, await store.configure(queue)) for queue in sorted(await store.queues())],
         "records": {key: value for key, value in records.items() if key[0] in ("token", "topic")},
         "counters": {n: v for n, v in (await store.registry.counters()).items() if n.startswith("topic/")},
@@ -308,6 +312,37 @@ async def test_an_id_that_both_stores_have_stays_at_the_source_until_one_of_them
     assert (again.moved, again.left, again.is_whole) == (1, 0, True)
     bodies = {job.id: job.body for job in (await target.list_jobs(QUEUE, State.READY)).jobs}
     assert bodies == {"a": b"here", "b": b"here"}
+
+
+JOIN = Join("g~>join", 3, [NewJob("g~>then", b"all are done")], HOUR)
+
+
+async def finish_one(store: Store) -> None:
+    [[delivery]] = (await store.reserve(QUEUE, [Ask(1, HOUR)])).deliveries
+    await store.finish(QUEUE, [Finish(delivery.lease, join=JOIN)])
+
+
+async def test_a_group_of_which_some_are_done_and_one_is_held_ends_at_the_target() -> None:
+    source, target = MemoryStore(), MemoryStore()
+    await source.push(
+        QUEUE, [Push([NewJob(f"g~>{number}", b"x") for number in range(3)]), Push([NewJob("other", b"")])]
+    )
+    await finish_one(source)
+    [[held]] = (await source.reserve(QUEUE, [Ask(1, HOUR)])).deliveries
+    moving = asyncio.create_task(move(source, target, wait_s=60))
+    await until(lambda: is_there(target, "other"))
+    # A member at the target would be counted without the one that is held here.
+    assert not await is_there(target, "g~>2")
+    await source.finish(QUEUE, [Finish(held.lease, join=JOIN)])
+    assert (await moving).is_whole
+    await target.cancel(QUEUE, ["other"])
+    await finish_one(target)
+    assert [job.id for job in (await target.list_jobs(QUEUE, State.READY)).jobs] == ["g~>then"]
+
+
+async def is_there(store: Store, job_id: str) -> bool:
+    [job] = await store.get(QUEUE, [job_id])
+    return job is not None
 
 
 async def test_leased_jobs_are_waited_for() -> None:

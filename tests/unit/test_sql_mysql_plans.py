@@ -80,6 +80,7 @@ HOT: dict[str, dict[str, Any]] = {
     "get_marks": {"namespace": "shop", "queue": "mail", "names": ["mark 77", "mark 78"]},
     "result_sizes": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
     "get_results": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
+    "list_joins": {"namespace": "shop", "queue": "mail", "after": "\x01", "before": "\x02", "now": 1, "limit": 10},
     "incoming_queues": {"limit": 10},
     "take_incoming": {"namespace": "shop", "name": "queue 7", "limit": 10},
     "incoming_rules": HERE,

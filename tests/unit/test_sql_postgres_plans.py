@@ -143,6 +143,7 @@ HOT: dict[str, dict[str, Any]] = {
     "keep_result": {"namespace": "shop", "queue": "mail", "id": "x", "born": 1, "kept_until": 1, "result": b"x"},
     "result_sizes": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
     "get_results": {"namespace": "shop", "queue": "mail", "ids": IDS, "now": 1},
+    "list_joins": {"namespace": "shop", "queue": "mail", "after": "\x01", "before": "\x02", "now": 1, "limit": 10},
     "delete_old_results": {"now": 1_000_010, "limit": 10},
     "incoming_queues": {"limit": 10},
     "take_incoming": {"namespace": "shop", "name": "queue 7", "limit": 10},

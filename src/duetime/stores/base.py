@@ -38,7 +38,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
 from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, QueueTotals, Reason, State
 from duetime.names import Queue
-from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.registry import Registry
 
 IDLE_MS = 600_000
@@ -277,6 +277,20 @@ class Store(Protocol):
 
         Answers for the ids in order, for at least one; fewer answers than ids mean that the call ended at its bound.
         Cost O(1) per id.
+        """
+        ...
+
+    async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
+        """The joins that have seen some of their finishes, by name from the one after `after`: at most STEP_JOBS.
+
+        Moves nothing. For moving, backing up and repairing a queue. Redis walks all keys of the queue's node for it.
+        """
+        ...
+
+    async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        """Let joins have seen at least so many finishes, and count for at least so long from now.
+
+        Nothing follows from it, whatever the counts. Atomic per join. Idempotent. At most STEP_JOBS in a call.
         """
         ...
 

@@ -19,6 +19,14 @@ class Join(Struct, frozen=True):
     life_ms: int
 
 
+class JoinCount(Struct, frozen=True):
+    """How many finishes a join has seen, and for how long the store goes on counting."""
+
+    name: str
+    count: int
+    left_ms: int
+
+
 class Finish(Struct, frozen=True):
     """The end of a job, and what follows from it. `then` are new jobs for the same queue: their ids differ, and they
     have no `born` and no `attempt`. `result` is kept for `result_ttl_ms`, if there are both.

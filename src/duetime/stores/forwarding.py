@@ -30,7 +30,7 @@ from duetime.stores.base import (
     Wake,
     Withdrawal,
 )
-from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.registry import Registry
 
 P = ParamSpec("P")
@@ -77,6 +77,12 @@ class ForwardingStore:
 
     def results(self, queue: Queue, ids: Sequence[str]) -> Later[Sequence[KeptResult | None]]:
         return self._call("results", self.inner.results, queue, ids)
+
+    def joins(self, queue: Queue, *, after: str = "") -> Later[Sequence[JoinCount]]:
+        return self._call("joins", self.inner.joins, queue, after=after)
+
+    def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> Later[None]:
+        return self._call("raise_joins", self.inner.raise_joins, queue, joins)
 
     def release(self, lease: Lease, delay_ms: int, error: str = "") -> Later[Moved]:
         return self._call("release", self.inner.release, lease, delay_ms, error)

@@ -1,10 +1,10 @@
 """A backup: everything in a store as one compressed file of JSON lines, with a checksum at its end.
 
-The first line says what it is, then come the records and counters of the registry, then each queue with its rules and
-its jobs. The last line has the counts and the SHA-256 of all lines before it, so that a file that was cut or changed is
-found before anything is restored. A job that moves to another state while the store is read could be passed over, so
-queues are read again until a reading finds no job that is new. A job that was replaced meanwhile, or pushed again, is
-there twice; the later one counts.
+The first line says what it is, then come the records and counters of the registry, then each queue with its rules, its
+jobs and the counts of its joins. The last line has the counts and the SHA-256 of all lines before it, so that a file
+that was cut or changed is found before anything is restored. A job that moves to another state while the store is read
+could be passed over, so queues are read again until a reading finds no job that is new. A job that was replaced
+meanwhile, or pushed again, is there twice; the later one counts.
 """
 
 import gzip
@@ -20,10 +20,12 @@ from msgspec import Struct
 
 from duetime.clock import rfc3339
 from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
-from duetime.job import STEP_BYTES, STEP_JOBS, Job, State, payload_bytes
+from duetime.job import STEP_BYTES, STEP_JOBS, Job, State, batches, payload_bytes
 from duetime.names import Queue
 from duetime.stores.base import QueueRules, RulesChange, Store
+from duetime.stores.finishes import JoinCount
 from duetime.stores.registry import Record
+from duetime.transfer.joins import read_joins
 from duetime.transfer.put_back import put_back
 from duetime.transfer.registry_records import read_counters, read_records, write_counters, write_records
 
@@ -55,6 +57,7 @@ class BackupLine(Struct, omit_defaults=True):
     queue: Queue | None = None
     rules: QueueRules | None = None
     job: Job | None = None
+    joins: list[JoinCount] = []
     end: BackupSummary | None = None
 
 
@@ -109,29 +112,40 @@ async def _write(store: Store, writer: BackupWriter, told: Done) -> BackupSummar
     writer.write(BackupLine(counters=await read_counters(store.registry)))
     jobs, queues = 0, sorted(await store.queues())
     for queue in queues:
-        writer.write(BackupLine(queue=queue, rules=await store.configure(queue)))
-        seen: dict[str, int] = {}
-        for _ in range(READINGS):
-            found_new = False
-            for state in ORDER:
-                cursor: str | None = None
-                while True:
-                    page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
-                    for job in page.jobs:
-                        if job.born > seen.get(job.id, 0):
-                            seen[job.id] = job.born
-                            found_new = True
-                            writer.write(BackupLine(job=job))
-                    told(jobs + len(seen))
-                    cursor = page.cursor
-                    if cursor is None:
-                        break
-            if not found_new:
-                break
-        jobs += len(seen)
+        jobs += await _write_queue(store, queue, writer, lambda found, before=jobs: told(before + found))
     summary = BackupSummary(jobs, len(records), len(queues), writer.sha256)
     writer.write(BackupLine(end=summary))
     return summary
+
+
+async def _write_queue(store: Store, queue: Queue, writer: BackupWriter, told: Done) -> int:
+    """Write the queue's rules, jobs and counts of joins; answers how many jobs it has."""
+    writer.write(BackupLine(queue=queue, rules=await store.configure(queue)))
+    seen: dict[str, int] = {}
+    joins = await read_joins(store, queue)
+    for _ in range(READINGS):
+        found_new, before = False, {one.name for one in joins}
+        for state in ORDER:
+            cursor: str | None = None
+            while True:
+                page = await store.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
+                for job in page.jobs:
+                    if job.born > seen.get(job.id, 0):
+                        seen[job.id] = job.born
+                        found_new = True
+                        writer.write(BackupLine(job=job))
+                told(len(seen))
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        # Counts are read after the jobs, so that a member of a group that was finished meanwhile is in one of them.
+        # What follows from a group that was finished meanwhile is found by another reading.
+        joins = await read_joins(store, queue)
+        if not found_new and before <= {one.name for one in joins}:
+            break
+    for some in batches(joins):
+        writer.write(BackupLine(joins=list(some)))
+    return len(seen)
 
 
 def read_backup(path: Path) -> Iterator[BackupLine]:
@@ -197,6 +211,8 @@ class RestoreRun:
             self._rules.append((line.queue, line.rules))
             # Nobody takes a job before all are there, and caps are for new jobs.
             await self._store.configure(line.queue, RulesChange(paused=True, kept=True))
+        elif line.joins:
+            await self._store.raise_joins(self._queue, line.joins)
         elif line.job:
             weight = payload_bytes(line.job)
             if len(self._chunk) == STEP_JOBS or self._size + weight > STEP_BYTES:

@@ -3,7 +3,8 @@
 A queue is paused at the source first, so that nobody takes its jobs there while they are copied; producers may go on
 there, and consumers and producers may work at the target from the start. For each batch: copy it to the target under
 marks, then take exactly what was copied out of the source. After a crash between the two the jobs are in both stores,
-but the source is paused, and the next run finds the marks. docs/decisions/026-moving-between-stores.md has the why.
+but the source is paused, and the next run finds the marks. The counts of joins go before the jobs that join.
+docs/decisions/026-moving-between-stores.md has the why.
 """
 
 import asyncio
@@ -18,12 +19,13 @@ from msgspec import Struct
 from duetime.client.embedded_engine import embedded_engine
 from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
 from duetime.ids import IdMaker
-from duetime.job import STEP_JOBS, Counts, Job, Moved, State, sum_counts
+from duetime.job import STEP_JOBS, Counts, Job, Moved, State, batches, sum_counts
 from duetime.journal import pool_journal
 from duetime.masking import mask
-from duetime.names import Queue
+from duetime.names import Queue, placing_part
 from duetime.stores.base import QueueRules, RulesChange, Store, Withdrawal
 from duetime.stores.registry import MOVED_AWAY
+from duetime.transfer.joins import read_joins
 from duetime.transfer.put_back import MARK_LIFE_MS, put_back, seen_due
 from duetime.transfer.registry_records import (
     MOVE,
@@ -127,6 +129,8 @@ class StoreMove:
         self._taken: set[tuple[Queue, str, int]] = set()
         self._withdrawn: dict[tuple[Queue, str, int], int] = {}
         """How often a copy was taken back because the job changed at the source meanwhile."""
+        self._leased: dict[Queue, set[str]] = {}
+        """How the ids of the leased jobs began when the counts of joins were last brought to the target."""
         self._known = self._undone = 0
 
     async def run(self, *, follow: Callable[[], bool] = lambda: False) -> MoveReport:
@@ -214,8 +218,9 @@ class StoreMove:
         for queue in sorted(await self._source.queues()):
             if queue not in self._queues:
                 await self._open_queue(queue)
+            held = await self._move_joins(queue)
             for state in STATES:
-                await self._move_state(queue, state)
+                await self._move_state(queue, state, held)
         counts = await survey(self._source)
         self._known = self._total() + sum_counts(list(counts.values())).total
         self._told(self._total(), self._known)
@@ -238,12 +243,31 @@ class StoreMove:
             await self._source.configure(queue, RulesChange(paused=True))
         self._queues[queue] = QueueMove(queue)
 
-    async def _move_state(self, queue: Queue, state: State) -> None:
+    async def _move_joins(self, queue: Queue) -> set[str]:
+        """Bring the counts of joins to the target. Answers how the ids of leased jobs begin: each of them may still be
+        counted at the source, so that the jobs that can join with it wait for its end. The others' counts are final,
+        because nobody can lease a job of the paused queue.
+        """
+        leased, cursor = set[str](), None
+        while True:
+            page = await self._source.list_jobs(queue, State.LEASED, cursor=cursor, limit=STEP_JOBS)
+            leased |= {placing_part(job.id) for job in page.jobs}
+            cursor = page.cursor
+            if cursor is None:
+                break
+        if self._leased.get(queue) != leased:
+            joins = await read_joins(self._source, queue)
+            for some in batches([one for one in joins if placing_part(one.name) not in leased]):
+                await self._target.raise_joins(queue, some)
+            self._leased[queue] = leased
+        return leased
+
+    async def _move_state(self, queue: Queue, state: State, held: set[str]) -> None:
         cursor: str | None = None
         while True:
             page = await self._source.list_jobs(queue, state, cursor=cursor, limit=STEP_JOBS)
-            if page.jobs:
-                self._queues[queue].moved[state.value] += await self._move_jobs(queue, page.jobs)
+            if jobs := [job for job in page.jobs if placing_part(job.id) not in held]:
+                self._queues[queue].moved[state.value] += await self._move_jobs(queue, jobs)
                 self._told(self._total(), max(self._known, self._total()))
             cursor = page.cursor
             if cursor is None:

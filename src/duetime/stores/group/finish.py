@@ -12,11 +12,11 @@ from functools import partial
 import msgspec
 
 from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import Event, Job, Moved, State
+from duetime.job import STEP_JOBS, Event, Job, Moved, State
 from duetime.names import Queue, placing_part
 from duetime.stores.base import Store
 from duetime.stores.distinct_finishes import distinct_finishes
-from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.get_all import get_all
 from duetime.stores.group.lookup import find_each
 from duetime.stores.group.members import Members
@@ -103,3 +103,26 @@ async def results(members: Members, queue: Queue, ids: Sequence[str]) -> list[Ke
             answers.require_all()
         found.append(max(there, key=lambda one: one.born, default=None))
     return found
+
+
+async def joins(members: Members, queue: Queue, after: str) -> list[JoinCount]:
+    """A join is counted on one member, but for one whose home has changed meanwhile: the greater count is answered."""
+    answers = (await members.ask(lambda store: store.joins(queue, after=after))).require_all()
+    ends = [part[-1].name for part in answers.values() if len(part) == STEP_JOBS]
+    counting: dict[str, JoinCount] = {}
+    for one in (one for part in answers.values() for one in part):
+        if one.name not in counting or counting[one.name].count < one.count:
+            counting[one.name] = one
+    return [counting[name] for name in sorted(counting) if not ends or name <= min(ends)][:STEP_JOBS]
+
+
+async def raise_joins(members: Members, queue: Queue, counts: Sequence[JoinCount]) -> None:
+    """Each at the home of the jobs that join, whose ids begin alike. Raises a member's problem."""
+    shares: dict[str, list[JoinCount]] = {}
+    for one in counts:
+        shares.setdefault(members.homes(queue, one.name)[0], []).append(one)
+
+    async def send(share: list[JoinCount], store: Store) -> None:
+        await store.raise_joins(queue, share)
+
+    (await members.ask_each({name: partial(send, share) for name, share in shares.items()})).require_all()

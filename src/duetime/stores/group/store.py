@@ -52,8 +52,8 @@ from duetime.stores.base import (
     Wake,
     Withdrawal,
 )
-from duetime.stores.finishes import Finish, Finished, KeptResult
-from duetime.stores.group.finish import finish, results
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
+from duetime.stores.group.finish import finish, joins, raise_joins, results
 from duetime.stores.group.lookup import find_each, find_lease
 from duetime.stores.group.member import PROBLEMS, Member, MemberProblem, unknown_first
 from duetime.stores.group.members import Members
@@ -112,6 +112,12 @@ class GroupStore:
 
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
         return await results(self._members, queue, ids)
+
+    async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
+        return await joins(self._members, queue, after)
+
+    async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        await raise_joins(self._members, queue, joins)
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await find_lease(self._members, lease, lambda store: store.release(lease, delay_ms, error))

@@ -7,7 +7,7 @@ import msgspec
 from duetime.errors import DuetimeError, LeaseLost
 from duetime.job import STEP_BYTES, STEP_JOBS, Event, IfExists, Moved
 from duetime.stores.base import Push
-from duetime.stores.finishes import Finish, Finished, KeptResult, following_jobs
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
 from duetime.stores.memory import queue as moves
 from duetime.stores.memory.queue import MemoryQueue
 
@@ -56,6 +56,17 @@ def results(stored: MemoryQueue, ids: Sequence[str], now: int) -> list[KeptResul
             break
         found.append(kept)
     return found
+
+
+def joins(stored: MemoryQueue, after: str, now: int) -> list[JoinCount]:
+    counting = sorted((name, *kept) for name, kept in stored.joins.items() if name > after and kept[1] > now)
+    return [JoinCount(name, count, until - now) for name, count, until in counting[:STEP_JOBS]]
+
+
+def raise_join(stored: MemoryQueue, join: JoinCount, now: int) -> None:
+    count, until = stored.joins.get(join.name, (0, 0))
+    count = count if until > now else 0
+    stored.joins[join.name] = max(count, join.count), max(until, now + join.left_ms)
 
 
 def forget_results(stored: MemoryQueue, now: int) -> None:

@@ -42,7 +42,7 @@ from duetime.stores.base import (
     Wake,
     Withdrawal,
 )
-from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.memory import finishing
 from duetime.stores.memory import queue as moves
 from duetime.stores.memory.queue import DEAD, LEASED, MemoryQueue, StoredJob
@@ -136,6 +136,13 @@ class MemoryStore:
 
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
         return finishing.results(self._stored(queue), ids, self._clock.now_ms())
+
+    async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
+        return finishing.joins(self._stored(queue), after, self._clock.now_ms())
+
+    async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        for join in joins:
+            finishing.raise_join(self._stored(queue), join, self._clock.now_ms())
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         stored, job = self._leased(lease)

@@ -8,13 +8,15 @@ from duetime.errors import BodyTooLarge, DuetimeError, ExpiresBeforeDue, LeaseLo
 from duetime.job import STEP_BYTES, STEP_JOBS, Event, Moved
 from duetime.names import Queue
 from duetime.stores.distinct_finishes import distinct_finishes
-from duetime.stores.finishes import Finish, Finished, KeptResult, following_jobs
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import LEASED, pack_fence, pack_how, read_moved
 from duetime.stores.redis.pipe import Argument
 from duetime.stores.redis.reads import RedisReads
+from duetime.stores.redis.scripts import checked
 from duetime.stores.results_wake import MAX_WAKE_RESULTS
 
+SCAN_KEYS = 1000
 _KEPT = Struct(">QQ")
 """What stands before a result: kept_until and born."""
 
@@ -44,6 +46,30 @@ class RedisFinishing(RedisReads):
             "results", keys.prefix(queue), self._now(), STEP_BYTES, *ids[:STEP_JOBS], again=True
         )
         return [_read_kept(job_id, value) for job_id, value in zip(ids, found, strict=False)]
+
+    async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
+        prefix, cursor = keys.prefix(queue), b"0"
+        found: set[str] = set()
+        start = f"{prefix}:join:"
+        while True:
+            command = ("SCAN", cursor, "MATCH", f"{start}*", "COUNT", SCAN_KEYS)
+            cursor, page = checked([await self._link.call(prefix, command, again=True)])[0]
+            found |= {key.decode().removeprefix(start) for key in page}
+            if cursor == b"0":
+                break
+        names: list[str] = sorted(name for name in found if name > after)
+        counting: list[JoinCount] = []
+        for at in range(0, len(names), STEP_JOBS):
+            some = names[at : at + STEP_JOBS]
+            flat = await self._scripts.run("joins", prefix, self._now(), *some, again=True)
+            counting += [JoinCount(some[int(flat[i]) - 1], flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
+            if len(counting) >= STEP_JOBS:
+                break
+        return counting[:STEP_JOBS]
+
+    async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        arguments = [argument for one in joins for argument in (one.name, one.count, one.left_ms)]
+        await self._scripts.run("raise_joins", keys.prefix(queue), self._now(), *arguments, again=True)
 
 
 def _arguments(one: Finish) -> Iterator[Argument]:

@@ -6,14 +6,14 @@ from duetime.errors import DuetimeError, LeaseLost
 from duetime.job import STEP_BYTES, STEP_JOBS, Moved
 from duetime.names import Queue
 from duetime.stores.base import Push
-from duetime.stores.finishes import Finish, Finished, KeptResult, following_jobs
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
 from duetime.stores.results_wake import results_wake
 from duetime.stores.sql import rules
 from duetime.stores.sql.rows import JobRow, QueueRow
 from duetime.stores.sql.step import Step, announce, changing, earliest, find_jobs
 
-_COUNT = "\x01"
-"""Stands before the name of a join."""
+_COUNT, _AFTER_COUNTS = "\x01", "\x02"
+"""What stands before the name of a join, and what is greater than all such names."""
 
 
 def finish(step: Step, queue: Queue, finishes: Sequence[Finish]) -> list[Finished | DuetimeError | None]:
@@ -109,3 +109,26 @@ def results(step: Step, queue: Queue, ids: Sequence[str]) -> list[KeptResult | N
     rows = step.fetch("get_results", ids=present, **asked) if present else []
     kept = {row[0]: KeptResult(*row) for row in rows}
     return [kept.get(job_id) for job_id in first]
+
+
+def joins(step: Step, queue: Queue, after: str) -> list[JoinCount]:
+    names = {"namespace": queue.namespace, "queue": queue.name, "after": _COUNT + after, "before": _AFTER_COUNTS}
+    rows = step.fetch("list_joins", **names, now=step.now, limit=STEP_JOBS)
+    return [JoinCount(name.removeprefix(_COUNT), int(count), until - step.now) for name, count, until in rows]
+
+
+def raise_joins(step: Step, queue: Queue, raised: Sequence[JoinCount]) -> None:
+    names = {"namespace": queue.namespace, "queue": queue.name}
+    with changing(step, queue):
+        rows = step.fetch("get_results", ids=[_COUNT + one.name for one in raised], **names, now=step.now)
+        counting = {row[0]: (int(row[2]), row[3]) for row in rows}
+        for one in raised:
+            count, until = counting.get(_COUNT + one.name, (0, 0))
+            step.execute(
+                "keep_result",
+                id=_COUNT + one.name,
+                born=0,
+                kept_until=max(until, step.now + one.left_ms),
+                result=b"%d" % max(count, one.count),
+                **names,
+            )

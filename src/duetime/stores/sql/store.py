@@ -23,7 +23,7 @@ from duetime.stores.base import (
     Wake,
     Withdrawal,
 )
-from duetime.stores.finishes import Finish, Finished, KeptResult
+from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.sql import finishing, verbs, views
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.wake import WakeHub
@@ -83,6 +83,12 @@ class SqlStore(ABC):
     async def results(self, queue: Queue, ids: Sequence[str]) -> Sequence[KeptResult | None]:
         self._hub.keep_awake()
         return await self._read(lambda step: finishing.results(step, queue, ids), queue=queue)
+
+    async def joins(self, queue: Queue, *, after: str = "") -> Sequence[JoinCount]:
+        return await self._read(lambda step: finishing.joins(step, queue, after), queue=queue)
+
+    async def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        await self._write(lambda step: finishing.raise_joins(step, queue, joins), queue=queue)
 
     async def release(self, lease: Lease, delay_ms: int, error: str = "") -> Moved:
         return await self._write(lambda step: verbs.release(step, lease, delay_ms, error), queue=lease.queue)

@@ -51,6 +51,17 @@ CROSS JOIN LATERAL (
 ) AS r
 WHERE r.kept_until > %(now)s;
 
+-- name: list_joins
+-- description: Counts of joins, which are kept as results under names that no id can be.
+SELECT
+    id,
+    result,
+    kept_until
+FROM dt.results
+WHERE namespace = %(namespace)s AND queue = %(queue)s AND id > %(after)s AND id < %(before)s AND kept_until > %(now)s
+ORDER BY id
+LIMIT %(limit)s;
+
 -- name: delete_old_results
 -- description: Bounded, because nobody waits for it.
 DELETE FROM dt.results

@@ -29,6 +29,17 @@ SELECT
 FROM results
 WHERE namespace = :namespace AND queue = :queue AND id IN (SELECT value FROM json_each(:ids)) AND kept_until > :now;
 
+-- name: list_joins
+-- description: Counts of joins, which are kept as results under names that no id can be.
+SELECT
+    id,
+    result,
+    kept_until
+FROM results
+WHERE namespace = :namespace AND queue = :queue AND id > :after AND id < :before AND kept_until > :now
+ORDER BY id
+LIMIT :limit;
+
 -- name: delete_old_results
 -- description: Bounded, because nobody waits for it.
 DELETE FROM results
