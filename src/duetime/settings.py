@@ -169,7 +169,9 @@ class Settings:
     )
     unix_socket_mode: str = _row("0660", SettingKind.TEXT, "permissions of both Unix sockets, in octal")
     trusted_proxies: str = _row(
-        "", SettingKind.TEXT, "whose X-Forwarded-For is believed: 127.0.0.1, 10.0.0.0/8, `unix` for the Unix sockets"
+        "",
+        SettingKind.TEXT,
+        "whose X-Forwarded-For and -Proto are believed: 127.0.0.1, 10.0.0.0/8, `unix` for the Unix sockets",
     )
     instance: str = _row("", SettingKind.TEXT, "name of this server in the journal; the host's name if empty")
     journal: str = _row(

@@ -44,6 +44,22 @@ def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(visitor: Visitor
     assert "path=/console" in cookie
 
 
+def test_the_cookie_is_secure_behind_a_trusted_proxy_with_tls(visitor: Visitor) -> None:
+    def cookie(**headers: str) -> str:
+        reply = visitor.http.post(
+            "/console/login",
+            data={"user": ACCOUNT[0], "password": ACCOUNT[1]},
+            headers={"origin": visitor.admin, **headers},
+            follow_redirects=False,
+        )
+        return reply.headers["set-cookie"].lower()
+
+    assert "secure" in cookie(**{"x-forwarded-proto": "https"})
+    assert "secure" in cookie(**{"x-forwarded-proto": "HTTPS, http"})
+    assert "secure" not in cookie(**{"x-forwarded-proto": "http"})
+    assert "secure" not in cookie()
+
+
 def test_a_wrong_password_is_refused_in_the_same_words_as_an_unknown_user(visitor: Visitor) -> None:
     wrong = visitor.log_in(ACCOUNT[0], "wrong")
     unknown = visitor.log_in("nobody", "wrong")

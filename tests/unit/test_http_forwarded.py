@@ -33,6 +33,14 @@ def test_the_first_address_from_the_end_that_is_no_proxy(values: list[bytes], cl
     assert found[0] == client
 
 
+def test_the_scheme_that_the_client_used() -> None:
+    proxies = read_proxies("10.0.0.0/8")
+    assert proxies is not None
+    assert proxies.scheme_of([(b"host", b"x")]) == "http"
+    assert proxies.scheme_of([(b"x-forwarded-proto", b"https")]) == "https"
+    assert proxies.scheme_of([(b"x-forwarded-proto", b"gopher")]) == "http"
+
+
 def test_who_is_trusted() -> None:
     assert read_proxies(" ") is None
     proxies = read_proxies("127.0.0.1, ::1 unix")

@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             "asgi": ASGI,
             "http_version": exchange.version,
             "method": exchange.method.decode("ascii"),
-            "scheme": "http",
+            "scheme": "http" if self._proxies is None else self._proxies.scheme_of(headers),
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,

@@ -1,7 +1,7 @@
 """The client's address behind proxies that the operator trusts (`trusted_proxies`): X-Forwarded-For, read from its end.
 
 Each proxy appends the address that it was called from. Whatever stands left of the first address that is no proxy of
-ours was written by somebody who may lie, and is not looked at.
+ours was written by somebody who may lie, and is not looked at. X-Forwarded-Proto says whether the client used TLS.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,11 @@ class TrustedProxies:
             if not self._is_ours(found):
                 break
         return client
+
+    def scheme_of(self, headers: HeaderList) -> str:
+        """Whether the client used http or https, as a trusted peer says (X-Forwarded-Proto)."""
+        said = next((value for name, value in headers if name == b"x-forwarded-proto"), b"")
+        return "https" if said.partition(b",")[0].strip().lower() == b"https" else "http"
 
     def _is_ours(self, address: IPv4Address | IPv6Address) -> bool:
         return any(address in network for network in self.networks)
