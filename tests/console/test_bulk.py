@@ -2,12 +2,14 @@
 
 import re
 import uuid
+from pathlib import Path
 
 import pytest
 
 import duetime
 from duetime.client.client import QueueClient
 from tests.console.conftest import Visitor
+from tests.plugins.serving import Served
 from tests.plugins.until import until
 
 
@@ -60,6 +62,29 @@ def test_a_move_is_undone_by_moving_the_jobs_back(
     queue.cancel(gone)
     assert "2 jobs were brought back" in boss.post("do/undo-bulk", run=run_of(page)).text
     assert waiting(queue) == {key: value for key, value in before.items() if key != gone}
+
+
+def peak_mib(server: Served) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) // 1024
+
+
+def test_pages_and_runs_over_large_jobs_hold_a_few_of_them_at_a_time(
+    console_server: Served, boss: Visitor, client: duetime.Client, place: dict[str, str]
+) -> None:
+    queue, count = client.queue(place["queue"]), 100
+    for number in range(count):
+        queue.later("1h", b"%08d" % number + b"x" * 1_000_000)
+    boss.get("bulk", **place, state="delayed", verb="cancel", text="no such text")
+    before = peak_mib(console_server)
+
+    assert "100 jobs" in boss.get("bulk", **place, state="delayed", verb="cancel").text
+    page = boss.post("do/bulk", **place, state="delayed", verb="cancel").text
+    assert queue.status().counts.total == 0
+    assert "100 jobs were brought back" in boss.post("do/undo-bulk", run=run_of(page)).text
+    assert queue.status().counts.delayed == count
+    assert peak_mib(console_server) - before < 100
+    queue.purge()
 
 
 async def test_a_long_run_goes_on_by_itself_and_shows_its_progress(

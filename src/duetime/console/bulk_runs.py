@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -72,28 +72,37 @@ class BulkRuns:
             await asyncio.wait({task})
 
     async def _act(self, run: BulkRun, engine: Engine, jobs: Sequence[Job], due: Mapping[str, int]) -> None:
-        changed: list[Job] = []
+        undo = UndoWriter() if run.of_state in UNDOABLE else None
         try:
-            for at in range(0, len(jobs), STEP_JOBS):
-                step = jobs[at : at + STEP_JOBS]
-                ids = [job.id for job in step]
-                answers: Sequence[Moved | DuetimeError | None]
-                if run.verb == "cancel":
-                    answers = await engine.cancel(run.queue, ids)
-                else:
-                    answers = await engine.reschedule(run.queue, ids, **due)
-                changed += [job for job, moved in zip(step, answers, strict=True) if isinstance(moved, Moved)]
-                run = msgspec.structs.replace(run, done=at + len(step), changed=len(changed))
+            async for step, answers in self._steps(run, engine, jobs, due):
+                changed = [job for job, moved in zip(step, answers, strict=True) if isinstance(moved, Moved)]
+                if undo is not None:
+                    await asyncio.to_thread(undo.add, run.verb, changed)
+                run = msgspec.structs.replace(run, done=run.done + len(step), changed=run.changed + len(changed))
                 if run.done < run.total:
                     await self._write(run)
-            can_undo = run.of_state in UNDOABLE and bool(changed) and await self._keep_undo(run, changed)
-            await self._write(msgspec.structs.replace(run, state="done", can_undo=can_undo))
+            can_undo = bool(run.changed) and undo is not None and await self._keep_undo(run, undo)
+            await self._write(msgspec.structs.replace(run, done=run.total, state="done", can_undo=can_undo))
         except DuetimeError as error:
             log.warning("bulk_failed", extra={"run": run.id, "error": error.message})
             try:
                 await self._write(msgspec.structs.replace(run, state="failed", problem=error.message))
             except DuetimeError:
                 return  # the registry is away, too; the page shows how far the run was
+
+    async def _steps(
+        self, run: BulkRun, engine: Engine, jobs: Sequence[Job], due: Mapping[str, int]
+    ) -> AsyncIterator[tuple[Sequence[Job], Sequence[Moved | DuetimeError | None]]]:
+        """Each step's jobs and what became of them. Jobs that are cancelled come whole, so that they can be undone."""
+        ids = [job.id for job in jobs]
+        while ids:
+            if run.verb == "cancel":
+                found = await engine.store.get(run.queue, ids[:STEP_JOBS])
+                step, ids = [job for job in found if job is not None], ids[len(found) :]
+                yield step, await engine.cancel(run.queue, [job.id for job in step])
+            else:
+                step, ids, jobs = jobs[:STEP_JOBS], ids[STEP_JOBS:], jobs[STEP_JOBS:]
+                yield step, await engine.reschedule(run.queue, [job.id for job in step], **due)
 
     async def undo(self, run: BulkRun, engine: Engine) -> int:
         """Bring cancelled jobs back under their ids, or give jobs their old due times; answers for how many it worked.
@@ -104,19 +113,13 @@ class BulkRuns:
         if record is None:
             return 0
         await self._registry().delete(UNDO, run.id)
-        lines = zlib.decompress(record.value).splitlines()
+        lines = _read_lines(record.value)
         undone = await (_push_again if run.verb == "cancel" else _move_back)(engine, run.queue, lines)
         await self._write(msgspec.structs.replace(run, state="undone", can_undo=False, changed=undone))
         return undone
 
-    async def _keep_undo(self, run: BulkRun, changed: Sequence[Job]) -> bool:
-        now = int(time.time() * 1000)
-        if run.verb == "cancel":
-            lines = [job_line(job, now) for job in changed]
-        else:
-            lines = [msgspec.json.encode((job.id, job.due_at)) + b"\n" for job in changed]
-        value = await asyncio.to_thread(zlib.compress, b"".join(lines))
-        if len(value) > MOST_UNDO:
+    async def _keep_undo(self, run: BulkRun, undo: "UndoWriter") -> bool:
+        if (value := undo.finish()) is None:
             return False
         await self._registry().put(UNDO, run.id, value)
         return True
@@ -131,15 +134,52 @@ class BulkRuns:
                 await self._registry().delete(RUNS, record.key)
 
 
-async def _push_again(engine: Engine, queue: Queue, lines: Sequence[bytes]) -> int:
+class UndoWriter:
+    """Collects what undoes a run, compressed, unless it grows too large."""
+
+    def __init__(self) -> None:
+        self._compressor = zlib.compressobj()
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, verb: str, changed: Sequence[Job]) -> None:
+        now = int(time.time() * 1000)
+        for job in changed:
+            if self._size > MOST_UNDO:
+                self._parts.clear()
+                return
+            line = job_line(job, now) if verb == "cancel" else msgspec.json.encode((job.id, job.due_at)) + b"\n"
+            self._append(self._compressor.compress(line))
+
+    def finish(self) -> bytes | None:
+        """None if there is too much."""
+        self._append(self._compressor.flush())
+        return b"".join(self._parts) if self._size <= MOST_UNDO else None
+
+    def _append(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+
+
+def _read_lines(value: bytes) -> Iterator[bytes]:
+    """The lines of an UndoWriter, a few of them in memory at a time."""
+    decompressor, rest = zlib.decompressobj(), b""
+    while not decompressor.eof:
+        rest += decompressor.decompress(value, STEP_BYTES)
+        value = decompressor.unconsumed_tail
+        *lines, rest = rest.split(b"\n")
+        yield from lines
+
+
+async def _push_again(engine: Engine, queue: Queue, lines: Iterator[bytes]) -> int:
     pushed = 0
-    for step in _steps([read_job_line(line) for line in lines]):
+    for step in _steps(read_job_line(line) for line in lines):
         answer = await engine.push(queue, step, if_exists=IfExists.KEEP)
         pushed += sum(moved.event == "accepted" for moved in answer.jobs)
     return pushed
 
 
-def _steps(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+def _steps(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
     step: list[NewJob] = []
     size = 0
     for job in jobs:
@@ -153,7 +193,7 @@ def _steps(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
         yield step
 
 
-async def _move_back(engine: Engine, queue: Queue, lines: Sequence[bytes]) -> int:
+async def _move_back(engine: Engine, queue: Queue, lines: Iterator[bytes]) -> int:
     by_due: dict[int, list[str]] = {}
     for line in lines:
         job_id, due_at = msgspec.json.decode(line, type=tuple[str, int])

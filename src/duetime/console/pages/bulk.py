@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from duetime.console.bulk_runs import VERBS, BulkRun
 from duetime.console.formats import number
-from duetime.console.pages.jobs import find_jobs, new_due, preview, read_filter
+from duetime.console.pages.jobs import find_jobs, new_due, read_filter
 from duetime.console.visit import Visit, chosen, link, queue_link
 from duetime.errors import InvalidRequest, NotFound
 from duetime.ids import IdMaker
@@ -30,7 +30,7 @@ async def show_bulk(visit: Visit) -> Response:
         verb=verb,
         when=visit.query.get("when", ""),
         found=found,
-        rows=[(job, preview(job)) for job in found.jobs[:10]],
+        rows=list(zip(found.jobs, found.previews, strict=True))[:10],
         back=queue_link(pool, queue, "jobs", state=wanted.state),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from starlette.responses import Response
 
 from duetime.console.formats import number
-from duetime.console.pages.jobs import JobFilter, export_lines, find_jobs, preview
+from duetime.console.pages.jobs import JobFilter, export_lines, find_jobs
 from duetime.console.visit import Visit
 from duetime.errors import InvalidRequest
 from duetime.job import Job, State
@@ -50,7 +50,8 @@ async def show_dead(visit: Visit) -> Response:
     found = await find_jobs(visit, JobFilter(State.DEAD), cursor=None, most=LOOK_AT, look_at=LOOK_AT)
     groups = group_by_error(found.jobs)
     wanted = visit.query.get("error")
-    shown = [job for job in found.jobs if wanted is None or error_name(job) == wanted]
+    rows = zip(found.jobs, found.previews, strict=True)
+    shown = [(job, text) for job, text in rows if wanted is None or error_name(job) == wanted]
     return visit.page(
         "dead.html",
         pool=pool,
@@ -60,7 +61,7 @@ async def show_dead(visit: Visit) -> Response:
         groups=groups,
         error=wanted,
         count=len(shown),
-        rows=[(job, preview(job)) for job in shown[:SHOWN]],
+        rows=shown[:SHOWN],
     )
 
 

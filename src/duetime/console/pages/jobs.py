@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from duetime.clock import MAX_INSTANT, bare_instant_ms, duration_ms, instant_ms, rfc3339
@@ -29,6 +30,8 @@ QUEUES = 5_000
 SEARCH_S = 2.0
 SURELY = 500
 """So many queues are searched for an id in any case, and as many more as the time allows."""
+MOST_READ = 268_435_456
+"""Bytes of bodies that are read for one page."""
 PREVIEW = 120
 MAX_SEARCH = 1_000
 LOGGED = ("body", "due_at", "expires_at", "priority", "tries", "attributes")
@@ -65,9 +68,13 @@ class JobFilter:
 
 
 class FoundJobs(NamedTuple):
-    """`looked_at` jobs were read; `cursor` is where to go on, None at the end."""
+    """`looked_at` jobs were read; `cursor` is where to go on, None at the end.
+
+    The jobs have no bodies and attributes, so that thousands of them fit into memory; `previews` show the bodies.
+    """
 
     jobs: list[Job]
+    previews: list[str]
     looked_at: int
     cursor: str | None
 
@@ -99,26 +106,28 @@ def _when(text: str) -> int:
 
 
 async def find_jobs(visit: Visit, wanted: JobFilter, *, cursor: str | None, most: int, look_at: int) -> FoundJobs:
-    """Walk the jobs of a state in order until `most` have been found or about `look_at` have been read."""
+    """Walk the jobs of a state in order until `most` are found or about `look_at`, or MOST_READ, are read."""
     store, queue = visit.engine().store, visit.queue()
     if cursor is None and wanted.since and wanted.state is State.DELAYED:
         cursor = visit.parts.cursor_at(visit.pool(), wanted.since)
-    found: list[Job] = []
-    looked_at = 0
+    found, previews = list[Job](), list[str]()
+    looked_at = size = 0
     while True:
         page = await store.list_jobs(queue, wanted.state, cursor=cursor, limit=min(STEP_JOBS, max(most, 100)))
         cursor = page.cursor
         for job in page.jobs:
             if wanted.is_past(job):
-                return FoundJobs(found, looked_at, None)
+                return FoundJobs(found, previews, looked_at, None)
             looked_at += 1
+            size += len(job.body)
             if wanted.fits(job):
-                found.append(job)
+                found.append(msgspec.structs.replace(job, body=b"", attributes={}))
+                previews.append(preview(job))
                 if len(found) == most:
                     more = cursor is not None or job is not page.jobs[-1]
-                    return FoundJobs(found, looked_at, _after(wanted.state, job) if more else None)
-        if cursor is None or looked_at >= look_at:
-            return FoundJobs(found, looked_at, cursor)
+                    return FoundJobs(found, previews, looked_at, _after(wanted.state, job) if more else None)
+        if cursor is None or looked_at >= look_at or size >= MOST_READ:
+            return FoundJobs(found, previews, looked_at, cursor)
 
 
 def _after(state: State, job: Job) -> str | None:
@@ -144,7 +153,7 @@ async def list_jobs(visit: Visit) -> Response:
         since=_shown(wanted.since),
         until=_shown(wanted.until),
         found=found,
-        rows=[(job, preview(job)) for job in found.jobs],
+        rows=list(zip(found.jobs, found.previews, strict=True)),
         states=list(State),
         verbs=VERBS,
         now=int(time.time() * 1000),
