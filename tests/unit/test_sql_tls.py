@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from duetime.errors import StoreUnavailable
 from duetime.job import NewJob
 from duetime.names import Queue
 from duetime.stores.base import Push
+from duetime.stores.mysql.connection import MysqlAddress, open_connection
 from duetime.stores.open import open_store
 from tests.plugins.mysql_server import MysqlServer
 from tests.plugins.postgres_server import PostgresServer
@@ -74,3 +76,19 @@ async def test_mariadb_shows_the_certificate_that_the_url_names(
                 await open_store(f"{url}?ssl_mode={mode}&ssl_ca={other_certificate}")
         with pytest.raises(StoreUnavailable, match="denied"):
             await open_store(f"{url}?ssl_mode=disabled")
+
+
+@pytest.mark.store_kind("mysql")
+@pytest.mark.parametrize("tls", ["offered", "not offered"])
+async def test_a_connection_to_mariadb_reads_no_certificates_that_nobody_asked_for(
+    start_mysql: Callable[..., MysqlServer], certificate: Path, monkeypatch: pytest.MonkeyPatch, tls: str
+) -> None:
+    """All certificates of the system take a tenth of a second and megabytes for each connection."""
+    with files_for("mysql", certificate) as (shown, key):
+        server = start_mysql(**({"ssl_cert": str(shown), "ssl_key": str(key)} if tls == "offered" else {"skip_ssl": 1}))
+        monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: pytest.fail("certificates are read"))
+        address = MysqlAddress.parse(server.url.partition("?")[0])
+        with open_connection(address) as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
+            [(_, cipher)] = cursor.fetchall()
+    assert bool(cipher) == (tls == "offered")

@@ -110,6 +110,11 @@ _UNAVAILABLE = (
     4031,  # MySQL closed an idle session
 )
 
+_UNVERIFIED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For TLS where the server offers it, and nothing is said about its certificate."""
+_UNVERIFIED.check_hostname = False
+_UNVERIFIED.verify_mode = ssl.CERT_NONE
+
 _TLS_MODES = ("disabled", "required", "verify_ca", "verify_identity")
 
 
@@ -196,8 +201,10 @@ def translate(error: Exception, *, committing: bool = False) -> DuetimeError:
 
 def open_connection(address: MysqlAddress) -> Connection:
     """A connection with the settings that the store's statements need."""
+    prefers_tls = not {"ssl", "ssl_disabled"} & address.options.keys()
+    options: dict[str, Any] = {"ssl_disabled": prefers_tls, **address.options, "defer_connect": True}
     connection = pymysql.connect(
-        **address.options,
+        **options,
         charset="utf8mb4",
         autocommit=True,
         connect_timeout=CONNECT_S,
@@ -207,6 +214,10 @@ def open_connection(address: MysqlAddress) -> Connection:
         program_name="duetime",
         client_flag=CLIENT.MULTI_STATEMENTS,
     )
+    if prefers_tls:
+        # The driver would read all certificates of the system for each connection, and then believe any server.
+        connection.ssl, connection.ctx = True, _UNVERIFIED  # pyright: ignore[reportAttributeAccessIssue]
+    connection.connect()  # pyright: ignore[reportUnknownMemberType]
     try:
         with connection.cursor() as cursor:
             settings = _MARIADB_SESSION if is_mariadb(connection) else _MYSQL_SESSION
