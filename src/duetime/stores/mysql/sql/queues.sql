@@ -414,11 +414,11 @@ INSERT INTO dt.incoming (
 );
 
 -- name: incoming_rules
--- description: What the queue refuses, for the program that is about to push.
+-- description: What the queue or the server refuses, for the program that is about to push; see MysqlLink.connect.
 SELECT
-    max_jobs,
-    max_body,
-    jobs,
-    kept
-FROM dt.queues FORCE INDEX (by_name)
-WHERE namespace = %(namespace)s AND name = %(name)s;
+    coalesce(q.max_jobs, 0) AS max_jobs,
+    least(coalesce(nullif(q.max_body, 0), packet.most), packet.most) AS max_body,
+    coalesce(q.jobs, 0) AS jobs,
+    coalesce(q.kept, 0) AS kept
+FROM (SELECT @@max_allowed_packet DIV 2 - 65536 AS most) AS packet
+LEFT JOIN dt.queues AS q FORCE INDEX (by_name) ON q.namespace = %(namespace)s AND q.name = %(name)s;
