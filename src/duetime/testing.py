@@ -28,7 +28,7 @@ from duetime.client.call import Call
 from duetime.clock import Duration, ManualClock, SystemClock, instant_ms
 from duetime.engine import Engine
 from duetime.errors import DuetimeError
-from duetime.job import STEP_JOBS, Counts, Event, IfExists, Job, Moved, State
+from duetime.job import STEP_JOBS, Counts, Delivery, Event, Job, Moved, State
 from duetime.names import check_queue
 from duetime.stores.base import Ask, Finish, Push, Pushed, Store
 from duetime.stores.open import open_store
@@ -38,6 +38,7 @@ from duetime.worker.batch_keeper import BatchKeeper
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.execution import execute, find, run_task, run_task_async
 from duetime.worker.follow_up import finish_of
+from duetime.worker.held_jobs import NOT_A_TASK
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
 from duetime.worker.pusher import Outgoing, Pusher, in_generation, successor, unstored_answer
 from duetime.worker.retry_rules import Policy, Verb, decide, refused
@@ -114,8 +115,7 @@ class Box:
         return moved
 
     def _push(self, outgoing: Outgoing) -> Pushed:
-        if_exists = IfExists.REPLACE if outgoing.replaces else IfExists.KEEP
-        [answer] = _now(self._store.push(outgoing.queue, [Push([outgoing.job], if_exists)]))
+        [answer] = _now(self._store.push(outgoing.queue, [Push([outgoing.job], outgoing.if_exists)]))
         if isinstance(answer, DuetimeError):
             raise answer
         return answer
@@ -165,9 +165,16 @@ class Box:
     def _run_queue(self, name: str) -> list[Ran]:
         queue = check_queue(self._app.namespace, name)
         reserved = _now(self._store.reserve(queue, [Ask(STEP_JOBS, TTR_MS)]))
-        return [
-            self._run(Run(0, one, read(one.body), timeout_s=0, lease_s=TTR_MS / 1000)) for one in reserved.deliveries[0]
-        ]
+        return [self._run_one(one) for one in reserved.deliveries[0]]
+
+    def _run_one(self, delivery: Delivery) -> Ran:
+        try:
+            payload = read(delivery.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            lease, failure = delivery.lease, Failure(NOT_A_TASK, "the body of the job is no task")
+            _now(self._store.kill(lease, str(failure)))
+            return Ran("", lease.id, lease.attempt, Ended.FAIL, failure)
+        return self._run(Run(0, delivery, payload, timeout_s=0, lease_s=TTR_MS / 1000))
 
     def _run(self, run: Run) -> Ran:
         policy = Policy(WorkerOptions.tries, DEFAULT_BACKOFF)

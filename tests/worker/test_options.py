@@ -32,7 +32,7 @@ def test_the_queues_of_all_tasks_the_apps_own_first() -> None:
     app = duetime.App("memory:", queue="main")
     app.task(queue="mail")(plain)
     app.task(gentle)
-    assert queues_of(app.tasks.values(), app.queue) == ("main", "mail")
+    assert queues_of(app.tasks.values(), app.default_queue) == ("main", "mail")
 
 
 def test_options_that_cannot_be() -> None:

@@ -100,7 +100,7 @@ def work(
     queues = tuple(check_queue(loaded.namespace, name).name for name in named)
     least, most = _range(what.concurrency)
     options = WorkerOptions(
-        queues=queues or queues_of(loaded.tasks.values(), loaded.queue),
+        queues=queues or queues_of(loaded.tasks.values(), loaded.default_queue),
         pool=pool,
         concurrency=least or default_concurrency(pool),
         timeout_s=duration_ms(each.timeout) / 1000,

@@ -7,8 +7,8 @@ and dropped at a rollback, that of a savepoint included; outside a transaction i
     app.after_commit(django())                  # whatever is inside transaction.atomic()
     app.after_commit(sqlalchemy(Session))       # a scoped_session, or any callable that gives the session of now
 
-A push that is held back answers with born 0. If it then fails, the error comes out of the commit that it waited for:
-the transaction is done, the job is not pushed.
+A handle of a push that is held back says so (`is_pushed`). If the push then fails, the error comes out of the commit
+that it waited for: the transaction is done, the job is not pushed.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import Any
 
-from duetime.job import Moved
-from duetime.worker.pusher import Outgoing, Pusher, unstored_answer
+from duetime.job import Event, Moved
+from duetime.worker.pusher import Outgoing, Pusher, UncommittedPush
 
 log = logging.getLogger("duetime.after_commit")
 
@@ -38,14 +38,20 @@ class AfterCommit:
         self._late: set[asyncio.Task[object]] = set()
 
     def push(self, many: Sequence[Outgoing]) -> list[Moved]:
-        if self._hook(lambda: self._inner.push(many)):
-            return [unstored_answer(outgoing) for outgoing in many]
+        answers = _uncommitted(many)
+        if self._hook(lambda: _committed_as(answers, self._inner.push(many))):
+            return answers
         return self._inner.push(many)
 
     async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]:
         loop = asyncio.get_running_loop()
-        if self._hook(lambda: self._push_later(loop, self._inner.push_async(many))):
-            return [unstored_answer(outgoing) for outgoing in many]
+        answers = _uncommitted(many)
+
+        async def push_later() -> None:
+            _committed_as(answers, await self._inner.push_async(many))
+
+        if self._hook(lambda: self._push_later(loop, push_later())):
+            return answers
         return await self._inner.push_async(many)
 
     def _push_later(self, loop: asyncio.AbstractEventLoop, pushing: Coroutine[Any, Any, object]) -> None:
@@ -58,6 +64,16 @@ class AfterCommit:
         self._late.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("push_after_commit_failed", exc_info=error)
+
+
+def _uncommitted(many: Sequence[Outgoing]) -> list[Moved]:
+    return [UncommittedPush(Event.ACCEPTED, one.job.id, 0, due_at=one.job.due_at or 0) for one in many]
+
+
+def _committed_as(answers: Sequence[Moved], pushed: Sequence[Moved]) -> None:
+    for answer, moved in zip(answers, pushed, strict=True):
+        assert isinstance(answer, UncommittedPush)
+        answer.pushed.append(moved)
 
 
 def django(using: str | None = None) -> Hook:

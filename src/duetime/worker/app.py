@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast, overload
 
 from duetime.backoff import Backoff
-from duetime.client import AsyncClient
+from duetime.client import AsyncClient, Client
 from duetime.client.call import Call
 from duetime.client.checks import check_options
+from duetime.client.client import QueueClient
 from duetime.clock import Clock, Duration, SystemClock
 from duetime.errors import InvalidRequest, InvalidSettings
 from duetime.ids import IdMaker
@@ -81,7 +82,7 @@ class App:
             raise InvalidSettings("an App needs the URL of a store or server: App(url) or DUETIME_URL")
         self.namespace = check_namespace(namespace)
         self.token = token or os.environ.get("DUETIME_TOKEN") or None
-        self.queue = check_queue(namespace, queue).name
+        self.default_queue = check_queue(namespace, queue).name
         self.journal = journal
         self.clock = clock or SystemClock()
         self.middleware: tuple[Middleware, ...] = ()
@@ -123,7 +124,7 @@ class App:
     def _add(self, function: Callable[..., Any], options: TaskFields) -> Task[..., Any]:
         check_options(options, TaskFields.__annotations__.keys())
         check_function(function)
-        given: dict[str, Any] = {"queue": self.queue, **options}
+        given: dict[str, Any] = {"queue": self.default_queue, **options}
         name: str = given.pop("name", "") or f"{_module(function)}.{getattr(function, '__qualname__', '')}"
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidRequest(f"name must be text, got {name!r}")
@@ -141,7 +142,7 @@ class App:
             if step is not None:
                 await forward(self, step, await gather(self, members) if members else None)
 
-        task = Task(self, FORWARD, forward_step, TaskOptions(self.queue, tries=0))
+        task = Task(self, FORWARD, forward_step, TaskOptions(self.default_queue, tries=0))
         task.is_internal = True
         return task
 
@@ -187,7 +188,7 @@ class App:
         stands for the BatchStatus. Unless failures are allowed, the first one cancels what waits.
         """
         callbacks = {"then": then, "catch": catch, "finally": finally_}
-        return plan_batch(self, queue or self.queue, name, callbacks, allow_failures=allow_failures)
+        return plan_batch(self, queue or self.default_queue, name, callbacks, allow_failures=allow_failures)
 
     def find_batch(self, batch_id: str) -> TaskBatch:
         """A batch that was opened elsewhere, by its id."""
@@ -208,6 +209,12 @@ class App:
     def make_id(self) -> str:
         with self._ids_lock:
             return self._ids.make()
+
+    def queue(self, name: str) -> QueueClient:
+        """A queue of the namespace as in the SDK, for jobs by id and jobs that are no tasks; its calls block. It uses
+        the App's connection, and inside `duetime.testing.in_memory` the store of the test.
+        """
+        return AppClient(self).queue(name)
 
     def progress(self, queue: str, job_id: str) -> int:
         """Percent of a job as its task last said; 0 if it said nothing."""
@@ -234,6 +241,21 @@ class App:
     async def close_async(self) -> None:
         """Let go of the connection of this event loop's pushes."""
         await self.client_pusher.close_async()
+
+
+class AppClient(Client):
+    """The SDK's client on the App's connection, which the App closes."""
+
+    direct = None
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app.url, namespace=app.namespace)
+        self.make_id = app.make_id
+        self.transport = lambda: self
+        self._app = app
+
+    def send(self, call: Call[Answer]) -> Answer:
+        return self._app.send(call)
 
 
 def _module(function: Callable[..., Any]) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from duetime.client import checks
-from duetime.client.job_building import PriorityWord
+from duetime.client.job_building import IfExistsWord, PriorityWord
 from duetime.clock import Duration, delay_ms, duration_ms
-from duetime.job import Priority
+from duetime.job import IfExists, Priority
 from duetime.job_checks import check_tries
 from duetime.names import Queue, check_attributes, check_queue
 
@@ -23,6 +23,7 @@ class CallFields(TypedDict, total=False):
     priority: Priority | PriorityWord
     ttl: Duration
     id: str
+    if_exists: IfExists | IfExistsWord
     tries: int
     delay: Duration
     headers: Mapping[str, str]
@@ -36,6 +37,7 @@ class CallOptions:
     priority: Priority = Priority.NORMAL
     ttl_ms: int = 0
     id: str | None = None
+    if_exists: IfExists = IfExists.KEEP
     tries: int | None = None
     delay_ms: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -57,6 +59,8 @@ def change(options: CallOptions, namespace: str, given: CallFields) -> CallOptio
                 changed["ttl_ms"] = duration_ms(value)
             case "id":
                 changed[name] = checks.job_id(value)
+            case "if_exists":
+                changed[name] = checks.if_exists(value)
             case "tries":
                 changed[name] = check_tries(value)
             case "delay":

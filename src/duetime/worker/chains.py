@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 
 from duetime.client.calls import push
 from duetime.errors import InvalidRequest
-from duetime.job import DAY_MS, MAX_BODY, Event, IfExists, Moved, NewJob, Priority
+from duetime.job import DAY_MS, MAX_BODY, IfExists, Moved, NewJob, Priority
 from duetime.names import Queue, check_queue
 from duetime.stores.base import Mark
 from duetime.worker.handle import Place, TaskHandle
@@ -102,8 +102,7 @@ class TaskChain(Generic[R]):
             before.append((one.queue, one.job.id))
             if one.queue != following.queue:
                 before.append((one.queue, forward_id(following.job.id)))
-        moved = Moved(Event.ACCEPTED, jobs[-1].job.id, pushed.born, due_at=pushed.due_at)
-        return TaskHandle(self._steps[-1].task, jobs[-1].queue, moved, before)
+        return TaskHandle(self._steps[-1].task, jobs[-1].queue, pushed, before, last_id=jobs[-1].job.id)
 
 
 def chain(*steps: TaskStep[Any]) -> TaskChain[Any]:

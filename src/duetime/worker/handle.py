@@ -13,11 +13,12 @@ import msgspec
 
 from duetime.client.call import Call
 from duetime.client.calls import cancel, get, reschedule, results
-from duetime.clock import Duration, Instant, duration_ms
+from duetime.clock import Duration, Instant, duration_ms, rfc3339
 from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
 from duetime.job import Event, Job, Moved, State
 from duetime.names import Queue
 from duetime.stores.base import KeptResult
+from duetime.worker.pusher import UncommittedPush
 
 if TYPE_CHECKING:
     from duetime.worker.task import Task
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Other = TypeVar("Other")
 
+SAME_MS = 1_000
 PARK_S = 2.0
 """One wait for a result; between two of them a look whether the job has failed."""
 
@@ -48,10 +50,11 @@ class AsyncCaller(Protocol):
 
 
 class TaskStatus(StrEnum):
-    """The state of a job; `waiting` for an earlier step of its chain; `done` if its result is kept; or `gone`: done
-    without a result, cancelled or expired.
+    """The state of a job; `uncommitted` if its push waits for a commit or was rolled back; `waiting` for an earlier
+    step of its chain; `done` if its result is kept; or `gone`: done without a result, cancelled or expired.
     """
 
+    UNCOMMITTED = "uncommitted"
     WAITING = "waiting"
     DELAYED = "delayed"
     READY = "ready"
@@ -73,32 +76,76 @@ class TaskFailed(DuetimeError):
 
 
 class TaskHandle(Generic[R]):
-    """`event` is `accepted`, or `kept` if a unique job was there already. `born` is 0 for a push that waits for a
-    commit. `before` are the steps of a chain that run before this job, the first one first.
+    """`event` is `accepted`, `replaced`, or `kept` if a job with this id was there already. `before` are the steps of
+    a chain that run before this job, the first one first; `moved` is then about the first, and `last_id` is the id of
+    this job. `asked_at` is when the push asked the job to be due, 0 for at once.
     """
 
-    __slots__ = ("_places", "_task", "moved")
+    __slots__ = ("_answer", "_asked_at", "_before", "_last_id", "_queue", "_task")
 
-    def __init__(self, task: "Task[..., R]", queue: Queue, moved: Moved, before: Sequence[Place] = ()) -> None:
+    def __init__(
+        self,
+        task: "Task[..., R]",
+        queue: Queue,
+        moved: Moved,
+        before: Sequence[Place] = (),
+        *,
+        last_id: str = "",
+        asked_at: int = 0,
+    ) -> None:
         self._task = task
-        self._places = (*before, (queue, moved.id))
-        self.moved = moved
+        self._queue = queue
+        self._answer = moved
+        self._before = tuple(before)
+        self._last_id = last_id
+        self._asked_at = asked_at
 
     def __repr__(self) -> str:
-        return f"<{self._task.name} {self.queue}/{self.id} {self.event}>"
+        said: str = self.event if self.is_pushed else "not pushed yet"
+        if self.reason == "waiting" and not self.is_due_as_asked:
+            said += f", due at {rfc3339(self.due_at)}"
+        return f"<{self._task.name} {self.queue}/{self.id} {said}>"
+
+    @property
+    def moved(self) -> Moved:
+        """What the push did; for one that waited for a commit, what it did then."""
+        answer = self._answer
+        return answer.pushed[0] if isinstance(answer, UncommittedPush) and answer.pushed else answer
+
+    @property
+    def is_pushed(self) -> bool:
+        """False while the push waits for a commit, and after a rollback."""
+        return not isinstance(self.moved, UncommittedPush)
+
+    @property
+    def is_due_as_asked(self) -> bool:
+        """False if the id was taken, and the job that was kept is due at another time, runs or is dead. `due_at` is
+        that job's time. Times less than a second apart count as the same.
+        """
+        if self.event is not Event.KEPT:
+            return True
+        if self.reason != "waiting":
+            return False
+        if not self._asked_at:
+            return self.due_at <= self._task.app.clock.now_ms()
+        return abs(self.due_at - self._asked_at) < SAME_MS
 
     @property
     def id(self) -> str:
-        return self.moved.id
+        return self._last_id or self.moved.id
 
     @property
     def queue(self) -> str:
-        return self._places[-1][0].name
+        return self._queue.name
 
     @property
     def place(self) -> Place:
         """The job's queue and id."""
-        return self._places[-1]
+        return self._queue, self.id
+
+    @property
+    def _places(self) -> Sequence[Place]:
+        return (*self._before, self.place)
 
     @property
     def event(self) -> Event:
@@ -175,7 +222,13 @@ class TaskHandle(Generic[R]):
         [kept] = yield results(queue, [job_id], wait_s)
         return kept if kept is not None and kept.born >= self.born else None
 
+    def _check_pushed(self) -> None:
+        if not self.is_pushed:
+            raise InvalidRequest(f"{self!r} is not pushed: it waits for a commit, or was rolled back")
+
     def _status(self) -> Work[TaskStatus]:
+        if not self.is_pushed:
+            return TaskStatus.UNCOMMITTED
         job = yield from self._find()
         if job is None:
             kept = yield from self._kept(0)
@@ -185,6 +238,7 @@ class TaskHandle(Generic[R]):
         return TaskStatus(job.state.value)
 
     def _get(self, timeout: Duration | None) -> Work[R]:
+        self._check_pushed()
         if not self._task.result_ms:
             raise InvalidRequest(f"{self._task.name} keeps no results: give it result_ttl")
         end = None if timeout is None else time.monotonic() + duration_ms(timeout) / 1000
@@ -205,6 +259,7 @@ class TaskHandle(Generic[R]):
             was_gone = job is None and self.born > 0
 
     def _cancel(self) -> Work[bool]:
+        self._check_pushed()
         for queue, job_id in self._places:
             [moved] = yield cancel(queue, [job_id])
             if moved is not None:
@@ -212,6 +267,7 @@ class TaskHandle(Generic[R]):
         return False
 
     def _reschedule(self, delay: Duration | None, due_at: Instant | None) -> Work[Moved]:
+        self._check_pushed()
         job = yield from self._find()
         if job is None:
             raise JobNotFound.of(self.id, self._places[-1][0])

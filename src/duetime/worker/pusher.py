@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, field
 from msgspec.structs import replace
 
 from duetime.client import AsyncClient, Client, connect, connect_async
@@ -45,7 +45,7 @@ class Outgoing:
     data: bytes
     unique_ms: int = 0
     counter: str = ""
-    replaces: bool = False
+    if_exists: IfExists = IfExists.KEEP
     seal: Seal | None = None
 
 
@@ -63,6 +63,12 @@ class Pusher(Protocol):
         ...
 
     async def push_async(self, many: Sequence[Outgoing]) -> list[Moved]: ...
+
+
+class UncommittedPush(Moved, frozen=True):
+    """The answer to a push that waits for a commit. `pushed` has the real answer once there is one."""
+
+    pushed: list[Moved] = field(default_factory=list[Moved])
 
 
 def unstored_answer(outgoing: Outgoing) -> Moved:
@@ -116,7 +122,7 @@ def _calls(many: Sequence[Outgoing]) -> Iterator[tuple[Call[Pushed], Sequence[Ou
     for chunk in chunks(outgoing.job for outgoing in many):
         part = many[at : at + len(chunk)]
         at += len(chunk)
-        yield push(part[0].queue, chunk, IfExists.REPLACE if part[0].replaces else IfExists.KEEP), part
+        yield push(part[0].queue, chunk, part[0].if_exists), part
 
 
 def _generation(outgoing: Outgoing) -> Call[int]:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 from msgspec import Raw
 
 from duetime.backoff import Backoff, Fixed, Listed, parse, wait_ms
+from duetime.client import checks
 from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.errors import InvalidRequest
 from duetime.ids import LENGTH, decode
-from duetime.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, MAX_TRIES, Event, Moved, NewJob
+from duetime.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, MAX_TRIES, Event, IfExists, Moved, NewJob
 from duetime.job_checks import check_tries, check_whole
 from duetime.names import check_queue
 from duetime.wire.payload import Payload, write
@@ -135,8 +136,8 @@ class Task(Generic[P, R]):
         Raises TypeError for an unknown name, InvalidRequest for a value that does not fit.
         """
         changed = change(self._call, self.app.namespace, options)
-        if changed.id is not None and self.unique_ms:
-            raise InvalidRequest(f"{self.name} is unique by its arguments, which make its id; it takes no other")
+        if (changed.id is not None or "if_exists" in options) and self.unique_ms:
+            raise InvalidRequest(f"{self.name} is unique by its arguments: options cannot set id or if_exists")
         if changed.tries is not None and self._retry_until is not None:
             raise InvalidRequest(f"{self.name} has retry_until, which takes the place of tries")
         task = copy.copy(self)
@@ -178,6 +179,30 @@ class Task(Generic[P, R]):
         """`bulk`, inside a running loop."""
         many = self._prepare_many(calls, delay)
         return [self._pushed(*one) for one in zip(many, await self.app.pusher.push_async(many), strict=True)]
+
+    def cancel(self, job_id: str) -> bool:
+        """Remove a job of this task's queue, or of the queue of `options`, by its id; False if there is none. A running
+        one loses its lease.
+        """
+        return self._by_id(job_id).cancel()
+
+    async def cancel_async(self, job_id: str) -> bool:
+        """`cancel`, inside a running loop."""
+        return await self._by_id(job_id).cancel_async()
+
+    def reschedule(self, job_id: str, delay: Duration | None = None, *, due_at: Instant | None = None) -> Moved:
+        """Have a job due after a delay, or at an instant, by its id. Raises JobNotFound, JobRunning, JobDead."""
+        return self._by_id(job_id).reschedule(delay, due_at=due_at)
+
+    async def reschedule_async(
+        self, job_id: str, delay: Duration | None = None, *, due_at: Instant | None = None
+    ) -> Moved:
+        """`reschedule`, inside a running loop."""
+        return await self._by_id(job_id).reschedule_async(delay, due_at=due_at)
+
+    def _by_id(self, job_id: str) -> TaskHandle[R]:
+        queue = self._call.queue or check_queue(self.app.namespace, self.defaults.queue)
+        return TaskHandle(self, queue, Moved(Event.KEPT, checks.job_id(job_id), 0))
 
     def step(self, *args: Any, **kwargs: Any) -> TaskStep[R]:
         """The call as a step of a chain. PREVIOUS as one of the arguments stands for the result of the step before."""
@@ -241,8 +266,9 @@ class Task(Generic[P, R]):
             attributes=pending.headers,
         )
         if key is None:
-            return Outgoing(queue, job, self.name, data, unique_ms, seal=seal)
-        return Outgoing(queue, job, self.name, data, key.life_ms, key.key, key.replaces, seal)
+            return Outgoing(queue, job, self.name, data, unique_ms, if_exists=call.if_exists, seal=seal)
+        if_exists = IfExists.REPLACE if key.replaces else IfExists.KEEP
+        return Outgoing(queue, job, self.name, data, key.life_ms, key.key, if_exists, seal)
 
     def _prepare_many(self, calls: Iterable[CallArguments], delay: Duration | None) -> list[Outgoing]:
         wait_ms = None if delay is None else delay_ms(delay)
@@ -294,7 +320,9 @@ class Task(Generic[P, R]):
                 moved.id, "", queue.name, queue.namespace, self.name, 0, 0, outgoing.job.tries, 0.0, outgoing.job.body
             )
             self.app.listeners.tell(TaskEvent(name, job=info))
-        return TaskHandle(self, outgoing.queue, moved)
+        job, now = outgoing.job, self.app.clock.now_ms()
+        asked_at = now + job.delay_ms if job.due_at is None else job.due_at
+        return TaskHandle(self, outgoing.queue, moved, asked_at=asked_at if asked_at > now else 0)
 
 
 def _split(call: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
