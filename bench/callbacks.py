@@ -162,7 +162,7 @@ async def _left(engine: Engine, queue: Queue, jobs: int) -> int:
 
 async def bare(url: str, jobs: int, in_flight: int, delay_s: float = 0.0) -> float:
     request = CallbackRequest(
-        "POST", url, {"content-type": "application/x-www-form-urlencoded"}, "order=1234567890&customer=ann"
+        "POST", url, {"content-type": "application/x-www-form-urlencoded"}, b"order=1234567890&customer=ann"
     )
     async with Caller(AllowedTargets(LOOPBACK)) as caller:
 

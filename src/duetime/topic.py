@@ -1,7 +1,7 @@
 """A topic: a queue whose jobs are delivered to a callback URL.
 
 This is frozen data and its checks, without I/O. A topic has php-delayqueue's fields with its defaults, and some more;
-what a new topic does by default is in NEW_METHOD and NEW_SUCCESS. Its key is the name of its queue.
+what a new topic does by default is in NEW_METHOD, NEW_SUCCESS and NEW_PHP_FIELDS. Its key is the name of its queue.
 `callbacks/topic_registry.py` stores topics, and `callbacks/courier.py` delivers their jobs.
 """
 
@@ -27,14 +27,15 @@ MAX_TIMEOUT_MS = 600_000
 MAX_CAP = 10_000
 MAX_IN_FLIGHT = 10_000
 MAX_RATE = 1_000_000
-DEFAULT_CAP = 10
+DEFAULT_CAP = 11
+"""As many retries as php-delayqueue makes: 12 attempts over 121 minutes."""
 DEFAULT_TIMEOUT_MS = 3000
 DEFAULT_SCHEDULE = "odd-minutes"
 DEFAULT_IN_FLIGHT = 100
 
 
 class Method(StrEnum):
-    """How the body's fields are sent. GET: in the query. POST: as a form. JSON: in a POST, as a JSON object."""
+    """How a job is sent. GET: the body's fields in the query. POST: as a form. JSON: the body as it is, in a POST."""
 
     GET = "GET"
     POST = "POST"
@@ -61,11 +62,11 @@ class Success(StrEnum):
 class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`key` is the queue's name, `name` the title for people; `id` numbers topics and is never used twice.
 
-    The n-th retry comes after the schedule's n-th wait. If a retry with n > `cap` fails, there is no other one, so a
-    job is tried 1 + cap + 1 times. `lift_cap`: retries that the condition asked for have no end. `in_flight` and
-    `rate` (calls a second, 0 = no limit) hold for each server process. `halted` says why nothing is delivered; it is
-    empty while jobs are delivered. `secret` signs; `old_secret` signs too until `old_secret_until`, while receivers
-    change over.
+    The n-th retry comes after the schedule's n-th wait. `cap` is the number of retries, so a job is tried at most 1
+    + cap times. `lift_cap`: retries that the condition asked for have no end. `php_fields` adds php-delayqueue's
+    fields to what is sent. `in_flight` and `rate` (calls a second, 0 = no limit) hold for each server process.
+    `halted` says why nothing is delivered; it is empty while jobs are delivered. `secret` signs; `old_secret` signs
+    too until `old_secret_until`, while receivers change over.
     """
 
     key: str
@@ -80,6 +81,7 @@ class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cap: int = DEFAULT_CAP
     lift_cap: bool = False
     success: Success = Success.BODY
+    php_fields: bool = True
     priority: Priority = Priority.NORMAL
     alert: tuple[str, ...] = ()
     creator: str = ""
@@ -95,6 +97,7 @@ class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 NEW_METHOD = Method.JSON
 NEW_SUCCESS = Success.STATUS
+NEW_PHP_FIELDS = False
 """What a new topic does unless it is told otherwise. php-delayqueue's own doors make topics with its rules."""
 
 NEW_SECRET: Literal["new"] = "new"

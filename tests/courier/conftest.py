@@ -20,6 +20,7 @@ from duetime.job import Counts, Job, State
 from duetime.names import Queue
 from duetime.stores.open import open_store
 from duetime.topic import Topic
+from duetime.wire.topics import TopicIn, topic_of
 from tests.courier.receiver import Receiver
 from tests.plugins.until import until
 
@@ -47,15 +48,24 @@ class World:
         return self.service.topics
 
     def place(self, key: str) -> TopicAddress:
-        return TopicAddress("default", Queue("shop", key))
+        """`mail` is a topic of the namespace shop, `other/mail` of another."""
+        namespace, _, name = key.rpartition("/")
+        return TopicAddress("default", Queue(namespace or "shop", name))
 
     def lane(self, key: str) -> TopicLane | RemovedTopicLane | None:
         return self.courier._lanes.get(self.place(key), (None, None))[0]
 
     async def topic(self, key: str = "mail", **fields: Any) -> Topic:
-        """Add a topic and return once the courier knows it."""
+        """Add a topic with php-delayqueue's rules and return once the courier knows it."""
         callback = fields.pop("callback", f"{self.receiver.url}/{key}")
-        topic = await self.topics.add(self.place(key), Topic(key=key, callback=callback, **fields))
+        return await self._add(key, Topic(key=self.place(key).queue.name, callback=callback, **fields))
+
+    async def new_topic(self, key: str = "mail", **fields: Any) -> Topic:
+        """Add a topic as the native API does and return once the courier knows it."""
+        return await self._add(key, topic_of(TopicIn(topic=key, callback=f"{self.receiver.url}/{key}", **fields)))
+
+    async def _add(self, key: str, new: Topic) -> Topic:
+        topic = await self.topics.add(self.place(key), new)
         await until(lambda: isinstance(self.lane(key), TopicLane))
         return topic
 

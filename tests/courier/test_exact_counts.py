@@ -84,7 +84,7 @@ async def test_counts_and_metrics_are_the_journals_after_a_kill(
         if len(seen) >= count // 2:
             return Says(hold=dead)
         seen.add(number)
-        failed = int(number) % FAILING == 0 and "exp_notify_nums" not in call.fields
+        failed = int(number) % FAILING == 0 and call.headers["duetime-attempt"] == "1"
         return Says(b"no", 500) if failed else OK
 
     def start() -> ServedProcess:

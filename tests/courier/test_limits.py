@@ -117,27 +117,81 @@ class TestFewSlots:
         assert abs(shares["l"] - 10) <= 2
 
 
+class TestOneNamespaceIsSlow:
+    @pytest.fixture
+    def options(self) -> CourierOptions:
+        return CourierOptions(allowed=LOOPBACK, in_flight=8, per_host=8, grace_s=2)
+
+    async def test_a_namespace_leaves_half_of_the_slots_to_others(self, world: World, receiver: Receiver) -> None:
+        never = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=never) if call.path.startswith("/slow") else OK
+        await world.topic("other/fast", callback=f"{receiver.url}/fast")
+        for key in ("slow-1", "slow-2", "slow-3"):
+            await world.topic(key, timeout_ms=600_000, priority=Priority.HIGH)
+            for number in range(10):
+                await world.add(str(number), key=key)
+        await receiver.got(4)
+
+        for number in range(20):
+            await world.add(str(number), key="other/fast")
+        for number in range(20):
+            await world.gone(str(number), key="other/fast")
+
+        assert sum(call.path.startswith("/slow") for call in receiver.calls) == 4
+        never.set()
+
+    async def test_a_namespace_that_is_alone_has_all_slots(self, world: World, receiver: Receiver) -> None:
+        never = asyncio.Event()
+        receiver.answer = lambda call: Says(hold=never)
+        await world.topic(timeout_ms=600_000)
+        for number in range(20):
+            await world.add(str(number))
+
+        await receiver.got(8)
+        assert world.courier.in_flight == 8
+        never.set()
+
+
+async def test_slots_that_are_shared_go_to_the_namespaces_in_turn() -> None:
+    slots = Slots(4)
+    slots.share(is_shared=True)
+    assert await slots.take(9, Priority.HIGH, "a") == 2
+    blocked = asyncio.create_task(slots.take(1, Priority.HIGH, "a"))
+    await asyncio.sleep(0)
+    assert await slots.take(9, Priority.LOW, "b") == 2
+
+    slots.put_back(1, "b")
+    await asyncio.sleep(0)
+    assert not blocked.done()
+    slots.put_back(1, "a")
+    assert await blocked == 1
+    assert await slots.take(9, Priority.LOW, "b") == 1
+    slots.put_back(2, "a")
+    slots.put_back(2, "b")
+    assert slots.used == 0
+
+
 async def test_slots_that_are_free_again_go_to_those_who_wait() -> None:
     slots = Slots(2)
-    assert await slots.take(5, Priority.LOW) == 2
-    waiting = [asyncio.create_task(slots.take(1, priority)) for priority in (Priority.LOW, Priority.HIGH)]
+    assert await slots.take(5, Priority.LOW, "a") == 2
+    waiting = [asyncio.create_task(slots.take(1, priority, "a")) for priority in (Priority.LOW, Priority.HIGH)]
     await asyncio.sleep(0)
-    gone = asyncio.create_task(slots.take(1, Priority.HIGH))
+    gone = asyncio.create_task(slots.take(1, Priority.HIGH, "a"))
     await asyncio.sleep(0)
     gone.cancel()
 
-    slots.put_back(2)
+    slots.put_back(2, "a")
     assert await asyncio.gather(*waiting) == [1, 1]
-    slots.put_back(2)
+    slots.put_back(2, "a")
     assert slots.used == 0
 
 
 async def test_a_cancelled_wait_gives_its_slot_back() -> None:
     slots = Slots(1)
-    await slots.take(1, Priority.HIGH)
-    waiting = asyncio.create_task(slots.take(1, Priority.HIGH))
+    await slots.take(1, Priority.HIGH, "a")
+    waiting = asyncio.create_task(slots.take(1, Priority.HIGH, "a"))
     await asyncio.sleep(0)
-    slots.put_back(1)
+    slots.put_back(1, "a")
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
 

@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said_in_a_line(shell: Shell, arguments: tuple[str, ...
 
 def test_a_sample_call_is_shown(shell: Shell, serve: Callable[..., Addresses], url: str) -> None:
     server = Shell(serve("--dev").api, shell.folder)
-    server.ok("topic", "add", "mail", url, "--method", "GET", "--set", "success=body")
+    server.ok("topic", "add", "mail", url, "--method", "GET", "--set", "php_fields=true", "--set", "success=body")
 
     [sample] = server.json("topic", "test", "mail", "--body", '{"to": "ann"}')
     assert sample["verdict"] == "done"

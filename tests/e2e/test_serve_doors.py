@@ -48,7 +48,7 @@ async def test_from_a_tcp_add_to_the_callback(start_server: StartServer) -> None
 
     server = start_server(**DOORS)
     async with listen(receiver) as at:
-        topic = {"topic": "order", "callback": f"{at.url}/paid", "method": "GET"}
+        topic = {"topic": "order", "callback": f"{at.url}/paid", "method": "GET", "php_fields": True}
         made = await asyncio.to_thread(httpx.post, f"{server.api}/v1/namespaces/default/topics", json=topic)
         assert made.status_code == 201, made.text
         with socket.create_connection(("127.0.0.1", port(server, "TCP"))) as connection:

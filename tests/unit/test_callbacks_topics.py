@@ -33,8 +33,9 @@ def test_the_defaults_are_php_delayqueues() -> None:
     topic = a_topic()
 
     assert (topic.delay_ms, topic.method, topic.timeout_ms, topic.retry_if) == (0, "GET", 3000, "")
-    assert (topic.priority, topic.status, topic.cap, topic.schedule) == (2, "online", 10, "odd-minutes")
+    assert (topic.priority, topic.status, topic.cap, topic.schedule) == (2, "online", 11, "odd-minutes")
     assert (topic.success, topic.lift_cap, topic.secret, topic.verify_tls) == ("body", False, "", True)
+    assert topic.php_fields
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class Caller:
             async with self._session.request(
                 request.method,
                 url,
-                data=request.body.encode() if request.body else None,
+                data=request.body or None,
                 headers={**request.headers, **(headers or {})},
                 allow_redirects=False,
                 ssl=verify,

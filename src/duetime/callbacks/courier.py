@@ -8,7 +8,7 @@ because a job is leased to one of them.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from operator import itemgetter
@@ -26,7 +26,7 @@ from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import DuetimeError, LeaseLost, TopicNotFound
 from duetime.stores.base import RulesChange
-from duetime.topic import Status, Topic
+from duetime.topic import Status, Topic, host_of
 
 log = logging.getLogger("duetime.courier")
 
@@ -177,9 +177,19 @@ class Courier:
                 await self._close(address)
         for address, topic in topics.items():
             self._open(address, topic)
+        self._share_slots(topics)
         for address, topic in removed.items():
             if address not in self._lanes and address.pool in self._pools:
                 self._run(RemovedTopicLane(address, topic, self._tools, self._topics))
+
+    def _share_slots(self, topics: Mapping[TopicAddress, Topic]) -> None:
+        """Have one namespace leave half of the slots to others, where there are others."""
+        callers: dict[str, set[str]] = {}
+        for address, topic in topics.items():
+            callers.setdefault(host_of(topic.callback), set()).add(address.queue.namespace)
+        for name, host in self._hosts.items():
+            host.slots.share(is_shared=len(callers.get(name, ())) > 1)
+        self._tools.slots.share(is_shared=len({address.queue.namespace for address in topics}) > 1)
 
     def _open(self, address: TopicAddress, topic: Topic) -> None:
         if address.pool not in self._pools:

@@ -2,7 +2,7 @@
 
 The topic's `success` says whether an answer needs a 2xx status, a body that is not empty ("" and "0" are empty), or
 both. A JSON answer for which the topic's retry condition is true asks for a retry. A failed job is tried again after
-the schedule's wait, or after the receiver's Retry-After if that is longer, until the cap is passed.
+the schedule's wait, or after the receiver's Retry-After if that is longer, until the cap is reached.
 """
 
 import json
@@ -78,7 +78,7 @@ def _decode(body: bytes) -> Any:
 def retry_delay_ms(topic: Topic, verdict: Verdict, number: int, answer: CallbackAnswer, *, now_ms: int) -> int | None:
     """The wait before the next retry, after retry `number` failed (0: the first attempt); None after the last one."""
     endless = topic.lift_cap and verdict is Verdict.CONDITION
-    if number > topic.cap and not endless:
+    if number >= topic.cap and not endless:
         return None
     wait = backoff.parse(topic.schedule).delay_ms(number + 1)
     return max(wait, retry_after_s(answer, now_ms=now_ms) * 1000)

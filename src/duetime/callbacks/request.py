@@ -1,9 +1,12 @@
 """Writes one job of a topic as an HTTP request.
 
-The fields of the body's top level go into the query (GET), a form (POST) or a JSON object (JSON); topic and id are not
-sent. php-delayqueue's own fields are added: `notify_time` (when the job is due), `dq_set_time` (when it was added)
-and, from the first retry on, `exp_notify_nums` (the number of this retry). A body that is not a JSON object becomes
-one field called `body`, or `body_b64` if it is not text either; with JSON, a text is the whole body of the request.
+With the method JSON, the body of the job is the body of the request, byte for byte. With GET and POST the fields of
+the body's top level go into the query or a form; a body that is not a JSON object becomes one field called `body`, or
+`body_b64` if it is not text either. Headers carry the job's id, the number of the attempt and the due time.
+
+A topic with `php_fields` gets php-delayqueue's own fields as well: `notify_time` (when the job is due), `dq_set_time`
+(when it was added) and, from the first retry on, `exp_notify_nums` (the number of this retry). With JSON, these make
+the request a JSON object, or a JSON text where the body is not an object.
 """
 
 import re
@@ -12,7 +15,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
-from urllib.parse import quote_plus
+from urllib.parse import quote, quote_plus
 
 import msgspec
 
@@ -23,11 +26,18 @@ from duetime.topic import Method, Topic
 USER_AGENT = f"duetime/{__version__}"
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+BYTES = "application/octet-stream"
+
+ID_HEADER = "webhook-id"
+ATTEMPT_HEADER = "duetime-attempt"
+DUE_HEADER = "duetime-due-at"
 
 SHORT = 20
 """The length of a time, and one more."""
 _quote_short = lru_cache(maxsize=1024)(quote_plus)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*", re.ASCII)
+_VISIBLE = re.compile(r"[!-~]+")
 _RETRY = re.compile(r"retry (\d{1,9}): ")
 
 _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
@@ -39,7 +49,7 @@ class CallbackRequest(NamedTuple):
     method: str
     url: str
     headers: Mapping[str, str]
-    body: str = ""
+    body: bytes = b""
 
 
 def retries_of(delivery: Delivery) -> int:
@@ -80,45 +90,73 @@ def fields_of(body: bytes) -> dict[str, Any] | None:
 
 
 def write_request(topic: Topic, delivery: Delivery, zone: tzinfo | None) -> CallbackRequest:
+    if topic.method is Method.JSON and not topic.php_fields:
+        return _post(topic, delivery, _content_type(delivery.body), delivery.body)
     fields = fields_of(delivery.body)
     if fields is None:
-        return _opaque(topic, delivery.body)
-    number = retries_of(delivery)
-    if number:
-        fields |= {"exp_notify_nums": number, "notify_time": clock_text(delivery.due_at, zone)}
-    fields.setdefault("notify_time", clock_text(delivery.due_at, zone))
-    fields.setdefault("dq_set_time", clock_text(delivery.lease.born, zone))
-    return compose(topic, fields)
+        return _write_opaque(topic, delivery)
+    if topic.php_fields:
+        if number := retries_of(delivery):
+            fields |= {"exp_notify_nums": number, "notify_time": clock_text(delivery.due_at, zone)}
+        fields.setdefault("notify_time", clock_text(delivery.due_at, zone))
+        fields.setdefault("dq_set_time", clock_text(delivery.lease.born, zone))
+    return _write_fields(topic, delivery, fields)
 
 
-def compose(topic: Topic, fields: Mapping[str, Any]) -> CallbackRequest:
-    """The request that carries these fields."""
+def _write_fields(topic: Topic, delivery: Delivery, fields: Mapping[str, Any]) -> CallbackRequest:
     match topic.method:
         case Method.GET:
             url = topic.callback
-            return CallbackRequest("GET", f"{url}{'&' if '?' in url else '?'}{_flat(fields)}", {})
+            query = f"{'&' if '?' in url else '?'}{_flat(fields)}"
+            return CallbackRequest("GET", url + query, _job_headers(delivery))
         case Method.POST:
-            return CallbackRequest("POST", topic.callback, {"content-type": FORM}, _flat(fields))
+            return _post(topic, delivery, FORM, _flat(fields).encode())
         case Method.JSON:
-            return CallbackRequest("POST", topic.callback, {"content-type": JSON}, msgspec.json.encode(fields).decode())
+            return _post(topic, delivery, JSON, msgspec.json.encode(fields))
 
 
-def _opaque(topic: Topic, body: bytes) -> CallbackRequest:
+def _write_opaque(topic: Topic, delivery: Delivery) -> CallbackRequest:
+    body = delivery.body
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        return compose(topic, {"body_b64": b64encode(body).decode()})
+        return _write_fields(topic, delivery, {"body_b64": b64encode(body).decode()})
     if topic.method is Method.JSON:
         # Valid JSON is sent as it is and other text as a JSON string, so the receiver always gets JSON.
-        content = text if _is_json(body) else msgspec.json.encode(text).decode()
-        return CallbackRequest("POST", topic.callback, {"content-type": JSON}, content)
-    return compose(topic, {"body": text})
+        return _post(topic, delivery, JSON, body if _is_json(body) else msgspec.json.encode(text))
+    return _write_fields(topic, delivery, {"body": text})
+
+
+def _post(topic: Topic, delivery: Delivery, content_type: str, body: bytes) -> CallbackRequest:
+    return CallbackRequest("POST", topic.callback, {"content-type": content_type, **_job_headers(delivery)}, body)
+
+
+def _job_headers(delivery: Delivery) -> dict[str, str]:
+    """A call that is repeated after a crash has the same number of the attempt. An id with anything but visible ASCII
+    characters is percent-encoded.
+    """
+    job_id = delivery.lease.id
+    return {
+        ID_HEADER: job_id if _VISIBLE.fullmatch(job_id) else quote(job_id),
+        ATTEMPT_HEADER: str(retries_of(delivery) + 1),
+        DUE_HEADER: str(delivery.due_at),
+    }
+
+
+def _content_type(body: bytes) -> str:
+    if _is_json(body):
+        return JSON
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return BYTES
+    return TEXT
 
 
 def _is_json(body: bytes) -> bool:
     try:
         msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True
 
@@ -155,7 +193,7 @@ def curl_command(request: CallbackRequest) -> str:
     for name, value in request.headers.items():
         parts += ["-H", _shell(f"{name}: {value}")]
     if request.body:
-        parts += ["--data-raw", _shell(request.body)]
+        parts += ["--data-raw", _shell(request.body.decode(errors="replace"))]
     return " ".join([*parts, _shell(request.url)])
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from duetime.callbacks.caller import NOT_COMPRESSED, Caller
 from duetime.callbacks.outcome import CallbackAnswer, describe, judge
 from duetime.callbacks.request import CallbackRequest, write_request
-from duetime.callbacks.signing import signed_headers
+from duetime.callbacks.signing import attempt_headers
 from duetime.callbacks.targets import AllowedTargets
 from duetime.callbacks.topic_registry import TopicAddress, secrets_of
 from duetime.clock import SystemClock
@@ -38,7 +38,7 @@ async def call_sample(
         Lease(address.queue, SAMPLE_ID, now_ms, 1), body or SAMPLE_BODY, now_ms, now_ms, topic.priority, 0, 1
     )
     request = write_request(topic, delivery, zone)
-    signed = signed_headers(secrets_of(topic, now_ms), SAMPLE_ID, request.body, now_ms=now_ms)
+    signed = attempt_headers(secrets_of(topic, now_ms), request, now_ms=now_ms)
     async with Caller(targets) as caller:
         answer = await caller.call(request, timeout_ms=topic.timeout_ms, verify=topic.verify_tls, headers=signed)
     verdict = judge(topic, parse(topic.retry_if), answer)

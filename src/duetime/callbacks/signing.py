@@ -1,22 +1,24 @@
-"""Signs callbacks as Standard Webhooks says: with three headers; the body is not changed.
+"""The headers of one attempt after Standard Webhooks: its time, and the signature of a topic that has a secret.
 
-A topic without a secret sends none of them. While a secret is being changed, both the old and the new one sign, so
-that a receiver with either accepts the call.
+While a secret is being changed, both the old and the new one sign, so that a receiver with either accepts the call.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
-from standardwebhooks import Webhook
+from standardwebhooks.webhooks import hmac_data
+
+from duetime.callbacks.request import ID_HEADER, CallbackRequest
+from duetime.callbacks.topic_registry import SECRET_PREFIX
 
 
-def signed_headers(secrets: Sequence[str], job_id: str, body: str, *, now_ms: int) -> Mapping[str, str]:
-    """The headers of one attempt, empty without a secret. The timestamp is the attempt's own, so that a receiver does
-    not refuse a retry as too old.
-    """
+def attempt_headers(secrets: Sequence[str], request: CallbackRequest, *, now_ms: int) -> Mapping[str, str]:
+    """The timestamp is the attempt's own, so that a receiver does not refuse a retry as too old."""
+    second = str(now_ms // 1000)
     if not secrets:
-        return {}
-    second = now_ms // 1000
-    at = datetime.fromtimestamp(second, UTC)
-    signatures = [Webhook(secret).sign(job_id, at, body) for secret in secrets]
-    return {"webhook-id": job_id, "webhook-timestamp": str(second), "webhook-signature": " ".join(signatures)}
+        return {"webhook-timestamp": second}
+    # The library's own `sign` takes only text, and a body may be any bytes.
+    signed = f"{request.headers[ID_HEADER]}.{second}.".encode() + request.body
+    keys = [b64decode(secret.removeprefix(SECRET_PREFIX)) for secret in secrets]
+    signatures = [f"v1,{b64encode(hmac_data(key, signed)).decode()}" for key in keys]
+    return {"webhook-timestamp": second, "webhook-signature": " ".join(signatures)}

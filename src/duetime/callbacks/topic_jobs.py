@@ -65,14 +65,13 @@ class TopicJobs:
         return moved
 
     def _job(self, topic: Topic, job_id: str, body: Body, at: int | None) -> NewJob:
-        fields = fields_of(body) if isinstance(body, bytes) else dict(body)
-        if fields is not None:
+        kept = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        if topic.php_fields and (fields := fields_of(kept or b"{}")) is not None:
             now = self._clock.now_ms()
             fields["notify_time"] = clock_text(at if at is not None else now + topic.delay_ms, self._zone)
             fields.setdefault("dq_set_time", clock_text(now, self._zone))
-            body = msgspec.json.encode(fields)
+            kept = msgspec.json.encode(fields)
         delay_ms = 0 if at is not None else topic.delay_ms
-        kept = body if isinstance(body, bytes) else b""
         return NewJob(job_id, kept, delay_ms=delay_ms, due_at=at, tries=UNLIMITED, priority=topic.priority)
 
     async def get(self, address: TopicAddress, job_id: str) -> bytes:

@@ -20,7 +20,7 @@ from duetime.callbacks.caller import Caller
 from duetime.callbacks.failing_topics import Streak
 from duetime.callbacks.outcome import GONE, CallbackAnswer, Verdict, describe, judge, retry_after_s, retry_delay_ms
 from duetime.callbacks.request import CallbackRequest, curl_command, retries_of, retry_error, write_request
-from duetime.callbacks.signing import signed_headers
+from duetime.callbacks.signing import attempt_headers
 from duetime.callbacks.slots import Slots
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry, secrets_of
 from duetime.clock import Clock
@@ -208,22 +208,22 @@ class TopicLane:
         """Take 1 to `wanted` slots, of the process and of the host alike. A lane that waits for slots of the process
         holds only one of its host meanwhile.
         """
-        host = self._host
-        await host.slots.take(1, self.topic.priority)
+        host, namespace = self._host, self.address.queue.namespace
+        await host.slots.take(1, self.topic.priority, namespace)
         try:
-            in_process = await self._tools.slots.take(wanted, self.topic.priority)
+            in_process = await self._tools.slots.take(wanted, self.topic.priority, namespace)
         except BaseException:
-            host.slots.put_back(1)
+            host.slots.put_back(1, namespace)
             raise
-        granted = 1 + host.slots.take_free(in_process - 1)
+        granted = 1 + host.slots.take_free(in_process - 1, namespace)
         if granted < in_process:
-            self._tools.slots.put_back(in_process - granted)
+            self._tools.slots.put_back(in_process - granted, namespace)
         self._in_flight += granted
         return granted, host
 
     def _put_back(self, count: int, host: LaneHost) -> None:
-        host.slots.put_back(count)
-        self._tools.slots.put_back(count)
+        host.slots.put_back(count, self.address.queue.namespace)
+        self._tools.slots.put_back(count, self.address.queue.namespace)
         self._in_flight -= count
         self._freed.set()
 
@@ -265,7 +265,7 @@ class TopicLane:
         """Call, and settle a failure. True: the call succeeded, and its lease is among those to be acked."""
         try:
             request = write_request(topic, delivery, self._tools.zone)
-            answer = await self._call(request, delivery.lease, topic)
+            answer = await self._call(request, topic)
         except BaseException:
             self._breaker.abandoned()
             host.breaker.abandoned()
@@ -286,9 +286,9 @@ class TopicLane:
         await self._settle_failure(delivery, topic, request, answer, verdict)
         return False
 
-    async def _call(self, request: CallbackRequest, lease: Lease, topic: Topic) -> CallbackAnswer:
+    async def _call(self, request: CallbackRequest, topic: Topic) -> CallbackAnswer:
         now_ms = self._tools.clock.now_ms()
-        headers = signed_headers(secrets_of(topic, now_ms), lease.id, request.body, now_ms=now_ms)
+        headers = attempt_headers(secrets_of(topic, now_ms), request, now_ms=now_ms)
         return await self._tools.caller.attempt(request, topic, headers=headers)
 
     def _tell_breakers(self, answer: CallbackAnswer, host: LaneHost) -> None:

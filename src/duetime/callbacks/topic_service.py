@@ -133,7 +133,7 @@ class TopicService:
         sample = await call_sample(topic, address, self._targets, body=body, zone=self._zone)
         request, answer = sample.request, sample.answer
         return SampleOut(
-            SampleRequestOut(request.method, request.url, sample.headers, request.body),
+            SampleRequestOut(request.method, request.url, sample.headers, request.body.decode(errors="replace")),
             SampleAnswerOut(
                 answer.status, answer.ms, dict(answer.headers), answer.body.decode(errors="replace"), answer.error
             ),

@@ -32,7 +32,7 @@ class TopicOptions:
     name: Annotated[str | None, typer.Option(metavar="TEXT", help="What people call it.")] = None
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="How long after its add a job is due.")] = None
     method: Annotated[
-        Method | None, typer.Option(help="Fields in the query, as a form, or the whole body as JSON; JSON.")
+        Method | None, typer.Option(help="Fields in the query, as a form, or the body as it is; JSON.")
     ] = None
     timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="How long a call may take; 3s.")] = None
     retry_if: Annotated[
@@ -50,8 +50,8 @@ class TopicOptions:
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Any other field: schedule, cap, lift_cap, success, creator, verify_tls, in_flight, rate, "
-            "secret (new draws one); repeatable.",
+            help="Any other field: schedule, cap (retries), lift_cap, success, php_fields, creator, verify_tls, "
+            "in_flight, rate, secret (new draws one); repeatable.",
         ),
     ] = field(default_factory=list[str])
 
@@ -84,7 +84,8 @@ def add(
 ) -> None:
     """Add a topic: its jobs are delivered to the URL when they are due.
 
-    The body goes as JSON, and a 2xx status is a success. `--method GET --set success=body` are php-delayqueue's rules.
+    The body is posted as it is, and a 2xx status is a success. php-delayqueue's rules are `--method GET --set
+    success=body --set php_fields=true`.
     A secret that is drawn with `--set secret=new` is shown this once.
     """
     with target.connect() as client:

@@ -19,6 +19,7 @@ from duetime.topic import (
     MAX_TEXT,
     MAX_URL,
     NEW_METHOD,
+    NEW_PHP_FIELDS,
     NEW_SUCCESS,
     Method,
     Status,
@@ -46,14 +47,22 @@ CapIn = Annotated[
     Meta(
         ge=0,
         le=MAX_CAP,
-        description=f"the first failure after this many retries is the last; {DEFAULT_CAP} for a new topic",
+        description="retries after the first attempt, so that a job is tried at most 1 + cap times; "
+        f"{DEFAULT_CAP} for a new topic",
     ),
 ]
 TimeoutIn = Annotated[
     DurationIn, Meta(description=f"how long a call may take; {DEFAULT_TIMEOUT_MS // 1000}s for a new topic")
 ]
 MethodIn = Annotated[
-    Method, Meta(description=f"fields in the query, as a form, or the whole body as JSON; {NEW_METHOD} for a new topic")
+    Method,
+    Meta(
+        description="the body's fields in the query (GET) or as a form (POST), or the body as it is in a POST (JSON); "
+        f"{NEW_METHOD} for a new topic"
+    ),
+]
+PhpFieldsIn = Annotated[
+    bool, Meta(description="whether notify_time, dq_set_time and exp_notify_nums are added, as php-delayqueue does")
 ]
 SuccessIn = Annotated[
     Success,
@@ -89,6 +98,7 @@ class TopicFields(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
     cap: CapIn | UnsetType = UNSET
     lift_cap: bool | UnsetType = UNSET
     success: SuccessIn | UnsetType = UNSET
+    php_fields: PhpFieldsIn | UnsetType = UNSET
     priority: PriorityIn | UnsetType = UNSET
     alert: AlertIn | UnsetType = UNSET
     creator: Text | UnsetType = UNSET
@@ -150,6 +160,7 @@ class TopicOut(Struct, omit_defaults=True, kw_only=True):
     name: str = ""
     retry_if: str = ""
     lift_cap: bool = False
+    php_fields: bool = False
     alert: list[str] = []
     creator: str = ""
     halted: str = ""
@@ -226,7 +237,8 @@ class SampleOut(Struct):
 
 def topic_of(message: TopicIn) -> Topic:
     """The new topic of a message; only its times are checked. Raises InvalidTime."""
-    fields: dict[str, Any] = {"method": NEW_METHOD, "success": NEW_SUCCESS} | change_of(message)
+    new = {"method": NEW_METHOD, "success": NEW_SUCCESS, "php_fields": NEW_PHP_FIELDS}
+    fields: dict[str, Any] = new | change_of(message)
     return Topic(key=message.topic, **fields)
 
 

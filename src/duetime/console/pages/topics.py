@@ -21,7 +21,7 @@ from duetime.wire.topics import SampleOut, TopicChangeIn, TopicCountsOut, TopicI
 
 PER_PAGE = 15
 FAILURES = 5
-CHECKS = ("lift_cap", "verify_tls")
+CHECKS = ("lift_cap", "php_fields", "verify_tls")
 NUMBERS = ("cap", "in_flight", "rate")
 TEXTS = ("callback", "name", "delay", "method", "timeout", "retry_if", "schedule", "success", "priority", "creator")
 

@@ -13,8 +13,6 @@ from duetime.wire import convert
 from duetime.wire.messages import JobIn
 from duetime.wire.topics import AddIn, SampleIn, TopicChangeIn, TopicIn, TopicsOut, change_of, topic_of
 
-NO_FIELDS = b"{}"
-
 
 def _address(request: AnyRequest) -> TopicAddress:
     return TopicAddress(request.pool, request.queue)
@@ -65,7 +63,7 @@ async def add_job(request: NativeRequest[AddIn, None]) -> Reply:
     moved = await request.topics.add_job(
         _address(request),
         request.make_id() if message.id is UNSET else message.id,
-        convert.body_of(JobIn(body=message.body)) or NO_FIELDS,
+        convert.body_of(JobIn(body=message.body)),
         fix_time="" if message.fix_time is UNSET else message.fix_time,
         due_at=None if message.due_at is UNSET else instant_ms(message.due_at),
     )
