@@ -266,6 +266,9 @@ def contenders(
         "duetime, PostgreSQL": lambda: database(server, "duetime"),
         "duetime, MariaDB": lambda: mariadb_database(mariadb),
     }
+    known = [*stores, *PEERS, FLOOR, *LARAVEL]
+    if unknown := set(only).difference(known):
+        raise SystemExit(f"--only: no contender {sorted(unknown)[0]!r}; there are {', '.join(known)}")
     chosen: dict[str, Contender] = {
         name: partial(ours, make()) for name, make in stores.items() if not only or name in only
     }

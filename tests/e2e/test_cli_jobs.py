@@ -210,3 +210,22 @@ def test_a_listed_job_that_has_expired_is_refused_by_itself(shell: Shell) -> Non
     assert ran.code == 1
     assert "expired meanwhile" in ran.err
     assert [one["id"] for one in shell.json("list", "copy")] == ["b"]
+
+
+def test_list_shows_the_jobs_of_all_states(shell: Shell) -> None:
+    shell.ok("push", "mail", "x", "--id", "dead")
+    shell.ok("release", shell.json("reserve", "mail")[0]["lease"], "--kill")
+    shell.ok("push", "mail", "x", "--id", "leased")
+    shell.json("reserve", "mail")
+    shell.ok("push", "mail", "x", "--id", "ready")
+    shell.ok("push", "mail", "x", "--id", "delayed", "--delay", "1h")
+
+    found = shell.json("list", "mail")
+
+    assert [(one["id"], one["state"]) for one in found] == [
+        (word, word) for word in ("leased", "ready", "delayed", "dead")
+    ]
+    assert "in 59m" in shell.ok("list", "mail").out
+    assert [one["id"] for one in shell.json("list", "mail", "--state", "delayed")] == ["delayed"]
+    assert shell.ok("list", "empty").err == "no jobs in default/empty\n"
+    assert shell.ok("list", "mail", "--limit", "3").err == "there are more; --limit 0 shows all jobs\n"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from duetime.cli.options import Target, located
+from duetime.errors import StoreUnavailable
 from tests.e2e.shell import Shell, program
 
 
@@ -32,6 +34,7 @@ def test_the_installed_program_works_and_tells_by_its_exit_code(shell: Shell) ->
         (2, "invalid_request", ["ack", "not-a-lease"]),
         (2, "invalid_settings", ["queue", "list", "--url", "nonsense://x"]),
         (2, "invalid_settings", ["queue", "list", "--url", "localhost:7777"]),
+        (2, "invalid_settings", ["queue", "list", "--url", "sqlite"]),
         (3, "store_unavailable", ["queue", "list", "--url", "http://127.0.0.1:9"]),
         (3, "store_unavailable", ["queue", "list", "--url", "sqlite:///nowhere/at/all.db"]),
     ],
@@ -182,3 +185,34 @@ def test_a_pipeline_that_compares_says_that_it_means_all_namespaces(name: str, s
     [line] = [line for line in shown.splitlines() if "--namespace" in line]
     assert "all namespaces of the pool" in line
     assert "default" not in line
+
+
+@pytest.mark.parametrize(("url", "write"), [("sqlite", "sqlite:jobs.db"), ("memory", "memory:"), ("redis", "redis://")])
+def test_a_scheme_alone_is_no_store(shell: Shell, url: str, write: str) -> None:
+    ran = shell.run("queue", "list", "--url", url)
+
+    assert (ran.code, list(shell.folder.glob(url))) == (2, [])
+    assert f"got '{url}': write {write}" in ran.err
+
+
+def test_the_address_of_a_server_is_named_only_if_no_server_answered(shell: Shell) -> None:
+    silent = shell.run("queue", "list", "--url", "http://127.0.0.1:9")
+    redis = shell.run("queue", "list", "--url", "redis://127.0.0.1:9")
+
+    assert "(http://127.0.0.1:9)" in silent.err
+    assert "http" not in redis.err
+    answered = StoreUnavailable("Redis cannot be reached: connection refused")
+    assert located(answered, Target()) is answered
+
+
+def test_the_help_of_a_flag_names_no_type(shell: Shell) -> None:
+    for command in (["get"], ["work"], ["queue", "purge"], []):
+        assert "bool" not in shell.spawn(*command, "--help").out
+
+
+def test_an_unknown_option_leads_to_the_field_and_not_to_the_help(shell: Shell) -> None:
+    ran = shell.run("topic", "add", "mail", "http://127.0.0.1:9/", "--schedule", "10s")
+
+    assert ran.code == 2
+    assert "Possible options: --help" not in ran.err
+    assert "--set schedule=VALUE" in ran.err

@@ -15,6 +15,8 @@ def test_a_queue_over_its_threshold_is_named_and_is_the_exit_code(tmp_path: Path
     shell.run("push", "slow", "x", "--delay", "1h")
     calm = shell.run("monitor", "--json")
     assert (calm.code, [one["alerts"] for one in calm.documents]) == (0, [[], []])
+    words = ("ready", "delayed", "leased", "dead")
+    assert [[one[word] for word in words] for one in calm.documents] == [[3, 0, 0, 0], [0, 1, 0, 0]]
     busy = shell.run("monitor", "--max", "3", "--json")
     assert busy.code == 1
     assert busy.error["code"] == "queue_busy"

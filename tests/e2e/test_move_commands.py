@@ -1,6 +1,7 @@
 """`move`, `backup` and `restore` as people run them, beside live producers and consumers, through kill -9."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -131,6 +132,44 @@ def test_a_dry_run_makes_nothing(shell: Shell, tmp_path: Path) -> None:
     assert "1 delayed" in ran.out
     assert not (tmp_path / "new.db").exists()
     assert shell.run("move", "--from", "http://127.0.0.1:1", "--to", target).code == 2
+
+
+def test_a_dry_run_finds_no_skew_between_stores_of_one_clock(shell: Shell, tmp_path: Path) -> None:
+    urls = [f"sqlite://{tmp_path}/{name}.db" for name in ("here", "there")]
+    for url in urls:
+        shell.ok("push", "mail", "x", "--url", url)
+
+    [*_, sums] = shell.json("move", "--from", urls[0], "--to", urls[1], "--dry-run")
+
+    assert sums["skew_ms"] == 0
+
+
+def test_a_backup_that_cannot_be_written_says_why(shell: Shell, tmp_path: Path) -> None:
+    shell.ok("push", "mail", "x")
+
+    ran = shell.run("backup", str(tmp_path / "no such folder" / "jobs.backup"))
+
+    assert ran.code == 3
+    assert ran.err.startswith(f"duetime: cannot write {tmp_path}/no such folder/jobs.backup: No such file")
+
+
+def test_a_backup_to_a_full_disk_says_so(shell: Shell, tmp_path: Path) -> None:
+    with duetime.connect(shell.url) as client:
+        client.queue("mail").push(os.urandom(1_000_000))
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000)); "
+    run = "from duetime.cli.main import main; sys.argv = ['duetime', *sys.argv[1:]]; main()"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", limit + run, "backup", str(tmp_path / "jobs.backup"), "--url", shell.url],
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+    assert ran.returncode == 3, ran.stderr
+    assert ran.stderr.startswith(f"duetime: cannot write {tmp_path}/jobs.backup: File too large")
 
 
 def test_a_backup_is_made_checked_and_restored(shell: Shell, tmp_path: Path) -> None:

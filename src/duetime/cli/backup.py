@@ -9,8 +9,16 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.progress import show_progress
 from duetime.cli.store_access import STORE_ONLY, with_store
-from duetime.errors import InvalidRequest
+from duetime.errors import DuetimeError, InvalidRequest
 from duetime.transfer.backup_file import check_backup, restore_backup, write_backup
+
+
+class BackupNotWritten(DuetimeError):
+    """The backup's file could not be written."""
+
+    code = "backup_not_written"
+    status = 507
+
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.", dir_okay=False)]
 
@@ -24,7 +32,10 @@ def backup(file: BackupFile, target: Target) -> None:
     its owner may read it. A file that exists is not overwritten.
     """
     with show_progress("backup", as_json=target.json, unit="jobs") as progress:
-        done = with_store(target, lambda store: write_backup(store, file, progress.advance_to), STORE_ONLY)
+        try:
+            done = with_store(target, lambda store: write_backup(store, file, progress.advance_to), STORE_ONLY)
+        except OSError as error:
+            raise BackupNotWritten(f"cannot write {file}: {error.strerror or error}") from None
     Answer(as_json=target.json).tell(
         {"file": str(file), "jobs": done.jobs, "records": done.records, "queues": done.queues, "sha256": done.sha256},
         f"{file}: {done.jobs:,} jobs in {done.queues:,} queues, {done.records:,} records. sha256 {done.sha256}",

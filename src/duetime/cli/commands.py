@@ -75,7 +75,7 @@ JOBS = (
         "jobs:list_jobs",
         "duetime list mail",
         "duetime list mail --state delayed --limit 0 --json | jq -r .id",
-        "duetime list mail --limit 0 --json | duetime push other --file -",
+        "duetime list mail --state ready --limit 0 --json | duetime push other --file -",
     ),
     Command("peek", "jobs:peek", "duetime peek mail"),
 )

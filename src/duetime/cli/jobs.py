@@ -29,6 +29,8 @@ from duetime.job import Job, State, batches
 from duetime.names import Queue, check_id
 
 PAGE = 100
+ALL_STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)
+"""In the order of `list`: what runs, what comes next, what is over."""
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")]
@@ -123,10 +125,10 @@ def describe_job(job: Job) -> str:
 def list_jobs(
     queue: QueueArgument,
     target: Target,
-    state: Annotated[State, typer.Option(help="Which jobs.")] = State.READY,
+    state: Annotated[State | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
     limit: LimitOption = PAGE,
 ) -> None:
-    """List jobs in one state.
+    """List the jobs of a queue: leased, ready, delayed and dead ones.
 
     Ready ones in the order of delivery, delayed ones by due time, leased ones by the end of their lease, dead ones
     longest dead first.
@@ -135,18 +137,20 @@ def list_jobs(
         tell_jobs(client.queue(queue), state, limit, as_json=target.json)
 
 
-def tell_jobs(queue: QueueClient, state: State, limit: int, *, as_json: bool) -> None:
-    tell_walk(walk(queue, state), state, limit, as_json=as_json, nothing=f"no {state} jobs in {queue.name}")
+def tell_jobs(queue: QueueClient, state: State | None, limit: int, *, as_json: bool) -> None:
+    states = [state] if state else ALL_STATES
+    found = (job for one in states for job in walk(queue, one))
+    tell_walk(found, state, limit, as_json=as_json, nothing=f"no {f'{state} ' if state else ''}jobs in {queue.name}")
 
 
-def tell_walk(found: Iterable[Job], state: State, limit: int, *, as_json: bool, nothing: str) -> None:
+def tell_walk(found: Iterable[Job], state: State | None, limit: int, *, as_json: bool, nothing: str) -> None:
     """A table in one piece, or JSON as it comes; says when there are more."""
     answer = Answer(as_json=as_json)
     jobs: list[Job] = []
     for shown, job in enumerate(found, 1):
         if limit and shown > limit:
             if not as_json:
-                note(f"there are more; --limit 0 shows all {state} jobs")
+                note(f"there are more; --limit 0 shows all {f'{state} ' if state else ''}jobs")
             break
         if as_json:
             answer.document(job_document(job))
@@ -171,12 +175,15 @@ def walk(queue: QueueClient, state: State) -> Iterator[Job]:
             return
 
 
-def job_columns(jobs: Sequence[Job], state: State) -> dict[str, list[str]]:
+def job_columns(jobs: Sequence[Job], state: State | None) -> dict[str, list[str]]:
     now = SystemClock().now_ms()
     columns = {"id": [safe(job.id) for job in jobs]}
     if len({job.queue for job in jobs}) > 1:
         columns = {"queue": [job.queue.name for job in jobs], **columns}
     match state:
+        case None:
+            columns["state"] = [str(job.state) for job in jobs]
+            columns["due"] = ["-" if job.state is State.DEAD else relative(job.due_at, now) for job in jobs]
         case State.LEASED:
             columns["lease ends"] = [relative(job.lease_until, now) for job in jobs]
         case State.DEAD:

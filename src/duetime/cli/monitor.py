@@ -43,9 +43,9 @@ def monitor(
         {
             **queue_document(one.queue),
             "size": _size(one),
-            "pending": one.counts.ready,
+            "ready": one.counts.ready,
             "delayed": one.counts.delayed,
-            "reserved": one.counts.leased,
+            "leased": one.counts.leased,
             "dead": one.counts.dead,
             "late_ms": _late(one),
             "paused": one.rules.paused,
@@ -56,9 +56,9 @@ def monitor(
     columns = {
         "queue": [one.queue.name for one in found],
         "size ": [f"{_size(one):,}" for one in found],
-        "pending ": [f"{one.counts.ready:,}" for one in found],
+        "ready ": [f"{one.counts.ready:,}" for one in found],
         "delayed ": [f"{one.counts.delayed:,}" for one in found],
-        "reserved ": [f"{one.counts.leased:,}" for one in found],
+        "leased ": [f"{one.counts.leased:,}" for one in found],
         "dead ": [f"{one.counts.dead:,}" for one in found],
         "late ": [span(_late(one)) if _late(one) else "-" for one in found],
         "status": [f"ALERT: {', '.join(alert)}" if alert else "OK" for alert in alerts],

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from duetime.clock import duration_ms
 from duetime.masking import mask
 from duetime.stores.open import open_store
 from duetime.transfer.registry_records import read_records
-from duetime.transfer.store_move import MoveReport, StoreMove, opened, survey
+from duetime.transfer.store_move import MoveReport, StoreMove, clock_skew_ms, opened, survey
 
 SKEW_MS = 1_000
 NAMED = 20
@@ -79,28 +80,25 @@ def _run(places: MovePlaces, options: MoveOptions, *, as_json: bool) -> MoveRepo
 
 async def _survey(places: MovePlaces, answer: Answer) -> None:
     """Opens nothing that would have to be made first: a file that is not there stays so."""
-    source = await open_store(places.source)
-    try:
+    async with AsyncExitStack() as stack:
+        source = await open_store(places.source)
+        stack.push_async_callback(source.close)
         counts, records = await survey(source), await read_records(source.registry)
-        here = (await source.ping()).now
-    finally:
-        await source.close()
+        document: dict[str, Any] = {"records": len(records), "jobs": sum(one.total for one in counts.values())}
+        text = f"{document['jobs']:,} jobs in {len(counts):,} queues and {len(records):,} records of the registry."
+        if _is_there(places.target):
+            target = await open_store(places.target)
+            stack.push_async_callback(target.close)
+            skew_ms, queues = await clock_skew_ms(source, target), len(await target.queues())
+            document |= {"skew_ms": skew_ms, "target_queues": queues}
+            text += f" The target has {queues:,} queues; its clock is {skew_ms:+,} ms off."
+        else:
+            text += f" {mask(places.target)} would be made."
     for queue, one in counts.items():
         answer.tell(
             {"queue": str(queue), "ready": one.ready, "delayed": one.delayed, "leased": one.leased, "dead": one.dead},
             f"{queue}: {one.ready:,} ready, {one.delayed:,} delayed, {one.leased:,} leased, {one.dead:,} dead",
         )
-    document: dict[str, Any] = {"records": len(records), "jobs": sum(one.total for one in counts.values())}
-    text = f"{document['jobs']:,} jobs in {len(counts):,} queues and {len(records):,} records of the registry."
-    if _is_there(places.target):
-        target = await open_store(places.target)
-        try:
-            document |= {"skew_ms": (await target.ping()).now - here, "target_queues": len(await target.queues())}
-        finally:
-            await target.close()
-        text += f" The target has {document['target_queues']:,} queues; its clock is {document['skew_ms']:+,} ms off."
-    else:
-        text += f" {mask(places.target)} would be made."
     answer.tell(document, text)
 
 

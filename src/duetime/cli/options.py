@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from duetime.client import Client, connect
-from duetime.client.transport import is_http
+from duetime.client.transport import UNREACHABLE
 from duetime.clock import Duration, bare_instant_ms, duration_ms, instant_ms
 from duetime.errors import InvalidRequest, InvalidTime, StoreUnavailable
 from duetime.masking import mask
@@ -150,8 +150,8 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def located(error: StoreUnavailable, target: Target) -> StoreUnavailable:
-    """Adds the address of the server to an error: a user who gave none may not know the default one."""
-    if not is_http(target.address) or target.address in error.message:
+    """Adds the server's address if no server answered: a user who gave none may not know the default one."""
+    if not error.message.startswith(UNREACHABLE) or target.address in error.message:
         return error
     hint = "" if target.is_chosen else "; start one with `duetime serve --dev`, or name yours with --url or DUETIME_URL"
     return StoreUnavailable(f"{error.message} ({mask(target.address)}{hint})", **error.fields)

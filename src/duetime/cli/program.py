@@ -202,6 +202,10 @@ def usage_error(error: typer.TyperException) -> Usage:
     if not message:  # no arguments at all: the help has been printed
         sys.exit(2)
     context: Any = getattr(error, "ctx", None)
+    message = message.removesuffix(" (Possible options: --help)")
+    unknown: str | None = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
+    if unknown and any("--set" in param.opts for param in context.command.params):
+        message = f"{message}; fields without an option are given as --set {unknown.lstrip('-')}=VALUE"
     return Usage(f"{message}; `{context.command_path} --help` shows how" if context else message)
 
 

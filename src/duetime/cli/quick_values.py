@@ -33,10 +33,16 @@ def quick_option(option: Any) -> Any:
 
 def read_quickly(parameters: Sequence[Any]) -> None:
     for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.display_type_rich = _no_type  # a flag takes no value, so its help names no type
         descriptor: Any = getattr(parameter, "type_descriptor", None)
         reader = descriptor and _reader(descriptor.annotation, descriptor.parameter_info)
         if reader:
             parameter.get_runtime_param = QuickValue(reader, parameter.get_runtime_param).get
+
+
+def _no_type(ctx: Any) -> None:
+    del ctx
 
 
 class QuickValue:

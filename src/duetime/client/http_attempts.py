@@ -15,6 +15,7 @@ import msgspec
 
 from duetime.backoff import Outage
 from duetime.client.call import Call
+from duetime.client.transport import UNREACHABLE
 from duetime.errors import DuetimeError, InvalidSettings, StoreUnavailable
 from duetime.wire import convert, messages
 
@@ -61,7 +62,7 @@ class Attempts:
         """The pause before the next try, or the error that ends it."""
         if (unsent or self._call.repeatable) and (pause := self._pause()) is not None:
             return pause
-        message = f"the server cannot be reached: {str(error) or type(error).__name__}"
+        message = f"{UNREACHABLE}: {str(error) or type(error).__name__}"
         raise StoreUnavailable(message, unknown=not unsent) from error
 
     def after_refusal(self, status: int, content: bytes) -> float:

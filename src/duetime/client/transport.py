@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+UNREACHABLE = "the server cannot be reached"
+"""How an error begins if no server answered; one that answered says itself what it cannot reach."""
+
 
 class AsyncTransport(Protocol):
     async def send(self, call: Call[Answer]) -> Answer: ...

@@ -40,8 +40,8 @@ SCHEMES = (
 
 async def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """Connect, create or upgrade what is missing, and return the store. A `clock` replaces the store's own."""
-    scheme = url.partition(":")[0]
-    match scheme:
+    scheme, colon, _ = url.partition(":")
+    match scheme if colon else "":
         case "memory":
             from duetime.stores.memory.store import MemoryStore
 
@@ -80,7 +80,10 @@ async def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def _unknown(url: str) -> InvalidSettings:
-    scheme, _, rest = url.partition(":")
+    scheme, colon, rest = url.partition(":")
+    if not colon and scheme in SCHEMES:
+        example = {"memory": "memory:", "sqlite": "sqlite:jobs.db"}.get(scheme, f"{scheme}://...")
+        return InvalidSettings(f"store URL must have a colon after its scheme, got {url!r}: write {example}")
     port = rest.partition("/")[0]
     if port.isascii() and port.isdigit():
         return InvalidSettings(f"{scheme}:{port} has no scheme: did you mean http://{scheme}:{port}?")
