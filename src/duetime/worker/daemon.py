@@ -82,6 +82,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._paused_by: set[str] = set()
+        self._hinted: set[tuple[str, str]] = set()
         self.reason = ""
         self._jobs.on_change(self._count_jobs)
 
@@ -129,6 +130,10 @@ class Worker:
             self._spawn(self._beat())
             teller.worker(TaskEvent("worker_starting"))
             log.info("worker_started", extra={"queues": ",".join(self._options.queues), "pool": self._options.pool})
+            if self._app.url.startswith("memory:"):
+                log.warning(
+                    "memory_store", extra={"hint": "no other program can push to this worker: give a store URL"}
+                )
             with suppress(DuetimeError):
                 await self._follow_pause()
                 await self._jobs.follow_paused_tasks()
@@ -190,6 +195,8 @@ class Worker:
             self._hurry.set()
         else:
             self._jobs.teller.worker(TaskEvent("interrupted"))
+            running = sum(1 for run in self._jobs.held.values() if not run.ended_at)
+            log.info("worker_stopping", extra={"running": running, "hint": "a second Ctrl-C gives running jobs back"})
             self.stop("interrupted")
 
     def _suspend(self, by: str) -> None:
@@ -298,7 +305,26 @@ class Worker:
                     await self._client.send(count(self._app.namespace, name, 1, life_ms=LIFE_MS))
                 await self._client.send(count(self._app.namespace, beat_name(me, number), jobs + 1, life_ms=LIFE_MS))
                 await self._jobs.report_unknown_tasks()
+                await self._say_why_idle()
             await asyncio.sleep(pause_s)
+
+    async def _say_why_idle(self) -> None:
+        """Log once for each queue of an idle worker that it is paused, or that nothing was ever pushed to it."""
+        for name in self._options.queues if not self._jobs.held else ():
+            queue = self._client.queue(name)
+            seen = await queue.status()
+            if not seen.rules.paused:
+                self._hinted.discard((name, "paused"))
+            elif (name, "paused") not in self._hinted:
+                self._hinted.add((name, "paused"))
+                log.warning("queue_paused", extra={"queue": name, "hint": f"duetime queue resume {name}"})
+            if not self._jobs.jobs and (name, "unused") not in self._hinted:
+                self._hinted.add((name, "unused"))
+                if (await queue.totals()).running.accepted == 0:
+                    log.warning(
+                        "queue_unused",
+                        extra={"queue": name, "hint": "nothing was ever pushed to this queue: is its name right?"},
+                    )
 
     def _run_names(self, me: WorkerBeat, number: int) -> list[str]:
         """The counters of the jobs that have run longest."""
