@@ -35,8 +35,8 @@ def list_limits(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    read: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that take or finish jobs; 0: no limit.")] = 0
-    write: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that add or recall jobs; 0: no limit.")] = 0
+    read: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that take or read jobs; 0: no limit.")] = 0
+    write: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that add or change jobs; 0: no limit.")] = 0
     every: Annotated[str, typer.Option(metavar="DURATION", help="So many in each such time, whole seconds.")] = "1m"
     pool: PoolOption = DEFAULT_POOL
 

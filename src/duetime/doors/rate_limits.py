@@ -1,6 +1,7 @@
 """Limits: how many requests a token may make per interval.
 
-The window is fixed, as in lmstfy: the first request opens it, and it ends after the interval. Its count is kept in the
+Every request counts once, except the end of a delivery, and a batch of jobs counts by its jobs. The window is fixed, as
+in lmstfy: the first request opens it, and it ends after the interval. Its count is kept in the
 registry, so all processes see the same one; the limits themselves are read from the process's copy of the registry. A
 request that fails gives its slot back.
 """
@@ -47,11 +48,13 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Slot(NamedTuple):
-    """One request counted in a window. `until` is the end of the window on this process's clock."""
+    """What a request counts in a window. `until` is the end of the window on this process's clock."""
 
     counter: str
     life_ms: int
     until: float
+    allowed: int
+    amount: int = 1
 
 
 class RateLimits:
@@ -77,13 +80,29 @@ class RateLimits:
         counter = await self._registry().increment(name, life_ms=life_ms)
         if counter.value > allowed:
             raise TooManyRequests(retry_after_s=max(1, math.ceil(counter.left_ms / 1000)))
-        return Slot(name, life_ms, time.monotonic() + counter.left_ms / 1000)
+        return Slot(name, life_ms, time.monotonic() + counter.left_ms / 1000, allowed)
+
+    async def widen(self, slot: Slot, amount: int) -> Slot:
+        """Let the request of this slot count `amount` times. Raises TooManyRequests; the slot stays as it was then."""
+        if amount > slot.allowed:
+            raise TooManyRequests(
+                f"batch must fit the token's limit of {slot.allowed} per interval, got {amount} jobs: send fewer at a "
+                "time",
+                retry_after_s=1,
+            )
+        wide = slot._replace(amount=amount)
+        more = amount - slot.amount
+        counter = await self._registry().increment(slot.counter, more, life_ms=slot.life_ms)
+        if counter.value > slot.allowed:
+            await self.give_back(slot._replace(amount=more))
+            raise TooManyRequests(retry_after_s=max(1, math.ceil(counter.left_ms / 1000)))
+        return wide
 
     async def give_back(self, slot: Slot) -> None:
         """The request failed: its slot is free again, unless the window has ended or the registry does not answer."""
         if time.monotonic() < slot.until:
             try:
-                await self._registry().increment(slot.counter, -1, life_ms=slot.life_ms)
+                await self._registry().increment(slot.counter, -slot.amount, life_ms=slot.life_ms)
             except DuetimeError as error:
                 log.warning("slot_lost", extra={"error": error.code})
 

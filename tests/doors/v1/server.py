@@ -42,6 +42,9 @@ class OpenGate:
     async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
         return Admitted(split(token)[0])
 
+    async def widen(self, slot: Slot, amount: int) -> Slot:
+        return slot
+
     async def refund(self, slot: Slot) -> None:
         """Does nothing, because this gate has no limits."""
 
@@ -130,6 +133,9 @@ class OneToken:
         if token != self._token:
             raise Unauthorized
         return Admitted("default")
+
+    async def widen(self, slot: Slot, amount: int) -> Slot:
+        raise AssertionError("nothing was spent")
 
     async def refund(self, slot: Slot) -> None:
         raise AssertionError("nothing was spent")

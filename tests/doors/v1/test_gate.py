@@ -120,7 +120,7 @@ async def test_the_token_says_which_pool(server: Server) -> None:
     assert problem(await server.http.get(MAIL, headers=bearer("nowhere:secret")), 404, "pool_not_found")
 
 
-async def test_a_limit_counts_pushes_and_reserves(server: Server) -> None:
+async def test_a_limit_counts_every_request(server: Server) -> None:
     token = await server.token()
     await server.limit(token, Limit(interval=100, read=1, write=2))
     headers = bearer(token)
@@ -136,7 +136,32 @@ async def test_a_limit_counts_pushes_and_reserves(server: Server) -> None:
     assert problem(
         await server.http.post("/v1/namespaces/shop/reserve", json=body, headers=headers), 429, "too_many_requests"
     )
-    await ok(await server.http.get(MAIL, headers=headers))
+    assert problem(await server.http.get(MAIL, headers=headers), 429, "too_many_requests")
+
+
+async def test_the_end_of_a_delivery_is_never_limited(server: Server) -> None:
+    token = await server.token()
+    await ok(await server.http.post(f"{MAIL}/jobs", json={}, headers=bearer(token)), 201)
+    await server.limit(token, Limit(interval=100, read=1))
+    [delivery] = (await ok(await server.http.post(f"{MAIL}/reserve", headers=bearer(token))))["deliveries"]
+    lease = {"lease": delivery["lease"]}
+    for verb in ("extend", "ack"):
+        await ok(await server.http.post(f"{MAIL}/{verb}", json=lease, headers=bearer(token)))
+
+
+async def test_a_batch_counts_by_its_jobs(server: Server) -> None:
+    token = await server.token()
+    await server.limit(token, Limit(interval=100, write=5))
+    headers = bearer(token)
+
+    async def batch(jobs: int) -> httpx.Response:
+        return await server.http.post(f"{MAIL}/batch", json={"jobs": [{}] * jobs}, headers=headers)
+
+    assert "at a time" in problem(await batch(6), 429, "too_many_requests")["detail"]
+    await ok(await batch(3), 201)
+    problem(await batch(3), 429, "too_many_requests")
+    await ok(await batch(2), 201)
+    problem(await batch(1), 429, "too_many_requests")
 
 
 async def test_a_refused_request_does_not_count(server: Server) -> None:

@@ -30,7 +30,7 @@ from duetime.errors import DuetimeError, InvalidRequest
 from duetime.http.exchange import ClientGone
 from duetime.ids import IdMaker
 from duetime.names import DEFAULT_POOL, Queue, check_id, check_namespace, check_queue
-from duetime.wire.messages import MAX_REQUEST
+from duetime.wire.messages import MAX_REQUEST, BatchIn
 
 log = logging.getLogger("duetime.server")
 
@@ -116,10 +116,11 @@ class NativeDoor:
         scope[POOL] = pool
         if slot is None:
             return await self._serve(endpoint, pool, request)
+        request.slot = slot
         try:
             return await self._serve(endpoint, pool, request)
         except BaseException:
-            await self._gate.refund(slot)
+            await self._gate.refund(request.slot)
             raise
 
     def _queue_path(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
@@ -141,6 +142,8 @@ class NativeDoor:
         if endpoint.decode is not None:
             raw = await request.read(self._max_request)
             request.message = _decode(endpoint.decode, b"{}" if endpoint.route.optional and not raw else raw)
+            if request.slot and isinstance(request.message, BatchIn):
+                request.slot = await self._gate.widen(request.slot, len(request.message.jobs))
         return await endpoint.route.handle(request)
 
     async def _send(self, scope: Scope, send: Send, reply: Reply, name_header: Headers) -> None:

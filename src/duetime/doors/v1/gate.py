@@ -48,6 +48,10 @@ class TokenGate:
                 raise Unauthorized from None
             raise
 
+    async def widen(self, slot: Slot, amount: int) -> Slot:
+        """Let a request count as that many. Raises TooManyRequests."""
+        return await self._limits.widen(slot, amount)
+
     async def refund(self, slot: Slot) -> None:
         """Gives the slot of a failed request back, so that it does not count."""
         await self._limits.give_back(slot)

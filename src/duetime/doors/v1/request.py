@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope
 from duetime.callbacks.topic_service import TopicService
 from duetime.doors.asgi import Header, exchange_of, read_body
 from duetime.doors.parking import park
+from duetime.doors.rate_limits import Slot
 from duetime.doors.tokens import Access, bearer, token_text
 from duetime.engine import Engine
 from duetime.errors import InvalidRequest
@@ -67,6 +68,7 @@ class NativeRequest(Generic[In, Query]):
         "queue",
         "raw",
         "scopes",
+        "slot",
         "topics",
     )
 
@@ -82,6 +84,7 @@ class NativeRequest(Generic[In, Query]):
         self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
         self.make_id = make_id
         self.raw = b""
+        self.slot: Slot | None = None
         self._scope = scope
         self._receive = receive
 

@@ -65,12 +65,15 @@ PUSH_ERRORS: Errors = (
 LEASE_ERRORS: Errors = (InvalidId, LeaseLost)
 
 
+R, W, A = (Access.READ,), (Access.WRITE,), (Access.ADMIN,)
+
+
 @dataclass(frozen=True)
 class Route:
     """One endpoint. `refuses` are the errors of its own; those that any request may get are not repeated.
 
     A token must allow all that the route `needs`. `takes` is the message in the body; an `optional` one may be left
-    out. `keyed`: takes an Idempotency-Key. `spends`: counts against the limit of its token.
+    out. `keyed`: takes an Idempotency-Key. `ends_delivery`: finishes a delivery or renews its lease.
     """
 
     method: str
@@ -85,10 +88,17 @@ class Route:
     refuses: Errors = ()
     optional: bool = False
     keyed: bool = False
-    spends: Side | None = None
+    ends_delivery: bool = False
 
+    @property
+    def spends(self) -> Side | None:
+        """The limit of its token that a request counts against. None for the end of a delivery: if that were refused,
+        the job would be delivered again.
+        """
+        if self.ends_delivery:
+            return None
+        return Side.READ if self.needs == R else Side.WRITE
 
-R, W, A = (Access.READ,), (Access.WRITE,), (Access.ADMIN,)
 
 PUSHED = {201: m.ResultOut, 200: m.ResultOut}
 RESULT = {200: m.ResultOut}
@@ -100,11 +110,11 @@ ONE_TOPIC = {200: t.TopicOut}
 # fmt: off
 ROUTES: tuple[Route, ...] = (
     Route("POST", QUEUE + "/jobs", "push", "Push a job", W, producers.push, PUSHED, m.PushIn,
-          refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True, spends=Side.WRITE),
+          refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True),
     Route("POST", QUEUE + "/batch", "push_batch", "Push up to 1,000 jobs", W, producers.push_batch, {201: m.PushedOut},
-          m.BatchIn, refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True, spends=Side.WRITE),
+          m.BatchIn, refuses=(*PUSH_ERRORS, MarkMismatch), keyed=True),
     Route("POST", QUEUE + "/call", "call", "Push a job and wait for its answer", (*W, *R), consumers.call,
-          {200: m.AnswerOut}, m.PushIn, CallQuery, (*PUSH_ERRORS, NoAnswer), spends=Side.WRITE),
+          {200: m.AnswerOut}, m.PushIn, CallQuery, (*PUSH_ERRORS, NoAnswer)),
     Route("POST", QUEUE + "/cancel", "cancel", "Remove jobs by id", W, producers.cancel, RESULTS, m.IdsIn,
           refuses=(InvalidId,)),
     Route("POST", QUEUE + "/reschedule", "reschedule", "Change when jobs are due", W, producers.reschedule, RESULTS,
@@ -115,23 +125,24 @@ ROUTES: tuple[Route, ...] = (
           refuses=(InvalidId, InvalidTime, ExpiresBeforeDue, JobNotFound, JobRunning, JobDead)),
 
     Route("POST", QUEUE + "/reserve", "reserve", "Lease jobs", R, consumers.reserve, DELIVERIES, m.ReserveIn,
-          refuses=(InvalidTime,), optional=True, spends=Side.READ),
+          refuses=(InvalidTime,), optional=True),
     Route("POST", NAMESPACE + "/reserve", "reserve_many", "Lease jobs from several queues in order", R,
-          consumers.reserve_many, DELIVERIES, m.ReserveManyIn, refuses=(InvalidTime,), spends=Side.READ),
+          consumers.reserve_many, DELIVERIES, m.ReserveManyIn, refuses=(InvalidTime,)),
     Route("POST", QUEUE + "/ack", "ack", "Finish jobs", R, consumers.ack, RESULTS, m.AckIn,
-          refuses=LEASE_ERRORS),
+          refuses=LEASE_ERRORS, ends_delivery=True),
     Route("POST", QUEUE + "/finish", "finish", "Finish jobs, push what follows, keep results", R, consumers.finish,
-          {200: m.FinishesOut}, m.FinishesIn, refuses=(InvalidId, InvalidTime, BodyTooLarge, Forbidden)),
+          {200: m.FinishesOut}, m.FinishesIn, refuses=(InvalidId, InvalidTime, BodyTooLarge, Forbidden),
+          ends_delivery=True),
     Route("POST", QUEUE + "/results", "results", "Read results that are kept, wait for them", R, consumers.results,
           {200: m.KeptResultsOut}, m.ResultsIn, refuses=(InvalidId, InvalidTime)),
     Route("POST", QUEUE + "/release", "release", "Give a job back to be tried again", R, consumers.release, RESULT,
-          m.ReleaseIn, refuses=(*LEASE_ERRORS, InvalidTime)),
+          m.ReleaseIn, refuses=(*LEASE_ERRORS, InvalidTime), ends_delivery=True),
     Route("POST", QUEUE + "/give_back", "give_back", "Undo a delivery", R, consumers.give_back, RESULT, m.GiveBackIn,
-          refuses=(*LEASE_ERRORS, InvalidTime)),
+          refuses=(*LEASE_ERRORS, InvalidTime), ends_delivery=True),
     Route("POST", QUEUE + "/kill", "kill", "Send a job to the dead letters", R, consumers.kill, RESULT, m.KillIn,
-          refuses=LEASE_ERRORS),
+          refuses=LEASE_ERRORS, ends_delivery=True),
     Route("POST", QUEUE + "/extend", "extend", "Renew a lease", R, consumers.extend, {200: m.ExtendedOut}, m.ExtendIn,
-          refuses=(*LEASE_ERRORS, InvalidTime)),
+          refuses=(*LEASE_ERRORS, InvalidTime), ends_delivery=True),
 
     Route("GET", JOB, "get_job", "Look at one job", R, views.get_job, {200: m.JobOut},
           refuses=(InvalidId, JobNotFound)),
@@ -189,7 +200,6 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", TOPIC + "/test", "test_topic", "Send one sample call", A, topics.test_topic, {200: t.SampleOut},
           t.SampleIn, refuses=(TopicNotFound,), optional=True),
     Route("POST", TOPIC + "/jobs", "add_job", "Add a job to a topic", W, topics.add_job, PUSHED, t.AddIn,
-          refuses=(InvalidId, InvalidTime, BodyTooLarge, QueueFull, StoreFull, TopicNotFound, TopicOffline),
-          spends=Side.WRITE),
+          refuses=(InvalidId, InvalidTime, BodyTooLarge, QueueFull, StoreFull, TopicNotFound, TopicOffline)),
 )
 # fmt: on

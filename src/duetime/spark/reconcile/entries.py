@@ -31,7 +31,7 @@ class RepairEntries:
         self._folder, self._view, self._deliver = folder, view, deliver
         self._writer: Writer | None = None
         self._begun = 0
-        self._written: Future[OSError | None] = Future()
+        self._written: Future[Exception | None] = Future()
         self._written.set_result(None)
 
     @property
@@ -47,7 +47,7 @@ class RepairEntries:
         self.append(numbered)
 
     def append(self, numbered: Numbered) -> None:
-        """Write lines that the caller makes; they are on disk when `close` returns. Raises OSError."""
+        """Write lines that the caller makes; they are on disk when `close` returns. Raises what the write raised."""
         writer = self._writer or self._begin()
         writer.append_lines(numbered)
         if writer.seq - self._begun >= FLUSH_EVERY:
