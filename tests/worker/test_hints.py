@@ -15,7 +15,7 @@ def says(worker: Started, word: str) -> bool:
 
 async def test_a_queue_that_nobody_pushes_to_is_named(start: Start) -> None:
     worker = start("--queue", "maill")
-    await until(lambda: says(worker, "queue_unused"))
+    await until(lambda: says(worker, "queues_unused"))
     assert "maill" in worker.err.read_text()
     worker.signal(signal.SIGINT)
     await until(lambda: says(worker, "worker_stopping"))
@@ -28,7 +28,7 @@ async def test_a_paused_queue_is_named(start: Start, client: Any, sample: Any) -
     client.queue("default").pause()
     worker = start("--queue", "default")
     await until(lambda: says(worker, "queue_paused"))
-    assert not says(worker, "queue_unused")
+    assert not says(worker, "queues_unused")
     client.queue("default").resume()
     await worker.until_noted("ran")
     worker.signal(signal.SIGINT)

@@ -82,7 +82,8 @@ class Worker:
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._paused_by: set[str] = set()
-        self._hinted: set[tuple[str, str]] = set()
+        self._hinted: set[str] = set()
+        self._checked_use = False
         self.reason = ""
         self._jobs.on_change(self._count_jobs)
 
@@ -309,22 +310,22 @@ class Worker:
             await asyncio.sleep(pause_s)
 
     async def _say_why_idle(self) -> None:
-        """Log once for each queue of an idle worker that it is paused, or that nothing was ever pushed to it."""
-        for name in self._options.queues if not self._jobs.held else ():
-            queue = self._client.queue(name)
-            seen = await queue.status()
-            if not seen.rules.paused:
-                self._hinted.discard((name, "paused"))
-            elif (name, "paused") not in self._hinted:
-                self._hinted.add((name, "paused"))
-                log.warning("queue_paused", extra={"queue": name, "hint": f"duetime queue resume {name}"})
-            if not self._jobs.jobs and (name, "unused") not in self._hinted:
-                self._hinted.add((name, "unused"))
-                if (await queue.totals()).running.accepted == 0:
-                    log.warning(
-                        "queue_unused",
-                        extra={"queue": name, "hint": "nothing was ever pushed to this queue: is its name right?"},
-                    )
+        """Log once that a queue of an idle worker is paused, or that nothing was ever pushed to any of its queues."""
+        if self._jobs.held:
+            return
+        queues = [self._client.queue(name) for name in self._options.queues]
+        paused = {queue.name.name for queue in queues if (await queue.status()).rules.paused}
+        for name in sorted(paused - self._hinted):
+            log.warning("queue_paused", extra={"queue": name, "hint": f"duetime queue resume {name}"})
+        self._hinted = paused
+        if self._checked_use or self._jobs.jobs:
+            return
+        self._checked_use = True
+        if not any([(await queue.totals()).running.accepted for queue in queues]):
+            names = ",".join(self._options.queues)
+            log.warning(
+                "queues_unused", extra={"queues": names, "hint": "nothing was ever pushed: are the names right?"}
+            )
 
     def _run_names(self, me: WorkerBeat, number: int) -> list[str]:
         """The counters of the jobs that have run longest."""
