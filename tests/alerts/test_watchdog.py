@@ -3,12 +3,24 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import pytest
 import redis
 
-from duetime.alerts.problems import FIRING, KEY, PAST, QUIET_S, SETTINGS, Alerts, AlertSettings, Problem, read_past
+from duetime.alerts.problems import (
+    FIRING,
+    KEY,
+    PAST,
+    QUIET_S,
+    SETTINGS,
+    Alerts,
+    AlertSettings,
+    DeploymentLock,
+    Problem,
+    read_past,
+)
 from duetime.alerts.senders import AlertSender
 from duetime.alerts.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Watchdog, WatchTargets
 from duetime.clock import ManualClock
@@ -342,3 +354,38 @@ async def test_entries_that_were_set_aside_are_told(redis_url: str, postbox: Pos
 
         await watching.knows(f"default:damaged:{QUEUE}")
         await postbox.wait_for(1)
+
+
+def test_another_user_cannot_hold_the_lock_that_decides_who_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    locks = [DeploymentLock("redis://one")]
+    assert locks[0].speaks()
+    assert list((tmp_path / "home/.cache/duetime").glob("*.speaker"))
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "session"))
+    (tmp_path / "session/duetime").mkdir(0o777, parents=True)
+    locks += [DeploymentLock("redis://one"), DeploymentLock("redis://one")]
+    assert (locks[1].speaks(), locks[2].speaks()) == (True, False)
+    [lock] = (tmp_path / "session/duetime").iterdir()
+    assert (lock.stat().st_mode & 0o777, lock.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    locks[1].close()
+    assert locks[2].speaks()
+
+    monkeypatch.setenv("RUNTIME_DIRECTORY", f"{tmp_path}/unit:{tmp_path}/other")
+    locks.append(DeploymentLock("redis://one"))
+    assert locks[3].speaks()
+    assert list((tmp_path / "unit/duetime").glob("*.speaker"))
+    for one in locks:
+        one.close()
+
+
+def test_every_process_speaks_if_there_is_no_place_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "file"))
+    assert [DeploymentLock("redis://one").speaks() for _ in range(2)] == [True, True]

@@ -214,6 +214,7 @@ def test_prometheus_takes_its_settings_and_rules() -> None:
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     text = (DEPLOY / "systemd/duetime.service").read_text()
     assert {"Type=notify", "DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict"} <= set(text.splitlines())
+    assert "RuntimeDirectory=duetime" in text.splitlines()  # its user has no home for the lock file of alerts
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         missing_service("systemd-analyze is not installed")

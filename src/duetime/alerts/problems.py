@@ -15,11 +15,10 @@ import hashlib
 import logging
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -320,25 +319,40 @@ class DeploymentLock:
     """
 
     def __init__(self, deployment: str) -> None:
-        name = hashlib.sha256(f"{os.getuid()} {deployment}".encode()).hexdigest()[:16]
-        self._path = Path(tempfile.gettempdir()) / f"duetime-{name}.speaker"
-        self._file: IO[bytes] | None = None
+        self._name = hashlib.sha256(deployment.encode()).hexdigest()[:16]
+        self._file: int | None = None
 
     def speaks(self) -> bool:
         if self._file is None:
-            file = self._path.open("ab")
+            try:
+                file = os.open(_private_folder() / f"{self._name}.speaker", os.O_RDWR | os.O_CREAT, 0o600)
+            except (OSError, RuntimeError) as error:
+                log.warning("alert_lock_failed", extra={"error": str(error)})
+                return True  # an alert from every process is better than none
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                file.close()
+                os.close(file)
                 return False
             self._file = file
         return True
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            os.close(self._file)
             self._file = None
+
+
+def _private_folder() -> Path:
+    """Makes a folder that only this user can open: in a shared one, another user could hold the lock and so silence
+    all alerts. Raises OSError if that is not possible, RuntimeError if this user has no home.
+    """
+    # systemd names the unit's folders, separated by colons.
+    runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0] or os.environ.get("XDG_RUNTIME_DIR")
+    folder = (Path(runtime) if runtime else Path.home() / ".cache") / "duetime"
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder
 
 
 def _lasting(firing: Firing) -> str:
