@@ -5,7 +5,7 @@ returns a valid name or raises the error that says what is wrong with it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -57,6 +57,11 @@ def check_channel(name: str) -> str:
 
 def is_channel(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
+
+
+def is_mail_in(address: str, domains: Collection[str]) -> bool:
+    """Whether the mail address is in one of these domains, which are in lower case; subdomains are others."""
+    return address.rpartition("@")[2].lower() in domains
 
 
 def is_mail(address: str) -> bool:

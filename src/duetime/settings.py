@@ -281,6 +281,9 @@ class Settings:
         10, SettingKind.NUMBER, "failed callbacks of a topic in a row that cause an alert; 0: never"
     )
     alert_repeat: timedelta = _row("1h", SettingKind.DURATION, "after which a problem that lasts is told again")
+    alert_mail_domains: str = _row(
+        "", SettingKind.TEXT, "domains that topics may send alert mail to: example.com, example.org; none if empty"
+    )
     access_log: bool = _row(
         False, SettingKind.SWITCH, "a log line per request; POST /accesslog on the admin API switches it"
     )

@@ -30,6 +30,7 @@ from tests.courier.receiver import EMPTY, OK, Receiver
 from tests.plugins.until import until
 
 PLACE = TopicAddress("default", Queue("shop", "mail"))
+DOMAINS = ["example.com", "b.example"]
 FAILED, OVER = "Duetime: callbacks of Mails fail", "Duetime: over: callbacks of Mails fail"
 
 
@@ -41,7 +42,7 @@ class Node:
         self.registry_copy = registry_copy
         self.courier = courier
         self.watchdog = watchdog
-        self.topics = TopicRegistry(lambda: pools.registry, registry_copy)
+        self.topics = TopicRegistry(lambda: pools.registry, registry_copy, mail_domains=DOMAINS)
         self.desk = TopicJobs(pools.engine, self.topics, zone=UTC)
 
     @property
@@ -71,7 +72,8 @@ class Node:
 async def node(pools: Pools, name: str) -> AsyncIterator[Node]:
     async with AsyncExitStack() as stack:
         registry_copy = await stack.enter_async_context(RegistryCopy(lambda: pools.registry))
-        alerts = await stack.enter_async_context(Alerts(lambda: pools.registry, registry_copy, deployment="failing"))
+        alerts = Alerts(lambda: pools.registry, registry_copy, deployment="failing", mail_domains=DOMAINS)
+        await stack.enter_async_context(alerts)
         courier = await stack.enter_async_context(Courier(pools, registry_copy, options=OPTIONS, alert=alerts.event))
         failing = FailingCallbacks(courier.streaks, pools, registry_copy, failures=10, after_s=0)
         watchdog = Watchdog(pools, alerts, WatchTargets(dead_growth=0, lateness_s=0), more=failing)
@@ -236,7 +238,14 @@ async def test_a_topic_reaches_mail_addresses_and_named_channels_and_nothing_els
         await pools.registry.put(SETTINGS, KEY, msgspec.json.encode(settings))
         forbidden = f"json://127.0.0.1:{secret.port}/admin?method=DELETE&+x-token=1"
         topic = Topic(key="mail", callback=receiver.url, schedule="1ms", cap=0)
-        for alert in ((forbidden,), ("unknown",), ("chat", "a@b.example/x"), ("a@b.example,c@d.example",)):
+        wrong = (
+            (forbidden,),
+            ("unknown",),
+            ("chat", "a@b.example/x"),
+            ("a@b.example,c@d.example",),
+            ("a@x.b.example",),
+        )
+        for alert in wrong:
             with pytest.raises(InvalidRequest) as refused:
                 await one.topics.add(PLACE, structs.replace(topic, alert=alert))
             assert refused.value.fields["path"] == "$.alert"
@@ -245,11 +254,13 @@ async def test_a_topic_reaches_mail_addresses_and_named_channels_and_nothing_els
             await one.topics.edit(PLACE, {"alert": (forbidden,)})
         with pytest.raises(InvalidRequest):
             await one.topics.edit(PLACE, {"alert": ("unknown",)})
-        # One that an earlier version let in, and one whose channel was removed.
+        with pytest.raises(InvalidRequest, match="alert_mail_domains"):
+            await one.topics.edit(PLACE, {"alert": ("victim@elsewhere.example",)})
+        # A URL, a channel that was removed, and mail to a domain that is not allowed any more.
         record = await pools.registry.get("topic", PLACE.key)
         assert record
         stored = msgspec.json.decode(record.value, type=Topic)
-        old = structs.replace(stored, alert=(forbidden, "unknown", *stored.alert))
+        old = structs.replace(stored, alert=(forbidden, "unknown", "victim@elsewhere.example", *stored.alert))
         await pools.registry.put("topic", PLACE.key, msgspec.json.encode(old))
         await until(lambda: PLACE in one.courier.streaks() and one.courier.streaks()[PLACE][0].alert == old.alert)
         receiver.answer = lambda call: EMPTY

@@ -21,7 +21,6 @@ from duetime.alerts.problems import (
     Problem,
     read_past,
 )
-from duetime.alerts.senders import AlertSender
 from duetime.alerts.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Watchdog, WatchTargets
 from duetime.clock import ManualClock
 from duetime.engine.pools import Pools
@@ -79,7 +78,11 @@ async def post(urls: dict[str, str], registry: str, postbox: Postbox, **targets:
         await registry_copy.refresh()
         clock = ManualClock()
         alerts = Alerts(
-            lambda: pools.registry, registry_copy, deployment=registry, announcer=AlertSender(), clock=clock
+            lambda: pools.registry,
+            registry_copy,
+            deployment=registry,
+            clock=clock,
+            mail_domains=["example.com"],
         )
         await stack.enter_async_context(alerts)
         yield Post(pools, registry_copy, alerts, Watchdog(pools, alerts, wanted, ping_s=0.3, clock=clock), clock)
@@ -307,7 +310,9 @@ async def test_a_queue_that_nobody_drains_is_late(redis_url: str, postbox: Postb
 
 async def test_a_problem_that_lasts_is_told_again_after_a_while(redis_url: str, postbox: Postbox) -> None:
     async with post({"default": redis_url}, redis_url, postbox) as one:
-        impatient = Alerts(lambda: one.pools.registry, one.registry_copy, deployment="x", repeat_s=0)
+        impatient = Alerts(
+            lambda: one.pools.registry, one.registry_copy, deployment="x", repeat_s=0, mail_domains=["example.com"]
+        )
         problem = Problem("it burns", "put it out", ("boss@example.com",))
         await impatient.judge({"default:fire": problem}, lambda key: True)
         await postbox.wait_for(2)
@@ -354,6 +359,17 @@ async def test_entries_that_were_set_aside_are_told(redis_url: str, postbox: Pos
 
         await watching.knows(f"default:damaged:{QUEUE}")
         await postbox.wait_for(1)
+
+
+async def test_topics_mail_only_to_allowed_domains(redis_url: str, postbox: Postbox) -> None:
+    async with post({"default": redis_url}, redis_url, postbox) as one:
+        addresses = ["team@Example.com", "victim@elsewhere.example", "victim@sub.example.com"]
+        await one.alerts.event("given_up", "topic order failed", "curl ...", addresses)
+        await postbox.wait_for(2)
+    assert sorted(receiver for receivers, _ in postbox.mails for receiver in receivers) == [
+        "ops@example.com",
+        "team@Example.com",
+    ]
 
 
 def test_another_user_cannot_hold_the_lock_that_decides_who_speaks(

@@ -16,14 +16,19 @@ from tests.plugins.serving import Served, serving
 
 TOKEN = "let me in"
 OK = {"code": 1, "msg": "succ"}
-FAIL = {"code": 0, "msg": "fail"}
 
 Call = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("php"), "--journal", "off", DUETIME_PHP_ADMIN_TOKEN=TOKEN) as served:
+    with serving(
+        tmp_path_factory.mktemp("php"),
+        "--journal",
+        "off",
+        DUETIME_PHP_ADMIN_TOKEN=TOKEN,
+        DUETIME_ALERT_MAIL_DOMAINS="example.com",
+    ) as served:
         yield served
     assert "Traceback" not in served.log.read_text()
     assert TOKEN not in served.log.read_text()
@@ -43,7 +48,8 @@ def topics(store: str) -> Iterator[Topics]:
 @pytest.fixture
 def add(site: Served) -> Call:
     def call(operation: str, **fields: str) -> Any:
-        return httpx.get(f"{site.admin}/add.php", params={"op": operation, "token": TOKEN, **fields}, timeout=60).json()
+        query = {"op": operation, "token": TOKEN, **fields}
+        return httpx.get(f"{site.admin}/add.php", params=query, timeout=60).json()
 
     return call
 
@@ -80,14 +86,14 @@ def test_a_topic_is_added_edited_put_offline_and_deleted(add: Call, check: Call,
     number = str(topic.id)
     assert check(topic="order") == 2
     assert check(topic="order", id=number) == 1
-    assert add("topic_add", topic="order", callback="https://shop.example.com/other") == FAIL
+    assert add("topic_add", topic="order", callback="https://shop.example.com/other")["code"] == 0
     assert add("topic_add", topic="plain", callback="https://shop.example.com/plain") == OK
     assert (topics.get("plain").method, topics.get("plain").success) == ("GET", "body")
     topics.remove("plain")
     assert add("topic_add", id=number, topic="order", delay="5", timeout="") == OK
     assert (topics.get("order").delay_ms, topics.get("order").timeout_ms) == (5000, 3000)
     assert topics.get("order").callback == "https://shop.example.com/order"
-    assert add("topic_add", id=number, topic="renamed") == FAIL
+    assert add("topic_add", id=number, topic="renamed")["code"] == 0
 
     assert add("update_status", table="dq_topic", id=number, status="2") == OK
     assert topics.get("order").status == "offline"
@@ -96,7 +102,7 @@ def test_a_topic_is_added_edited_put_offline_and_deleted(add: Call, check: Call,
     assert add("del", table="dq_topic", id=number) == OK
     with pytest.raises(TopicNotFound):
         topics.get("order")
-    assert add("del", table="dq_topic", id=number) == FAIL
+    assert add("del", table="dq_topic", id=number)["code"] == 0
 
 
 @pytest.mark.parametrize(
@@ -115,8 +121,21 @@ def test_a_topic_is_added_edited_put_offline_and_deleted(add: Call, check: Call,
 )
 def test_what_cannot_be_done_fails(site: Served, topics: Topics, fields: dict[str, str]) -> None:
     answer = httpx.post(f"{site.admin}/add.php", data={**fields, "token": TOKEN}, timeout=60)
-    assert (answer.status_code, answer.json()) == (200, FAIL)
+    assert (answer.status_code, answer.json()["code"]) == (200, 0)
+    assert answer.json()["msg"].startswith("fail: ")
     assert topics.list_topics() == []
+
+
+def test_a_mail_address_that_alerts_may_not_go_to_is_refused_with_the_setting_that_allows_it(
+    add: Call, topics: Topics
+) -> None:
+    callback = "https://shop.example.com/order"
+    refused = add("topic_add", topic="order", callback=callback, email="ops@example.com,ann@elsewhere.example")
+    assert refused["code"] == 0
+    assert "alert_mail_domains: 'ann@elsewhere.example'" in refused["msg"]
+    assert topics.list_topics() == []
+    assert add("topic_add", topic="order", callback=callback, email="") == OK
+    topics.remove("order")
 
 
 async def test_the_mail_server_and_who_hears_of_problems_are_set(add: Call, store: str) -> None:

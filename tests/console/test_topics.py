@@ -82,3 +82,10 @@ def test_a_topic_that_cannot_be_is_refused_in_words(boss: Visitor) -> None:
     refused = boss.post("do/add-topic", pool="default", namespace="default", topic="bad", callback="ftp://x")
     assert "callback" in refused.text
     assert "problem" in refused.text
+
+
+def test_a_topic_with_a_mail_address_is_refused_with_the_setting_that_allows_it(boss: Visitor) -> None:
+    place = {"pool": "default", "namespace": "default", "topic": "mailing"}
+    refused = boss.post("do/add-topic", **place, callback="https://shop.example.com/x", alert="ops@example.com")
+    assert "alert_mail_domains" in refused.text
+    assert boss.get("topic", pool="default", namespace="default", queue="mailing").status_code == 404

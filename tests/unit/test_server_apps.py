@@ -11,8 +11,9 @@ from starlette.types import ASGIApp
 
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import StoreUnavailable
+from duetime.errors import InvalidSettings, StoreUnavailable
 from duetime.server.apps import Door, Runtime, admin_app, api_app, compose
+from duetime.server.callbacks import mail_domains
 from duetime.settings import load
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
@@ -29,6 +30,15 @@ async def test_a_request_goes_to_the_first_door_with_its_prefix() -> None:
     )
     for path, door in [("/v1", "v1"), ("/v1/x", "v1"), ("/v10", "else"), ("/api/a/b", "api"), ("/", "else")]:
         assert (await get(app, path)).text == door
+
+
+def test_the_domains_of_alert_mail_are_checked() -> None:
+    assert mail_domains(load(flags={}, environment={}, file={})) == []
+    given = load(flags={}, environment={"DUETIME_ALERT_MAIL_DOMAINS": "Example.com, mail.example.org"}, file={})
+    assert mail_domains(given) == ["example.com", "mail.example.org"]
+    for wrong in ("@example.com", "*.example.com", "ops@example.com"):
+        with pytest.raises(InvalidSettings, match="alert_mail_domains"):
+            mail_domains(load(flags={}, environment={}, file={"alert_mail_domains": wrong}))
 
 
 class Outage:

@@ -28,7 +28,7 @@ from duetime.clock import Clock, SystemClock
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import DuetimeError, InvalidRequest, InvalidSettings, VersionConflict
 from duetime.masking import mask
-from duetime.names import is_mail
+from duetime.names import is_mail, is_mail_in
 from duetime.stores.registry import Record, Registry
 
 log = logging.getLogger("duetime.alerts")
@@ -133,18 +133,19 @@ class Alerts:
         *,
         deployment: str,
         repeat_s: float = 3600,
-        announcer: AlertSender | None = None,
         clock: Clock | None = None,
+        mail_domains: Collection[str] = (),
     ) -> None:
         """`deployment` tells those who share a registry from others on the machine. After `repeat_s` a problem that
-        still lasts is told again.
+        still lasts is told again. Mail to addresses of topics goes to `mail_domains` only.
         """
         self._registry = registry
         self._registry_copy = registry_copy
         self._repeat_s = repeat_s
+        self._mail_domains = mail_domains
         self._clock = clock or SystemClock()
         self._renewed: dict[str, tuple[int, float]] = {}
-        self._announcer = announcer or AlertSender()
+        self._sender = AlertSender()
         self._speaker = DeploymentLock(deployment)
         self._sending: set[asyncio.Task[None]] = set()
         self._local: dict[str, Firing] = {}
@@ -288,7 +289,8 @@ class Alerts:
 
     def _tell(self, addresses: Collection[str], title: str, text: str) -> None:
         settings = self.settings()
-        everybody = list(dict.fromkeys([*settings.addresses, *_of_topic(addresses, settings.channels)]))
+        of_topic = _of_topic(addresses, settings.channels, self._mail_domains)
+        everybody = list(dict.fromkeys([*settings.addresses, *of_topic]))
         if not everybody:
             return
         task = asyncio.create_task(self._send(everybody, f"Duetime: {title}", text, settings.mail_server))
@@ -297,20 +299,23 @@ class Alerts:
 
     async def _send(self, addresses: Sequence[str], title: str, text: str, server: MailServer | None) -> None:
         try:
-            await self._announcer.send(addresses, title, text, server=server)
+            await self._sender.send(addresses, title, text, server=server)
         except InvalidSettings as error:
             log.warning("alert_not_sent", extra={"error": error.message, "title": title})
 
 
-def _of_topic(addresses: Collection[str], channels: Mapping[str, str]) -> Iterator[str]:
-    """The mail addresses and channels of a topic; a URL among its addresses is never called."""
+def _of_topic(addresses: Collection[str], channels: Mapping[str, str], mail_domains: Collection[str]) -> Iterator[str]:
+    """The channels of a topic and its mail addresses in the allowed domains; its other addresses are never used."""
     for address in addresses:
-        if is_mail(address):
+        if is_mail(address) and is_mail_in(address, mail_domains):
             yield address
         elif address in channels:
             yield channels[address]
         else:
-            log.warning("alert_not_sent", extra={"address": mask(address), "error": "there is no such channel"})
+            log.warning(
+                "alert_not_sent",
+                extra={"address": mask(address), "error": "neither a channel nor a mail address in alert_mail_domains"},
+            )
 
 
 class DeploymentLock:

@@ -8,7 +8,7 @@ A removed topic leaves a record of another kind until its queue is empty, so tha
 import secrets
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ from duetime.clock import Clock, SystemClock
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidRequest, TopicExists, TopicNotFound, VersionConflict
 from duetime.masking import mask
-from duetime.names import Queue, is_mail
+from duetime.names import Queue, is_mail, is_mail_in
 from duetime.stores.registry import Record, Registry
 from duetime.topic import NEW_SECRET, Status, Topic, check_topic
 
@@ -55,11 +55,18 @@ class TopicRegistry:
     """`registry` is asked anew for every call, because its store may be closed and opened again."""
 
     def __init__(
-        self, registry: Callable[[], Registry], registry_copy: RegistryCopy | None = None, *, clock: Clock | None = None
+        self,
+        registry: Callable[[], Registry],
+        registry_copy: RegistryCopy | None = None,
+        *,
+        clock: Clock | None = None,
+        mail_domains: Collection[str] | None = None,
     ) -> None:
+        """`mail_domains`: where mail addresses of topics may be; None if that is not known here."""
         self._registry = registry
         self._registry_copy = registry_copy
         self._clock = clock or SystemClock()
+        self._mail_domains = mail_domains
         self._decoded: dict[str, tuple[int, Topic]] = {}
 
     # --- for doors and the courier
@@ -113,7 +120,7 @@ class TopicRegistry:
         registry = self._registry()
         if await registry.get(KIND, address.key):
             raise _exists(address)
-        await self._check_channels(topic.alert)
+        await self._check_alert(topic.alert)
         number = (await registry.increment(ID_COUNTER)).value
         topic = structs.replace(topic, id=number)
         try:
@@ -136,11 +143,18 @@ class TopicRegistry:
             return self._with_secret(edited, _secret(change["secret"])) if "secret" in change else edited
 
         if "alert" in change:
-            await self._check_channels(change["alert"])
+            await self._check_alert(change["alert"])
         return await self._write(address, apply)
 
-    async def _check_channels(self, addresses: Sequence[str]) -> None:
-        """Refuse unknown names of channels; otherwise the mistake would show only when an alert is lost."""
+    async def _check_alert(self, addresses: Sequence[str]) -> None:
+        """Refuse addresses that no alert would be sent to; otherwise that would show only when an alert is lost."""
+        for address in addresses:
+            if is_mail(address) and self._mail_domains is not None and not is_mail_in(address, self._mail_domains):
+                raise InvalidRequest(
+                    f"mail address of a topic must be in a domain of the setting alert_mail_domains: {address!r}; "
+                    "operators can set it, or add a channel: duetime alert add ADDRESS --channel NAME",
+                    path="$.alert",
+                )
         if names := [address for address in addresses if not is_mail(address)]:
             known = read_settings(await self._registry().get(SETTINGS, KEY)).channels
             for name in names:

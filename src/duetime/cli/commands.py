@@ -181,8 +181,8 @@ TOPIC = (
         "add",
         "topic:add",
         "duetime topic add mail https://shop.example.com/mail --delay 10m",
-        "duetime topic add pay https://shop.example.com/pay --method POST --retry-if '{res.code} != 200' --alert "
-        "ops@example.com --set success=2xx --set secret=new",
+        "duetime topic add pay https://shop.example.com/pay --method POST --retry-if '{res.code} != 200' --set "
+        "success=2xx --set secret=new",
     ),
     Command("list", "topic:list_topics", "duetime topic list"),
     Command("counters", "topic:counters", "duetime topic counters", "duetime topic counters --json"),

@@ -42,7 +42,8 @@ class TopicOptions:
     alert: Annotated[
         list[str],
         typer.Option(
-            metavar="ADDRESS", help="Who hears of a job that failed for good: mail address or channel; repeatable."
+            metavar="ADDRESS",
+            help="Who hears of a job that failed for good: channel, or mail address in alert_mail_domains; repeatable.",
         ),
     ] = field(default_factory=list[str])
     more: Annotated[

@@ -74,7 +74,7 @@ class PhpAdminDoor:
             return
         except DuetimeError as error:
             log.warning("php_admin_failed", extra={"path": scope["path"], "error": error.message})
-            code, words, status = 0, "fail", 401 if isinstance(error, Unauthorized) else 200
+            code, words, status = 0, f"fail: {error.message}", 401 if isinstance(error, Unauthorized) else 200
         await send_answer(scope, send, status, HEADERS, json.dumps({"code": code, "msg": words}).encode())
 
     async def _answer(self, path: str, fields: PhpFields) -> tuple[int, str]:

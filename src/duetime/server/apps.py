@@ -36,7 +36,7 @@ from duetime.http.service import Shortcut
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
-from duetime.server.callbacks import Callbacks, make_callbacks
+from duetime.server.callbacks import Callbacks, mail_domains, make_callbacks
 from duetime.server.supervision.siblings import Alone
 from duetime.settings import Settings
 from duetime.stores.open import cursor_at
@@ -73,6 +73,7 @@ class Runtime:
             self.registry_copy,
             deployment=self.settings.registry_store or self.settings.store,
             repeat_s=self.settings.alert_repeat.total_seconds(),
+            mail_domains=mail_domains(self.settings),
         )
 
     @cached_property

@@ -15,6 +15,7 @@ from duetime.callbacks.topic_service import TopicService
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.errors import InvalidSettings
+from duetime.names import is_host
 from duetime.settings import Settings
 
 LOOPBACK = "127.0.0.0/8, ::1"
@@ -37,7 +38,7 @@ def make_callbacks(settings: Settings, pools: Pools, registry_copy: RegistryCopy
     service = TopicService(
         lambda: pools.registry,
         pools.engine,
-        topics=TopicRegistry(lambda: pools.registry, registry_copy),
+        topics=TopicRegistry(lambda: pools.registry, registry_copy, mail_domains=mail_domains(settings)),
         targets=AllowedTargets(allowed),
         zone=zone,
     )
@@ -50,6 +51,17 @@ def make_callbacks(settings: Settings, pools: Pools, registry_copy: RegistryCopy
         grace_s=settings.drain_timeout.total_seconds(),
     )
     return Callbacks(service, DailyLogs(settings.topic_log, zone), options)
+
+
+def mail_domains(settings: Settings) -> list[str]:
+    """Raises InvalidSettings."""
+    domains = settings.alert_mail_domains.lower().replace(",", " ").split()
+    for domain in domains:
+        if not is_host(domain):
+            raise InvalidSettings(
+                f"alert_mail_domains: {domain!r} is not a domain; write example.com, mail.example.org"
+            )
+    return domains
 
 
 def read_zone(name: str) -> tzinfo | None:
