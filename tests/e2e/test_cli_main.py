@@ -49,7 +49,7 @@ def test_an_error_is_one_line_and_a_code(shell: Shell, code: int, word: str, arg
 
 
 def test_a_bug_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.cli.options.connect", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("duetime.client.connect", lambda *_, **__: 1 / 0)
     ran = shell.run("queue", "list", "--json")
     assert (ran.code, ran.out) == (5, "")
     assert ran.error["message"] == "a bug in Duetime: ZeroDivisionError: division by zero"

@@ -1,4 +1,4 @@
-"""A command answers at once: it imports what it needs and nothing else, and Tab is answered from an index."""
+"""A command starts fast because it imports only what it needs, and so does a completion."""
 
 import json
 import subprocess
@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import typer
 
-from duetime.cli.completion import INDEX, IndexedCommand, complete, read_index
+from duetime.cli.commands import PANELS, Command
 from duetime.cli.program import app
-from duetime.cli.reference import write_index
 from tests.e2e.conftest import Addresses
 from tests.e2e.shell import Shell
 
@@ -65,13 +64,22 @@ def test_importing_the_package_imports_no_part_of_it() -> None:
     assert not {*ran.stdout.split()} & {*SLOW, "msgspec"}
 
 
-def test_tab_needs_the_index_only(shell: Shell) -> None:
-    asked = {"_DUETIME_COMPLETE": "complete_bash", "COMP_WORDS": "duetime re", "COMP_CWORD": "1"}
-    assert not loaded(shell, **asked) & {*SLOW, "msgspec", "typer", "duetime.client"}
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_completing_the_name_of_a_command_imports_no_command(shell: Shell, shell_name: str) -> None:
+    asked = {"COMP_WORDS": "duetime queue p", "COMP_CWORD": "2", "_TYPER_COMPLETE_ARGS": "duetime queue p"}
+    fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    modules = loaded(shell, _DUETIME_COMPLETE=f"complete_{shell_name}", **asked, **fish)
+    assert not modules & {*SLOW, "msgspec", "duetime.client", "duetime.cli.queues"}
 
 
-def test_the_index_is_up_to_date() -> None:
-    assert INDEX.read_text() == write_index(), "run: python -m duetime.cli.reference"
+def test_the_first_sentences_in_the_table_are_those_of_the_functions() -> None:
+    commands: Any = typer.main.get_command(app).commands
+    for row in (row for rows in PANELS.values() for row in rows):
+        pairs = [(row, commands[row.name])]
+        if not isinstance(row, Command):
+            pairs = [(verb, commands[row.name].commands[verb.name]) for verb in row.commands]
+        for verb, command in pairs:
+            assert verb.summary == " ".join(command.help.split("\n\n")[0].split()), verb.function
 
 
 @pytest.mark.parametrize(
@@ -118,22 +126,11 @@ def test_the_script_for_a_shell_is_still_typers(shell: Shell) -> None:
     assert "_DUETIME_COMPLETE=complete_bash" in shell.run(_DUETIME_COMPLETE="source_bash").out
 
 
-def test_every_command_and_option_can_be_completed() -> None:
-    def names(node: IndexedCommand, command: Any) -> None:
-        children = getattr(command, "commands", {})
-        assert set(node.commands) == set(children)
-        for name, child in children.items():
-            names(node.commands[name], child)
-            shown = {choice.word for choice in complete(node.commands[name], [], "-")}
-            own = {
-                one
-                for param in child.params
-                if param.param_type_name == "option" and getattr(param, "rich_help_panel", None) != "Global options"
-                for one in param.opts
-            }
-            assert shown >= own
-
-    names(read_index(), typer.main.get_command(app))
+def test_a_long_help_text_stays_on_the_line_of_its_option(shell: Shell) -> None:
+    asked = {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": "duetime push --"}
+    shown = shell.run(_DUETIME_COMPLETE="complete_fish", **asked, COLUMNS="40").out.splitlines()
+    assert len(shown) > 10
+    assert [line for line in shown if not line.startswith("--")] == []
 
 
 def test_help_of_a_group_imports_none_of_its_commands(shell: Shell) -> None:

@@ -10,20 +10,15 @@ An error of Duetime's is one line on standard error and an exit code, never a tr
     5  a bug in Duetime; `PYTHONDEVMODE=1` shows where
   130  interrupted
 
-With `--json` the line is a JSON document. A shell that completes a word waits for each start of this program, so that
-is answered here, before the commands and what they need are imported.
+With `--json` the line is a JSON document.
 """
 
-import os
 import sys
 
 from duetime import __version__
-from duetime.cli import completion
 
 
 def main() -> None:
-    if completion.VARIABLE in os.environ and completion.answer(os.environ):
-        return
     if sys.argv[1:] in (["version"], ["--version"]):
         sys.stdout.write(f"{__version__}\n")
         return

@@ -12,16 +12,16 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from duetime.client import Client, connect
-from duetime.client.transport import UNREACHABLE
 from duetime.clock import Duration, bare_instant_ms, duration_ms, instant_ms
 from duetime.errors import InvalidRequest, InvalidTime, StoreUnavailable
-from duetime.masking import mask
 from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
+
+if TYPE_CHECKING:
+    from duetime.client import Client
 
 DEFAULT_URL = "http://127.0.0.1:7777"
 """Where `duetime serve --dev` listens."""
@@ -94,7 +94,9 @@ class Target:
     def secret(self) -> str | None:
         return self.token or os.environ.get("DUETIME_TOKEN") or None
 
-    def connect(self) -> Client:
+    def connect(self) -> "Client":
+        from duetime.client import connect  # noqa: PLC0415 (help and completion do not wait for the import)
+
         return connect(self.address, namespace=self.space, token=self.secret)
 
     def queue(self, name: str) -> Queue:
@@ -151,6 +153,9 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def located(error: StoreUnavailable, target: Target) -> StoreUnavailable:
     """Adds the server's address if no server answered: a user who gave none may not know the default one."""
+    from duetime.client.transport import UNREACHABLE  # noqa: PLC0415
+    from duetime.masking import mask  # noqa: PLC0415
+
     if not error.message.startswith(UNREACHABLE) or target.address in error.message:
         return error
     hint = "" if target.is_chosen else "; start one with `duetime serve --dev`, or name yours with --url or DUETIME_URL"

@@ -1,29 +1,26 @@
 """The program behind `main.py`: a tree of commands that are imported when they are asked for, and how they end.
 
-`commands.py` lists them. `command_index.json` knows the names, options and first sentences of all, written by
-`python -m duetime.cli.reference`: the help of a group is shown without importing its commands.
+`commands.py` lists them with the first sentences of their help, so that the help and the completion of a group import
+none of its commands.
 """
 
 import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any, NoReturn, get_type_hints
 
-import msgspec
 import typer
+from typer import _completion_classes
 from typer.core import TyperCommand, TyperGroup
 
 from duetime import __version__
 from duetime.cli.commands import PANELS, Command, Noun
-from duetime.cli.completion import IndexedCommand, read_index
 from duetime.cli.options import GLOBAL_PANEL, Target
-from duetime.cli.output import error_document, safe
-from duetime.cli.quick_values import QuickCommand, quick_option, read_quickly
+from duetime.cli.quick_values import quick_option, read_quickly
 from duetime.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
-from duetime.masking import mask
 
 EMPTY = inspect.Parameter.empty
 JOURNAL_VARIABLE = "DUETIME_JOURNAL"
@@ -37,96 +34,66 @@ JournalFolder = Annotated[
     ),
 ]
 
-Entries = dict[str, tuple[str, Command | Noun]]
-"""By name: the panel that shows it, and what it is."""
+
+LOADED = ("params", "callback", "help", "epilog")
+"""The attributes of a command that need its module."""
 
 
-class LazyCommands(MutableMapping[str, Any]):
-    """The commands of a group; one is imported when it is first looked up."""
+class LazyCommand(TyperCommand):
+    """A command that knows its name and first sentence. The rest is imported when it is first used."""
 
-    def __init__(self, entries: Entries) -> None:
-        self._entries = entries
-        self._made: dict[str, Any] = {}
+    def __init__(self, row: Command, panel: str) -> None:
+        super().__init__(row.name, short_help=row.summary, rich_help_panel=panel)
+        self._row = row
+        for name in LOADED:
+            delattr(self, name)
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            panel, entry = self._entries[name]
-            self._made[name] = _make_command(entry, panel) if isinstance(entry, Command) else _make_group(entry, panel)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def outlines(self, index: dict[str, IndexedCommand]) -> dict[str, Any]:
-        """Commands without anything behind them, for a list of them."""
-        return {
-            name: TyperCommand(
-                name,
-                help=index[name].help if name in index else "",
-                rich_help_panel=panel,
-                hidden=isinstance(entry, Noun) and entry.hidden,
-            )
-            for name, (panel, entry) in self._entries.items()
-        }
-
-
-class LazyGroup(TyperGroup):
-    """A group of such commands. Its help needs their names and first sentences only."""
-
-    path: tuple[str, ...] = ()
+    def __getattr__(self, name: str) -> Any:
+        """Loads the attributes that `__init__` removed."""
+        if name not in LOADED:
+            raise AttributeError(name)
+        place, _, function = self._row.function.partition(":")
+        module = import_module(f"duetime.cli.{place}")
+        made: Any = typer.Typer(add_completion=False)
+        made.command()(getattr(module, function))
+        command: Any = typer.main.get_command(made)
+        read_quickly(command.params)
+        examples = (f"  {line.replace('[', chr(92) + '[')}" for line in self._row.examples or module.EXAMPLES)
+        self.params, self.callback, self.help = command.params, command.callback, command.help
+        self.epilog = "\n".join(["Examples:", *examples])
+        return getattr(self, name)
 
     def get_help_option(self, ctx: Any) -> Any:
         return quick_option(super().get_help_option(ctx))
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        lazy = self.commands
-        if isinstance(lazy, LazyCommands):
-            self.commands = lazy.outlines(read_index().under(self.path).commands)
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self.commands = lazy
+class Group(TyperGroup):
+    """A noun of the table with its verbs."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return quick_option(super().get_help_option(ctx))
 
 
-class Root(LazyGroup):
+class Root(Group):
+    """The program: all rows of the table."""
+
     def __init__(self, **attributes: Any) -> None:
-        entries = {entry.name: (panel, entry) for panel, some in PANELS.items() for entry in some}
         super().__init__(**attributes)
-        self.commands = LazyCommands(entries)
+        self.commands = {row.name: _command(row, panel) for panel, rows in PANELS.items() for row in rows}
 
 
-def _make_group(noun: Noun, panel: str) -> LazyGroup:
-    group = LazyGroup(
-        name=noun.name, help=noun.summary, no_args_is_help=True, hidden=noun.hidden, rich_help_panel=panel
+def _command(row: Command | Noun, panel: str) -> LazyCommand | Group:
+    if isinstance(row, Command):
+        return LazyCommand(row, panel)
+    return Group(
+        name=row.name,
+        help=row.summary,
+        short_help=row.summary,
+        commands={verb.name: LazyCommand(verb, "Commands") for verb in row.commands},
+        no_args_is_help=True,
+        hidden=row.hidden,
+        rich_help_panel=panel,
     )
-    group.commands = LazyCommands({one.name: ("Commands", one) for one in noun.commands})
-    group.path = (noun.name,)
-    return group
-
-
-def _make_command(command: Command, panel: str) -> Any:
-    """With its examples below its help."""
-    place, _, function = command.function.partition(":")
-    module = import_module(f"duetime.cli.{place}")
-    examples = command.examples or module.EXAMPLES
-    lines = ["Examples:", *(f"  {line.replace('[', chr(92) + '[')}" for line in examples)]
-    made = typer.Typer(add_completion=False)
-    made.command(command.name, cls=QuickCommand, epilog="\n".join(lines), rich_help_panel=panel)(
-        getattr(module, function)
-    )
-    return typer.main.get_command(made)
 
 
 def root(context: typer.Context, journal: str | None = None, **options: Any) -> None:
@@ -175,6 +142,9 @@ _take_global_options(root)
 
 def run() -> None:
     """Does what the command line says, and ends the process."""
+    if "_DUETIME_COMPLETE" in os.environ:
+        # Typer would render each help text with rich: slow to import, and it breaks long texts into several choices.
+        setattr(_completion_classes, "_sanitize_help_text", str)  # noqa: B010 (private)
     try:
         program: Any = typer.main.get_command(app)
         read_quickly(program.params)
@@ -211,6 +181,11 @@ def usage_error(error: typer.TyperException) -> Usage:
 
 def _end(error: DuetimeError, code: int) -> NoReturn:
     """The one line. What was typed and what a server said go without control characters and passwords."""
+    import msgspec  # noqa: PLC0415 (a completion does not need these)
+
+    from duetime.cli.output import error_document, safe  # noqa: PLC0415
+    from duetime.masking import mask  # noqa: PLC0415
+
     if "--json" in sys.argv:
         line = msgspec.json.encode(error_document(error), enc_hook=str).decode()
     else:

@@ -10,20 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from typer.core import TyperCommand
-
 Reader = Callable[[Any], Any]
-
-
-class QuickCommand(TyperCommand):
-    """A command whose parameters are read quickly."""
-
-    def __init__(self, name: str | None, **attributes: Any) -> None:
-        super().__init__(name, **attributes)
-        read_quickly(self.params)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return quick_option(super().get_help_option(ctx))
 
 
 def quick_option(option: Any) -> Any:

@@ -1,10 +1,9 @@
-"""The reference of all commands as Markdown, and the index that completes them, drawn from the commands themselves.
+"""The reference of all commands as Markdown, written from the commands themselves.
 
-`python -m duetime.cli.reference` renews the marked parts of docs/cli.md and `command_index.json`; a test fails while
-they differ, so what the page says is what `--help` says, and what a shell completes.
+`python -m duetime.cli.reference` renews the marked parts of docs/cli.md; a test fails while they differ, so what the
+page says is what `--help` says.
 """
 
-import json
 import re
 import sys
 import textwrap
@@ -15,8 +14,7 @@ from typing import Any
 import typer
 
 from duetime.cli import main
-from duetime.cli.completion import INDEX
-from duetime.cli.options import GLOBAL_PANEL, Target
+from duetime.cli.options import GLOBAL_PANEL
 from duetime.cli.program import app
 
 PAGE = Path("docs/cli.md")
@@ -91,52 +89,6 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def write_index() -> str:
-    """Names, options and first sentences of all commands, as `completion.py` reads them."""
-    root: Any = typer.main.get_command(app)
-    return json.dumps(_indexed(root), indent=1, ensure_ascii=False, sort_keys=False) + "\n"
-
-
-def _indexed(command: Any) -> dict[str, Any]:
-    context = command.make_context(command.name, [], resilient_parsing=True)
-    children = {name: _indexed(child) for name, child in getattr(command, "commands", {}).items()}
-    taken = {param.name for param in command.params}
-    lacks = [] if children else [f"--{name}" for name in Target.__dataclass_fields__ if name not in taken]
-    return {
-        "help": _first_sentence(command.help or ""),
-        **({"hidden": True} if command.hidden else {}),
-        **({"lacks": lacks} if lacks else {}),
-        "options": {
-            name: _indexed_option(param, context)
-            for param in command.params
-            if param.param_type_name == "option" and not param.hidden and _is_own(param, command)
-            for name in (*param.opts, *param.secondary_opts)
-        },
-        **({"commands": children} if children else {}),
-    }
-
-
-def _indexed_option(param: Any, context: Any) -> dict[str, Any]:
-    words = [item.value for item in param.shell_complete(context, "") if item.type == "plain"]
-    is_flag = param.is_flag or param.count
-    return {
-        "help": _first_sentence(param.help or ""),
-        **({} if is_flag else {"takes_value": True}),
-        **({"words": words} if words else {}),
-        **({"everywhere": True} if param.name in Target.__dataclass_fields__ else {}),
-    }
-
-
-def _is_own(param: Any, command: Any) -> bool:
-    """Whether an option is not one of those that hold for all commands, or this is the program itself."""
-    return command.name == "duetime" or getattr(param, "rich_help_panel", None) != GLOBAL_PANEL
-
-
-def _first_sentence(text: str) -> str:
-    return " ".join(text.split("\n\n", maxsplit=1)[0].split())
-
-
 if __name__ == "__main__":
-    INDEX.write_text(write_index())
     PAGE.write_text(renew_all(PAGE.read_text()))
     sys.stdout.write(f"{PAGE} is up to date\n")
