@@ -8,7 +8,23 @@ READ = {"title", "aria-label", "placeholder", "alt"}
 NO_SENTENCE = re.compile(r"duetime [a-z ]+|\S*[/:.=@_\d]\S*")
 """Commands, addresses, files, settings, ids and times."""
 NAMES = {"Duetime", "English", "UTC", "ID", "URL", "JSON", "GET", "POST", "Spark", "LAKE", "asyncio", "apprise", "base"}
-NAMES |= {"GiB", "MiB", "KiB", "sqlite", "starttls", "ssl", "dev", "read", "write", "admin", "drain", "lake", "health"}
+NAMES |= {
+    "php",
+    "delayqueue",
+    "GiB",
+    "MiB",
+    "KiB",
+    "sqlite",
+    "starttls",
+    "ssl",
+    "dev",
+    "read",
+    "write",
+    "admin",
+    "drain",
+    "lake",
+    "health",
+}
 """Names of things: of units, formats, programs, and what settings and tokens are called."""
 
 
