@@ -11,9 +11,10 @@ import pytest
 import redis
 
 import duetime
+from duetime.cli.doctor_findings import Check, judge
 from duetime.cli.doctor_redis import examine_facts
 from duetime.cli.doctor_sqlite import filesystem_of
-from duetime.cli.doctor_store import judge_skew
+from duetime.cli.doctor_store import CLOCK, skew_facts
 from tests.e2e.shell import Ran, Shell
 from tests.plugins.redis_server import RedisServer
 
@@ -178,7 +179,8 @@ def test_a_redis_that_does_not_show_its_configuration_is_judged_by_the_rest() ->
 
 @pytest.mark.parametrize(("skew_ms", "grade"), [(3, "ok"), (-900, "warn"), (7000, "fail")])
 def test_clocks(skew_ms: int, grade: str) -> None:
-    assert judge_skew("clock", skew_ms).grade == grade
+    [finding] = judge([Check("clock", *CLOCK)], skew_facts(skew_ms))
+    assert finding.grade == grade
 
 
 def test_the_file_system_is_the_nearest_mount() -> None:

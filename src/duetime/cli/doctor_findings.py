@@ -1,11 +1,17 @@
-"""What the doctor finds: a grade, what was seen, why it matters and what to do about it.
+"""What the doctor finds, and how a table of checks turns facts into findings.
 
-Each check has a name that programs can rely on. Whoever makes a finding that is not fine must say why and what to do;
-the type asks for it.
+A `Check` has a name that programs can rely on, and its possible verdicts: the first one whose condition holds becomes
+the finding. The texts of a verdict are format strings over the facts. A verdict that is not fine says why it matters
+and what to do; the functions ask for both.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+Facts = Mapping[str, Any]
+Condition = Callable[[Facts], object]
 
 
 class Grade(StrEnum):
@@ -23,16 +29,44 @@ class Finding:
     fix: str = ""
 
 
-def ok(check: str, what: str) -> Finding:
-    return Finding(check, Grade.OK, what)
+@dataclass(frozen=True)
+class Verdict:
+    grade: Grade
+    when: Condition | None
+    texts: tuple[str, ...]
+    """`what`, and unless it is fine `why` and `fix`."""
 
 
-def warn(check: str, what: str, *, why: str, fix: str) -> Finding:
-    return Finding(check, Grade.WARN, what, why, fix)
+def ok(what: str, *, when: Condition | None = None) -> Verdict:
+    return Verdict(Grade.OK, when, (what,))
 
 
-def fail(check: str, what: str, *, why: str, fix: str) -> Finding:
-    return Finding(check, Grade.FAIL, what, why, fix)
+def warn(what: str, *, why: str, fix: str, when: Condition | None = None) -> Verdict:
+    return Verdict(Grade.WARN, when, (what, why, fix))
+
+
+def fail(what: str, *, why: str, fix: str, when: Condition | None = None) -> Verdict:
+    return Verdict(Grade.FAIL, when, (what, why, fix))
+
+
+class Check:
+    """`rows` yields more facts, such as the rows of a query: one finding for each of them, or one if there are none."""
+
+    def __init__(
+        self, name: str, *verdicts: Verdict, rows: Callable[[Facts], Iterable[Facts]] = lambda facts: ()
+    ) -> None:
+        self.name, self.verdicts, self.rows = name, verdicts, rows
+
+
+def judge(checks: Iterable[Check], facts: Facts) -> Iterator[Finding]:
+    """The findings of the checks, in their order. A check of which no verdict applies has none."""
+    for check in checks:
+        for row in tuple(check.rows(facts)) or ({},):
+            seen = {**facts, **row}
+            for verdict in check.verdicts:
+                if verdict.when is None or verdict.when(seen):
+                    yield Finding(check.name, verdict.grade, *(text.format_map(seen) for text in verdict.texts))
+                    break
 
 
 def size(number: float) -> str:

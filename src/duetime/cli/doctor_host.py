@@ -8,15 +8,51 @@ from pathlib import Path
 import httpx
 
 from duetime.cli.config import read_settings
-from duetime.cli.doctor_findings import Finding, fail, ok, warn
+from duetime.cli.doctor_findings import Check, Finding, fail, judge, ok, warn
 from duetime.cli.doctor_sqlite import examine_folder, examine_permissions
 from duetime.cli.doctor_store import examine_store
 from duetime.errors import InvalidSettings
 from duetime.journal.settings import options_of
 from duetime.masking import mask
-from duetime.settings import DEFAULT_STORE, Settings
+from duetime.settings import DEFAULT_STORE
 
 PROBE_S = 2.0
+
+
+PORT = (
+    ok("the {what} takes any free port", when=lambda f: f["port"] == 0),
+    ok("{host}:{port} is free for the {what}", when=lambda f: _can_bind(f["host"], f["port"])),
+    ok("a Duetime server has {host}:{port} for its {what}", when=lambda f: _is_duetime(f["host"], f["port"])),
+    fail(
+        "{host}:{port} cannot be had for the {what}",
+        why="another program has it, or this user may not use it, so no server can start",
+        fix="stop that program, or choose another port in the settings",
+    ),
+)
+
+CHECKS = (
+    Check(
+        "settings.valid",
+        fail(
+            "{error.message}",
+            when=lambda f: "error" in f,
+            why="no server can start with these settings",
+            fix="correct it; `duetime config` shows the settings and where each comes from",
+        ),
+        ok("the settings are valid ({sources})"),
+    ),
+    Check(
+        "settings.dev",
+        warn(
+            "dev is on",
+            when=lambda f: f.get("dev"),
+            why="every namespace is open to any or no token",
+            fix="leave dev out and make tokens with `duetime token create` before others depend on this server",
+        ),
+    ),
+)
+POOL = Check("pool", ok("pool {name}: {url}"))
+NEW_FOLDER = Check("sqlite.folder", ok("{folder} does not exist yet; the first start makes it"))
 
 
 def examine_host(*, deep: bool) -> Iterator[Finding]:
@@ -25,39 +61,26 @@ def examine_host(*, deep: bool) -> Iterator[Finding]:
         settings = read_settings({}, None)
         journal = options_of(settings)
     except InvalidSettings as error:
-        yield fail(
-            "settings.valid",
-            error.message,
-            why="no server can start with these settings",
-            fix="correct it; `duetime config` shows the settings and where each comes from",
-        )
+        yield from judge(CHECKS, {"error": error})
         return
-    yield from _settings(settings)
-    yield _port("server.port", "API", settings.host, settings.port)
-    yield _port("server.admin_port", "admin API", settings.admin_host, settings.admin_port)
+    sources = sorted({source for source in settings.sources.values() if source != "default"})
+    yield from judge(CHECKS, {"sources": ", ".join(sources) or "all at their defaults", "dev": settings.dev})
+    yield from judge([Check("server.port", *PORT)], {"what": "API", "host": settings.host, "port": settings.port})
+    yield from judge(
+        [Check("server.admin_port", *PORT)],
+        {"what": "admin API", "host": settings.admin_host, "port": settings.admin_port},
+    )
     if settings.journal and journal:
         yield from examine_folder("journal.folder", journal.folder, "the journal")
     if journal and journal.folder.is_dir():
         yield from examine_permissions("journal.permissions", journal.folder)
     stores = {**settings.pools, **({"(registry)": settings.registry_store} if settings.registry_store else {})}
     for name, url in stores.items():
-        yield ok("pool", f"pool {name}: {mask(url)}")
+        yield from judge([POOL], {"name": name, "url": mask(url)})
         if url == DEFAULT_STORE and not _default_folder().is_dir():
             yield from _before_the_first_start()
         else:
             yield from examine_store(url, deep=deep)
-
-
-def _settings(settings: Settings) -> Iterator[Finding]:
-    changed = sorted({source for source in settings.sources.values() if source != "default"})
-    yield ok("settings.valid", f"the settings are valid ({', '.join(changed) or 'all at their defaults'})")
-    if settings.dev:
-        yield warn(
-            "settings.dev",
-            "dev is on",
-            why="every namespace is open to any or no token",
-            fix="leave dev out and make tokens with `duetime token create` before others depend on this server",
-        )
 
 
 def _default_folder() -> Path:
@@ -68,26 +91,9 @@ def _before_the_first_start() -> Iterator[Finding]:
     """The first start makes the default folder, so a missing one is only a problem if it cannot be made."""
     here = Path.cwd()
     if os.access(here, os.W_OK | os.X_OK):
-        yield ok("sqlite.folder", f"{here / _default_folder()} does not exist yet; the first start makes it")
+        yield from judge([NEW_FOLDER], {"folder": here / _default_folder()})
     else:
         yield from examine_folder("sqlite.folder", here, "the default store")
-
-
-def _port(check: str, what: str, host: str, port: int) -> Finding:
-    if port == 0:
-        return ok(check, f"the {what} takes any free port")
-    address = f"{host}:{port}"
-    if _can_bind(host, port):
-        return ok(check, f"{address} is free for the {what}")
-    local = "127.0.0.1" if host in ("0.0.0.0", "") else host
-    if _is_duetime(local, port):
-        return ok(check, f"a Duetime server has {address} for its {what}")
-    return fail(
-        check,
-        f"{address} cannot be had for the {what}",
-        why="another program has it, or this user may not use it, so no server can start",
-        fix="stop that program, or choose another port in the settings",
-    )
 
 
 def _can_bind(host: str, port: int) -> bool:
@@ -102,6 +108,7 @@ def _can_bind(host: str, port: int) -> bool:
 
 
 def _is_duetime(host: str, port: int) -> bool:
+    host = "127.0.0.1" if host in ("0.0.0.0", "") else host
     shown = f"[{host}]" if ":" in host else host
     try:
         answer = httpx.get(f"http://{shown}:{port}/healthz", timeout=PROBE_S)

@@ -4,9 +4,9 @@ Only reads, and makes no tables. Each finding that is not fine comes with the st
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from duetime.cli.doctor_findings import Finding, fail, ok, warn
+from duetime.cli.doctor_findings import Check, Facts, Finding, fail, judge, ok, warn
 from duetime.errors import InvalidSettings
 from duetime.stores.sql.queries import tables_of_schema
 
@@ -19,23 +19,27 @@ FEW_LEFT = 0.1
 
 _FACTS = """
 SELECT
-    current_setting('server_version_num')::int,
-    current_setting('server_version'),
-    pg_is_in_recovery(),
-    current_setting('default_transaction_isolation'),
-    current_setting('default_transaction_read_only'),
-    current_setting('fsync'),
-    current_setting('full_page_writes'),
-    current_setting('synchronous_commit'),
-    current_setting('autovacuum'),
-    current_setting('max_connections')::int,
-    (SELECT sum(numbackends)::int FROM pg_stat_database),
-    quote_ident(current_user),
-    quote_ident(current_database()),
-    pg_has_role('pg_read_all_stats', 'USAGE')
+    current_setting('server_version_num')::int AS number,
+    current_setting('server_version') AS version,
+    pg_is_in_recovery() AS is_standby,
+    upper(current_setting('default_transaction_isolation')) AS isolation,
+    current_setting('default_transaction_read_only') AS read_only,
+    current_setting('fsync') AS fsync,
+    current_setting('full_page_writes') AS full_page_writes,
+    current_setting('synchronous_commit') AS synchronous,
+    current_setting('autovacuum') AS autovacuum,
+    current_setting('max_connections')::int AS allowed,
+    (SELECT sum(numbackends)::int FROM pg_stat_database) AS used,
+    quote_ident(current_user) AS me,
+    quote_ident(current_database()) AS database,
+    pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all
 """
 _OLD_SESSIONS = """
-SELECT pid, usename, application_name, extract(EPOCH FROM clock_timestamp() - xact_start)::int
+SELECT
+    pid,
+    usename,
+    coalesce(nullif(application_name, ''), 'no application name') AS application,
+    extract(EPOCH FROM clock_timestamp() - xact_start)::int AS seconds
 FROM pg_stat_activity
 WHERE
     pid <> pg_backend_pid()
@@ -49,17 +53,17 @@ _IDLE_SLOTS = (
 )
 _TABLES = """
 SELECT
-    c.relname,
-    c.relkind,
-    coalesce(s.n_dead_tup, 0),
-    coalesce(s.n_live_tup, 0),
-    coalesce('autovacuum_enabled=false' = ANY(c.reloptions), false),
+    c.relname AS name,
+    CASE c.relkind WHEN 'S' THEN 'USAGE ON SEQUENCE' ELSE 'SELECT, INSERT, UPDATE, DELETE ON' END AS rights,
+    coalesce(s.n_dead_tup, 0) AS dead,
+    coalesce(s.n_live_tup, 0) AS live,
+    coalesce('autovacuum_enabled=false' = ANY(c.reloptions), false) AS unvacuumed,
     CASE c.relkind
         WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE')
         ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
             AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
-    END,
-    ARRAY(SELECT a.attname::text FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0)
+    END AS granted,
+    ARRAY(SELECT a.attname::text FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0) AS columns
 FROM pg_class AS c
 LEFT JOIN pg_stat_user_tables AS s ON s.relid = c.oid
 WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'S') AND c.relname = ANY(%s)
@@ -67,50 +71,211 @@ ORDER BY c.relname
 """
 _SCHEMA = """
 SELECT
-    s.oid IS NOT NULL,
-    coalesce(has_schema_privilege(s.oid, 'USAGE'), false),
+    s.oid IS NOT NULL AS schema_exists,
+    coalesce(has_schema_privilege(s.oid, 'USAGE'), false) AS may_use,
     CASE
         WHEN s.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
         ELSE has_schema_privilege(s.oid, 'CREATE') AND has_schema_privilege(s.oid, 'USAGE')
-    END
-FROM (SELECT to_regnamespace(%(schema)s)::oid AS oid) AS s
+    END AS may_create
+FROM (SELECT to_regnamespace(%s)::oid AS oid) AS s
 """
 
+DEAD_ROWS = "dead rows pile up, and every step gets slower"
+KEEPS_DEAD_ROWS = "while it is open no dead row can be removed, and queues get slower"
+REFUSED = "calls on jobs are refused (503)"
+NO_START = "no server can start until this is granted, or somebody else runs what `duetime migrate --sql` prints"
 
-class PostgresFacts(NamedTuple):
-    """The row of `_FACTS`. `user` and `database` are quoted for a statement."""
+SERVER = (
+    Check(
+        "postgres.version",
+        fail(
+            "this is PostgreSQL {version}",
+            when=lambda f: f["number"] < OLDEST,
+            why="Duetime's statements need PostgreSQL 12; it is tested with 15",
+            fix="upgrade the server (pg_upgrade)",
+        ),
+        ok("this is PostgreSQL {version}"),
+    ),
+    Check(
+        "postgres.writable",
+        fail(
+            "this server is a standby",
+            when=lambda f: f["is_standby"],
+            why="every push, reserve and ack is refused",
+            fix="name all hosts in the URL and add target_session_attrs=read-write",
+        ),
+        fail(
+            "transactions are read only by default",
+            when=lambda f: f["read_only"] == "on",
+            why="every push, reserve and ack is refused",
+            fix="ALTER ROLE {me} SET default_transaction_read_only = off",
+        ),
+        ok("this server takes writes"),
+    ),
+    Check(
+        "postgres.isolation",
+        warn(
+            "transactions are {isolation} by default",
+            when=lambda f: f["isolation"] != "READ COMMITTED",
+            why="the store sets READ COMMITTED for its own sessions; transactions with push_in may have to be repeated",
+            fix="ALTER ROLE {me} SET default_transaction_isolation = 'read committed'",
+        ),
+        ok("transactions are READ COMMITTED by default"),
+    ),
+    Check(
+        "postgres.durability",
+        fail(
+            "{unsafe} off",
+            when=lambda f: f["unsafe"],
+            why="a loss of power destroys the database, and with it all jobs",
+            fix="{make_safe}; SELECT pg_reload_conf()",
+        ),
+        warn(
+            "synchronous_commit is off",
+            when=lambda f: f["synchronous"] == "off",
+            why="a crash loses the last moments, also jobs that were accepted",
+            fix="ALTER ROLE {me} SET synchronous_commit = on",
+        ),
+        ok("commits are durable (fsync on, synchronous_commit {synchronous})"),
+    ),
+    Check(
+        "postgres.autovacuum",
+        fail(
+            "autovacuum is off",
+            when=lambda f: f["autovacuum"] != "on",
+            why=DEAD_ROWS,
+            fix="ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
+        ),
+        ok("autovacuum is on"),
+    ),
+    Check(
+        "postgres.connections",
+        warn(
+            "{used} of {allowed} connections are used",
+            when=lambda f: f["used"] >= f["allowed"] * (1 - FEW_LEFT),
+            why="a server that gets none refuses calls (503)",
+            fix="ALTER SYSTEM SET max_connections = {twice_allowed} and restart, or fewer connections= in the URL",
+        ),
+        ok("{used} of {allowed} connections are used"),
+    ),
+    Check(
+        "postgres.oldest_transaction",
+        warn(
+            "a transaction of {usename} ({application}) is open since {seconds} s",
+            when=lambda f: "pid" in f,
+            why=KEEPS_DEAD_ROWS,
+            fix="SELECT pg_terminate_backend({pid})",
+        ),
+        warn(
+            "the prepared transaction {gid} is open",
+            when=lambda f: "gid" in f,
+            why=KEEPS_DEAD_ROWS,
+            fix="ROLLBACK PREPARED '{gid}'",
+        ),
+        warn(
+            "nobody uses the replication slot {slot_name}",
+            when=lambda f: "slot_name" in f,
+            why=f"{KEEPS_DEAD_ROWS}, and its log fills the disk",
+            fix="SELECT pg_drop_replication_slot('{slot_name}')",
+        ),
+        warn(
+            "transactions of other users are not visible to this user",
+            when=lambda f: not f["sees_all"],
+            why=f"one of them may be open for long; {KEEPS_DEAD_ROWS}",
+            fix="GRANT pg_read_all_stats TO {me}",
+        ),
+        ok("no transaction is older than {long_s} s"),
+        rows=lambda f: [*f["blockers"], *([] if f["sees_all"] else [{}])],
+    ),
+)
 
-    number: int
-    version: str
-    is_standby: bool
-    isolation: str
-    read_only: str
-    fsync: str
-    full_pages: str
-    synchronous: str
-    autovacuum: str
-    allowed: int
-    used: int
-    user: str
-    database: str
-    sees_all: bool
+SCHEMA = (
+    Check(
+        "postgres.tables",
+        fail(
+            'the schema {schema} has a table "{foreign}" of somebody else',
+            when=lambda f: f["foreign"],
+            why="no server can start",
+            fix="give the store's URL another schema= or prefix=",
+        ),
+        ok(
+            "there are no tables in {schema} yet; the first start or `duetime migrate` makes them",
+            when=lambda f: not f["tables"] and f["may_create"],
+        ),
+    ),
+    Check(
+        "postgres.grants",
+        fail(
+            "there are no tables in {schema}, and this user may not make them",
+            when=lambda f: not f["tables"] and not f["may_create"] and f["schema_exists"],
+            why=NO_START,
+            fix='GRANT CREATE, USAGE ON SCHEMA "{schema}" TO {me}',
+        ),
+        fail(
+            "there are no tables in {schema}, and this user may not make them",
+            when=lambda f: not f["tables"] and not f["may_create"],
+            why=NO_START,
+            fix="GRANT CREATE ON DATABASE {database} TO {me}",
+        ),
+        fail(
+            "this user may not use the schema {schema}",
+            when=lambda f: f["tables"] and not f["foreign"] and not f["may_use"],
+            why=REFUSED,
+            fix='GRANT USAGE ON SCHEMA "{schema}" TO {me}',
+        ),
+    ),
+)
+
+TABLE = (
+    Check(
+        "postgres.grants",
+        fail(
+            'this user may not use "{schema}"."{name}"',
+            when=lambda f: not f["granted"],
+            why=REFUSED,
+            fix='GRANT {rights} "{schema}"."{name}" TO {me}',
+        ),
+    ),
+    Check(
+        "postgres.autovacuum",
+        warn(
+            'autovacuum is off for "{schema}"."{name}"',
+            when=lambda f: f["unvacuumed"],
+            why=DEAD_ROWS,
+            fix='ALTER TABLE "{schema}"."{name}" SET (autovacuum_enabled = true)',
+        ),
+    ),
+    Check(
+        "postgres.bloat",
+        warn(
+            '"{schema}"."{name}" has {dead:,} dead rows and {live:,} live ones',
+            when=lambda f: f["dead"] > max(MANY_DEAD, f["live"]),
+            why="each look at the queue reads over them",
+            fix='VACUUM (ANALYZE) "{schema}"."{name}"',
+        ),
+    ),
+)
+TABLES_FINE = Check("postgres.tables", ok("the tables in {schema} are ours to use, and are kept clean"))
 
 
 def examine_postgres(url: str) -> Iterator[Finding]:
     """Raises StoreUnavailable if it does not answer. Its last finding is about the tables."""
     try:
         import psycopg  # noqa: PLC0415 (an optional driver)
+        from psycopg.rows import dict_row  # noqa: PLC0415
 
         from duetime.stores.postgres.connection import PostgresAddress, translate  # noqa: PLC0415
     except ModuleNotFoundError:
         raise InvalidSettings("postgresql:// needs the extra duetime[postgres]") from None
     address = PostgresAddress.parse(url)
     try:
-        with psycopg.connect(address.conninfo, autocommit=True) as connection:
-            facts = PostgresFacts(*(connection.execute(_FACTS).fetchone() or ()))
-            yield from _server(facts)
-            yield from _old_transactions(connection, facts)
-            yield from _tables(connection, address, facts)
+        with (
+            psycopg.connect(address.conninfo, autocommit=True) as connection,
+            connection.cursor(row_factory=dict_row) as cursor,
+        ):
+            facts = _server_facts(cursor)
+            yield from judge(SERVER, facts)
+            yield from _tables(cursor, address, facts)
     except psycopg.Error as error:
         raise translate(error) from error
 
@@ -129,161 +294,36 @@ def has_postgres_tables(url: str) -> bool:
         raise translate(error) from error
 
 
-def _server(facts: PostgresFacts) -> Iterator[Finding]:
-    version, is_standby, isolation = facts.version, facts.is_standby, facts.isolation
-    if facts.number < OLDEST:
-        yield fail(
-            "postgres.version",
-            f"this is PostgreSQL {version}",
-            why="Duetime's statements need PostgreSQL 12; it is tested with 15",
-            fix="upgrade the server (pg_upgrade)",
-        )
-    else:
-        yield ok("postgres.version", f"this is PostgreSQL {version}")
-    if is_standby or facts.read_only == "on":
-        yield fail(
-            "postgres.writable",
-            "this server is a standby" if is_standby else "transactions are read only by default",
-            why="every push, reserve and ack is refused",
-            fix="name all hosts in the URL and add target_session_attrs=read-write"
-            if is_standby
-            else f"ALTER ROLE {facts.user} SET default_transaction_read_only = off",
-        )
-    else:
-        yield ok("postgres.writable", "this server takes writes")
-    if isolation == "read committed":
-        yield ok("postgres.isolation", "transactions are READ COMMITTED by default")
-    else:
-        yield warn(
-            "postgres.isolation",
-            f"transactions are {isolation.upper()} by default",
-            why="the store sets READ COMMITTED for its own sessions; transactions with push_in may have to be repeated",
-            fix=f"ALTER ROLE {facts.user} SET default_transaction_isolation = 'read committed'",
-        )
-    yield _durability(facts)
-    if facts.autovacuum == "on":
-        yield ok("postgres.autovacuum", "autovacuum is on")
-    else:
-        yield fail(
-            "postgres.autovacuum",
-            "autovacuum is off",
-            why="dead rows pile up, and every step gets slower",
-            fix="ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
-        )
-    yield _connections(facts.used, facts.allowed)
+def _server_facts(cursor: Any) -> Facts:
+    facts = cursor.execute(_FACTS).fetchone()
+    unsafe = [name for name in ("fsync", "full_page_writes") if facts[name] != "on"]
+    return {
+        **facts,
+        "unsafe": " and ".join(unsafe),
+        "make_safe": "; ".join(f"ALTER SYSTEM SET {name} = on" for name in unsafe),
+        "twice_allowed": facts["allowed"] * 2,
+        "long_s": LONG_S,
+        "blockers": [
+            *cursor.execute(_OLD_SESSIONS, (LONG_S,)).fetchall(),
+            *cursor.execute(_OLD_PREPARED, (LONG_S,)).fetchall(),
+            *cursor.execute(_IDLE_SLOTS).fetchall(),
+        ],
+    }
 
 
-def _connections(used: int, allowed: int) -> Finding:
-    what = f"{used} of {allowed} connections are used"
-    if used < allowed * (1 - FEW_LEFT):
-        return ok("postgres.connections", what)
-    return warn(
-        "postgres.connections",
-        what,
-        why="a server that gets none refuses calls (503)",
-        fix=f"ALTER SYSTEM SET max_connections = {allowed * 2} and restart, or fewer connections= in the URL",
-    )
-
-
-def _durability(facts: PostgresFacts) -> Finding:
-    wrong = [name for name, value in (("fsync", facts.fsync), ("full_page_writes", facts.full_pages)) if value != "on"]
-    if wrong:
-        return fail(
-            "postgres.durability",
-            f"{' and '.join(wrong)} off",
-            why="a loss of power destroys the database, and with it all jobs",
-            fix="; ".join(f"ALTER SYSTEM SET {name} = on" for name in wrong) + "; SELECT pg_reload_conf()",
-        )
-    if facts.synchronous == "off":
-        return warn(
-            "postgres.durability",
-            "synchronous_commit is off",
-            why="a crash loses the last moments, also jobs that were accepted",
-            fix=f"ALTER ROLE {facts.user} SET synchronous_commit = on",
-        )
-    return ok("postgres.durability", f"commits are durable (fsync on, synchronous_commit {facts.synchronous})")
-
-
-def _old_transactions(connection: Any, facts: PostgresFacts) -> Iterator[Finding]:
-    check, why = "postgres.oldest_transaction", "while it is open no dead row can be removed, and queues get slower"
-    mended = False
-    for pid, user, name, seconds in connection.execute(_OLD_SESSIONS, (LONG_S,)).fetchall():
-        mended = True
-        what = f"a transaction of {user} ({name or 'no application name'}) is open since {seconds} s"
-        yield warn(check, what, why=why, fix=f"SELECT pg_terminate_backend({pid})")
-    for (gid,) in connection.execute(_OLD_PREPARED, (LONG_S,)).fetchall():
-        mended = True
-        yield warn(check, f"the prepared transaction {gid} is open", why=why, fix=f"ROLLBACK PREPARED '{gid}'")
-    for (slot,) in connection.execute(_IDLE_SLOTS).fetchall():
-        mended = True
-        what = f"nobody uses the replication slot {slot}"
-        yield warn(
-            check, what, why=f"{why}, and its log fills the disk", fix=f"SELECT pg_drop_replication_slot('{slot}')"
-        )
-    if not facts.sees_all:
-        yield warn(
-            check,
-            "transactions of other users are not visible to this user",
-            why=f"one of them may be open for long; {why}",
-            fix=f"GRANT pg_read_all_stats TO {facts.user}",
-        )
-    elif not mended:
-        yield ok(check, f"no transaction is older than {LONG_S} s")
-
-
-def _tables(connection: Any, address: Any, facts: PostgresFacts) -> Iterator[Finding]:
-    schema, prefix, user = address.schema, address.prefix, facts.user
+def _tables(cursor: Any, address: Any, server: Facts) -> Iterator[Finding]:
     # A table of another program may stand beside ours: only names of ours are asked for.
-    names = [prefix + name for name in tables_of_schema("postgres")]
-    rows = connection.execute(_TABLES, (f'"{schema}"', names)).fetchall()
-    if rows and (foreign := _foreign(prefix, {name: columns for name, *_, columns in rows})):
-        yield fail(
-            "postgres.tables",
-            f'the schema {schema} has a table "{foreign}" of somebody else',
-            why="no server can start",
-            fix="give the store's URL another schema= or prefix=",
-        )
-        return
-    exists, usage, create = connection.execute(_SCHEMA, {"schema": f'"{schema}"'}).fetchone()
-    if not rows:
-        place = f'SCHEMA "{schema}"' if exists else f"DATABASE {facts.database}"
-        rights = "CREATE, USAGE" if exists else "CREATE"
-        yield _before_the_first_start(schema, f"GRANT {rights} ON {place} TO {user}", create=create)
-        return
-    if not usage:
-        yield _missing_grant(f'GRANT USAGE ON SCHEMA "{schema}" TO {user}', f"the schema {schema}")
-        return
-    fine = True
-    for name, kind, dead, live, unvacuumed, granted, _ in rows:
-        table = f'"{schema}"."{name}"'
-        if not granted:
-            fine = False
-            what = "USAGE ON SEQUENCE" if kind == "S" else "SELECT, INSERT, UPDATE, DELETE ON"
-            yield _missing_grant(f"GRANT {what} {table} TO {user}", table)
-        if unvacuumed:
-            fine = False
-            yield warn(
-                "postgres.autovacuum",
-                f"autovacuum is off for {table}",
-                why="dead rows pile up, and every step gets slower",
-                fix=f"ALTER TABLE {table} SET (autovacuum_enabled = true)",
-            )
-        if dead > max(MANY_DEAD, live):
-            fine = False
-            yield warn(
-                "postgres.bloat",
-                f"{table} has {dead:,} dead rows and {live:,} live ones",
-                why="each look at the queue reads over them",
-                fix=f"VACUUM (ANALYZE) {table}",
-            )
-    if fine:
-        yield ok("postgres.tables", f"the tables in {schema} are ours to use, and are kept clean")
-
-
-def _missing_grant(statement: str, what: str) -> Finding:
-    return fail(
-        "postgres.grants", f"this user may not use {what}", why="calls on jobs are refused (503)", fix=statement
-    )
+    names = [address.prefix + name for name in tables_of_schema("postgres")]
+    tables = cursor.execute(_TABLES, (f'"{address.schema}"', names)).fetchall()
+    facts: Facts = {
+        **server,
+        **cursor.execute(_SCHEMA, (f'"{address.schema}"',)).fetchone(),
+        "schema": address.schema,
+        "tables": tables,
+        "foreign": tables and _foreign(address.prefix, {table["name"]: table["columns"] for table in tables}),
+    }
+    findings = [*judge(SCHEMA, facts)] or [finding for table in tables for finding in judge(TABLE, {**facts, **table})]
+    yield from findings or judge([TABLES_FINE], facts)
 
 
 def _foreign(prefix: str, columns: Mapping[str, Sequence[str]]) -> str | None:
@@ -292,16 +332,3 @@ def _foreign(prefix: str, columns: Mapping[str, Sequence[str]]) -> str | None:
     if migrations not in columns:
         return min(columns)
     return None if set(columns[migrations]) >= {"number", "name", "applied_at"} else migrations
-
-
-def _before_the_first_start(schema: str, grant: str, *, create: bool) -> Finding:
-    if create:
-        return ok(
-            "postgres.tables", f"there are no tables in {schema} yet; the first start or `duetime migrate` makes them"
-        )
-    return fail(
-        "postgres.grants",
-        f"there are no tables in {schema}, and this user may not make them",
-        why="no server can start until this is granted, or somebody else runs what `duetime migrate --sql` prints",
-        fix=grant,
-    )

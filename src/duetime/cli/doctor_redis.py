@@ -4,10 +4,10 @@ Reads CONFIG and INFO of every primary (one server, the one that Sentinels name,
 channels on which processes wake each other. Nothing is written.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, cast
 
-from duetime.cli.doctor_findings import Finding, fail, ok, size, warn
+from duetime.cli.doctor_findings import Check, Facts, Finding, fail, judge, ok, size, warn
 from duetime.errors import InvalidSettings, StoreUnavailable
 
 OLDEST = (6, 2)
@@ -19,14 +19,141 @@ CHANNELS = ("dt:wake", "dt:registry")
 PROBE = "duetime/doctor 32503680000000"
 """A wake for a queue that nobody waits for, in the year 3000."""
 
-Facts = Mapping[str, Any]
+NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
+APPEND_ONLY = "CONFIG SET appendonly yes, and the same in redis.conf"
+THROWS_AWAY = "a full Redis throws jobs away in silence instead of refusing pushes"
+REFUSES = "a full Redis refuses pushes (deliveries and acks go on)"
+MAKE_ROOM = "raise maxmemory, prune dead letters, or move queues to another pool"
+
+WRITES = {
+    "aof_last_write_status": "append to its file",
+    "aof_last_bgrewrite_status": "rewrite its append-only file",
+    "rdb_last_bgsave_status": "save its last snapshot",
+}
+
+CHECKS = (
+    Check(
+        "redis.version",
+        fail(
+            "{name} is Redis {redis_version}",
+            when=lambda f: _numbers(f["redis_version"]) < OLDEST,
+            why="Duetime's scripts use commands of Redis 6.2",
+            fix="upgrade Redis to 6.2 or newer",
+        ),
+        ok("{name} is Redis {redis_version}"),
+    ),
+    Check(
+        "redis.role",
+        fail(
+            "{name} is a replica of {master_host}:{master_port}",
+            when=lambda f: f["role"] != "master",
+            why="a replica refuses every push, reserve and ack",
+            fix="name the primary in the URL, or the Sentinels with redis+sentinel://",
+        ),
+        ok("{name} is a primary"),
+    ),
+    Check(
+        "redis.maxmemory_policy",
+        ok("{name} never evicts (maxmemory-policy noeviction)", when=lambda f: f["policy"] == "noeviction"),
+        warn(
+            "{name} does not tell its maxmemory-policy",
+            when=lambda f: f["policy"] is None,
+            why="with any other policy than noeviction a full Redis throws jobs away in silence",
+            fix="look it up in the console of whoever runs this Redis; it must be noeviction",
+        ),
+        fail("{name} has maxmemory-policy {policy}", when=lambda f: f["maxmemory"], why=THROWS_AWAY, fix=NO_EVICTION),
+        warn(
+            "{name} has maxmemory-policy {policy}, without a maxmemory",
+            why=f"once it has one, {THROWS_AWAY}",
+            fix=NO_EVICTION,
+        ),
+    ),
+    Check(
+        "redis.memory",
+        warn(
+            "{name} uses {used}, without a maxmemory",
+            when=lambda f: not f["maxmemory"],
+            why="it grows until the machine has none left and the system ends it",
+            fix="set maxmemory to about 60 % of the machine's memory: a snapshot needs the rest",
+        ),
+        ok("{name} uses {used} of {limit}", when=lambda f: f["used_memory"] < f["maxmemory"] * MUCH_MEMORY),
+        warn(
+            "{name} uses {used} of {limit}",
+            when=lambda f: f["used_memory"] < f["maxmemory"] * TOO_MUCH_MEMORY,
+            why=REFUSES,
+            fix=MAKE_ROOM,
+        ),
+        fail("{name} uses {used} of {limit}", why=REFUSES, fix=MAKE_ROOM),
+    ),
+    Check(
+        "redis.persistence",
+        warn(
+            "{name} has an append-only file, appendfsync no",
+            when=lambda f: f["aof_enabled"] and f["appendfsync"] == "no",
+            why="the system decides when it reaches the disk: a loss of power undoes up to half a minute",
+            fix="CONFIG SET appendfsync everysec, or always",
+        ),
+        ok(
+            "{name} has an append-only file, appendfsync always: a crash loses nothing",
+            when=lambda f: f["aof_enabled"] and f["appendfsync"] == "always",
+        ),
+        ok(
+            "{name} has an append-only file, appendfsync {appendfsync}: a crash loses at most the last second or two",
+            when=lambda f: f["aof_enabled"],
+        ),
+        warn(
+            "{name} has no append-only file, only snapshots{if_any}",
+            when=lambda f: f["save"] or not f["shows_config"],
+            why="a crash undoes everything since the last snapshot; the journal can refill it, acks are done again",
+            fix=APPEND_ONLY,
+        ),
+        fail(
+            "{name} keeps nothing on disk (no append-only file, no snapshots)",
+            why="a restart loses every job",
+            fix=APPEND_ONLY,
+        ),
+    ),
+    Check(
+        "redis.last_writes",
+        fail(
+            "{name} could not {failed_write}",
+            when=lambda f: "failed_write" in f,
+            why="what it holds now does not survive a restart, and it may refuse pushes until it can",
+            fix="look into Redis's log; most often its disk is full or memory is missing for the fork",
+        ),
+        ok("{name} wrote to its disk without error"),
+        rows=lambda f: [{"failed_write": words} for key, words in WRITES.items() if f.get(key, "ok") != "ok"],
+    ),
+    Check(
+        "redis.replicas",
+        ok(
+            "{name} has {connected_slaves} replicas and writes only while one follows",
+            when=lambda f: f["has_replicas"] and f["following"] > 0,
+        ),
+        warn(
+            "{name} has {connected_slaves} replicas, and min-replicas-to-write is 0",
+            when=lambda f: f["has_replicas"],
+            why="a primary that is cut off goes on accepting jobs that a failover then forgets",
+            fix="CONFIG SET min-replicas-to-write 1; the journal's reconcile finds what a failover lost",
+        ),
+    ),
+    Check(
+        "redis.channels",
+        fail(
+            f"{{name}} refuses this user the channels {' and '.join(CHANNELS)}: {{refusal}}",
+            when=lambda f: f["refusal"],
+            why="waiting consumers are not woken: jobs come up to a second late, changed settings too",
+            fix=f"ACL SETUSER <user> &{' &'.join(CHANNELS)} +publish +subscribe (its keys need ~dt:*)",
+        ),
+        ok("{name} lets this user announce and hear what is due"),
+    ),
+)
 
 
 def examine_redis(url: str) -> Iterator[Finding]:
     """Raises StoreUnavailable if it does not answer."""
     for name, info, config, refusal in read_primaries(url):
-        yield from examine_facts(name, info, config)
-        yield examine_channels(name, refusal)
+        yield from examine_facts(name, info, config, refusal)
 
 
 def read_primaries(url: str) -> list[tuple[str, Facts, Facts | None, str]]:
@@ -100,149 +227,30 @@ def _refusal(client: Any) -> str:
     return ""
 
 
-# --- what the facts mean
-
-
-def examine_facts(name: str, info: Facts, config: Facts | None) -> Iterator[Finding]:
-    yield _version(name, info)
-    yield _role(name, info)
-    yield _eviction(name, info, config)
-    yield _memory(name, info)
-    yield _persistence(name, info, config)
-    yield from _last_writes(name, info)
-    if info.get("connected_slaves", 0) and config is not None:
-        yield _replicas(name, info, config)
-
-
-def examine_channels(name: str, refusal: str) -> Finding:
-    if not refusal:
-        return ok("redis.channels", f"{name} lets this user announce and hear what is due")
-    channels = " ".join(f"&{channel}" for channel in CHANNELS)
-    return fail(
-        "redis.channels",
-        f"{name} refuses this user the channels {' and '.join(CHANNELS)}: {refusal}",
-        why="waiting consumers are not woken: jobs come up to a second late, changed settings too",
-        fix=f"ACL SETUSER <user> {channels} +publish +subscribe (its keys need ~dt:*)",
-    )
-
-
-def _version(name: str, info: Facts) -> Finding:
-    text = str(info.get("redis_version", "0"))
-    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
-    if numbers < OLDEST:
-        return fail(
-            "redis.version",
-            f"{name} is Redis {text}",
-            why="Duetime's scripts use commands of Redis 6.2",
-            fix="upgrade Redis to 6.2 or newer",
-        )
-    return ok("redis.version", f"{name} is Redis {text}")
-
-
-def _role(name: str, info: Facts) -> Finding:
-    if info.get("role") == "master":
-        return ok("redis.role", f"{name} is a primary")
-    return fail(
-        "redis.role",
-        f"{name} is a replica of {info.get('master_host')}:{info.get('master_port')}",
-        why="a replica refuses every push, reserve and ack",
-        fix="name the primary in the URL, or the Sentinels with redis+sentinel://",
-    )
-
-
-def _eviction(name: str, info: Facts, config: Facts | None) -> Finding:
-    policy = (config or {}).get("maxmemory-policy") or info.get("maxmemory_policy")
-    if policy == "noeviction":
-        return ok("redis.maxmemory_policy", f"{name} never evicts (maxmemory-policy noeviction)")
-    if policy is None:
-        return warn(
-            "redis.maxmemory_policy",
-            f"{name} does not tell its maxmemory-policy",
-            why="with any other policy than noeviction a full Redis throws jobs away in silence",
-            fix="look it up in the console of whoever runs this Redis; it must be noeviction",
-        )
-    why = "a full Redis throws jobs away in silence instead of refusing pushes"
-    fix = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
-    what = f"{name} has maxmemory-policy {policy}"
-    if info.get("maxmemory", 0):
-        return fail("redis.maxmemory_policy", what, why=why, fix=fix)
-    return warn("redis.maxmemory_policy", f"{what}, without a maxmemory", why=f"once it has one, {why}", fix=fix)
-
-
-def _memory(name: str, info: Facts) -> Finding:
-    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-    if not limit:
-        return warn(
-            "redis.memory",
-            f"{name} uses {size(used)}, without a maxmemory",
-            why="it grows until the machine has none left and the system ends it",
-            fix="set maxmemory to about 60 % of the machine's memory: a snapshot needs the rest",
-        )
-    what = f"{name} uses {size(used)} of {size(limit)}"
-    if used < limit * MUCH_MEMORY:
-        return ok("redis.memory", what)
-    made = fail if used >= limit * TOO_MUCH_MEMORY else warn
-    return made(
-        "redis.memory",
-        what,
-        why="a full Redis refuses pushes (deliveries and acks go on)",
-        fix="raise maxmemory, prune dead letters, or move queues to another pool",
-    )
-
-
-def _persistence(name: str, info: Facts, config: Facts | None) -> Finding:
-    check = "redis.persistence"
-    if info.get("aof_enabled"):
-        fsync = (config or {}).get("appendfsync", "everysec")
-        if fsync == "no":
-            return warn(
-                check,
-                f"{name} has an append-only file, appendfsync no",
-                why="the system decides when it reaches the disk: a loss of power undoes up to half a minute",
-                fix="CONFIG SET appendfsync everysec, or always",
-            )
-        loss = "nothing" if fsync == "always" else "at most the last second or two"
-        return ok(check, f"{name} has an append-only file, appendfsync {fsync}: a crash loses {loss}")
-    if config is None or (config or {}).get("save"):
-        return warn(
-            check,
-            f"{name} has no append-only file, only snapshots" + ("" if config else " if any"),
-            why="a crash undoes everything since the last snapshot; the journal can refill it, acks are done again",
-            fix="CONFIG SET appendonly yes, and the same in redis.conf",
-        )
-    return fail(
-        check,
-        f"{name} keeps nothing on disk (no append-only file, no snapshots)",
-        why="a restart loses every job",
-        fix="CONFIG SET appendonly yes, and the same in redis.conf",
-    )
-
-
-def _last_writes(name: str, info: Facts) -> Iterator[Finding]:
-    statuses = {
-        "aof_last_write_status": "append to its file",
-        "aof_last_bgrewrite_status": "rewrite its append-only file",
-        "rdb_last_bgsave_status": "save its last snapshot",
+def examine_facts(name: str, info: Facts, config: Facts | None, refusal: str = "") -> Iterator[Finding]:
+    known = config or {}
+    facts: dict[str, Any] = {
+        "redis_version": "0",
+        "role": None,
+        "master_host": None,
+        "master_port": None,
+        "aof_enabled": 0,
+        "connected_slaves": 0,
+        **info,
+        "name": name,
+        "refusal": refusal,
+        "used_memory": int(info.get("used_memory", 0)),
+        "maxmemory": int(info.get("maxmemory", 0)),
+        "policy": known.get("maxmemory-policy") or info.get("maxmemory_policy"),
+        "appendfsync": known.get("appendfsync", "everysec"),
+        "save": known.get("save"),
+        "shows_config": config is not None,
+        "if_any": "" if config else " if any",
+        "has_replicas": bool(info.get("connected_slaves", 0)) and config is not None,
+        "following": int(known.get("min-replicas-to-write", 0) or 0),
     }
-    failed = [words for key, words in statuses.items() if info.get(key, "ok") != "ok"]
-    if not failed:
-        yield ok("redis.last_writes", f"{name} wrote to its disk without error")
-    for words in failed:
-        yield fail(
-            "redis.last_writes",
-            f"{name} could not {words}",
-            why="what it holds now does not survive a restart, and it may refuse pushes until it can",
-            fix="look into Redis's log; most often its disk is full or memory is missing for the fork",
-        )
+    yield from judge(CHECKS, {**facts, "used": size(facts["used_memory"]), "limit": size(facts["maxmemory"])})
 
 
-def _replicas(name: str, info: Facts, config: Facts) -> Finding:
-    count = info.get("connected_slaves", 0)
-    if int(config.get("min-replicas-to-write", 0) or 0) > 0:
-        return ok("redis.replicas", f"{name} has {count} replicas and writes only while one follows")
-    return warn(
-        "redis.replicas",
-        f"{name} has {count} replicas, and min-replicas-to-write is 0",
-        why="a primary that is cut off goes on accepting jobs that a failover then forgets",
-        fix="CONFIG SET min-replicas-to-write 1; the journal's reconcile finds what a failover lost",
-    )
+def _numbers(version: object) -> tuple[int, ...]:
+    return tuple(int(part) for part in str(version).split(".")[:2] if part.isdigit())
