@@ -20,6 +20,7 @@ DEFAULTS: Mapping[str, Any] = {
     "id": "a",
     "body": None,
     "attributes": None,
+    "join": None,
 }
 
 

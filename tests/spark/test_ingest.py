@@ -17,6 +17,7 @@ from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.run import about_events, run_ingest
 from duetime.spark.lake.lake import Lake
 from duetime.spark.schemas import EVENTS, frame
+from duetime.stores.finishes import SeenJoin
 from tests.spark.frames import DEFAULTS
 from tests.spark.history import Node
 
@@ -37,6 +38,7 @@ def test_lines_become_typed_events(spark: SparkSession) -> None:
     full = entry(
         pool="east", namespace="shop", queue="mail", id="ä-1", born=TS, attempt=2, due_at=TS + 5, priority=1, ttl=9,
         tries=3, reason="killed", body="grüß\n", attributes={"a": "b"}, batch="b-1", was=7, status=200, ms=12,
+        join=SeenJoin("g", 3, "g~>then", 60_000, 2),
     )  # fmt: skip
     binary = entry(seq=2, event=Event.ADOPTED, id="x", body_b64="/wA=", ts=TS + 86_400_000)
     beat = entry(seq=3, event=Event.HEARTBEAT)
@@ -45,7 +47,7 @@ def test_lines_become_typed_events(spark: SparkSession) -> None:
     rows = [
         (
             *(TS, TS + 1, "n-1", 1, "accepted", "east", "shop", "mail", "ä-1", TS, 2, TS + 5, 1, 9, 3, "killed"),
-            *("grüß\n".encode(), {"a": "b"}, "b-1", 7, 200, 12, day),
+            *("grüß\n".encode(), {"a": "b"}, "b-1", 7, 200, 12, ("g", 3, "g~>then", 60_000, 2), day),
         ),
         _plain(seq=2, event="adopted", id="x", body=b"\xff\x00", ts=TS + 86_400_000, date=date(2026, 9, 22)),
         _plain(seq=3, event="heartbeat", ts=TS, date=day),

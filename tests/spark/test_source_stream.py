@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -14,6 +15,7 @@ from duetime.journal.events import Entry
 from duetime.journal.lines import write_line
 from duetime.journal.segments import open_name, sealed_name
 from duetime.spark.source.stream import JournalReader
+from duetime.stores.finishes import SeenJoin
 from tests.spark.conftest import jobs_in
 
 
@@ -28,7 +30,7 @@ def write_segment(journal: Path, node: str, first: int, last: int, *, sealed: bo
 def entry(node: str, seq: int) -> Entry:
     return Entry(
         ts=1000 + seq, wrote_at=1000 + seq, node=node, seq=seq, event=Event.ACCEPTED, queue="q", id=f"{node}-{seq}",
-        body="text", attributes={"k": "v"},
+        body="text", attributes={"k": "v"}, join=SeenJoin("g", 3, "g~>then", 60_000, 2) if seq % 2 else UNSET,
     )  # fmt: skip
 
 
@@ -205,6 +207,7 @@ def test_rows_are_typed(spark: SparkSession, tmp_path: Path) -> None:
     query.awaitTermination()
     [row] = found
     assert (row["event"], row["id"], bytes(row["body"]), row["attributes"]) == ("accepted", "a-1", b"text", {"k": "v"})
+    assert row["join"].asDict() == {"name": "g", "of": 3, "then": "g~>then", "life_ms": 60_000, "seen": 2}
 
 
 def test_a_replayed_micro_batch_adds_nothing(spark: SparkSession, redis_url: str, tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ class Watching(Observer):
     def reserved(self, queue: Queue, reserved: Any) -> None:
         self.told += [f"{delivery.lease.id} delivered" for delivery in reserved.deliveries[0]]
 
-    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
+    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object], joins: object = ()) -> None:
         self.told += [f"{lease.id} acked" for lease in leases]
 
 

@@ -49,7 +49,7 @@ class Watcher(Observer):
     def reserved(self, queue: Queue, reserved: Reserved) -> None:
         self.heard.append(("reserved", sum(map(len, reserved.deliveries))))
 
-    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
+    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object], joins: object = ()) -> None:
         self.heard.append(("acked", len(answers)))
 
     async def acked_by_id(self, queue: Queue, ids: Sequence[str], answers: Sequence[object]) -> None:

@@ -1,14 +1,15 @@
 """Calls about the store behind a namespace, for the pipelines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
-from duetime.client.call import Call, Request, decode, get_request
+from duetime.client.call import Call, Request, decode, get_request, post_request
 from duetime.engine import Engine
 from duetime.journal.pool_journal import Journaling, known
 from duetime.journal.registered_nodes import RegisteredNode, registered
-from duetime.names import DEFAULT_POOL
+from duetime.names import DEFAULT_POOL, Queue
 from duetime.stores.base import StoreInfo
+from duetime.stores.finishes import JoinCount
 from duetime.wire import messages
 
 
@@ -53,6 +54,17 @@ def journal_nodes(namespace: str) -> Call[dict[str, RegisteredNode]]:
         return await registered(engine.store)
 
     return Call(_nodes_request(namespace), parse, run, repeatable=True)
+
+
+def raise_joins(queue: Queue, joins: Sequence[JoinCount]) -> Call[None]:
+    """Let joins have seen at least so many finishes: see `Store.raise_joins`."""
+    message = messages.JoinsIn([messages.JoinCountIn(one.name, one.count, f"{one.left_ms}ms") for one in joins])
+    return Call(
+        lambda: post_request(queue, "joins", message),
+        lambda reply: None,
+        lambda engine: engine.store.raise_joins(queue, joins),
+        repeatable=True,
+    )
 
 
 def _nodes_request(namespace: str) -> Callable[[], Request]:

@@ -16,7 +16,7 @@ from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.job import Event, Lease, Moved, State
 from duetime.names import Queue
 from duetime.stores.base import Ask, Purged, Push, Pushed, Reaped, Reserved, Store
-from duetime.stores.finishes import Finish, Finished, following_jobs
+from duetime.stores.finishes import Finish, Finished, following_jobs, seen_join
 from duetime.stores.get_all import get_all
 
 log = logging.getLogger("duetime.engine")
@@ -100,8 +100,9 @@ class ObservedStore:
             told = await self._tell_followed(queue, finishes, answers) if self._pushed else answers
             # A finish that happened is told as such, also where its caller gets an error.
             ends = [one.acked if isinstance(one, Finished) else other for one, other in zip(answers, told, strict=True)]
+            joins = [seen_join(one, answer) for one, answer in zip(finishes, answers, strict=True)]
             for one in self._acked:
-                one.acked(queue, [finish.lease for finish in finishes], ends)
+                one.acked(queue, [finish.lease for finish in finishes], ends, joins)
         finally:
             self._observers.end(call)
         return told

@@ -16,6 +16,7 @@ from duetime.errors import DuetimeError
 from duetime.job import Event, Lease, Moved, State
 from duetime.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
+from duetime.stores.finishes import SeenJoin
 
 T = TypeVar("T")
 
@@ -72,8 +73,14 @@ class Observer:
     def reserved(self, queue: Queue, reserved: Reserved) -> None:
         """Jobs were delivered, and expired ones ended on the way."""
 
-    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
-        """One answer per lease."""
+    def acked(
+        self,
+        queue: Queue,
+        leases: Sequence[Lease],
+        answers: Sequence[object],
+        joins: Sequence[SeenJoin | None] = (),
+    ) -> None:
+        """One answer per lease, and one join or None if the jobs were finished and not only acked."""
 
     async def acked_by_id(self, queue: Queue, ids: Sequence[str], answers: Sequence[object]) -> None:
         """One answer per id: a consumer has finished without a lease."""

@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from duetime.job import Event
 from duetime.names import DEFAULT_POOL
+from duetime.stores.finishes import SeenJoin
 
 ENDS = frozenset(
     {Event.ACKED, Event.CANCELLED, Event.REPLACED, Event.EXPIRED, Event.PURGED, Event.DELETED},
@@ -30,9 +31,10 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     earlier `ts` stand before it. `body`, `ttl`, `tries`, `priority` and `attributes` are set for accepted and adopted,
     and for replaced, whose job takes the place of `was`: they are enough to push the job again. A body that is valid
     UTF-8 stands in `body`, any other in `body_b64`. `status` and `ms` belong to notified: what the callback answered,
-    and how long it took. `reason` is the store's (see `job.Moved`); "unfenced" for an ack by id alone; for purged, the
-    states that were purged, joined by commas; for closed, "successor" if another process closed the node. `batch` is
-    the part of the push's mark before the first slash.
+    and how long it took. `join` belongs to acked: the task group that the job was one of. `reason` is the store's (see
+    `job.Moved`); "unfenced" for an ack by id alone; for purged, the states that were purged, joined by commas; for
+    closed, "successor" if another process closed the node. `batch` is the part of the push's mark before the first
+    slash.
 
     The reason "repeated" marks an entry that is written because the process that changed the store may have died
     before it could write one (decision 020). Accepted or replaced, repeated, shows the job as the store had it at
@@ -61,6 +63,7 @@ class Draft(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     was: int = 0
     status: int = 0
     ms: int = 0
+    join: SeenJoin | UnsetType = UNSET
 
 
 class Entry(Draft, frozen=True, kw_only=True, omit_defaults=True, gc=False):

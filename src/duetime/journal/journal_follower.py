@@ -26,6 +26,7 @@ from duetime.journal.options import JournalOptions
 from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.names import DEFAULT_POOL, Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
+from duetime.stores.finishes import SeenJoin
 
 log = logging.getLogger("duetime.journal")
 
@@ -170,9 +171,15 @@ class JournalFollower(Observer):
         if self._inner:
             self._inner.reserved(queue, reserved)
 
-    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
+    def acked(
+        self,
+        queue: Queue,
+        leases: Sequence[Lease],
+        answers: Sequence[object],
+        joins: Sequence[SeenJoin | None] = (),
+    ) -> None:
         if self._inner:
-            self._inner.acked(queue, leases, answers)
+            self._inner.acked(queue, leases, answers, joins)
 
     async def acked_by_id(self, queue: Queue, ids: Sequence[str], answers: Sequence[object]) -> None:
         if self._inner:

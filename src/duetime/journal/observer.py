@@ -21,6 +21,7 @@ from duetime.journal.registered_nodes import NodeRegistration, forget
 from duetime.journal.repeated_pushes import RepeatedPushes, has_repeated
 from duetime.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
+from duetime.stores.finishes import SeenJoin
 from duetime.stores.pushed_parts import pushed_parts
 
 ONLY_LOOKS = frozenset({"reap"})
@@ -142,8 +143,14 @@ class JournalObserver(Observer):
         if reserved.expired or any(reserved.deliveries):
             self._journal.record(pool_journal.delivered(self._pool, queue, reserved))
 
-    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
-        self._record(pool_journal.acked(self._pool, queue, leases, answers, self._time.now_ms()))
+    def acked(
+        self,
+        queue: Queue,
+        leases: Sequence[Lease],
+        answers: Sequence[object],
+        joins: Sequence[SeenJoin | None] = (),
+    ) -> None:
+        self._record(pool_journal.acked(self._pool, queue, leases, answers, self._time.now_ms(), joins))
 
     async def acked_by_id(self, queue: Queue, ids: Sequence[str], answers: Sequence[object]) -> None:
         if any(answer is None for answer in answers):

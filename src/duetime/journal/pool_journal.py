@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from duetime.clock import rfc3339
 from duetime.errors import InvalidSettings, VersionConflict
@@ -19,6 +19,7 @@ from duetime.journal.events import REPEATED, Draft
 from duetime.journal.registered_nodes import forget, registered
 from duetime.names import Queue
 from duetime.stores.base import Reserved, Store
+from duetime.stores.finishes import SeenJoin
 
 KIND = "journal"
 KEY = "pool"
@@ -145,15 +146,25 @@ def moved(pool: str, queue: Queue, answers: Sequence[object], ts: int) -> list[D
     return [_draft(pool, queue, answer, ts) for answer in answers if isinstance(answer, Moved)]
 
 
-def acked(pool: str, queue: Queue, leases: Sequence[Lease], answers: Sequence[object], ts: int) -> list[Draft]:
+def acked(
+    pool: str,
+    queue: Queue,
+    leases: Sequence[Lease],
+    answers: Sequence[object],
+    ts: int,
+    joins: Sequence[SeenJoin | None] = (),
+) -> list[Draft]:
     """Also for jobs that were gone already, as "repeated": the consumer says that the job is done, and the process
-    that removed it may have died before it wrote that down.
+    that removed it may have died before it wrote that down. `joins` has the join of each job, if any has one.
     """
     again = [
         Moved(Event.ACKED, lease.id, lease.born, lease.attempt, reason=REPEATED) if answer is None else answer
         for lease, answer in zip(leases, answers, strict=True)
     ]
-    return moved(pool, queue, again, ts)
+    if not any(joins):
+        return moved(pool, queue, again, ts)
+    ended = zip(again, joins, strict=True)
+    return [_draft(pool, queue, one, ts, join) for one, join in ended if isinstance(one, Moved)]
 
 
 def acked_by_id(pool: str, queue: Queue, ids: Sequence[str], answers: Sequence[object], ts: int) -> list[Draft]:
@@ -176,7 +187,7 @@ def purged(pool: str, queue: Queue, states: Sequence[State], ts: int) -> Draft:
     )
 
 
-def _draft(pool: str, queue: Queue, moved: Moved, ts: int) -> Draft:
+def _draft(pool: str, queue: Queue, moved: Moved, ts: int, join: SeenJoin | None = None) -> Draft:
     return Draft(
         ts=ts,
         event=moved.event,
@@ -189,4 +200,5 @@ def _draft(pool: str, queue: Queue, moved: Moved, ts: int) -> Draft:
         due_at=moved.due_at,
         reason=moved.reason,
         was=moved.was,
+        join=join or UNSET,
     )

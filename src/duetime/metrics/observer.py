@@ -14,6 +14,7 @@ from duetime.job import Lease, Moved, State
 from duetime.metrics.pool_meters import PoolMeters
 from duetime.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
+from duetime.stores.finishes import SeenJoin
 from duetime.stores.forwarding import ForwardingStore
 
 P = ParamSpec("P")
@@ -70,7 +71,13 @@ class MetricsObserver(Observer):
         if reserved.expired:
             self.moved(queue, reserved.expired)
 
-    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object]) -> None:
+    def acked(
+        self,
+        queue: Queue,
+        leases: Sequence[Lease],
+        answers: Sequence[object],
+        joins: Sequence[SeenJoin | None] = (),
+    ) -> None:
         self.moved(queue, answers)
         at_s, ended = now_s(), self._meters.ended
         for lease, answer in zip(leases, answers, strict=True):

@@ -37,6 +37,9 @@ def _table(**columns: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
+JOIN = _table(name=_TEXT, of=_INT, then=_TEXT, life_ms=_LONG, seen=_INT)
+"""`stores.finishes.SeenJoin`; `seen` is null for a finish that found its job gone."""
+
 ENTRY = _table(
     ts=_LONG,
     wrote_at=_LONG,
@@ -61,6 +64,7 @@ ENTRY = _table(
     was=_LONG,
     status=_INT,
     ms=_LONG,
+    join=JOIN,
 )
 """One line of the journal as it is written: `journal.events.Entry`. What is absent there is null here."""
 
@@ -87,6 +91,7 @@ EVENTS = _table(
     was=_LONG,
     status=_INT,
     ms=_LONG,
+    join=JOIN,  # null except for acked jobs of a task group
     date=_DAY,  # partition: the day of ts, or of wrote_at if ts is 0
 )
 """`events`: every entry of the journal once, typed. Numbers and words are never null; absent is 0 or ""."""

@@ -27,6 +27,18 @@ class JoinCount(Struct, frozen=True):
     left_ms: int
 
 
+class SeenJoin(Struct, frozen=True, omit_defaults=True):
+    """A join as one of its finishes saw it, for the journal. `then` is the id of the first job that follows from it.
+    `seen` is how many finishes the store had counted with this one, 0 if the finish found its job gone.
+    """
+
+    name: str
+    of: int
+    then: str
+    life_ms: int
+    seen: int = 0
+
+
 class Finish(Struct, frozen=True):
     """The end of a job, and what follows from it. `then` are new jobs for the same queue: their ids differ, and they
     have no `born` and no `attempt`. `result` is kept for `result_ttl_ms`, if there are both.
@@ -62,6 +74,14 @@ class KeptResult(Struct, frozen=True):
     born: int
     result: bytes
     kept_until: int
+
+
+def seen_join(one: Finish, answer: object) -> SeenJoin | None:
+    """The join of a finish with this answer; None without a join."""
+    if one.join is None:
+        return None
+    join, seen = one.join, answer.joined if isinstance(answer, Finished) else 0
+    return SeenJoin(join.name, join.of, join.then[0].id, join.life_ms, seen)
 
 
 def following_jobs(one: Finish, joined: int) -> Sequence[NewJob]:

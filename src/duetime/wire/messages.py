@@ -194,6 +194,24 @@ class JoinIn(Struct, forbid_unknown_fields=True):
     life: DurationIn
 
 
+class JoinCountIn(Struct, forbid_unknown_fields=True):
+    """The join of this name has seen `count` finishes, and goes on counting for `life`."""
+
+    name: IdIn
+    count: Annotated[int, Meta(ge=1, le=MAX_CAP)]
+    life: DurationIn
+
+
+class JoinsIn(Struct, forbid_unknown_fields=True):
+    joins: Annotated[list[JoinCountIn], Meta(max_length=STEP_JOBS)]
+
+
+class JoinsOut(Struct):
+    """`joins` is how many joins have seen at least so many finishes now."""
+
+    joins: int
+
+
 class FinishIn(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The end of one job: the jobs that follow from it in the same queue, and its result, kept for `result_ttl`."""
 

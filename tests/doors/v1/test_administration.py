@@ -79,3 +79,18 @@ async def test_a_paused_queue_delivers_after_resume(http: httpx.AsyncClient, eng
     assert (await ok(await http.post(f"{MAIL}/resume")))["paused"] is False
 
     assert len(await waiting) == 1
+
+
+async def test_a_count_of_a_join_is_raised_and_goes_on(http: httpx.AsyncClient) -> None:
+    for count in (2, 1):  # it never falls
+        raised = {"joins": [{"name": "g~>join", "count": count, "life": "1h"}]}
+        assert await post(http, "joins", raised) == {"joins": 1}
+    assert await ok(await http.get(f"{MAIL}/jobs", params={"state": "ready"})) == {"jobs": []}
+
+    join = {"name": "g~>join", "of": 3, "then": [{"id": "g~>then", "body": "all"}], "life": "1h"}
+    [last] = (await post(http, "finish", {"finishes": [{"lease": await lease(http, "g~>a"), "join": join}]}))["results"]
+    assert (last["joined"], [moved["id"] for moved in last["then"]]) == (3, ["g~>then"])
+
+    for name, life, code in (("g\n", "1h", "invalid_id"), ("g", "0s", "invalid_time"), ("g", "32d", "invalid_time")):
+        answer = await http.post(f"{MAIL}/joins", json={"joins": [{"name": name, "count": 1, "life": life}]})
+        problem(answer, 400, code)

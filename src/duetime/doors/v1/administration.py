@@ -1,13 +1,26 @@
-"""The queues themselves: dead letters, purging, rules, pause and resume; and the counters of workers."""
+"""The queues themselves: dead letters, purging, joins, rules, pause and resume; and the counters of workers."""
 
 from duetime.clock import duration_ms
 from duetime.doors.tokens import Access
 from duetime.doors.v1.request import NativeRequest, Reply
-from duetime.errors import Forbidden, InvalidRequest, TooManyRequests
-from duetime.job import DAY_MS
+from duetime.errors import Forbidden, InvalidRequest, InvalidTime, TooManyRequests
+from duetime.job import DAY_MS, MAX_RESULT_MS
+from duetime.names import check_id
 from duetime.stores.base import RulesChange
+from duetime.stores.finishes import JoinCount
 from duetime.wire import convert
-from duetime.wire.messages import MAX_CAP, CounterOut, CountIn, PurgedOut, PurgeIn, RespawnIn, ResultsOut, RulesIn
+from duetime.wire.messages import (
+    MAX_CAP,
+    CounterOut,
+    CountIn,
+    JoinsIn,
+    JoinsOut,
+    PurgedOut,
+    PurgeIn,
+    RespawnIn,
+    ResultsOut,
+    RulesIn,
+)
 from duetime.wire.payload import RESTARTS, counter_name
 
 MAX_STARTED = 100_000
@@ -58,6 +71,16 @@ async def _check_counting(request: NativeRequest[CountIn, None], value: int, lif
         raise TooManyRequests(
             f"{MAX_STARTED} counters were started within a {span}", retry_after_s=-(-started.left_ms // 1000)
         )
+
+
+async def raise_joins(request: NativeRequest[JoinsIn, None]) -> Reply:
+    joins = [JoinCount(one.name, one.count, duration_ms(one.life)) for one in request.message.joins]
+    for one in joins:
+        check_id(one.name)
+        if not 0 < one.left_ms <= MAX_RESULT_MS:
+            raise InvalidTime(f"life of a join must be 1 to {MAX_RESULT_MS} ms, got {one.left_ms}")
+    await request.engine.store.raise_joins(request.queue, joins)
+    return Reply(200, JoinsOut(len(joins)))
 
 
 async def get_rules(request: NativeRequest[None, None]) -> Reply:

@@ -213,6 +213,11 @@ EXAMPLES: Mapping[str, Example] = {
         m.RespawnIn(limit=100),
     ),
     "purge": Example({200: "so many jobs were removed"}, m.PurgedOut(3), m.PurgeIn([State.DEAD])),
+    "raise_joins": Example(
+        {200: "so many joins have seen at least so many finishes now"},
+        m.JoinsOut(1),
+        m.JoinsIn([m.JoinCountIn("report-17~>join", 2, "31d")]),
+    ),
     "count": Example(
         {200: "the counter as it is now"}, m.CounterOut(40), m.CountIn("progress/mail/welcome-17", 40, "1d")
     ),

@@ -170,6 +170,8 @@ ROUTES: tuple[Route, ...] = (
           m.RespawnIn, refuses=(InvalidId, InvalidTime), optional=True),
     Route("POST", QUEUE + "/purge", "purge", "Remove jobs by state", A, administration.purge, {200: m.PurgedOut},
           m.PurgeIn),
+    Route("POST", QUEUE + "/joins", "raise_joins", "Repair the counts of joins", W, administration.raise_joins,
+          {200: m.JoinsOut}, m.JoinsIn, refuses=(InvalidId, InvalidTime, StoreFull)),
     Route("POST", NAMESPACE + "/counters", "count", "Add to or read a number that workers share", R,
           administration.add_to_counter, {200: m.CounterOut}, m.CountIn, refuses=(InvalidTime, StoreFull)),
     Route("GET", QUEUE + "/rules", "get_rules", "What verbs on the queue must obey", R, administration.get_rules,

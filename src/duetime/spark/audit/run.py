@@ -255,12 +255,12 @@ def write_places(lake: Lake, evidence: Evidence, folder: str) -> DataFrame:
         return placed
     few = F.broadcast(lost) if summed["jobs"] <= BROADCAST_LOST else lost
     aside = f"{folder}-superseded"
-    audit.superseded(few, _born_after(lake, evidence, summed["first"])).write.parquet(aside)
+    audit.superseded(few, born_after(lake, evidence, summed["first"])).write.parquet(aside)
     ended = lake.spark.read.schema(audit.JOB_KEY).parquet(aside)
     return placed if ended.isEmpty() else audit.with_superseded(placed, ended)
 
 
-def _born_after(lake: Lake, evidence: Evidence, first: int) -> DataFrame:
+def born_after(lake: Lake, evidence: Evidence, first: int) -> DataFrame:
     """KEY of all jobs that were born after this time: open, closed, and those that only the store knows."""
     scanned, facts = evidence.scanned, job_files(lake, evidence.manifest)
     assert scanned is not None

@@ -1,4 +1,4 @@
-"""What audit and reconcile ask of a store: how much it holds, single jobs, its time; and a push.
+"""What audit and reconcile ask of a store: how much it holds, single jobs, its time; a push, and counts of joins.
 
 Works with a store URL and with a server's. A store is opened as it is, without an engine on top: looking moves nothing
 and must also work where the pool journals.
@@ -21,6 +21,7 @@ from duetime.journal.pool_journal import Journaling, known
 from duetime.journal.registered_nodes import RegisteredNode, forget, register, registered, sign_off
 from duetime.names import DEFAULT_NAMESPACE, DEFAULT_POOL, Queue
 from duetime.stores.base import Push, Pushed, StoreInfo
+from duetime.stores.finishes import JoinCount
 from duetime.stores.get_all import get_all
 from duetime.stores.open import open_store
 from duetime.stores.registry import MOVED_AWAY
@@ -70,6 +71,10 @@ class StoreView(Protocol):
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         """Each request has one job; a job that exists is kept."""
+        ...
+
+    def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        """As the store's: idempotent, and nothing follows from it."""
         ...
 
     def close(self) -> None: ...
@@ -126,6 +131,9 @@ class ServerView:
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         answers = self._send(calls.push_each(queue, [request.jobs[0] for request in requests], IfExists.KEEP))
         return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
+
+    def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        self._send(store_calls.raise_joins(queue, joins))
 
     def close(self) -> None:
         self._client.close()
@@ -190,6 +198,9 @@ class OpenedStore:
 
     def push(self, queue: Queue, requests: Sequence[Push]) -> Sequence[Pushed | DuetimeError]:
         return self._runner.run(self._store.push(queue, requests))
+
+    def raise_joins(self, queue: Queue, joins: Sequence[JoinCount]) -> None:
+        self._runner.run(self._store.raise_joins(queue, joins))
 
     def close(self) -> None:
         self._runner.run(self._store.close())

@@ -1,4 +1,5 @@
-"""What the manifest of `events` says about the journal: its nodes, its damage, and every purge.
+"""What the manifest of `events` says about the journal: its nodes, its damage, every purge, and the days with entries
+of task groups.
 
 A purge is one entry and ends many jobs, whatever day they are from, so whoever follows jobs needs all purges there ever
 were. They are few, and kept here, so that nobody has to read the whole table for them. Runs on the driver.
@@ -47,6 +48,7 @@ class EventsAbout(Struct, frozen=True):
     damaged: int = 0
     events: int = 0
     purges: Sequence[Purge] | None = None
+    group_days: Sequence[str] = ()
 
 
 def about_events(manifest: Manifest) -> EventsAbout:
@@ -57,6 +59,12 @@ def find_purges(events: DataFrame) -> list[Purge]:
     """The purges among EVENTS."""
     found = events.where(F.col("event") == Event.PURGED).select("pool", "namespace", "queue", "ts", "reason").distinct()
     return sorted((row[0], row[1], row[2], row[3], row[4]) for row in found.collect())
+
+
+def find_group_days(events: DataFrame) -> list[str]:
+    """The days on which jobs of task groups were acked."""
+    found = events.where(F.col("join.name").isNotNull()).select("date").distinct()
+    return sorted(str(row["date"]) for row in found.collect())
 
 
 def known_purges(lake: Lake, manifest: Manifest) -> list[Purge]:

@@ -26,7 +26,14 @@ from duetime.ids import IdMaker
 from duetime.journal.lines import read_line
 from duetime.journal.segments import parse
 from duetime.spark.ingest import transform as ingest
-from duetime.spark.ingest.about import DamagedLines, EventsAbout, about_events, find_purges, known_purges
+from duetime.spark.ingest.about import (
+    DamagedLines,
+    EventsAbout,
+    about_events,
+    find_group_days,
+    find_purges,
+    known_purges,
+)
 from duetime.spark.ingest.ended_nodes import put_ended, read_ended, replaced_files
 from duetime.spark.lake.files import files_for
 from duetime.spark.lake.lake import DataFile, Lake, PublishConflict, Staged
@@ -205,6 +212,7 @@ def _publish(lake: Lake, staged: Staged, done: Ingested) -> Ingested:
             damaged=about.damaged + len(damage),
             events=about.events + rows,
             purges=sorted({*known_purges(lake, manifest), *find_purges(chosen.read())}),
+            group_days=sorted({*about.group_days, *find_group_days(chosen.read())}),
         )
         try:
             published = lake.events.publish(

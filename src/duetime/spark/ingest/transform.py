@@ -15,7 +15,7 @@ from duetime.spark.lake.nodes import Nodes
 from duetime.spark.schemas import ENTRY, EVENTS, frame
 
 REQUIRED = ("ts", "wrote_at", "node", "seq", "event")
-BODY = ("body", "body_b64", "attributes")
+UNPLAIN = ("body", "body_b64", "attributes", "join")
 RANGES = StructType(
     [StructField("name", StringType()), StructField("first", LongType()), StructField("last", LongType())]
 )
@@ -58,11 +58,11 @@ def _hex8(number: Column) -> Column:
 def good_events(lines: DataFrame) -> DataFrame:
     """(entry, problem ...) -> EVENTS, without the damaged lines."""
     entry = lines.where(F.col("problem").isNull()).select("entry.*")
-    plain = [_present(field) for field in ENTRY.fields if field.name not in BODY]
+    plain = [_present(field) for field in ENTRY.fields if field.name not in UNPLAIN]
     body = F.coalesce(F.encode("body", "UTF-8"), F.unbase64("body_b64")).alias("body")
     moment = F.when(F.col("ts") > 0, F.col("ts")).otherwise(F.col("wrote_at"))
     date = F.to_date(F.timestamp_millis(moment)).alias("date")
-    return entry.select(*plain, body, "attributes", date).select(*EVENTS.names)
+    return entry.select(*plain, body, "attributes", "join", date).select(*EVENTS.names)
 
 
 def _present(field: StructField) -> Column:

@@ -3,7 +3,8 @@
 The order is what makes it safe beside live traffic. (1) Scan the store, and note its time S at the end. (2) Read the
 journal until every known node has written everything up to S without a gap, or is closed; else stop and name the node.
 (3) Find what was accepted, has not ended and is not in the scan. (4) Ask the store once more, by id, and push what is
-still missing with keep, each job with a mark of its own, so that any number of runs may overlap. Jobs in the store that
+still missing with keep, each job with a mark of its own, so that any number of runs may overlap; before that, raise
+the counts of task groups that the store has lost (`joins.py`). Jobs in the store that
 no entry accepted are adopted by a new entry. What was found and done stays in `lake/reconcile/<run>/`; a run that dies
 is simply run again. Runs on the driver.
 """
@@ -18,14 +19,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duetime.ids import IdMaker
+from duetime.job import DAY_MS
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.segments import sealed
+from duetime.spark.audit.closed_files import days_of
 from duetime.spark.audit.journal import check_complete, forget_whole_nodes
-from duetime.spark.audit.run import Beside, Evidence, Told, findings, gather, write_places
+from duetime.spark.audit.run import Beside, Evidence, Told, born_after, findings, gather, write_places
 from duetime.spark.audit.store import StoreView, open_view
 from duetime.spark.audit.transform import Scanned
+from duetime.spark.ingest.about import about_events
 from duetime.spark.lake.files import Files, LocalFiles, files_for
 from duetime.spark.lake.lake import Lake
+from duetime.spark.reconcile import joins
 from duetime.spark.reconcile import transform as reconcile
 from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.reconcile.repair import Reconciled, repair
@@ -57,7 +62,7 @@ def run_reconcile(
         assert scanned is not None
         done.assumed = check_complete(evidence.journal, scanned.pool, scanned.ended_at, assume_lost)
         told("planning")
-        _write_plan(lake, evidence, done)
+        counted = _write_plan(lake, evidence, done)
         if dry_run:
             _count_plan(lake, done)
         else:
@@ -68,6 +73,8 @@ def run_reconcile(
                 journal=str(files.path(journal)) if isinstance(files, LocalFiles) else "",
             )
             with closing(open_view(beside.url, beside.token)) as view:
+                if counted is not None:
+                    joins.raise_counts(counted, view)
                 with _driver_entries(files, journal, view) as entries:
                     repair(lake, task, entries, done, told)
                 forget_whole_nodes(lake, evidence.journal, view)
@@ -96,11 +103,18 @@ def _driver_entries(files: Files, journal: str, view: StoreView) -> Generator[Re
         yield entries
 
 
-def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> None:
+def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> DataFrame | None:
+    """Returns the counts of task groups, None if there are none."""
     scanned, aside = evidence.scanned, lake.scratch(done.run)
     assert scanned is not None
     placed = write_places(lake, evidence, f"{aside}/places")
-    reconcile.missing(evidence.jobs, placed, scanned).write.parquet(f"{aside}/missing")
+    missing, counted = reconcile.missing(evidence.jobs, placed, scanned), None
+    if (finished := _finishes(lake, evidence, f"{aside}/finishes")) is not None:
+        jobs = _jobs_found_gone(lake, evidence, finished)
+        joins.counts(joins.done(finished, jobs, scanned), scanned).write.parquet(f"{done.folder}/joins")
+        counted = lake.spark.read.parquet(f"{done.folder}/joins")
+        missing = missing.unionByName(joins.put_back(counted, jobs))
+    missing.write.parquet(f"{aside}/missing")
     lost = lake.spark.read.schema(JOBS).parquet(f"{aside}/missing")
     plan = reconcile.plan(lost, _bodies(lake, evidence, lost, f"{aside}/bodies"), scanned)
     adopt = reconcile.adoptable(findings(lake, evidence, placed), scanned)
@@ -108,6 +122,31 @@ def _write_plan(lake: Lake, evidence: Evidence, done: Reconciled) -> None:
     # Neighbours in time are cheaper for a store, and those that share their options travel together.
     ordered = whole.sortWithinPartitions("pool", "namespace", "queue", "priority", "tries", "attempt", "due_at", "id")
     ordered.write.option("maxRecordsPerFile", PLAN_ROWS).parquet(f"{done.folder}/plan")
+    return counted
+
+
+def _finishes(lake: Lake, evidence: Evidence, aside: str) -> DataFrame | None:
+    """`joins.finishes` of joins that are not whole; None if there are none. Only days with such entries are read."""
+    now, scanned = evidence.journal, evidence.scanned
+    assert scanned is not None
+    days = set(about_events(now.manifest).group_days)
+    events = lake.events.read(manifest=now.manifest, only=lambda file: file.date in days).unionByName(now.late)
+    joins.under_way(joins.finishes(evidence.narrowed(events), scanned)).write.parquet(f"{aside}-all")
+    found = lake.spark.read.parquet(f"{aside}-all")
+    [first] = found.agg(F.min("at")).collect()
+    if first[0] is None:
+        return None
+    # The time of an entry may be a moment off; a job that follows is born when the last finish happens.
+    joins.without_callback(found, born_after(lake, evidence, first[0] - DAY_MS)).write.parquet(aside)
+    return lake.spark.read.parquet(aside)
+
+
+def _jobs_found_gone(lake: Lake, evidence: Evidence, finished: DataFrame) -> DataFrame:
+    """The rows of the jobs whose finishes found them gone, and of others."""
+    days = days_of(finished.where("seen = 0"))
+    chosen = {file for file in evidence.closed if file.date in days}
+    closed = lake.jobs.read(manifest=evidence.manifest, only=lambda file: file in chosen)
+    return evidence.jobs.unionByName(evidence.narrowed(closed))
 
 
 def _bodies(lake: Lake, evidence: Evidence, lost: DataFrame, aside: str) -> DataFrame:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+from msgspec.structs import astuple
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -145,4 +147,5 @@ def _last(node: Path) -> int:
 
 def _row(entry: Entry) -> tuple[Any, ...]:
     values = {name: getattr(entry, name) for name in _PLAIN} | {"attributes": dict(entry.attributes)}
+    values["join"] = None if entry.join is UNSET else astuple(entry.join)
     return (*[values[name] for name in _PLAIN], body_of(entry))
