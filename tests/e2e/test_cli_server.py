@@ -66,4 +66,4 @@ def test_tokens_open_one_namespace(shell: Shell, serve: Callable[..., Addresses]
     assert admin.json("token", "revoke", made["label"])[0]["revoked"] is True
     assert remote.run("push", "mail", "x", "--token", made["token"]).code == 4
     wrong = remote.run("token", "list", "--json")
-    assert (wrong.code, "DUETIME_ADMIN_URL" in wrong.error["message"]) == (1, True)
+    assert (wrong.code, "7778" in wrong.error["message"]) == (1, True)

@@ -21,6 +21,8 @@ DEADLINE_S = 30.0
 API_PORT = 7777
 ADMIN_PORT = 7778
 """The ports that `duetime serve` uses if no others are set."""
+UNKNOWN_PATH = "api not found"
+"""What the API of a server answers to a path of the admin API."""
 
 
 def admin_address(target: Target) -> str:
@@ -50,10 +52,13 @@ class AdminApi:
                 return {}
             case 401:
                 raise Unauthorized(f"{shown} needs a user and password: http://user:password@host:{ADMIN_PORT}")
-            case 404 if reason:
+            case 404 if reason and reason != UNKNOWN_PATH:
                 raise NotFound(reason)
             case 404 | 405:
-                raise NotFound(f"{shown} is not an admin API; give its address with --url or DUETIME_ADMIN_URL")
+                raise NotFound(
+                    f"{shown} is not an admin API; give its address (port {ADMIN_PORT} by default) with --url or "
+                    "DUETIME_ADMIN_URL"
+                )
             case status:
                 raise InvalidRequest(f"the admin API refused the request: {reason or f'status {status}'}")
 
