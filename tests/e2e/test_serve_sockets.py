@@ -19,9 +19,9 @@ def over(path: Path) -> httpx.Client:
     return httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost")
 
 
-def start(start_server: StartServer, folder: Path, *arguments: str, **more: str) -> ServedProcess:
+def start(start_server: StartServer, folder: Path, *arguments: str, dev: bool = True, **more: str) -> ServedProcess:
     paths = {"DUETIME_UNIX_SOCKET": str(folder / "api.sock"), "DUETIME_ADMIN_UNIX_SOCKET": str(folder / "admin.sock")}
-    return start_server(*arguments, **(paths | more))
+    return start_server(*arguments, dev=dev, **(paths | more))
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -108,7 +108,7 @@ async def test_the_access_log_names_the_client_behind_a_trusted_proxy(
     start_server: StartServer, tmp_path: Path, trusted: str, ips: list[str]
 ) -> None:
     options = {"DUETIME_TRUSTED_PROXIES": trusted, "DUETIME_ACCESS_LOG": "true", "DUETIME_LOG_FORMAT": "json"}
-    server = start(start_server, tmp_path, **options)
+    server = start(start_server, tmp_path, dev=False, **options)  # a server with --dev refuses proxied requests
     forwarded = {"X-Forwarded-For": "6.6.6.6, 203.0.113.9"}
     async with httpx.AsyncClient() as client:
         assert (await client.get(server.api + "/healthz", headers=forwarded)).status_code == 200

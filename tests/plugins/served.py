@@ -134,8 +134,10 @@ def launch_server(folder: Path, *arguments: str, **environment: str) -> ServedPr
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
     started: list[ServedProcess] = []
 
-    def start(*arguments: str, ports: tuple[str, ...] = ANY_PORT, **environment: str) -> ServedProcess:
-        server = launch_server(tmp_path, "--dev", *ports, *arguments, **environment)
+    def start(
+        *arguments: str, ports: tuple[str, ...] = ANY_PORT, dev: bool = True, **environment: str
+    ) -> ServedProcess:
+        server = launch_server(tmp_path, *(["--dev"] if dev else []), *ports, *arguments, **environment)
         started.append(server)
         return server
 
