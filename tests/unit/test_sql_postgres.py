@@ -264,6 +264,8 @@ def values_of(name: str, query: str) -> dict[str, object]:
     values |= {column: b"x" for column in binary if column in values and "put_counter" != name}
     if name in ("insert_incoming", "keep_result"):
         values["id"] = "x"
+    if name == "list_joins":
+        values |= {"after": "x", "before": "y"}
     return values
 
 
