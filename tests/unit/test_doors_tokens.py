@@ -77,7 +77,7 @@ async def test_a_token_is_for_one_pool_and_namespace(tokens: Tokens) -> None:
         "default",
         "ns",
         "mine",
-        frozenset(Access),
+        frozenset({Access.READ, Access.WRITE}),
     )
     for pool, namespace in [("second", "ns"), ("default", "other"), ("default", "n")]:
         with pytest.raises(Unauthorized, match="invalid token"):
