@@ -34,11 +34,11 @@ from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine.engine import Engine
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.ids import IdMaker
-from duetime.job import STEP_JOBS, NewJob
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import STEP_JOBS, NewJob
+from duetime.model.names import Queue
+from duetime.model.topic import Method, Topic
 from duetime.stores.open import open_store
-from duetime.topic import Method, Topic
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 BODY = b'{"order":"1234567890","customer":"ann","amount":"12.50"}'

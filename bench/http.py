@@ -19,7 +19,7 @@ from bench.core_parts.setting import a_redis, new_jobs, push_all, with_engine
 from bench.http_parts.load import Measured, wrk
 from bench.http_parts.servers import EMPTY_KINDS, NAMESPACE, QUEUE, Case, running_duetime, running_empty
 from bench.report import interleave, median, number, ratio, spread, table
-from duetime.names import Queue
+from duetime.model.names import Queue
 
 GOAL = 2.2
 WARM_UP_S = 1

@@ -22,12 +22,12 @@ from bench.core_parts.setting import a_redis
 from bench.report import median, spread, table
 from duetime.engine import Engine
 from duetime.engine.observers import Observer
-from duetime.ids import IdMaker
-from duetime.job import NewJob, State
 from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
 from duetime.journal.options import Fsync, JournalOptions
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.open import open_store
 
 BODY = b"x" * 100

@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable
 from bench.core_parts.setting import DAY_MS, QUEUE, STEP, a_redis, cpu_seconds, meter, new_jobs, push_all, with_engine
 from bench.report import number, percentile, ratio, table
 from duetime.engine import Engine
-from duetime.ids import IdMaker
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 
 FLOODED, QUIET = Queue("bench", "flooded"), Queue("bench", "quiet")
 BODY = b"x" * 100

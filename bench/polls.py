@@ -25,12 +25,12 @@ from typing import Any
 import uvloop
 
 from bench.report import ROOT, interleave, median, number, ratio, spread, table
-from duetime.doors.lmstfy import LmstfyDoor, LmstfyOptions, LmstfyParts
-from duetime.doors.tokens import Tokens
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.listener import Listener
 from duetime.metrics.scraper import Scraper
+from duetime.protocols.lmstfy import LmstfyDoor, LmstfyOptions, LmstfyParts
+from duetime.protocols.tokens import Tokens
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
 

@@ -31,8 +31,8 @@ import duetime
 from bench.core_parts.setting import a_redis, cpu_seconds, meter
 from bench.report import interleave, median, number, percentile, ratio, spread, table
 from duetime.client import calls
-from duetime.job import IfExists, NewJob
-from duetime.names import Queue
+from duetime.model.job import IfExists, NewJob
+from duetime.model.names import Queue
 from duetime.spark import schedule
 from duetime.spark.session import open_session
 

@@ -33,9 +33,9 @@ import psycopg
 
 from bench.report import median, number, peer_python, percentile, ratio, spread, table
 from duetime.engine import Engine
-from duetime.ids import IdMaker
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.open import open_store
 from tests.plugins.database_server import servers
 from tests.plugins.mysql_server import MysqlServer

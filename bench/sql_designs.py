@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.report import median, number, ratio, spread, table
 from bench.sql import a_postgres, database
-from duetime.ids import IdMaker
+from duetime.model.ids import IdMaker
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink, open_connection
 from duetime.stores.postgres.session import PostgresSession, Statement
 from duetime.stores.sql.queries import load_queries

@@ -21,9 +21,9 @@ from pathlib import Path
 from bench.report import interleave, median, number, peer_python, percentile, ratio, spread, table
 from duetime.client import connect
 from duetime.engine import Engine
-from duetime.ids import IdMaker
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 

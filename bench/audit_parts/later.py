@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.audit_parts.history import DAY_MS, START, add_day, held, make
-from duetime.ids import IdMaker
+from duetime.model.ids import IdMaker
 from duetime.spark.audit.journal import JournalNow
 from duetime.spark.audit.run import follow, weigh
 from duetime.spark.audit.transform import SCAN, Scanned

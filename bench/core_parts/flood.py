@@ -12,12 +12,12 @@ import uvloop
 from bench.core_parts.setting import a_redis, push_all
 from bench.report import number, percentile, table
 from duetime.engine import Engine
-from duetime.ids import IdMaker
-from duetime.job import NewJob
 from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.open import open_store
 
 FLOODED = Queue("bench", "flooded")

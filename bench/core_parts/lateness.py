@@ -12,7 +12,7 @@ import uvloop
 from bench.core_parts.setting import QUEUE, a_redis, new_jobs, push_all, with_engine
 from bench.report import percentile, table
 from duetime.engine import Engine
-from duetime.job import NewJob
+from duetime.model.job import NewJob
 
 WARM_UP_MS = 3000
 BUCKETS_MS = (1, 2, 3, 5, 10, 25, 50, 100)

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.core_parts.setting import QUEUE, STEP, a_redis, meter, new_jobs, push_all, with_engine
 from bench.report import interleave, median, number, ratio, spread, table
 from duetime.engine import Engine
-from duetime.job import NewJob
+from duetime.model.job import NewJob
 from tests.plugins.redis_server import RedisServer
 
 

@@ -23,9 +23,9 @@ from bench.core_parts.setting import (
 )
 from bench.report import number, percentile, ratio, table
 from duetime.engine import Engine
-from duetime.ids import IdMaker
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 
 
 async def drain(engine: Engine, count: int, queue: Queue = QUEUE) -> int:

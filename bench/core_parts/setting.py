@@ -11,9 +11,9 @@ import redis
 import uvloop
 
 from duetime.engine import Engine
-from duetime.ids import IdMaker
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.open import open_store
 from tests.plugins.redis_server import RedisServer
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ReliableFanout,
         ReliableQueue,
     )
-    from duetime.errors import (
+    from duetime.model.errors import (
         BodyTooLarge,
         ClientClosed,
         Conflict,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         Unauthorized,
         VersionConflict,
     )
-    from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
+    from duetime.model.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
     from duetime.stores.base import QueueRules, RulesChange
     from duetime.stores.finishes import Finish, Finished, Join, KeptResult
     from duetime.worker.app import App
@@ -162,8 +162,8 @@ __all__ = [
 ]
 
 _MODULES = (
-    "duetime.errors",
-    "duetime.job",
+    "duetime.model.errors",
+    "duetime.model.job",
     "duetime.stores.base",
     "duetime.stores.finishes",
     "duetime.client",

@@ -25,11 +25,11 @@ import msgspec
 from msgspec import Struct
 
 from duetime.client.call import Call
-from duetime.clock import Duration, ManualClock, SystemClock, instant_ms
 from duetime.engine import Engine
-from duetime.errors import DuetimeError
-from duetime.job import STEP_JOBS, Counts, Delivery, Event, Job, Moved, State
-from duetime.names import check_queue
+from duetime.model.clock import Duration, ManualClock, SystemClock, instant_ms
+from duetime.model.errors import DuetimeError
+from duetime.model.job import STEP_JOBS, Counts, Delivery, Event, Job, Moved, State
+from duetime.model.names import check_queue
 from duetime.stores.base import Ask, Finish, Push, Pushed, Store
 from duetime.stores.open import open_store
 from duetime.wire.payload import counter_name, read

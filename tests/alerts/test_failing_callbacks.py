@@ -19,11 +19,11 @@ from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidRequest
-from duetime.job import State
-from duetime.names import Queue
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import State
+from duetime.model.names import Queue
+from duetime.model.topic import Method, Topic
 from duetime.stores.open import open_store
-from duetime.topic import Method, Topic
 from tests.alerts.conftest import Postbox
 from tests.courier.conftest import OPTIONS
 from tests.courier.receiver import EMPTY, OK, Receiver

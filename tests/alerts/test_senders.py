@@ -7,7 +7,7 @@ import re
 import pytest
 
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from tests.alerts.conftest import Postbox
 
 

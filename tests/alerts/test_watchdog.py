@@ -22,13 +22,13 @@ from duetime.alerts.problems import (
     read_past,
 )
 from duetime.alerts.watchdog import SLOW_EVERY, STRIKES, WINDOW_S, Watchdog, WatchTargets
-from duetime.clock import ManualClock
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import DuetimeError
-from duetime.job import NewJob, State
-from duetime.names import Queue
-from duetime.settings_file import group_url
+from duetime.model.clock import ManualClock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import NewJob, State
+from duetime.model.names import Queue
+from duetime.model.settings_file import group_url
 from duetime.stores.open import open_store
 from duetime.stores.redis import keys
 from tests.alerts.conftest import Postbox

@@ -10,7 +10,7 @@ import pytest
 
 import duetime
 from duetime.alerts.problems import KEY, SETTINGS, AlertSettings, read_settings
-from duetime.job import State
+from duetime.model.job import State
 from duetime.stores.open import open_store
 from tests.console.conftest import Visitor
 from tests.plugins.serving import Served

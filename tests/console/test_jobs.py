@@ -11,10 +11,10 @@ import pytest
 
 import duetime
 from duetime.client.client import QueueClient
-from duetime.clock import SystemClock
 from duetime.console.formats import body_text
-from duetime.errors import LeaseLost
-from duetime.job import State
+from duetime.model.clock import SystemClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import State
 from tests.console.conftest import ACCOUNT, Visitor
 from tests.plugins.growth import LINEAR, growth
 from tests.plugins.serving import COMMAND, Served

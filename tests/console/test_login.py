@@ -3,7 +3,7 @@ import asyncio
 import httpx
 
 import duetime
-from duetime.doors.logins import PER_ADDRESS
+from duetime.protocols.logins import PER_ADDRESS
 from tests.console.conftest import ACCOUNT, Visitor
 from tests.plugins.served import StartServer
 from tests.plugins.serving import Served

@@ -10,7 +10,7 @@ import pytest
 import duetime
 from duetime.alerts.problems import KEY, SETTINGS, AlertSettings
 from duetime.client.topics import Topics
-from duetime.errors import TopicNotFound
+from duetime.model.errors import TopicNotFound
 from duetime.stores.open import open_store
 from tests.plugins.serving import Served, serving
 

@@ -14,8 +14,8 @@ from duetime.console.live import ProcessState
 from duetime.console.meter_samples import JournalLag
 from duetime.console.pages.overview import stuck_duties
 from duetime.console.pages.workers import RecurringTask
-from duetime.job import Job, Priority, State
-from duetime.names import Queue
+from duetime.model.job import Job, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.open import open_store
 from duetime.wire.payload import PAUSES, RESTARTS, TICKS
 from duetime.wire.worker_beats import WorkerBeat, beat_name

@@ -11,10 +11,10 @@ from duetime.console.live import LiveFigures
 from duetime.console.rate_history import KIND, MeterGain, RateHistory, rate_points
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.job import NewJob
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
-from duetime.names import Queue
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.server.observers import PoolObservers
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store

@@ -7,7 +7,7 @@ import pytest
 
 import duetime
 from duetime.client.topics import Topics
-from duetime.errors import TopicNotFound
+from duetime.model.errors import TopicNotFound
 from tests.console.conftest import Visitor
 
 

@@ -15,14 +15,14 @@ import pytest
 import redis
 
 from duetime.client import connect, connect_async
-from duetime.clock import ManualClock
+from duetime.model.clock import ManualClock
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 from tests.contract.not_in_groups import NOT_IN_GROUPS
 from tests.contract.through_direct import ThroughDirect
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
-from tests.doors.v1.server import serve
 from tests.plugins import mysql_server, postgres_server
+from tests.protocols.v1.server import serve
 
 STORE_KINDS = ["memory", "sqlite", "redis", "postgres", "mysql"]
 DOOR_KINDS = ["http", "http-blocking"]

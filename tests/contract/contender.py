@@ -7,8 +7,8 @@ import asyncio
 import json
 import sys
 
-from duetime.job import STEP_JOBS, Lease, NewJob
-from duetime.names import Queue
+from duetime.model.job import STEP_JOBS, Lease, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
 

@@ -1,8 +1,8 @@
 """ack: finished jobs are gone; an older lease finishes nothing."""
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import Counts, Event, Lease, Moved
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import Counts, Event, Lease, Moved
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     NOW,

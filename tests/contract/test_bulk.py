@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pyarrow as pa
 import pytest
 
-from duetime.errors import BodyTooLarge, ExpiresBeforeDue, MarkMismatch
-from duetime.job import Event, Job, Priority, State
-from duetime.names import Queue
+from duetime.model.errors import BodyTooLarge, ExpiresBeforeDue, MarkMismatch
+from duetime.model.job import Event, Job, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, RulesChange, Store
 from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, LoadStep
 from duetime.stores.open import open_bulk, open_store

@@ -1,8 +1,8 @@
 """cancel: removed by id from wherever the job is."""
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import Counts, Event, Moved
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import Counts, Event, Moved
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     NOW,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.job import State
+from duetime.model.clock import ManualClock
+from duetime.model.job import State
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 from tests.contract.conftest import SHARED_KINDS

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from duetime.errors import LeaseLost
-from duetime.job import STEP_JOBS, Counts, Event, Lease, Moved, State
+from duetime.model.errors import LeaseLost
+from duetime.model.job import STEP_JOBS, Counts, Event, Lease, Moved, State
 from duetime.stores.base import Push, Pushed, Store
 from duetime.stores.open import open_store
 from tests.contract import contender

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from duetime.clock import ManualClock
-from duetime.errors import BodyTooLarge, MarkMismatch, QueueFull, TopicOffline
-from duetime.job import Counts, Event, IfExists, Moved
+from duetime.model.clock import ManualClock
+from duetime.model.errors import BodyTooLarge, MarkMismatch, QueueFull, TopicOffline
+from duetime.model.job import Counts, Event, IfExists, Moved
 from duetime.stores.base import Mark, Push, Pushed, QueueRules, RulesChange, Store
 from tests.contract.vocabulary import (
     HIGH,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.job import Counts, State
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.job import Counts, State
+from duetime.model.names import Queue
 from duetime.stores.base import RulesChange, Store
 from tests.contract.vocabulary import (
     HIGH,

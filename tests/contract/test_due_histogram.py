@@ -2,7 +2,7 @@
 
 import pytest
 
-from duetime.clock import ManualClock
+from duetime.model.clock import ManualClock
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from duetime.clock import MAX_DURATION, ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import Counts, Event, Moved
+from duetime.model.clock import MAX_DURATION, ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import Counts, Event, Moved
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     NOW,

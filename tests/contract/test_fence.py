@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import Counts, Event, Lease, Moved, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import Counts, Event, Lease, Moved, State
 from duetime.stores.base import Store
 from tests.contract.conftest import DOOR_KINDS
 from tests.contract.vocabulary import (

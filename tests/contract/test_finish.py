@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import BodyTooLarge, DuetimeError, ExpiresBeforeDue, LeaseLost
-from duetime.job import STEP_JOBS, Counts, Event, Lease, Moved, NewJob, State, Totals
+from duetime.model.clock import ManualClock
+from duetime.model.errors import BodyTooLarge, DuetimeError, ExpiresBeforeDue, LeaseLost
+from duetime.model.job import STEP_JOBS, Counts, Event, Lease, Moved, NewJob, State, Totals
 from duetime.stores.base import RulesChange, Store, Wake
 from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.stores.open import open_store

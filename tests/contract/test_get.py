@@ -2,8 +2,8 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.job import MAX_ERROR, STEP_BYTES, STEP_JOBS, Counts, Job, Priority, State
+from duetime.model.clock import ManualClock
+from duetime.model.job import MAX_ERROR, STEP_BYTES, STEP_JOBS, Counts, Job, Priority, State
 from duetime.stores.base import Store
 from duetime.stores.get_all import get_all
 from tests.contract.vocabulary import (

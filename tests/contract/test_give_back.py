@@ -2,9 +2,9 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import Counts, Event, Job, Lease, Moved, Priority, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import Counts, Event, Job, Lease, Moved, Priority, State
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     LOW,

@@ -1,7 +1,7 @@
 """heads: the earliest due time per queue, for waiters that look at many queues at once."""
 
-from duetime.clock import ManualClock
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import BodyTooLarge, DuetimeError, LeaseLost
-from duetime.job import STEP_JOBS, Counts, Event, Lease, NewJob, State
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import BodyTooLarge, DuetimeError, LeaseLost
+from duetime.model.job import STEP_JOBS, Counts, Event, Lease, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.finishes import Finish, Finished, Join, JoinCount
 from tests.contract.vocabulary import (

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.job import Counts, Priority, State
+from duetime.model.clock import ManualClock
+from duetime.model.job import Counts, Priority, State
 from duetime.stores.base import Page, Store
 from tests.contract.vocabulary import (
     HIGH,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import ExpiresBeforeDue, JobExists, MarkMismatch
-from duetime.job import Counts, Event, IfExists, Moved, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import ExpiresBeforeDue, JobExists, MarkMismatch
+from duetime.model.job import Counts, Event, IfExists, Moved, State
 from duetime.stores.base import Push, Pushed, Store
 from tests.contract.vocabulary import (
     NOW,

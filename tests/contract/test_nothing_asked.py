@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duetime.job import State
+from duetime.model.job import State
 from duetime.stores.base import Push, Pushed, Store
 from tests.contract.vocabulary import NOW, OTHER, QUEUE, counts, given_leased, push_one
 

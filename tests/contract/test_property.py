@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from duetime.clock import ManualClock
-from duetime.errors import DuetimeError
-from duetime.job import Counts, IfExists, Lease, NewJob, Priority, State
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Counts, IfExists, Lease, NewJob, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Reaped, Reserved, RulesChange, Store
 from duetime.stores.finishes import Finish, Join
 from duetime.stores.open import open_store

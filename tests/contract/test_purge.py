@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import STEP_JOBS, Counts, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import STEP_JOBS, Counts, State
 from duetime.stores.base import Purged, QueueRules, RulesChange, Store
 from tests.contract.vocabulary import (
     NOW,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import BodyTooLarge, ExpiresBeforeDue, JobExists, QueueFull
-from duetime.job import MAX_BODY, Counts, Event, IfExists, Job, Moved, NewJob, Priority, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import BodyTooLarge, ExpiresBeforeDue, JobExists, QueueFull
+from duetime.model.job import MAX_BODY, Counts, Event, IfExists, Job, Moved, NewJob, Priority, State
 from duetime.stores.base import Push, Pushed, RulesChange, Store
 from tests.contract.vocabulary import (
     HIGH,

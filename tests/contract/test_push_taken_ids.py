@@ -2,10 +2,10 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import JobExists
-from duetime.ids import IdMaker
-from duetime.job import Counts, Event, IfExists, Job, Moved, Priority, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import JobExists
+from duetime.model.ids import IdMaker
+from duetime.model.job import Counts, Event, IfExists, Job, Moved, Priority, State
 from duetime.stores.base import Push, Pushed, Store
 from tests.contract.vocabulary import (
     HIGH,

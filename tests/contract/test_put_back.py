@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 import pyarrow as pa
 import pytest
 
-from duetime.errors import DuetimeError, QueueFull
-from duetime.job import Event, Job, NewJob, Priority, State
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, QueueFull
+from duetime.model.job import Event, Job, NewJob, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, RulesChange, Store
 from duetime.stores.bulk import Bulk, LostColumns
 from duetime.stores.open import bulk_of, open_store

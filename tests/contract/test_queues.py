@@ -2,10 +2,10 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import DuetimeError
-from duetime.job import Counts, State
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Counts, State
+from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, Push, QueueRules, RulesChange, Store
 from tests.contract.vocabulary import (
     NOW,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import Counts, Event, Job, Moved, Priority, State
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import Counts, Event, Job, Moved, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, Reaped, Store
 from tests.contract.vocabulary import (
     HIGH,

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import VersionConflict
+from duetime.model.clock import ManualClock
+from duetime.model.errors import VersionConflict
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record, Registry

@@ -2,9 +2,9 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import MAX_ERROR, Counts, Event, Job, Moved, Priority, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import MAX_ERROR, Counts, Event, Job, Moved, Priority, State
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,

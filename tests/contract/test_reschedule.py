@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import ExpiresBeforeDue, JobDead, JobRunning
-from duetime.job import Counts, Event, Moved, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import ExpiresBeforeDue, JobDead, JobRunning
+from duetime.model.job import Counts, Event, Moved, State
 from duetime.stores.base import Store
 from tests.contract.vocabulary import (
     HIGH,

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from duetime.clock import MAX_DURATION, ManualClock
-from duetime.job import (
+from duetime.model.clock import MAX_DURATION, ManualClock
+from duetime.model.job import (
     STEP_JOBS,
     Counts,
     Delivery,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duetime.job import (
+from duetime.model.job import (
     MAX_BODY,
     STEP_BYTES,
     STEP_JOBS,

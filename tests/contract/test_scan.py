@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from duetime.clock import SystemClock
-from duetime.errors import DuetimeError
-from duetime.job import NewJob, Priority
-from duetime.names import Queue
+from duetime.model.clock import SystemClock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import NewJob, Priority
+from duetime.model.names import Queue
 from duetime.spark.audit import scan
 from duetime.spark.load.options import LoadOptions
 from duetime.spark.source import listing

@@ -5,9 +5,9 @@ from datetime import date, timedelta
 import msgspec
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.job import DAY_MS, TOTAL_DAYS, Event, IfExists, Moved, QueueTotals, State, Totals
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.job import DAY_MS, TOTAL_DAYS, Event, IfExists, Moved, QueueTotals, State, Totals
+from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, Push, RulesChange, Store
 from tests.contract.vocabulary import (
     NOW,

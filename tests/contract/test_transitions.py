@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import DuetimeError
-from duetime.job import TRANSITIONS, Event, IfExists, Lease, Moved
+from duetime.model.clock import ManualClock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import TRANSITIONS, Event, IfExists, Lease, Moved
 from duetime.stores.base import Store
 from duetime.stores.finishes import Finish
 from tests.contract.vocabulary import (

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from duetime.clock import ManualClock
+from duetime.model.clock import ManualClock
 from duetime.stores.base import Store, Wake
 from duetime.stores.open import open_store
 from tests.contract.conftest import SHARED_KINDS

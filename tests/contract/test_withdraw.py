@@ -2,8 +2,8 @@
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.job import Counts, Event, Job, Moved, Reason, State
+from duetime.model.clock import ManualClock
+from duetime.model.job import Counts, Event, Job, Moved, Reason, State
 from duetime.stores.base import Store, Withdrawal
 from tests.contract.vocabulary import (
     NOW,

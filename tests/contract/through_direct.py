@@ -5,9 +5,9 @@ from another thread, and what these decline goes the general way, as in the SDK.
 import asyncio
 from collections.abc import Sequence
 
-from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.job import Delivery, Lease, Moved
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.model.job import Delivery, Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Store
 from duetime.stores.direct import OffersDirectCalls
 from duetime.stores.forwarding import ForwardingStore

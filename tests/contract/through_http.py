@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from duetime.client import AsyncClient, Client, calls
 from duetime.client.call import Call
-from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import Counts, Delivery, Job, Lease, Moved, QueueTotals, State, batches
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.job import Counts, Delivery, Job, Lease, Moved, QueueTotals, State, batches
+from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
     Page,

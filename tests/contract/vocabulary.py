@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duetime.clock import Duration, ManualClock, duration_ms
-from duetime.errors import DuetimeError
-from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
-from duetime.names import Queue
+from duetime.model.clock import Duration, ManualClock, duration_ms
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, Reserved, RulesChange, Store, Wake
 
 QUEUE = Queue("shop", "mail")

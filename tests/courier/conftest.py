@@ -16,10 +16,10 @@ from duetime.callbacks.topic_service import TopicService
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.job import Counts, Job, State
-from duetime.names import Queue
+from duetime.model.job import Counts, Job, State
+from duetime.model.names import Queue
+from duetime.model.topic import Topic
 from duetime.stores.open import open_store
-from duetime.topic import Topic
 from duetime.wire.topics import TopicIn, topic_of
 from tests.courier.receiver import Receiver
 from tests.plugins.until import until

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.job import Event
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 from tests.courier.receiver import OK, Call, Receiver, Says

@@ -10,8 +10,8 @@ from duetime.callbacks.breaker import Breaker
 from duetime.callbacks.courier import RENEWED_AT_ONCE, Courier, CourierOptions
 from duetime.callbacks.slots import Slots
 from duetime.callbacks.topic_lane import TopicLane
-from duetime.job import Lease, NewJob, Priority, State
-from duetime.topic import Success
+from duetime.model.job import Lease, NewJob, Priority, State
+from duetime.model.topic import Success
 from tests.courier.conftest import LOOPBACK, World
 from tests.courier.receiver import OK, Receiver, Says
 from tests.plugins.ports import find_free_port

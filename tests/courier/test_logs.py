@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from duetime.callbacks.daily_logs import DailyLogs
-from duetime.errors import JobNotFound
-from duetime.job import Event
 from duetime.journal.reader import read_journal
+from duetime.model.errors import JobNotFound
+from duetime.model.job import Event
 from tests.courier.conftest import World
 from tests.courier.receiver import EMPTY, Receiver, Says
 from tests.plugins.served import StartServer

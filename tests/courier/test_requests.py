@@ -3,8 +3,8 @@
 import pytest
 from standardwebhooks import Webhook
 
-from duetime.job import NewJob
-from duetime.topic import Method
+from duetime.model.job import NewJob
+from duetime.model.topic import Method
 from tests.courier.conftest import World
 from tests.courier.receiver import EMPTY, OK, Receiver, Says
 

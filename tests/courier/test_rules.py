@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from duetime.callbacks.request import retries_of
-from duetime.errors import JobNotFound, TopicNotFound, TopicOffline
-from duetime.job import Event, NewJob, Priority
-from duetime.names import Queue
-from duetime.topic import Method, Status, Success
+from duetime.model.errors import JobNotFound, TopicNotFound, TopicOffline
+from duetime.model.job import Event, NewJob, Priority
+from duetime.model.names import Queue
+from duetime.model.topic import Method, Status, Success
 from tests.courier.conftest import World
 from tests.courier.receiver import EMPTY, OK, Call, Receiver, Says
 from tests.plugins.ports import find_free_port

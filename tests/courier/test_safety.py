@@ -15,8 +15,8 @@ from duetime.callbacks.caller import Caller, GuardedResolver
 from duetime.callbacks.courier import CourierOptions
 from duetime.callbacks.request import CallbackRequest
 from duetime.callbacks.targets import AllowedTargets, ForbiddenTarget, read_networks
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.topic import Method, Topic, check_topic
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.topic import Method, Topic, check_topic
 from tests.courier.conftest import World
 from tests.courier.receiver import Receiver
 from tests.plugins.ci import missing_service

@@ -3,8 +3,8 @@
 import pytest
 
 from duetime.callbacks.topic_lane import RemovedTopicLane, TopicLane
-from duetime.job import Lease, Moved, State
-from duetime.topic import Status
+from duetime.model.job import Lease, Moved, State
+from duetime.model.topic import Status
 from tests.courier.conftest import World
 from tests.courier.receiver import OK, Receiver, Says
 from tests.plugins.until import until

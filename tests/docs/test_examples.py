@@ -11,8 +11,8 @@ import typer
 
 import duetime
 from duetime.cli.program import app
-from duetime.job import TRANSITIONS
-from duetime.settings import FIELDS, OTHER_VARIABLES, Settings, load, row, shown, variable
+from duetime.model.job import TRANSITIONS
+from duetime.model.settings import FIELDS, OTHER_VARIABLES, Settings, load, row, shown, variable
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from duetime.cli.options import Target, located
-from duetime.errors import StoreUnavailable
+from duetime.model.errors import StoreUnavailable
 from tests.e2e.shell import Shell, program
 
 

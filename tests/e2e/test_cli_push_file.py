@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from duetime.client import Client
-from duetime.errors import StoreUnavailable
+from duetime.model.errors import StoreUnavailable
 from tests.e2e.shell import Shell
 
 MIXED = """\

@@ -5,9 +5,9 @@ import pytest
 from duetime.cli.leases import read_lease, write_lease
 from duetime.cli.options import When, parse_attributes, parse_when
 from duetime.cli.output import body_text, preview, relative, safe, span
-from duetime.errors import InvalidId, InvalidName, InvalidRequest, InvalidTime
-from duetime.job import Lease
-from duetime.names import Queue
+from duetime.model.errors import InvalidId, InvalidName, InvalidRequest, InvalidTime
+from duetime.model.job import Lease
+from duetime.model.names import Queue
 
 
 @pytest.mark.parametrize("job_id", ["j", "a:b/c d%41", "été ☃", "'$(rm)`", "x" * 128])

@@ -3,7 +3,7 @@
 import pytest
 
 from duetime.cli.top import flow
-from duetime.job import Counts
+from duetime.model.job import Counts
 from tests.e2e.shell import Shell
 
 

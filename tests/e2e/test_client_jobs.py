@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import duetime
-from duetime.job import Event, State
+from duetime.model.job import Event, State
 from tests.plugins.serving import serving
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.errors import InvalidId, InvalidRequest, InvalidTime
-from duetime.job import Event, IfExists, NewJob, State
+from duetime.model.errors import InvalidId, InvalidRequest, InvalidTime
+from duetime.model.job import Event, IfExists, NewJob, State
 from tests.plugins.serving import serving
 
 Misuse = Callable[[Any], object]

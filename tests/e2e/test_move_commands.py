@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import duetime
-from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.reader import read_journal
+from duetime.model.job import Event
 from tests.e2e.shell import Shell, program
 from tests.plugins.processes import guard, release
 

@@ -11,7 +11,7 @@ import pytest
 
 import duetime
 from duetime.client.topics import Topics
-from duetime.errors import TopicOffline
+from duetime.model.errors import TopicOffline
 from duetime.stores.base import RulesChange
 from tests.e2e.shell import Shell
 from tests.plugins.served import ServedProcess, StartServer

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.open import open_store
 from tests.courier.receiver import Receiver, Says
-from tests.doors.v1.server import listen
 from tests.plugins.passwords import hashed
 from tests.plugins.served import ServedProcess, StartServer
 from tests.plugins.until import until
+from tests.protocols.v1.server import listen
 
 DOORS = {
     "DUETIME_TCP_DOOR": "true",

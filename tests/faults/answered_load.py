@@ -15,10 +15,10 @@ from typing import Any
 
 import httpx
 
-from duetime.job import Event
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.job import Event
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.get_all import get_all
 from duetime.stores.redis.store import RedisStore

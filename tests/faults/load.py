@@ -7,8 +7,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from duetime.job import STEP_JOBS, Counts
-from duetime.names import Queue
+from duetime.model.job import STEP_JOBS, Counts
+from duetime.model.names import Queue
 from duetime.stores.open import open_store
 from tests.plugins.http_peer import Peer, Reply
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import redis
 
-from duetime.clock import Clock
-from duetime.errors import DuetimeError
-from duetime.job import Lease, NewJob
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Lease, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.redis import keys
 from duetime.stores.redis.store import RedisStore

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.stores.base import Store, Wake
 from duetime.stores.forwarding import ForwardingStore
 

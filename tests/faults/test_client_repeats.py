@@ -8,12 +8,12 @@ import pytest
 
 from duetime.client import AsyncClient
 from duetime.client.calls import push_each
-from duetime.errors import LeaseLost
-from duetime.job import IfExists, NewJob
-from duetime.names import Queue
+from duetime.model.errors import LeaseLost
+from duetime.model.job import IfExists, NewJob
+from duetime.model.names import Queue
 from duetime.stores.memory.store import MemoryStore
-from tests.doors.v1.server import serve
 from tests.faults.losing_proxy import LosingProxy
+from tests.protocols.v1.server import serve
 
 QUEUE = Queue("default", "mail")
 JOBS = [NewJob("a", b""), NewJob("b", b"", due_at=1)]

@@ -13,12 +13,12 @@ import psycopg
 import pymysql
 import pytest
 
-from duetime.clock import ManualClock
 from duetime.engine import Engine
-from duetime.errors import StoreUnavailable
-from duetime.job import Moved, NewJob
-from duetime.names import Queue
-from duetime.settings_file import group_url
+from duetime.model.clock import ManualClock
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Moved, NewJob
+from duetime.model.names import Queue
+from duetime.model.settings_file import group_url
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.group.layout import home
 from duetime.stores.mysql import connection as mysql_connection

@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from duetime.errors import DuetimeError, StoreFull, StoreUnavailable
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, StoreFull, StoreUnavailable
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
 from tests.plugins.ci import missing_service

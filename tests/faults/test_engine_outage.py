@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from duetime.engine import Engine
-from duetime.errors import StoreDamaged, StoreUnavailable
-from duetime.job import STEP_JOBS, Lease, State
-from duetime.names import Queue
+from duetime.model.errors import StoreDamaged, StoreUnavailable
+from duetime.model.job import STEP_JOBS, Lease, State
+from duetime.model.names import Queue
 from duetime.stores.base import RulesChange, Wake
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, job, push, settle, waiting
 from tests.simulation.virtual_loop import run_virtual, virtual_time

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from duetime.engine import Engine
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Store
 from duetime.stores.open import open_store
 from tests.faults.losing_proxy import LosingProxy

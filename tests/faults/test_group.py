@@ -14,13 +14,13 @@ from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidSettings, StoreFull, StoreUnavailable
-from duetime.job import Event, IfExists, NewJob
-from duetime.names import Queue
-from duetime.settings_file import group_url
+from duetime.model.errors import InvalidSettings, StoreFull, StoreUnavailable
+from duetime.model.job import Event, IfExists, NewJob
+from duetime.model.names import Queue
+from duetime.model.settings_file import group_url
+from duetime.model.topic import Status, Topic
 from duetime.stores.group.layout import home
 from duetime.stores.open import open_store
-from duetime.topic import Status, Topic
 from tests.courier.conftest import OPTIONS
 from tests.courier.receiver import Receiver
 from tests.plugins.redis_server import RedisServer

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from duetime.clock import ManualClock
 from duetime.engine import Engine
-from duetime.errors import (
+from duetime.journal.events import Entry, body_of
+from duetime.journal.journal import Journal
+from duetime.journal.observer import join_journal
+from duetime.journal.options import JournalOptions
+from duetime.journal.reader import read_journal
+from duetime.model.clock import ManualClock
+from duetime.model.errors import (
     DuetimeError,
     JobExists,
     LeaseLost,
@@ -20,13 +25,8 @@ from duetime.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from duetime.job import Event, IfExists, Lease, Moved, NewJob, State
-from duetime.journal.events import Entry, body_of
-from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
-from duetime.journal.options import JournalOptions
-from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.job import Event, IfExists, Lease, Moved, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, RulesChange
 from duetime.stores.group.layout import home
 from duetime.stores.group.store import GroupStore

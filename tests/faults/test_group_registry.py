@@ -9,15 +9,15 @@ import pytest
 import duetime
 from duetime.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import DuetimeError, StoreUnavailable, VersionConflict
-from duetime.job import NewJob
 from duetime.journal import pool_journal
 from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.registered_nodes import registered
-from duetime.names import Queue
-from duetime.settings_file import group_url
+from duetime.model.errors import DuetimeError, StoreUnavailable, VersionConflict
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
+from duetime.model.settings_file import group_url
 from duetime.stores.base import Store
 from duetime.stores.group.layout import home
 from duetime.stores.open import open_store

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from duetime.errors import InvalidSettings, LeaseLost, StoreUnavailable
-from duetime.job import Event, Lease, Moved, NewJob
-from duetime.names import Queue
-from duetime.settings_file import group_url
+from duetime.model.errors import InvalidSettings, LeaseLost, StoreUnavailable
+from duetime.model.job import Event, Lease, Moved, NewJob
+from duetime.model.names import Queue
+from duetime.model.settings_file import group_url
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.drain import set_drain
 from duetime.stores.group.layout import home

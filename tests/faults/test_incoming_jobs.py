@@ -13,15 +13,15 @@ import pymysql
 import pytest
 
 from duetime import push_in
-from duetime.clock import ManualClock
 from duetime.engine import Engine
-from duetime.job import Counts, Event, NewJob
 from duetime.journal.events import REPEATED, Entry
 from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.job import Counts, Event, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Reaped, Store
 from duetime.stores.mysql import connection as mysql_connection
 from duetime.stores.mysql.connection import MysqlAddress

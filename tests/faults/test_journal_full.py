@@ -10,14 +10,14 @@ from typing import NamedTuple
 import pytest
 
 from duetime.engine import Engine
-from duetime.errors import JournalFull
-from duetime.job import Event, NewJob
 from duetime.journal import writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
+from duetime.model.errors import JournalFull
+from duetime.model.job import Event, NewJob
 from duetime.stores.memory.store import MemoryStore
 from tests.plugins.until import until
 from tests.simulation.engine_room import QUEUE

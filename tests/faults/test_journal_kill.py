@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.reader import Damage, Gap, read_journal
 from duetime.journal.segments import nodes
+from duetime.model.job import Event
 from tests.plugins.processes import guard, release
 from tests.plugins.until import until
 

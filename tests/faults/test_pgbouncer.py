@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from duetime.engine import Engine
-from duetime.errors import StoreUnavailable
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.open import open_store
 from duetime.stores.postgres import wake
 from tests.plugins.ci import missing_service

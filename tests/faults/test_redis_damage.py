@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import redis
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost, StoreDamaged
-from duetime.job import Counts, Event, IfExists, Moved, NewJob, State
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost, StoreDamaged
+from duetime.model.job import Counts, Event, IfExists, Moved, NewJob, State
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.redis.store import RedisStore
 from tests.faults.redis_vocabulary import PREFIX, QUEUE, lease_one, push_one

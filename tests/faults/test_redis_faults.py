@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from duetime.clock import ManualClock
-from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.job import Counts, Event, Moved, NewJob, State
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.job import Counts, Event, Moved, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange, Wake
 from duetime.stores.finishes import Finish, Finished, Join
 from duetime.stores.redis import keys

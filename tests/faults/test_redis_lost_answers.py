@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 import redis
 
-from duetime.clock import ManualClock
-from duetime.errors import StoreUnavailable
-from duetime.job import Event, NewJob, Priority
+from duetime.model.clock import ManualClock
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Event, NewJob, Priority
 from duetime.stores.base import Mark, RulesChange
 from duetime.stores.bulk import Failed, JobColumns, LoadStep
 from duetime.stores.finishes import Finish, Finished, Join

@@ -7,9 +7,9 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.job import Event
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.job import Event
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Pushed
 from duetime.stores.redis.pipe import read_error
 from duetime.stores.redis.scripts import translate

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from duetime.client import connect
-from duetime.errors import InvalidSettings, StoreUnavailable
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.errors import InvalidSettings, StoreUnavailable
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Wake
 from duetime.stores.redis.store import RedisStore
 

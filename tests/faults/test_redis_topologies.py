@@ -8,9 +8,9 @@ from typing import TypeVar
 import pytest
 from redis.crc import key_slot
 
-from duetime.errors import StoreUnavailable
-from duetime.job import Event, NewJob, State
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Event, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, RulesChange, Wake
 from duetime.stores.finishes import Finish, Join
 from duetime.stores.redis import keys

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from duetime.errors import StoreFull
-from duetime.job import Event, Lease, NewJob
-from duetime.names import Queue
+from duetime.model.errors import StoreFull
+from duetime.model.job import Event, Lease, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.finishes import Finish, Finished
 from duetime.stores.open import open_store

@@ -16,7 +16,7 @@ STORIES = tuple(
     f"{SPARK}test_{name}.py::" for name in ("demo", "end_to_end", "far_storage", "growth", "lost_answers", "many_hosts")
 )
 """Half of the time that sessions take. One process for all of them would run on while the other cores are idle."""
-QUICK = tuple(f"tests/{name}/" for name in ("unit", "contract", "doors", "docs", "tooling"))
+QUICK = tuple(f"tests/{name}/" for name in ("unit", "contract", "protocols", "docs", "tooling"))
 """Folders whose tests take moments. They come last: a long test at the end would leave the other cores idle."""
 
 

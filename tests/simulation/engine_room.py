@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from duetime.clock import Duration, duration_ms
 from duetime.engine import Engine
-from duetime.job import Delivery, NewJob
-from duetime.names import Queue
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.job import Delivery, NewJob
+from duetime.model.names import Queue
 from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.virtual_loop import LoopClock

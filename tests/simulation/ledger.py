@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duetime.clock import Clock
-from duetime.errors import DuetimeError
-from duetime.job import Delivery, Event, Lease, Moved
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Delivery, Event, Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Wake
 from duetime.stores.memory.store import MemoryStore
 from tests.faults.store_faults import FaultyStore

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from duetime.engine import Engine, heavy_calls, waiting
 from duetime.engine import engine as engine_module
-from duetime.errors import JobExists, LeaseLost, StoreUnavailable
-from duetime.job import Delivery, IfExists, Lease, Moved, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.errors import JobExists, LeaseLost, StoreUnavailable
+from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import RulesChange
 from tests.simulation.ledger import LEASED, WAITING, Ledger, Wire
 from tests.simulation.virtual_loop import LoopClock, run_virtual

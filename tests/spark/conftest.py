@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.client import calls, connect
-from duetime.clock import MAX_INSTANT
-from duetime.errors import InvalidSettings
-from duetime.job import Delivery, Job, State
-from duetime.names import Queue
+from duetime.model.clock import MAX_INSTANT
+from duetime.model.errors import InvalidSettings
+from duetime.model.job import Delivery, Job, State
+from duetime.model.names import Queue
 from duetime.spark.load.options import LoadOptions
 from duetime.spark.session import find_java, java_options, open_session
 from duetime.spark.source.listing import Bounds, Listing

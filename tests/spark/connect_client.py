@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.spark import schedule
 from duetime.spark.audit.run import Beside, run_audit
 from duetime.spark.ingest.run import run_ingest

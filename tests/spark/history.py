@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duetime.job import Event, NewJob, Priority
 from duetime.journal.events import Entry, body_fields
 from duetime.journal.lines import write_line
 from duetime.journal.segments import open_name, sealed_name
-from duetime.names import Queue
+from duetime.model.job import Event, NewJob, Priority
+from duetime.model.names import Queue
 
 HOUR_MS = 3_600_000
 NAMESPACE = "shop"

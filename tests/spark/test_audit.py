@@ -14,13 +14,13 @@ from pyspark.testing import assertDataFrameEqual
 
 from duetime.cli.options import Target
 from duetime.cli.pipelines.sources import StoreSource
-from duetime.clock import SystemClock
 from duetime.console.pipeline_files import read_lake
-from duetime.job import Event
 from duetime.journal.journal import HEARTBEAT_S, HOUSEKEEPING_S
 from duetime.journal.options import JournalOptions
 from duetime.journal.segments import sealed_name
-from duetime.settings import Settings
+from duetime.model.clock import SystemClock
+from duetime.model.job import Event
+from duetime.model.settings import Settings
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.journal import open_segments, read_now
 from duetime.spark.audit.run import WAIT_S, Beside, read_findings, run_audit

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from duetime.job import Event, Moved, Priority
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.job import Event, Moved, Priority
+from duetime.model.names import Queue
 from duetime.spark.load.batch_journal import FileJournal, SegmentFile
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import read_options

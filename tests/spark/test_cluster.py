@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duetime.client import calls, connect
-from duetime.job import Moved
-from duetime.names import Queue
+from duetime.model.job import Moved
+from duetime.model.names import Queue
 from duetime.spark.session import find_java
 from tests.plugins.redis_server import RedisServer
 from tests.spark.cluster import Cluster

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.spark.session import find_java, java_options, open_session
 from tests.plugins.ci import missing_service
 from tests.plugins.ports import find_free_port

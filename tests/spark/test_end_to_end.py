@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from duetime.cli.program import app
 from duetime.client import Client, connect
-from duetime.errors import LeaseLost
-from duetime.job import NewJob
+from duetime.model.errors import LeaseLost
+from duetime.model.job import NewJob
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.served import StartServer
 

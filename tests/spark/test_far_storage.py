@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duetime.ids import IdMaker
-from duetime.job import Event
 from duetime.journal.lines import read_line
+from duetime.model.ids import IdMaker
+from duetime.model.job import Event
 from duetime.spark import schedule
 from duetime.spark.audit.run import Beside, run_audit
 from duetime.spark.ingest.run import run_ingest

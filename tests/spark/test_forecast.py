@@ -9,7 +9,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from duetime.client import connect
 from duetime.console.pipeline_files import read_lake
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.spark.forecast import run as forecast_run
 from duetime.spark.forecast.model import Capacity, Trouble, find_trouble, level, simulate, spread
 from duetime.spark.forecast.page import ForecastPage, write_forecast

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.clock import SystemClock
-from duetime.job import Event, NewJob
-from duetime.names import Queue
+from duetime.model.clock import SystemClock
+from duetime.model.job import Event, NewJob
+from duetime.model.names import Queue
 from duetime.spark.audit.run import Beside, read_findings, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.files import LocalFiles

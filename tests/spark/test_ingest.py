@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from duetime.errors import InvalidRequest
-from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.lines import read_line, write_line
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import Event
 from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.run import about_events, run_ingest
 from duetime.spark.lake.lake import Lake

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duetime.clock import SystemClock
-from duetime.job import Event
 from duetime.journal.segments import sealed_name
+from duetime.model.clock import SystemClock
+from duetime.model.job import Event
 from duetime.spark.audit import journal as audit_journal
 from duetime.spark.audit.journal import open_segments, read_now
 from duetime.spark.audit.run import Beside, run_audit

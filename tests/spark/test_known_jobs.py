@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duetime.job import Event
+from duetime.model.job import Event
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import LostNode, ReconcileFirst, ReconcileRun
 from duetime.spark.load.known_jobs import known_jobs

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.client import Client, connect
-from duetime.job import NewJob
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.options import JournalOptions
 from duetime.journal.registered_nodes import registered
 from duetime.journal.shipping import Shipper
+from duetime.model.job import NewJob
 from duetime.spark.audit.journal import JournalIncomplete
 from duetime.spark.audit.run import Beside
 from duetime.spark.lake.lake import Lake

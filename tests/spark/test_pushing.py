@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from duetime.errors import StoreUnavailable
-from duetime.job import Priority
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Priority
+from duetime.model.names import Queue
 from duetime.spark.load import task_push
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import LoadOptions, read_options

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duetime.clock import SystemClock
-from duetime.errors import DuetimeError
-from duetime.job import Delivery, Event, Job, NewJob
 from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.clock import SystemClock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Delivery, Event, Job, NewJob
+from duetime.model.names import Queue
 from duetime.spark.audit.journal import JournalIncomplete
 from duetime.spark.audit.run import Beside, read_findings, run_audit
 from duetime.spark.lake.lake import Lake

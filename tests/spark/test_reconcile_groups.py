@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 import duetime
 from duetime import group
 from duetime.client import calls, connect
-from duetime.clock import SystemClock
-from duetime.errors import DuetimeError
-from duetime.job import DAY_MS, Delivery, Event, NewJob
-from duetime.names import Queue
+from duetime.model.clock import SystemClock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import DAY_MS, Delivery, Event, NewJob
+from duetime.model.names import Queue
 from duetime.spark.audit.run import Beside
 from duetime.spark.audit.transform import SCAN, Scanned
 from duetime.spark.lake.lake import Lake

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from duetime.cli.pipelines.audit import verdict_text
 from duetime.client import AsyncClient
-from duetime.clock import SystemClock
-from duetime.job import Event, Job, NewJob
 from duetime.journal.registered_nodes import KIND, RegisteredNode, registered
-from duetime.names import Queue
+from duetime.model.clock import SystemClock
+from duetime.model.job import Event, Job, NewJob
+from duetime.model.names import Queue
 from duetime.spark import schedule
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, JournalProblem
 from duetime.spark.audit.run import Audited, Beside, run_audit

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from duetime.client import connect
-from duetime.clock import SystemClock
-from duetime.job import Delivery, Event
 from duetime.journal.events import body_of
 from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.clock import SystemClock
+from duetime.model.job import Delivery, Event
+from duetime.model.names import Queue
 from duetime.spark.audit.store import open_view
 from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.reconcile.repair_task import RepairTask

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from duetime.client import connect
-from duetime.job import Priority, State
+from duetime.model.job import Priority, State
 from duetime.spark.lake.lake import Lake
 from duetime.spark.replay.drive import Arrival, drive, percentile
 from duetime.spark.replay.simulate import SimulatedOutcome, simulate_consumers

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duetime.ids import encode
+from duetime.model.ids import encode
 from duetime.spark.audit.transform import law
 from duetime.spark.lake.lake import Lake
 from duetime.spark.report.data import BatchLine, Heat, Period, Point, QueueBalance, QueueLine, Report

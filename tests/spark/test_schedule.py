@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 
 from duetime.client import Client, connect
 from duetime.console.pipeline_files import read_lake
-from duetime.job import Delivery, Event, NewJob
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import read_journal
 from duetime.journal.registered_nodes import KIND, RegisteredNode
+from duetime.model.job import Delivery, Event, NewJob
 from duetime.spark import schedule
 from duetime.spark.audit.run import Beside
 from duetime.spark.lake.lake import Lake

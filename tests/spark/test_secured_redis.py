@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import Delivery
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import Delivery
 from duetime.spark import schedule
 from duetime.spark.load.options import read_options
 from tests.plugins.redis_server import RedisServer

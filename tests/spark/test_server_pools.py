@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.client import Client, connect
-from duetime.clock import SystemClock
-from duetime.job import NewJob
 from duetime.journal.pool_journal import Journaling
-from duetime.names import DEFAULT_POOL, Queue
+from duetime.model.clock import SystemClock
+from duetime.model.job import NewJob
+from duetime.model.names import DEFAULT_POOL, Queue
 from duetime.spark.audit.run import Beside, run_audit
 from duetime.spark.audit.store import ServerView, open_view
 from duetime.spark.lake.lake import Lake

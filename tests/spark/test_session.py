@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duetime.cli.pipelines.options import SparkOptions
-from duetime.errors import InvalidRequest, InvalidSettings
+from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.spark import session
 from duetime.spark.session import find_java, open_session
 

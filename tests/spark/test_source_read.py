@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual, StringContains
 
 from duetime.client import connect
-from duetime.job import State
+from duetime.model.job import State
 from duetime.spark.source.listing import Bounds
 from duetime.spark.source.reader import Share, StoreReader
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from duetime.clock import MAX_INSTANT
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.job import MAX_BODY
-from duetime.names import check_id
+from duetime.model.clock import MAX_INSTANT
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.job import MAX_BODY
+from duetime.model.names import check_id
 from duetime.spark.load.chunks import Cutter
 from duetime.spark.load.job_columns import REASONS, SCHEMA, job_columns
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows

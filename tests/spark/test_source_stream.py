@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from duetime.errors import InvalidSettings, StoreDamaged
-from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.lines import write_line
 from duetime.journal.segments import open_name, sealed_name
+from duetime.model.errors import InvalidSettings, StoreDamaged
+from duetime.model.job import Event
 from duetime.spark.source.stream import JournalReader
 from duetime.stores.finishes import SeenJoin
 from tests.spark.conftest import jobs_in

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.job import Job, Priority, State
+from duetime.model.job import Job, Priority, State
 from tests.spark.conftest import jobs_in
 
 DUE = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from duetime.errors import InvalidRequest
-from duetime.ids import encode
-from duetime.job import Event
+from duetime.model.errors import InvalidRequest
+from duetime.model.ids import encode
+from duetime.model.job import Event
 from duetime.spark.ingest import ended_nodes
 from duetime.spark.ingest.about import about_events, known_purges
 from duetime.spark.ingest.run import known_nodes, run_ingest

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from duetime.settings import FIELDS, variable
+from duetime.model.settings import FIELDS, variable
 from tests.e2e.shell import Shell
 from tests.plugins.ci import missing_service
 from tests.plugins.serving import serving

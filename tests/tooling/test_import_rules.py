@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FORBIDDEN = [
-    ("job", "stores.base"),
-    ("ids", "engine"),
+    ("model.job", "stores.base"),
+    ("model.ids", "engine"),
     ("stores.base", "engine"),
     ("stores.base", "stores.memory"),
     ("stores.memory", "stores.sqlite"),
@@ -25,10 +25,10 @@ FORBIDDEN = [
     ("engine", "stores.memory"),
     ("engine", "journal"),
     ("engine", "metrics"),
-    ("engine", "doors"),
+    ("engine", "protocols"),
     ("alerts", "callbacks"),
-    ("doors", "server"),
-    ("doors", "stores.open"),
+    ("protocols", "server"),
+    ("protocols", "stores.open"),
     ("console", "stores.open"),
     ("worker", "stores.open"),
     ("server", "stores.sqlite"),
@@ -37,7 +37,7 @@ FORBIDDEN = [
     ("spark", "cli"),
 ]
 ALLOWED = [
-    ("stores.base", "job"),
+    ("stores.base", "model.job"),
     ("stores.sqlite", "stores.base"),
     ("stores.sqlite", "stores.sql"),
     ("stores.open", "stores.memory"),
@@ -45,15 +45,15 @@ ALLOWED = [
     ("engine", "stores.base"),
     ("journal", "engine"),
     ("callbacks", "alerts"),
-    ("doors", "engine"),
-    ("doors", "http"),
-    ("server", "doors"),
+    ("protocols", "engine"),
+    ("protocols", "http"),
+    ("server", "protocols"),
     ("server", "stores.open"),
     ("client", "stores.open"),
     ("spark.source", "stores.open"),
     ("cli", "stores.open"),
     ("worker", "client"),
-    ("console", "doors"),
+    ("console", "protocols"),
     ("cli", "server"),
 ]
 KERNEL_MUST_NOT = ["asyncio", "sqlite3", "redis", "httpx"]
@@ -102,7 +102,7 @@ def test_what_the_design_forbids_is_refused(tmp_path: Path, importer: str, impor
 @pytest.mark.parametrize("imported", KERNEL_MUST_NOT)
 def test_the_kernel_does_no_io(tmp_path: Path, imported: str) -> None:
     plant(tmp_path, ALLOWED)
-    write_import(tmp_path, "job", imported)
+    write_import(tmp_path, "model.job", imported)
 
     result = lint(tmp_path)
 
@@ -112,7 +112,7 @@ def test_the_kernel_does_no_io(tmp_path: Path, imported: str) -> None:
 
 @pytest.mark.parametrize("module", ["helpers", "stores.mongo"])
 def test_a_new_module_must_be_given_its_place(tmp_path: Path, module: str) -> None:
-    plant(tmp_path, [*ALLOWED, (module, "job")])
+    plant(tmp_path, [*ALLOWED, (module, "model.job")])
 
     result = lint(tmp_path)
 

@@ -25,9 +25,9 @@ def test_only_tests_of_the_shared_session_share_a_process() -> None:
 
 
 def test_long_tests_come_first() -> None:
-    items = [SimpleNamespace(nodeid=f"tests/{name}/test_x.py::test_x") for name in ("unit", "spark", "doors", "faults")]
+    items = [SimpleNamespace(nodeid=f"tests/{name}/test_x.py::test_x") for name in ("unit", "spark", "docs", "faults")]
     pytest_collection_modifyitems(items)  # pyright: ignore[reportArgumentType]
-    assert [item.nodeid.split("/")[1] for item in items] == ["spark", "faults", "unit", "doors"]
+    assert [item.nodeid.split("/")[1] for item in items] == ["spark", "faults", "unit", "docs"]
 
 
 def test_what_is_done_is_not_counted_again() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
-from duetime.job import IfExists, NewJob, State
-from duetime.names import Queue
+from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
+from duetime.model.job import IfExists, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Page, Push, Store
 from duetime.stores.finishes import Finish
 from duetime.stores.forwarding import ForwardingStore

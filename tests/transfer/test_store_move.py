@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
-from duetime.job import IfExists, Job, Moved, NewJob, Priority, State
-from duetime.names import Queue
+from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
+from duetime.model.job import IfExists, Job, Moved, NewJob, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Page, Push, RulesChange, Store, Withdrawal
 from duetime.stores.finishes import Finish, Join, JoinCount
 from duetime.stores.forwarding import ForwardingStore

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from duetime import php_compare
-from duetime.condition import MAX_DEPTH, MAX_LENGTH, parse
-from duetime.errors import InvalidCondition
+from duetime.model import php_compare
+from duetime.model.condition import MAX_DEPTH, MAX_LENGTH, parse
+from duetime.model.errors import InvalidCondition
 
 SHAPES = [
     ("{res.code} != 200", {"code": 500}, True),

@@ -9,14 +9,14 @@ from msgspec import structs
 from duetime.callbacks.topic_registry import OVERLAP_MS, TopicAddress, TopicRegistry, secrets_of
 from duetime.callbacks.topic_service import TopicService
 from duetime.client import topics as client_topics
-from duetime.clock import ManualClock
 from duetime.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidCondition, InvalidRequest, StoreUnavailable, TopicExists, TopicNotFound
-from duetime.job import Lease, NewJob, State
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import InvalidCondition, InvalidRequest, StoreUnavailable, TopicExists, TopicNotFound
+from duetime.model.job import Lease, NewJob, State
+from duetime.model.names import Queue
+from duetime.model.topic import Status, Topic, check_topic
 from duetime.stores.memory.store import MemoryStore
-from duetime.topic import Status, Topic, check_topic
 from duetime.wire.topics import TopicCountsOut
 
 PLACE = TopicAddress("default", Queue("shop", "mail"))

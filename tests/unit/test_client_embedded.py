@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import duetime
-from duetime.errors import InvalidRequest, InvalidTime, JobExists, JobNotFound, LeaseLost, NoAnswer
-from duetime.job import Event, IfExists, NewJob, State
+from duetime.model.errors import InvalidRequest, InvalidTime, JobExists, JobNotFound, LeaseLost, NoAnswer
+from duetime.model.job import Event, IfExists, NewJob, State
 
 
 @pytest.fixture(params=["memory", "sqlite"])

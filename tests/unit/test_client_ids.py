@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import duetime
-from duetime.clock import ManualClock
-from duetime.ids import IdMaker
+from duetime.model.clock import ManualClock
+from duetime.model.ids import IdMaker
 
 THREADS = 8
 IDS = 5_000

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from duetime.client.repeated_push import mark_for_repeats
-from duetime.job import NewJob
+from duetime.model.job import NewJob
 
 
 def name_at(ms: int, monkeypatch: pytest.MonkeyPatch) -> str:

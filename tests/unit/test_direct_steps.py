@@ -18,16 +18,16 @@ from duetime import connect
 from duetime.client.client import Client
 from duetime.client.embedded_transport import SyncEmbedded
 from duetime.client.job_building import PushFields
-from duetime.clock import ManualClock
 from duetime.engine import Engine
 from duetime.engine.direct_steps import DirectSteps
 from duetime.engine.observers import Observer
-from duetime.errors import BodyTooLarge, JobExists, LeaseLost, StoreUnavailable
-from duetime.job import Event, IfExists, Lease, NewJob
 from duetime.journal import journal_follower, pool_journal
 from duetime.journal.events import Entry
 from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import BodyTooLarge, JobExists, LeaseLost, StoreUnavailable
+from duetime.model.job import Event, IfExists, Lease, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import UnusualQueues
 from duetime.stores.open import open_store

@@ -2,10 +2,10 @@
 
 import pytest
 
-from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_job, check_jobs
-from duetime.errors import BodyTooLarge, InvalidId, InvalidRequest, InvalidTime
-from duetime.job import NewJob
+from duetime.model.clock import MAX_DURATION
+from duetime.model.errors import BodyTooLarge, InvalidId, InvalidRequest, InvalidTime
+from duetime.model.job import NewJob
 
 LONGEST_MS = (2**32 - 1) * 1000
 

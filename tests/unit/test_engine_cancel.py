@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from duetime.engine import Engine
-from duetime.job import State
+from duetime.model.job import State
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, given_store, ids, push, settle, waiting
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from duetime.engine import Engine
-from duetime.errors import BodyTooLarge, InvalidId, InvalidRequest, InvalidTime, LeaseLost, StoreUnavailable
-from duetime.job import MAX_RESULT, MAX_RESULT_MS, STEP_JOBS, Lease, NewJob
+from duetime.model.errors import BodyTooLarge, InvalidId, InvalidRequest, InvalidTime, LeaseLost, StoreUnavailable
+from duetime.model.job import MAX_RESULT, MAX_RESULT_MS, STEP_JOBS, Lease, NewJob
 from duetime.stores.finishes import Finish, Finished, Join, KeptResult
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, job, push, settle, waiting

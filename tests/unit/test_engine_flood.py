@@ -11,7 +11,7 @@ import pytest
 from duetime.engine import Engine
 from duetime.engine.answer_turns import ANSWERS_PER_TURN
 from duetime.engine.heavy_calls import HEAVY_CALLS, PATIENCE_S
-from duetime.job import NewJob
+from duetime.model.job import NewJob
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, given_store, ids, settle
 from tests.simulation.virtual_loop import virtual_time

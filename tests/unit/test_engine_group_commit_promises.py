@@ -7,8 +7,8 @@ import pytest
 
 from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.group_commit import GroupCommit
-from duetime.errors import DuetimeError, JobExists, StoreUnavailable
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, JobExists, StoreUnavailable
+from duetime.model.names import Queue
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
 
 QUEUE = Queue("shop", "mail")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from duetime.engine import Engine
-from duetime.errors import LeaseLost, StoreDamaged, StoreUnavailable
-from duetime.job import Delivery, State
+from duetime.model.errors import LeaseLost, StoreDamaged, StoreUnavailable
+from duetime.model.job import Delivery, State
 from tests.simulation.engine_room import LONG_MS, OTHER, QUEUE, Stopwatch, given_store, ids, job, push, settle, waiting
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from duetime.engine import Engine
 from duetime.engine.observers import Observer
-from duetime.errors import DuetimeError, JournalFull, StoreUnavailable
-from duetime.job import Lease, Moved, State
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, JournalFull, StoreUnavailable
+from duetime.model.job import Lease, Moved, State
+from duetime.model.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved
 from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore

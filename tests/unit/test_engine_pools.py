@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 import pytest
 
 from duetime.engine.pools import Pools
-from duetime.errors import InvalidSettings, PoolNotFound, StoreUnavailable
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.errors import InvalidSettings, PoolNotFound, StoreUnavailable
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.memory.store import MemoryStore
 from tests.plugins.until import until
 

@@ -6,9 +6,9 @@ import pytest
 
 from duetime.engine import Engine
 from duetime.engine.reaper import LONGEST_REST_S, STEP, Reaper
-from duetime.errors import LeaseLost
-from duetime.job import Event, State
-from duetime.names import Queue
+from duetime.model.errors import LeaseLost
+from duetime.model.job import Event, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Reaped
 from tests.simulation.engine_room import OTHER, QUEUE, Stopwatch, given_store, ids, job, push, waiting
 from tests.simulation.virtual_loop import run_virtual, virtual_time

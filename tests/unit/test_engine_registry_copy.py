@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from duetime.clock import SystemClock
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import StoreUnavailable
+from duetime.model.clock import SystemClock
+from duetime.model.errors import StoreUnavailable
 from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.registry import MAX_TOMBSTONES, Changes
 from tests.plugins.until import until

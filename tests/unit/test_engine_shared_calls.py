@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from duetime.engine import Engine
-from duetime.errors import JobExists, StoreUnavailable
-from duetime.job import STEP_BYTES, STEP_JOBS, IfExists, NewJob, State
+from duetime.model.errors import JobExists, StoreUnavailable
+from duetime.model.job import STEP_BYTES, STEP_JOBS, IfExists, NewJob, State
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import OTHER, QUEUE, given_store, ids, job, push, settle
 from tests.simulation.virtual_loop import VirtualLoop, run_virtual, virtual_time

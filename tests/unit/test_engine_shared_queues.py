@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from duetime.engine import Engine
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import LONG_MS, Stopwatch, given_store, ids
 from tests.simulation.virtual_loop import virtual_time

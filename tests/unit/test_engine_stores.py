@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from duetime.engine import Engine
-from duetime.errors import StoreUnavailable
-from duetime.job import Counts, Delivery, Lease, State
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Counts, Delivery, Lease, State
 from duetime.stores.base import RulesChange, Store
 from duetime.stores.open import open_store
 from tests.faults.store_faults import FaultyStore

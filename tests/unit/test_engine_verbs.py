@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duetime.engine import Engine
-from duetime.errors import (
+from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
     InvalidId,
@@ -17,7 +17,7 @@ from duetime.errors import (
     JobRunning,
     LeaseLost,
 )
-from duetime.job import MAX_ERROR, STEP_JOBS, Event, IfExists, Lease, NewJob, Priority, State
+from duetime.model.job import MAX_ERROR, STEP_JOBS, Event, IfExists, Lease, NewJob, Priority, State
 from duetime.stores.base import Mark, RulesChange
 from tests.simulation.engine_room import OTHER, QUEUE, given_store, ids, job, push
 from tests.simulation.virtual_loop import run_virtual, virtual_time

@@ -10,7 +10,7 @@ import pytest
 
 from duetime.engine import Engine
 from duetime.engine.store_time import JUMP_MS
-from duetime.job import DEFAULT_TTR_MS, Lease, State
+from duetime.model.job import DEFAULT_TTR_MS, Lease, State
 from duetime.stores.base import RulesChange
 from tests.simulation.engine_room import (
     LONG_MS,

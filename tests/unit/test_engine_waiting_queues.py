@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from duetime.engine import Engine
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.stores.base import RulesChange
 from tests.simulation.engine_room import (
     LONG_MS,

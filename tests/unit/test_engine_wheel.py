@@ -7,8 +7,8 @@ import pytest
 
 from duetime.engine import Engine
 from duetime.engine.wheel import Wheel, turns
-from duetime.errors import StoreUnavailable
-from duetime.job import Priority
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Priority
 from duetime.stores.base import RulesChange
 from tests.faults.store_faults import FaultyStore
 from tests.simulation.engine_room import QUEUE, given_store, job

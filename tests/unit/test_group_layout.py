@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.group.layout import Layouts, home, merge, read, without, write
 
 QUEUE = Queue("shop", "mail")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from duetime.errors import InvalidSettings
 from duetime.http.forwarded import read_proxies
+from duetime.model.errors import InvalidSettings
 
 PEER = ("10.0.0.1", 5)
 

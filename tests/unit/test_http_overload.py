@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from duetime.doors.refusals import refusal_body
-from duetime.errors import Overloaded
 from duetime.http.exchange import ClientGone, Exchange
 from duetime.http.listener import Listener
 from duetime.http.memory_budget import SMALL, Budget
 from duetime.http.service import SPARE, HttpLimits
+from duetime.model.errors import Overloaded
+from duetime.protocols.refusals import refusal_body
 from tests.plugins.http_peer import App, Server, answer, echo, read_all
 from tests.plugins.until import until
 

@@ -13,8 +13,6 @@ import pytest
 from duetime.client import AsyncClient
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
-from duetime.errors import InvalidSettings, JobExists, JournalFull, StoreUnavailable
-from duetime.job import Event, IfExists, NewJob, State
 from duetime.journal import journal, node_folder, writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
@@ -23,7 +21,9 @@ from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.pool_journal import begin, end, known
 from duetime.journal.reader import read_journal
 from duetime.metrics.meters import Meters
-from duetime.names import Queue
+from duetime.model.errors import InvalidSettings, JobExists, JournalFull, StoreUnavailable
+from duetime.model.job import Event, IfExists, NewJob, State
+from duetime.model.names import Queue
 from duetime.server.observers import PoolObservers
 from duetime.stores.base import Ask, Push, Store
 from duetime.stores.memory.store import MemoryStore

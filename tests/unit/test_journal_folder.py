@@ -7,10 +7,10 @@ import pytest
 import typer
 
 from duetime.cli.pipelines.options import local_file
-from duetime.errors import InvalidSettings
 from duetime.journal.registered_nodes import RegisteredNode
 from duetime.journal.settings import embedded_options, local_folder, options_of
-from duetime.settings import load
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import load
 from duetime.spark.load.journal_rules import with_journal
 from duetime.spark.load.options import read_options
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from duetime.job import Event
 from duetime.journal.events import Draft, Entry, body_fields, body_of
 from duetime.journal.lines import place_of, read_line, write_draft, write_line
+from duetime.model.job import Event
 
 DRAFT = Draft(ts=1, event=Event.ACCEPTED, id="é", attributes={"a": "b"}, body="x\ny")
 ENTRY = Entry(ts=1, wrote_at=2, node="n", seq=3, event=Event.ACCEPTED, id="é", attributes={"a": "b"}, body="x\ny")

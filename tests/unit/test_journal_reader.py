@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from duetime.job import Event
 from duetime.journal.events import Draft, Entry
 from duetime.journal.lines import place_of, read_line, write_draft
 from duetime.journal.reader import (
@@ -19,6 +18,7 @@ from duetime.journal.reader import (
     read_node,
 )
 from duetime.journal.segments import Lock, open_name, sealed_name
+from duetime.model.job import Event
 
 NODE = "here-1"
 

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from duetime.client import AsyncClient
-from duetime.clock import SystemClock
 from duetime.engine import Engine
-from duetime.errors import StoreUnavailable
-from duetime.job import Event
 from duetime.journal import journal
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
@@ -19,6 +16,9 @@ from duetime.journal.options import JournalOptions
 from duetime.journal.pool_journal import begin, end
 from duetime.journal.reader import read_journal
 from duetime.journal.registered_nodes import NodeRegistration, register, registered, sign_off
+from duetime.model.clock import SystemClock
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Event
 from duetime.stores.memory.registry import MemoryRegistry
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from duetime.errors import InvalidSettings
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.options import JournalOptions
 from duetime.journal.retention import delete_old, shipped
 from duetime.journal.segments import LOCK, Lock, open_name, sealed_name
 from duetime.journal.shipping import Shipper
+from duetime.model.errors import InvalidSettings
 
 HOUR_S = 3600.0
 

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 import redis
 
-from duetime.clock import ManualClock
 from duetime.engine import Engine
-from duetime.errors import JobExists, LeaseLost
-from duetime.job import Event, IfExists, Lease, NewJob, Priority, State
 from duetime.journal.events import Draft, Entry
 from duetime.journal.journal import Journal
 from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
 from duetime.journal.repeated_pushes import READ_AT_ONCE
+from duetime.model.clock import ManualClock
+from duetime.model.errors import JobExists, LeaseLost
+from duetime.model.job import Event, IfExists, Lease, NewJob, Priority, State
 from duetime.stores.base import Mark, Push, Reaped, RulesChange, Store
 from duetime.stores.finishes import Finish, Finished, Join, SeenJoin
 from duetime.stores.open import open_store

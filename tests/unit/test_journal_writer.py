@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from duetime.job import Event
 from duetime.journal import dead_nodes, node_folder, writer
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.events import Draft, Entry
@@ -20,6 +19,7 @@ from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.reader import Damage, read_journal, read_node
 from duetime.journal.segments import LOCK, is_alive, open_name, segments
 from duetime.journal.writer import Writer
+from duetime.model.job import Event
 from tests.plugins.processes import guard, release
 
 MUCH_S = 3600.0

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.backoff import Exponential, Fixed, Listed, OddMinutes, Outage, parse
-from duetime.errors import InvalidRequest, InvalidTime
+from duetime.model.backoff import Exponential, Fixed, Listed, OddMinutes, Outage, parse
+from duetime.model.errors import InvalidRequest, InvalidTime
 
 
 def waits(policy: Any, failures: int) -> list[int]:

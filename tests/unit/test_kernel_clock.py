@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.clock import (
+from duetime.model.clock import (
     MAX_DURATION,
     MAX_INSTANT,
     SECONDS,
@@ -19,7 +19,7 @@ from duetime.clock import (
     instant_ms,
     rfc3339,
 )
-from duetime.errors import InvalidTime
+from duetime.model.errors import InvalidTime
 
 
 def test_the_system_clock_tells_the_hosts_time() -> None:

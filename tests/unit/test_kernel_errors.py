@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from duetime import errors
-from duetime.errors import (
+from duetime.model import errors
+from duetime.model.errors import (
     BY_CODE,
     BodyTooLarge,
     DuetimeError,

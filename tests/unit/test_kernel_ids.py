@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.clock import ManualClock
-from duetime.ids import ALPHABET, LENGTH, IdMaker, decode, encode, made_in_one_moment, timestamp_ms
+from duetime.model.clock import ManualClock
+from duetime.model.ids import ALPHABET, LENGTH, IdMaker, decode, encode, made_in_one_moment, timestamp_ms
 
 
 def test_an_id_has_26_characters_of_the_alphabet() -> None:

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from duetime.errors import BY_CODE
-from duetime.job import TRANSITIONS, Counts, Delivery, Job, Lease, Moved, NewJob, Priority, State
-from duetime.names import Queue
+from duetime.model.errors import BY_CODE
+from duetime.model.job import TRANSITIONS, Counts, Delivery, Job, Lease, Moved, NewJob, Priority, State
+from duetime.model.names import Queue
 
 QUEUE = Queue("shop", "mail")
 

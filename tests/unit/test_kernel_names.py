@@ -2,8 +2,8 @@
 
 import pytest
 
-from duetime.errors import InvalidId, InvalidName, InvalidRequest
-from duetime.names import Queue, check_attributes, check_id, check_namespace, check_queue
+from duetime.model.errors import InvalidId, InvalidName, InvalidRequest
+from duetime.model.names import Queue, check_attributes, check_id, check_namespace, check_queue
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_c.9", "0", "-", "_", ".", "x" * 255])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from duetime.errors import InvalidSettings
-from duetime.logs import (
+from duetime.model.errors import InvalidSettings
+from duetime.model.logs import (
     MAX_FIELD,
     REQUEST_ID,
     ConsoleFormatter,
@@ -19,7 +19,7 @@ from duetime.logs import (
     reopen_logs,
     set_up_logging,
 )
-from duetime.settings import load
+from duetime.model.settings import load
 from tests.plugins.growth import LINEAR, growth
 
 

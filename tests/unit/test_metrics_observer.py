@@ -7,12 +7,12 @@ import pytest
 from duetime.engine import Engine
 from duetime.engine.observed_store import ObservedStore
 from duetime.engine.observers import Observers
-from duetime.errors import LeaseLost, StoreUnavailable
-from duetime.job import Delivery, IfExists, Lease, NewJob, Priority, State
 from duetime.metrics.meters import Meters, Snapshot
 from duetime.metrics.observer import VERBS, MetricsObserver, TimedStore
 from duetime.metrics.pool_meters import COUNTERS, MAX_RUNNING, PoolMeters
-from duetime.names import Queue
+from duetime.model.errors import LeaseLost, StoreUnavailable
+from duetime.model.job import Delivery, IfExists, Lease, NewJob, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Store
 from duetime.stores.forwarding import ForwardingStore
 from duetime.stores.memory.store import MemoryStore

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duetime.engine.pools import Pools
-from duetime.job import NewJob, State
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
-from duetime.names import Queue
+from duetime.model.job import NewJob, State
+from duetime.model.names import Queue
 from duetime.server.observers import PoolObservers
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.base import Store

@@ -11,9 +11,9 @@ import redis
 
 from duetime.engine import Engine
 from duetime.engine.observers import Observer
-from duetime.errors import JobExists, StoreDamaged, StoreUnavailable
-from duetime.job import Event, IfExists, Lease, Moved, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.errors import JobExists, StoreDamaged, StoreUnavailable
+from duetime.model.job import Event, IfExists, Lease, Moved, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import Push, RulesChange
 from duetime.stores.open import open_store
 from duetime.stores.redis import keys

@@ -19,7 +19,12 @@ from sqlalchemy.orm import Session
 
 from duetime import push_in, push_in_async
 from duetime.engine import Engine
-from duetime.errors import (
+from duetime.journal.events import Entry
+from duetime.journal.journal import Journal
+from duetime.journal.observer import join_journal
+from duetime.journal.options import JournalOptions
+from duetime.journal.reader import read_journal
+from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
     ExpiresBeforeDue,
@@ -28,13 +33,8 @@ from duetime.errors import (
     QueueFull,
     TopicOffline,
 )
-from duetime.job import Event, IfExists, NewJob, Priority
-from duetime.journal.events import Entry
-from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
-from duetime.journal.options import JournalOptions
-from duetime.journal.reader import read_journal
-from duetime.names import Queue
+from duetime.model.job import Event, IfExists, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, RulesChange
 from duetime.stores.postgres import connection as connection_settings
 from duetime.stores.postgres.store import PostgresStore

@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from duetime import push_in
 from duetime.engine import Engine
-from duetime.errors import BodyTooLarge, InvalidSettings, QueueFull, StoreUnavailable, TopicOffline
-from duetime.job import Event, IfExists, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.errors import BodyTooLarge, InvalidSettings, QueueFull, StoreUnavailable, TopicOffline
+from duetime.model.job import Event, IfExists, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, RulesChange
 from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.mysql.store import MysqlStore

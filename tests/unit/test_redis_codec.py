@@ -8,9 +8,9 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from duetime.clock import MAX_INSTANT, ManualClock
-from duetime.job import DEFAULT_TRIES, MAX_TRIES, Event, Moved, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.clock import MAX_INSTANT, ManualClock
+from duetime.model.job import DEFAULT_TRIES, MAX_TRIES, Event, Moved, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed
 from duetime.stores.redis import codec, keys
 from duetime.stores.redis.store import RedisStore

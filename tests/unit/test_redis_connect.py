@@ -2,8 +2,8 @@
 
 import pytest
 
-from duetime.errors import InvalidSettings
-from duetime.names import Queue
+from duetime.model.errors import InvalidSettings
+from duetime.model.names import Queue
 from duetime.stores.redis import keys
 from duetime.stores.redis.connect import Address, connect, parse_address
 from duetime.stores.redis.pipe import pack

@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 import redis
 
-from duetime.clock import ManualClock
 from duetime.engine import Engine, request_reply
-from duetime.job import DAY_MS, STEP_BYTES, STEP_JOBS, Event, IfExists, Lease, NewJob, Priority, State, Totals
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.job import DAY_MS, STEP_BYTES, STEP_JOBS, Event, IfExists, Lease, NewJob, Priority, State, Totals
+from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import STATE

@@ -11,10 +11,10 @@ from starlette.types import ASGIApp
 
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidSettings, StoreUnavailable
+from duetime.model.errors import InvalidSettings, StoreUnavailable
+from duetime.model.settings import load
 from duetime.server.apps import Door, Runtime, admin_app, api_app, compose
 from duetime.server.callbacks import mail_domains
-from duetime.settings import load
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 
@@ -92,7 +92,7 @@ async def test_a_store_that_hangs_is_not_ready(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(outage.opened[0], "ping", hang)
-    monkeypatch.setattr("duetime.doors.health.PING_S", 0.01)
+    monkeypatch.setattr("duetime.protocols.health.PING_S", 0.01)
     assert (await get(api_app(runtime), "/readyz")).status_code == 503
     report = (await get(admin_app(runtime), "/healthz")).json()
     assert (report["status"], report["pools"]["default"]["status"]) == ("degraded", "no_answer")

@@ -5,9 +5,20 @@ from typing import Any
 
 import pytest
 
-from duetime.errors import InvalidSettings
-from duetime.job import MAX_BODY
-from duetime.settings import FIELDS, SettingKind, Settings, is_loopback, load, mask, parse_file, row, shown, variable
+from duetime.model.errors import InvalidSettings
+from duetime.model.job import MAX_BODY
+from duetime.model.settings import (
+    FIELDS,
+    SettingKind,
+    Settings,
+    is_loopback,
+    load,
+    mask,
+    parse_file,
+    row,
+    shown,
+    variable,
+)
 from tests.plugins.passwords import hashed
 
 HASH = hashed("pa:ss")

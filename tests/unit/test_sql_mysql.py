@@ -8,7 +8,7 @@ import pymysql
 import pytest
 from pymysql.connections import Connection
 
-from duetime.errors import (
+from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
     LeaseLost,
@@ -16,8 +16,8 @@ from duetime.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from duetime.job import IfExists, Lease, NewJob, State
-from duetime.names import Queue
+from duetime.model.job import IfExists, Lease, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection, translate
 from duetime.stores.mysql.store import MysqlStore

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.stores.mysql.connection import MysqlAddress
 
 

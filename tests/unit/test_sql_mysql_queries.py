@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pymysql.connections import Connection
 
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores import mysql
 from duetime.stores.base import Mark, Push, Pushed
 from duetime.stores.mysql.connection import MysqlAddress, open_connection

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pymysql.cursors import DictCursor
 
-from duetime.clock import MAX_INSTANT
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.clock import MAX_INSTANT
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Push
 from duetime.stores.mysql.store import MysqlStore
 from tests.plugins.mysql_server import PREFIX, MysqlServer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duetime.engine import Engine
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.mysql import wake as wake_module
 from duetime.stores.mysql.wake import MysqlWakeHub
 from duetime.stores.open import open_store

@@ -12,10 +12,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from duetime.clock import MAX_INSTANT
-from duetime.errors import InvalidSettings, LeaseLost, StoreDamaged, StoreUnavailable
-from duetime.job import Lease, NewJob, State
-from duetime.names import Queue
+from duetime.model.clock import MAX_INSTANT
+from duetime.model.errors import InvalidSettings, LeaseLost, StoreDamaged, StoreUnavailable
+from duetime.model.job import Lease, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores import postgres
 from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.postgres import connection as connection_settings

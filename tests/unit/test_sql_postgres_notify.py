@@ -7,8 +7,8 @@ import pytest
 
 from duetime import push_in
 from duetime.engine import Engine
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push
 from duetime.stores.postgres.store import PostgresStore
 from duetime.stores.sql.incoming import channel

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from duetime.engine import Engine
-from duetime.errors import JobExists, QueueFull, StoreUnavailable
-from duetime.job import Event, IfExists, NewJob
-from duetime.names import Queue
+from duetime.model.errors import JobExists, QueueFull, StoreUnavailable
+from duetime.model.job import Event, IfExists, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Pushed, RulesChange
 from duetime.stores.open import open_store
 from duetime.stores.postgres import posted as posted_module

@@ -12,8 +12,8 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push
 from duetime.stores.mysql.connection import MysqlAddress
 from duetime.stores.mysql.connection import open_connection as open_mysql

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 import psycopg
 import pytest
 
-from duetime.errors import StoreDamaged
-from duetime.job import STEP_JOBS, Event, NewJob, State
-from duetime.names import Queue
+from duetime.model.errors import StoreDamaged
+from duetime.model.job import STEP_JOBS, Event, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed
 from duetime.stores.mysql.session import MysqlSession
 from duetime.stores.open import open_store

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.job import Event, NewJob, State
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.job import Event, NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.sqlite.store import SqliteStore
 

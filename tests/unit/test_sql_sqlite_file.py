@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from duetime.errors import InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.job import Event, NewJob
-from duetime.names import Queue
+from duetime.model.errors import InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.job import Event, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
 from duetime.stores.sqlite.step import SqliteStep

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from duetime.job import NewJob, State
-from duetime.names import Queue
+from duetime.model.job import NewJob, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push
 from duetime.stores.sqlite import connection
 from duetime.stores.sqlite.step import SqliteStep

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from duetime.job import STEP_JOBS, NewJob
-from duetime.names import Queue
+from duetime.model.job import STEP_JOBS, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Wake
 from duetime.stores.sqlite.store import SqliteStore
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from duetime.clock import ManualClock
-from duetime.errors import LeaseLost
-from duetime.job import DAY_MS, STEP_BYTES, STEP_JOBS, TOTAL_DAYS, Counts, IfExists, NewJob, State, Totals
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import LeaseLost
+from duetime.model.job import DAY_MS, STEP_BYTES, STEP_JOBS, TOTAL_DAYS, Counts, IfExists, NewJob, State, Totals
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange
 from duetime.stores.finishes import Finish
 from duetime.stores.sql.verbs import CLOCK_ERROR_MS, PURGED_MS

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from duetime.clock import SystemClock
-from duetime.errors import LeaseLost, StoreDamaged, StoreUnavailable
-from duetime.job import Lease, NewJob
-from duetime.names import Queue
+from duetime.model.clock import SystemClock
+from duetime.model.errors import LeaseLost, StoreDamaged, StoreUnavailable
+from duetime.model.job import Lease, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Wake
 from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite import threads

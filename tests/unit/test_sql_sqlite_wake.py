@@ -8,8 +8,8 @@ from time import monotonic
 import pytest
 
 from duetime.engine import Engine, waiting
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Push
 from duetime.stores.sql import wake as wake_module
 from duetime.stores.sqlite.store import SqliteStore

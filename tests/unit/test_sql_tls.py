@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from duetime.errors import StoreUnavailable
-from duetime.job import NewJob
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Push
 from duetime.stores.mysql.connection import MysqlAddress, open_connection
 from duetime.stores.open import open_store

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from duetime.client import AsyncClient, Client
-from duetime.clock import ManualClock
-from duetime.errors import DuetimeError, StoreFull
-from duetime.job import Delivery, IfExists, Lease, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import DuetimeError, StoreFull
+from duetime.model.job import Delivery, IfExists, Lease, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, RulesChange, Wake
 from duetime.stores.sqlite.store import SqliteStore
 from tests.plugins.until import until

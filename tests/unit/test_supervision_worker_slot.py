@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from duetime.backoff import Fixed
-from duetime.errors import InvalidSettings
+from duetime.model.backoff import Fixed
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import Settings
 from duetime.server.supervision.program import Start
 from duetime.server.supervision.worker_process import WorkerProcess
 from duetime.server.supervision.worker_slot import WorkerSlot
-from duetime.settings import Settings
 from tests.plugins.until import until
 
 START = Start("1", Settings(), {})

@@ -14,16 +14,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from duetime.client import AsyncClient, Client
-from duetime.doors.v1 import NativeDoor
-from duetime.errors import JobExists, LeaseLost
-from duetime.job import IfExists, Lease, NewJob
-from duetime.names import MAX_ATTRIBUTES, Queue
+from duetime.model.errors import JobExists, LeaseLost
+from duetime.model.job import IfExists, Lease, NewJob
+from duetime.model.names import MAX_ATTRIBUTES, Queue
+from duetime.protocols.v1 import NativeDoor
 from duetime.stores.memory.store import MemoryStore
 from duetime.tracing.client import AsyncTraced, processing
 from duetime.tracing.engine import TracedEngine
 from duetime.tracing.server import ServerTracing, traces_url
 from duetime.tracing.spans import Tracing
-from tests.doors.v1.server import OneEngine, OpenGate, listen
+from tests.protocols.v1.server import OneEngine, OpenGate, listen
 
 QUEUE = Queue("default", "q")
 

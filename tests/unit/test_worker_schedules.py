@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.worker.schedules import MOST_RUNS, Missed, Schedule, SchedulePlan, cron, every, plan
 
 HOUR = 3_600_000

@@ -10,8 +10,8 @@ import pytest
 import duetime
 from duetime import PREVIOUS, State
 from duetime.client.calls import configure, get
-from duetime.errors import Conflict, InvalidRequest, NotFound
-from duetime.names import check_queue
+from duetime.model.errors import Conflict, InvalidRequest, NotFound
+from duetime.model.names import check_queue
 from duetime.stores.base import RulesChange
 from duetime.testing import in_memory
 from duetime.worker.batch_keeper import KEPT_MS

@@ -11,8 +11,8 @@ from django.conf import settings
 from django.db import transaction
 
 import duetime
-from duetime.errors import InvalidRequest, JobExists, JobNotFound
-from duetime.job import Event, State
+from duetime.model.errors import InvalidRequest, JobExists, JobNotFound
+from duetime.model.job import Event, State
 from duetime.testing import in_memory
 from duetime.worker.after_commit import django
 from duetime.worker.handle import TaskStatus

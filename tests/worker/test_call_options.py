@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.errors import InvalidName, InvalidRequest
-from duetime.job import Event, Job, Priority, State
+from duetime.model.errors import InvalidName, InvalidRequest
+from duetime.model.job import Event, Job, Priority, State
 from duetime.testing import in_memory
 from duetime.wire.payload import read
 from tests.worker.conftest import Start

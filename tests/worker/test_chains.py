@@ -8,8 +8,8 @@ import pytest
 
 import duetime
 from duetime import PREVIOUS, TaskFailed, TaskStatus, chain
-from duetime.errors import InvalidRequest, JobNotFound
-from duetime.job import State
+from duetime.model.errors import InvalidRequest, JobNotFound
+from duetime.model.job import State
 from duetime.testing import in_memory
 from duetime.worker.middleware import debounce
 from tests.plugins.until import until

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.backoff import Exponential
-from duetime.errors import InvalidRequest
-from duetime.job import NewJob
+from duetime.model.backoff import Exponential
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import NewJob
 from duetime.testing import in_memory
 from tests.worker.conftest import Start
 

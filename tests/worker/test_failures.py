@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.job import Job, State
+from duetime.model.job import Job, State
 from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
 from tests.worker.conftest import Start

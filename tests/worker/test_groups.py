@@ -8,8 +8,8 @@ import pytest
 
 import duetime
 from duetime import PREVIOUS, TaskFailed, TaskStatus, group
-from duetime.errors import InvalidRequest
-from duetime.job import State
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import State
 from duetime.testing import in_memory
 from tests.plugins.until import until
 from tests.worker.conftest import Start

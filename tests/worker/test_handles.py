@@ -12,8 +12,8 @@ import pytest
 
 import duetime
 from duetime import TaskFailed, TaskStatus
-from duetime.errors import InvalidRequest, JobNotFound
-from duetime.job import MAX_RESULT, Event
+from duetime.model.errors import InvalidRequest, JobNotFound
+from duetime.model.job import MAX_RESULT, Event
 from duetime.testing import in_memory
 from duetime.worker.runs import Ended
 from tests.worker.conftest import Start

@@ -12,11 +12,11 @@ import duetime
 from duetime import chain, group
 from duetime.client.call import Call
 from duetime.client.calls import push
-from duetime.clock import ManualClock, duration_ms
 from duetime.engine import Engine
-from duetime.errors import InvalidRequest
-from duetime.job import Event, IfExists, NewJob, State
-from duetime.names import check_queue
+from duetime.model.clock import ManualClock, duration_ms
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import Event, IfExists, NewJob, State
+from duetime.model.names import check_queue
 from duetime.stores.memory.store import MemoryStore
 from duetime.testing import NO_WORKER, in_memory, inline
 from duetime.wire.payload import describe

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.job import Event
+from duetime.model.job import Event
 from tests.plugins.until import until
 from tests.worker.conftest import Start
 from tests.worker.test_http import server

@@ -5,7 +5,7 @@ import os
 import pytest
 
 import duetime
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of
 
 

@@ -13,10 +13,10 @@ from cryptography.fernet import Fernet
 import duetime
 from duetime.client import AsyncClient
 from duetime.client.calls import push
-from duetime.clock import ManualClock
-from duetime.errors import InvalidRequest, LeaseLost
-from duetime.job import IfExists, NewJob, State
-from duetime.names import check_queue
+from duetime.model.clock import ManualClock
+from duetime.model.errors import InvalidRequest, LeaseLost
+from duetime.model.job import IfExists, NewJob, State
+from duetime.model.names import check_queue
 from duetime.stores.base import RulesChange
 from duetime.testing import in_memory
 from duetime.worker.current_job import CurrentJob

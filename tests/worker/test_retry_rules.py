@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from duetime.backoff import Fixed, Listed
-from duetime.job import Delivery, Lease, Priority
-from duetime.names import Queue
+from duetime.model.backoff import Fixed, Listed
+from duetime.model.job import Delivery, Lease, Priority
+from duetime.model.names import Queue
 from duetime.wire.payload import Payload
 from duetime.worker.retry_rules import Policy, Verb, decide, refused
 from duetime.worker.runs import DONE, Ended, Failure, Outcome, Run

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duetime.job import State
+from duetime.model.job import State
 from tests.plugins.until import until
 from tests.worker.conftest import Start
 

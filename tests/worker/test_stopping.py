@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import duetime
-from duetime.errors import InvalidSettings
-from duetime.job import State
+from duetime.model.errors import InvalidSettings
+from duetime.model.job import State
 from duetime.wire.payload import PAUSED_TASKS, PAUSES, RESTARTS, paused_task
 from duetime.worker.shared_counters import count
 from duetime.worker.start import load_app

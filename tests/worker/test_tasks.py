@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 import duetime
-from duetime.errors import InvalidName, InvalidRequest, InvalidSettings, InvalidTime
-from duetime.job import Event, Job, State
+from duetime.model.errors import InvalidName, InvalidRequest, InvalidSettings, InvalidTime
+from duetime.model.job import Event, Job, State
 from duetime.wire.payload import Payload, describe, read, write
 from duetime.worker.arguments import Arguments
 from duetime.worker.events import TaskEvent

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import duetime
-from duetime.errors import InvalidRequest
-from duetime.job import State
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import State
 from duetime.testing import in_memory, inline
 from duetime.worker.runs import Ended
 

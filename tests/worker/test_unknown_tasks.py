@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import duetime
-from duetime.job import State
+from duetime.model.job import State
 from tests.plugins.serving import read_samples, serving
 from tests.plugins.until import until
 from tests.worker.conftest import Start

@@ -9,9 +9,9 @@ import msgspec
 
 from duetime.alerts.problems import FIRING, KEY, SETTINGS, AlertSettings, Firing, change_settings, read_settings
 from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_url
-from duetime.errors import NotFound
-from duetime.masking import MASK, mask
-from duetime.names import check_channel
+from duetime.model.errors import NotFound
+from duetime.model.masking import MASK, mask
+from duetime.model.names import check_channel
 from duetime.stores.registry import Registry
 
 TEST_TITLE = "Duetime: test alert"

@@ -24,11 +24,11 @@ import msgspec
 from msgspec import Struct
 
 from duetime.alerts.senders import AlertSender, MailServer
-from duetime.clock import Clock, SystemClock
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import DuetimeError, InvalidRequest, InvalidSettings, VersionConflict
-from duetime.masking import mask
-from duetime.names import is_mail, is_mail_in
+from duetime.model.clock import Clock, SystemClock
+from duetime.model.errors import DuetimeError, InvalidRequest, InvalidSettings, VersionConflict
+from duetime.model.masking import mask
+from duetime.model.names import is_mail, is_mail_in
 from duetime.stores.registry import Record, Registry
 
 log = logging.getLogger("duetime.alerts")

@@ -14,9 +14,9 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.masking import mask
-from duetime.names import is_mail
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.masking import mask
+from duetime.model.names import is_mail
 
 log = logging.getLogger("duetime.alerts")
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from duetime.alerts.problems import AlertReport, Alerts, Problem
-from duetime.clock import Clock, SystemClock
 from duetime.engine.pools import Pools
-from duetime.errors import DuetimeError
-from duetime.job import batches
-from duetime.names import Queue
+from duetime.model.clock import Clock, SystemClock
+from duetime.model.errors import DuetimeError
+from duetime.model.job import batches
+from duetime.model.names import Queue
 from duetime.stores.base import Store, StoreInfo
 
 log = logging.getLogger("duetime.watchdog")

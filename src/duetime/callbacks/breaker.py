@@ -6,7 +6,7 @@ the circuit, its failure opens it for longer. Meanwhile jobs stay in their queue
 
 from collections.abc import Callable
 
-from duetime.backoff import Exponential
+from duetime.model.backoff import Exponential
 
 THRESHOLD = 10
 PAUSE = Exponential(base_ms=1_000, cap_ms=60_000, jitter=0.2)

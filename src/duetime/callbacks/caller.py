@@ -19,7 +19,7 @@ from yarl import URL
 from duetime.callbacks.outcome import CallbackAnswer
 from duetime.callbacks.request import USER_AGENT, CallbackRequest
 from duetime.callbacks.targets import AllowedTargets, ForbiddenTarget
-from duetime.topic import Success, Topic
+from duetime.model.topic import Success, Topic
 
 CONNECT_S = 1.0
 QUICK_TRIES = 3

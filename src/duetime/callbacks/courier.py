@@ -21,12 +21,12 @@ from duetime.callbacks.slots import Slots
 from duetime.callbacks.targets import AllowedTargets, Network
 from duetime.callbacks.topic_lane import Alert, LaneHost, LaneTools, RemovedTopicLane, TopicLane, delivers
 from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
-from duetime.clock import Clock, SystemClock
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import DuetimeError, LeaseLost, TopicNotFound
+from duetime.model.clock import Clock, SystemClock
+from duetime.model.errors import DuetimeError, LeaseLost, TopicNotFound
+from duetime.model.topic import Status, Topic, host_of
 from duetime.stores.base import RulesChange
-from duetime.topic import Status, Topic, host_of
 
 log = logging.getLogger("duetime.courier")
 

@@ -13,7 +13,7 @@ import os
 from datetime import datetime, tzinfo
 from pathlib import Path
 
-from duetime.logs import ConsoleFormatter
+from duetime.model.logs import ConsoleFormatter
 
 REQUEST, NOTIFY, ALL = "duetime.request", "duetime.notify", "duetime"
 

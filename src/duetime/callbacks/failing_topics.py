@@ -15,8 +15,8 @@ from duetime.alerts.problems import FIRING, AlertReport, Firing, Problem
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import DuetimeError
-from duetime.topic import Topic
+from duetime.model.errors import DuetimeError
+from duetime.model.topic import Topic
 
 PREFIX = "callback/"
 """The start of the keys of these problems; no pool's name has a slash, so no other problem's key begins with it."""

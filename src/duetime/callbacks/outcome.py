@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from duetime import backoff
-from duetime.condition import Condition
-from duetime.topic import Success, Topic
+from duetime.model import backoff
+from duetime.model.condition import Condition
+from duetime.model.topic import Success, Topic
 
 MAX_SHOWN = 1500
 MAX_RETRY_AFTER_S = 86_400

@@ -20,8 +20,8 @@ from urllib.parse import quote, quote_plus
 import msgspec
 
 from duetime import __version__
-from duetime.job import Delivery
-from duetime.topic import Method, Topic
+from duetime.model.job import Delivery
+from duetime.model.topic import Method, Topic
 
 USER_AGENT = f"duetime/{__version__}"
 FORM = "application/x-www-form-urlencoded"

@@ -10,10 +10,10 @@ from duetime.callbacks.request import CallbackRequest, write_request
 from duetime.callbacks.signing import attempt_headers
 from duetime.callbacks.targets import AllowedTargets
 from duetime.callbacks.topic_registry import TopicAddress, secrets_of
-from duetime.clock import SystemClock
-from duetime.condition import parse
-from duetime.job import Delivery, Lease
-from duetime.topic import Topic
+from duetime.model.clock import SystemClock
+from duetime.model.condition import parse
+from duetime.model.job import Delivery, Lease
+from duetime.model.topic import Topic
 
 SAMPLE_ID = "sample"
 SAMPLE_BODY = b'{"sample":"1"}'

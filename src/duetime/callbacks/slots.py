@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, deque
 from typing import NamedTuple
 
 from duetime.engine.wheel import SHARES, turns
-from duetime.job import Priority
+from duetime.model.job import Priority
 
 
 class Waiter(NamedTuple):

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from duetime.errors import InvalidSettings
-from duetime.names import is_host
+from duetime.model.errors import InvalidSettings
+from duetime.model.names import is_host
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

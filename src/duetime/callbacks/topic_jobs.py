@@ -16,12 +16,12 @@ import msgspec
 
 from duetime.callbacks.request import clock_text, fields_of
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry
-from duetime.clock import SystemClock
 from duetime.engine.engine import Engine
-from duetime.errors import DuetimeError, InvalidTime, JobNotFound, TopicOffline
-from duetime.job import IfExists, Moved, NewJob
-from duetime.names import check_id
-from duetime.topic import Status, Topic
+from duetime.model.clock import SystemClock
+from duetime.model.errors import DuetimeError, InvalidTime, JobNotFound, TopicOffline
+from duetime.model.job import IfExists, Moved, NewJob
+from duetime.model.names import check_id
+from duetime.model.topic import Status, Topic
 
 request_log = logging.getLogger("duetime.request")
 

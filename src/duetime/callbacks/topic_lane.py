@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
 
-from duetime.backoff import Outage
 from duetime.callbacks.breaker import Breaker
 from duetime.callbacks.caller import Caller
 from duetime.callbacks.failing_topics import Streak
@@ -23,13 +22,14 @@ from duetime.callbacks.request import CallbackRequest, curl_command, retries_of,
 from duetime.callbacks.signing import attempt_headers
 from duetime.callbacks.slots import Slots
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry, secrets_of
-from duetime.clock import Clock
-from duetime.condition import Condition, parse
 from duetime.engine.engine import Engine
-from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.job import Delivery, Event, Lease
+from duetime.model.backoff import Outage
+from duetime.model.clock import Clock
+from duetime.model.condition import Condition, parse
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.model.job import Delivery, Event, Lease
+from duetime.model.topic import Status, Topic, host_of
 from duetime.stores.base import RulesChange
-from duetime.topic import Status, Topic, host_of
 
 log = logging.getLogger("duetime.courier")
 notify_log = logging.getLogger("duetime.notify")

@@ -15,13 +15,13 @@ import msgspec
 from msgspec import structs
 
 from duetime.alerts.problems import KEY, SETTINGS, read_settings
-from duetime.clock import Clock, SystemClock
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidRequest, TopicExists, TopicNotFound, VersionConflict
-from duetime.masking import mask
-from duetime.names import Queue, is_mail, is_mail_in
+from duetime.model.clock import Clock, SystemClock
+from duetime.model.errors import InvalidRequest, TopicExists, TopicNotFound, VersionConflict
+from duetime.model.masking import mask
+from duetime.model.names import Queue, is_mail, is_mail_in
+from duetime.model.topic import NEW_SECRET, Status, Topic, check_topic
 from duetime.stores.registry import Record, Registry
-from duetime.topic import NEW_SECRET, Status, Topic, check_topic
 
 KIND = "topic"
 REMOVED_KIND = "topic-removed"

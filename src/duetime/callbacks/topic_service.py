@@ -16,12 +16,12 @@ from duetime.callbacks.targets import AllowedTargets
 from duetime.callbacks.topic_jobs import TopicJobs
 from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
 from duetime.engine.engine import Engine
-from duetime.errors import DuetimeError
-from duetime.job import Moved, QueueTotals, Totals, batches
-from duetime.names import DEFAULT_POOL, Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Moved, QueueTotals, Totals, batches
+from duetime.model.names import DEFAULT_POOL, Queue
+from duetime.model.topic import Status, Topic
 from duetime.stores.base import RulesChange
 from duetime.stores.registry import Registry
-from duetime.topic import Status, Topic
 from duetime.wire.convert import priority_out
 from duetime.wire.topics import (
     CountersOut,

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from duetime.cli.options import Target
-from duetime.errors import InvalidRequest, NotFound, StoreUnavailable, Unauthorized
-from duetime.masking import mask
+from duetime.model.errors import InvalidRequest, NotFound, StoreUnavailable, Unauthorized
+from duetime.model.masking import mask
 
 DEADLINE_S = 30.0
 """Longer than a test alert may take to reach a mail server."""

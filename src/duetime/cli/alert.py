@@ -18,10 +18,10 @@ from duetime.cli.admin_api import AdminApi, admin_address
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, moment, note, safe
 from duetime.client.transport import is_http
-from duetime.clock import SystemClock
-from duetime.errors import DuetimeError
-from duetime.masking import mask
-from duetime.names import is_mail
+from duetime.model.clock import SystemClock
+from duetime.model.errors import DuetimeError
+from duetime.model.masking import mask
+from duetime.model.names import is_mail
 from duetime.stores.open import open_store
 from duetime.stores.registry import Registry
 

@@ -9,7 +9,7 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.progress import show_progress
 from duetime.cli.store_access import STORE_ONLY, with_store
-from duetime.errors import DuetimeError, InvalidRequest
+from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.transfer.backup_file import check_backup, restore_backup, write_backup
 
 

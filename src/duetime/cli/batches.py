@@ -7,9 +7,9 @@ from msgspec.structs import asdict
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, moment, note, safe
-from duetime.clock import SystemClock
-from duetime.errors import NotFound
-from duetime.names import check_queue
+from duetime.model.clock import SystemClock
+from duetime.model.errors import NotFound
+from duetime.model.names import check_queue
 from duetime.worker.app import App
 from duetime.worker.batches import KEEPERS, BatchStatus, list_keepers
 from duetime.worker.handle import send_work

@@ -13,9 +13,9 @@ from rich.table import Column, Table
 
 from duetime.cli.options import given_before
 from duetime.cli.output import PIPE_WIDTH
-from duetime.errors import InvalidSettings
-from duetime.masking import mask
-from duetime.settings import CONFIG_VARIABLE, FIELDS, FILE, Settings, load, parse_file, row, shown, variable
+from duetime.model.errors import InvalidSettings
+from duetime.model.masking import mask
+from duetime.model.settings import CONFIG_VARIABLE, FIELDS, FILE, Settings, load, parse_file, row, shown, variable
 
 ConfigOption = Annotated[
     str | None,

@@ -27,10 +27,10 @@ from duetime.cli.output import (
     tries_text,
 )
 from duetime.client import Client, calls
-from duetime.clock import SystemClock
-from duetime.errors import DuetimeError, LeaseLost, NotFound
-from duetime.job import DEFAULT_TTR_MS, Delivery, Event, Lease, Moved, batches
-from duetime.names import Queue
+from duetime.model.clock import SystemClock
+from duetime.model.errors import DuetimeError, LeaseLost, NotFound
+from duetime.model.job import DEFAULT_TTR_MS, Delivery, Event, Lease, Moved, batches
+from duetime.model.names import Queue
 
 TTR = f"{DEFAULT_TTR_MS // 1000}s"
 

@@ -13,10 +13,10 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, job_document, moved_document, note
 from duetime.cli.queues import tell_removed
 from duetime.client.client import QueueClient
-from duetime.clock import duration_ms, instant_ms
-from duetime.errors import Conflict, InvalidRequest, JobNotFound
-from duetime.job import STEP_JOBS, Job, Moved, State, batches
-from duetime.names import check_id
+from duetime.model.clock import duration_ms, instant_ms
+from duetime.model.errors import Conflict, InvalidRequest, JobNotFound
+from duetime.model.job import STEP_JOBS, Job, Moved, State, batches
+from duetime.model.names import check_id
 from duetime.wire.payload import describe
 
 SomeIdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead jobs.")]

@@ -27,8 +27,8 @@ from duetime.cli.output import Answer
 from duetime.client import Client, connect
 from duetime.client.client import QueueClient
 from duetime.client.leased_job import LeasedJob
-from duetime.errors import DuetimeError
-from duetime.job import Event, Moved
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Event, Moved
 
 FAST = 0.1
 """How long a second of the story lasts with --fast."""

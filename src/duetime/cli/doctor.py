@@ -10,7 +10,7 @@ from duetime.cli.doctor_host import examine_host
 from duetime.cli.doctor_store import examine_address
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, safe
-from duetime.errors import DuetimeError
+from duetime.model.errors import DuetimeError
 
 STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
 

@@ -11,10 +11,10 @@ from duetime.cli.config import read_settings
 from duetime.cli.doctor_findings import Check, Finding, fail, judge, ok, warn
 from duetime.cli.doctor_sqlite import examine_folder, examine_permissions
 from duetime.cli.doctor_store import examine_store
-from duetime.errors import InvalidSettings
 from duetime.journal.settings import options_of
-from duetime.masking import mask
-from duetime.settings import DEFAULT_STORE
+from duetime.model.errors import InvalidSettings
+from duetime.model.masking import mask
+from duetime.model.settings import DEFAULT_STORE
 
 PROBE_S = 2.0
 

@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import Any
 
 from duetime.cli.doctor_findings import Check, Facts, Finding, fail, judge, ok, size, warn
-from duetime.errors import InvalidSettings
-from duetime.job import MAX_BODY
+from duetime.model.errors import InvalidSettings
+from duetime.model.job import MAX_BODY
 from duetime.stores.sql.queries import tables_of_schema
 
 OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}

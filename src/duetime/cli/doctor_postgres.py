@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from duetime.cli.doctor_findings import Check, Facts, Finding, fail, judge, ok, warn
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.stores.sql.queries import tables_of_schema
 
 OLDEST = 120_000

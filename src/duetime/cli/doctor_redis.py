@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from duetime.cli.doctor_findings import Check, Facts, Finding, fail, judge, ok, size, warn
-from duetime.errors import InvalidSettings, StoreUnavailable
+from duetime.model.errors import InvalidSettings, StoreUnavailable
 
 OLDEST = (6, 2)
 TIMEOUT_S = 5.0

@@ -15,8 +15,8 @@ from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
 from duetime.cli.options import Target
 from duetime.cli.output import span
 from duetime.client.transport import is_http
-from duetime.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
-from duetime.masking import mask
+from duetime.model.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
+from duetime.model.masking import mask
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 

@@ -11,14 +11,14 @@ from duetime.cli.config import ConfigOption, read_settings
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, preview, safe, span
 from duetime.client.transport import is_http
-from duetime.clock import rfc3339
-from duetime.errors import InvalidSettings, JobNotFound
-from duetime.job import Event, Priority
 from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
 from duetime.journal.lives import lives_of
 from duetime.journal.reader import Damage, read_job
 from duetime.journal.settings import options_of
-from duetime.names import DEFAULT_POOL
+from duetime.model.clock import rfc3339
+from duetime.model.errors import InvalidSettings, JobNotFound
+from duetime.model.job import Event, Priority
+from duetime.model.names import DEFAULT_POOL
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 QueueOption = Annotated[str | None, typer.Option(metavar="NAME", help="Only this queue.")]

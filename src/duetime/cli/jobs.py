@@ -23,10 +23,10 @@ from duetime.cli.output import (
 )
 from duetime.client import Client, calls
 from duetime.client.client import QueueClient
-from duetime.clock import SystemClock, rfc3339
-from duetime.errors import DuetimeError, JobNotFound
-from duetime.job import Job, State, batches
-from duetime.names import Queue, check_id
+from duetime.model.clock import SystemClock, rfc3339
+from duetime.model.errors import DuetimeError, JobNotFound
+from duetime.model.job import Job, State, batches
+from duetime.model.names import Queue, check_id
 
 PAGE = 100
 ALL_STATES = (State.LEASED, State.READY, State.DELAYED, State.DEAD)

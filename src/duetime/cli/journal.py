@@ -12,12 +12,12 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, relative, safe
 from duetime.cli.store_access import STORE_ONLY, with_store
 from duetime.client.transport import is_http
-from duetime.clock import SystemClock, rfc3339
-from duetime.errors import InvalidSettings, NotFound
 from duetime.journal import pool_journal
 from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.journal.segments import is_alive, nodes, segments
-from duetime.masking import mask
+from duetime.model.clock import SystemClock, rfc3339
+from duetime.model.errors import InvalidSettings, NotFound
+from duetime.model.masking import mask
 from duetime.stores.base import Store
 
 

@@ -6,9 +6,9 @@ namespace the next command is set to, and only characters that need no quotes in
 
 from urllib.parse import quote, unquote
 
-from duetime.errors import InvalidRequest
-from duetime.job import Lease
-from duetime.names import Queue, check_id, check_queue
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import Lease
+from duetime.model.names import Queue, check_id, check_queue
 
 
 def write_lease(lease: Lease) -> str:

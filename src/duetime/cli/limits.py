@@ -9,10 +9,10 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, span
 from duetime.cli.token_access import label_of, token_access
 from duetime.cli.tokens import PoolOption
-from duetime.clock import duration_ms
-from duetime.doors.rate_limits import Limit
-from duetime.errors import InvalidRequest
-from duetime.names import DEFAULT_POOL
+from duetime.model.clock import duration_ms
+from duetime.model.errors import InvalidRequest
+from duetime.model.names import DEFAULT_POOL
+from duetime.protocols.rate_limits import Limit
 
 TokenArgument = Annotated[str, typer.Argument(metavar="TOKEN", help="The token or its label.")]
 

@@ -6,7 +6,7 @@ import typer
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.stores.open import migrate_store, pending_migrations
 
 

@@ -9,8 +9,8 @@ import typer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, queue_document, span
 from duetime.client.calls import QueueStatus
-from duetime.clock import duration_ms
-from duetime.errors import DuetimeError
+from duetime.model.clock import duration_ms
+from duetime.model.errors import DuetimeError
 
 
 class QueueBusy(DuetimeError):

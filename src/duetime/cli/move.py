@@ -13,8 +13,8 @@ import typer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.progress import show_progress
-from duetime.clock import duration_ms
-from duetime.masking import mask
+from duetime.model.clock import duration_ms
+from duetime.model.masking import mask
 from duetime.stores.open import open_store
 from duetime.transfer.registry_records import read_records
 from duetime.transfer.store_move import MoveReport, StoreMove, clock_skew_ms, opened, survey

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from duetime.clock import Duration, bare_instant_ms, duration_ms, instant_ms
-from duetime.errors import InvalidRequest, InvalidTime, StoreUnavailable
-from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
+from duetime.model.clock import Duration, bare_instant_ms, duration_ms, instant_ms
+from duetime.model.errors import InvalidRequest, InvalidTime, StoreUnavailable
+from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
 
 if TYPE_CHECKING:
     from duetime.client import Client
@@ -154,7 +154,7 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
 def located(error: StoreUnavailable, target: Target) -> StoreUnavailable:
     """Adds the server's address if no server answered: a user who gave none may not know the default one."""
     from duetime.client.transport import UNREACHABLE  # noqa: PLC0415
-    from duetime.masking import mask  # noqa: PLC0415
+    from duetime.model.masking import mask  # noqa: PLC0415
 
     if not error.message.startswith(UNREACHABLE) or target.address in error.message:
         return error

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
-from duetime.clock import rfc3339
-from duetime.errors import DuetimeError, InvalidRequest
-from duetime.job import Delivery, Job, Moved
-from duetime.names import Queue
+from duetime.model.clock import rfc3339
+from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.job import Delivery, Job, Moved
+from duetime.model.names import Queue
 from duetime.wire import bodies, convert
 from duetime.wire.payload import describe
 

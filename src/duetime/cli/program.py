@@ -20,7 +20,7 @@ from duetime import __version__
 from duetime.cli.commands import PANELS, Command, Noun
 from duetime.cli.options import GLOBAL_PANEL, Target
 from duetime.cli.quick_values import quick_option, read_quickly
-from duetime.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
+from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidSettings, Unauthorized
 
 EMPTY = inspect.Parameter.empty
 JOURNAL_VARIABLE = "DUETIME_JOURNAL"
@@ -184,7 +184,7 @@ def _end(error: DuetimeError, code: int) -> NoReturn:
     import msgspec  # noqa: PLC0415 (a completion does not need these)
 
     from duetime.cli.output import error_document, safe  # noqa: PLC0415
-    from duetime.masking import mask  # noqa: PLC0415
+    from duetime.model.masking import mask  # noqa: PLC0415
 
     if "--json" in sys.argv:
         line = msgspec.json.encode(error_document(error), enc_hook=str).decode()

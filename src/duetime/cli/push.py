@@ -12,9 +12,9 @@ from duetime.cli.options import Target, When, parse_attributes, parse_when, take
 from duetime.cli.output import Answer, moment, moved_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields, new_job
-from duetime.errors import InvalidRequest
-from duetime.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import DEFAULT_TRIES, Event, IfExists, Moved, NewJob, Priority
+from duetime.model.names import Queue
 
 BODY_OR_FILE = "give a BODY, - to read it from standard input, or --file"
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]

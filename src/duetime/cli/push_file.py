@@ -21,10 +21,20 @@ from duetime.cli.options import Target
 from duetime.cli.output import Answer, error_document, queue_document
 from duetime.client import Client, calls
 from duetime.client.job_building import JobFields
-from duetime.clock import SystemClock, duration_ms, instant_ms
-from duetime.errors import DuetimeError, InvalidRequest, StoreUnavailable
-from duetime.job import DEFAULT_TRIES, STEP_BYTES, STEP_JOBS, Event, IfExists, Moved, NewJob, Priority, payload_bytes
-from duetime.names import Queue, check_queue
+from duetime.model.clock import SystemClock, duration_ms, instant_ms
+from duetime.model.errors import DuetimeError, InvalidRequest, StoreUnavailable
+from duetime.model.job import (
+    DEFAULT_TRIES,
+    STEP_BYTES,
+    STEP_JOBS,
+    Event,
+    IfExists,
+    Moved,
+    NewJob,
+    Priority,
+    payload_bytes,
+)
+from duetime.model.names import Queue, check_queue
 from duetime.wire import convert
 from duetime.wire.messages import JobIn
 

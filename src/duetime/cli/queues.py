@@ -11,10 +11,10 @@ from duetime.cli.jobs import QueueArgument
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, queue_document
 from duetime.client.calls import QueueStatus
-from duetime.errors import InvalidRequest
-from duetime.job import Counts, State, Totals, sum_counts
-from duetime.names import Queue
-from duetime.settings import read_size
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import Counts, State, Totals, sum_counts
+from duetime.model.names import Queue
+from duetime.model.settings import read_size
 from duetime.stores.base import QueueRules, RulesChange
 
 QueuesArgument = Annotated[

@@ -4,8 +4,8 @@ import msgspec
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, moment, note, safe
-from duetime.clock import SystemClock
-from duetime.job import Job, State
+from duetime.model.clock import SystemClock
+from duetime.model.job import Job, State
 from duetime.wire.payload import TICKS
 from duetime.worker.recurring import Tick
 

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from duetime import __version__
 from duetime.cli.config import ConfigOption, read_settings
-from duetime.errors import DuetimeError, InvalidSettings
 from duetime.journal.settings import options_of
-from duetime.logs import reopen_logs, set_up_logging
-from duetime.masking import mask
-from duetime.names import DEFAULT_POOL
-from duetime.settings import DEFAULT_STORE, Settings, is_loopback
+from duetime.model.errors import DuetimeError, InvalidSettings
+from duetime.model.logs import reopen_logs, set_up_logging
+from duetime.model.masking import mask
+from duetime.model.names import DEFAULT_POOL
+from duetime.model.settings import DEFAULT_STORE, Settings, is_loopback
 
 if TYPE_CHECKING:
     from duetime.server.supervision.program import Started

@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from duetime.logs import reopen_logs, set_up_logging
+from duetime.model.logs import reopen_logs, set_up_logging
 from duetime.server.process import run
 from duetime.server.supervision.worker import work
 

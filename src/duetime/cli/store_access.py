@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from duetime.cli.options import Target
 from duetime.client.transport import is_http
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.stores.base import Store
 from duetime.stores.open import open_store
 

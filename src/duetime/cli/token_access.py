@@ -16,12 +16,12 @@ from msgspec.structs import asdict
 from duetime.cli.admin_api import AdminApi, admin_address
 from duetime.cli.options import Target
 from duetime.client.transport import is_http
-from duetime.doors.rate_limits import Limit, RateLimits
-from duetime.doors.tokens import LABEL as LABEL_LENGTH
-from duetime.doors.tokens import Access, Tokens, digest_of, split
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import NotFound
-from duetime.names import check_namespace
+from duetime.model.errors import NotFound
+from duetime.model.names import check_namespace
+from duetime.protocols.rate_limits import Limit, RateLimits
+from duetime.protocols.tokens import LABEL as LABEL_LENGTH
+from duetime.protocols.tokens import Access, Tokens, digest_of, split
 from duetime.stores.open import open_store
 
 Answered = TypeVar("Answered")

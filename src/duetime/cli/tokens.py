@@ -8,9 +8,9 @@ import typer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.token_access import label_of, token_access
-from duetime.doors.tokens import LABEL as LABEL_LENGTH
-from duetime.doors.tokens import READ_WRITE, Access, digest_of, split
-from duetime.names import DEFAULT_POOL
+from duetime.model.names import DEFAULT_POOL
+from duetime.protocols.tokens import LABEL as LABEL_LENGTH
+from duetime.protocols.tokens import READ_WRITE, Access, digest_of, split
 
 PoolOption = Annotated[str, typer.Option(metavar="NAME", help="The pool that the namespace lives in.")]
 

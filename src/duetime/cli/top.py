@@ -31,11 +31,11 @@ from duetime.cli.queues import describe_rules, status_document
 from duetime.client import Client
 from duetime.client.calls import QueueStatus
 from duetime.client.client import QueueClient
-from duetime.clock import duration_ms, rfc3339
-from duetime.errors import InvalidRequest, StoreUnavailable
-from duetime.job import DAY_MS, Counts, sum_counts
-from duetime.masking import mask
-from duetime.names import Queue
+from duetime.model.clock import duration_ms, rfc3339
+from duetime.model.errors import InvalidRequest, StoreUnavailable
+from duetime.model.job import DAY_MS, Counts, sum_counts
+from duetime.model.masking import mask
+from duetime.model.names import Queue
 
 WINDOW = 10
 """Rates are averages over so many looks."""

@@ -10,8 +10,8 @@ import typer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, safe, span
 from duetime.client.topics import Topics
-from duetime.errors import DuetimeError, InvalidRequest
-from duetime.topic import Method
+from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.topic import Method
 from duetime.wire.topics import SampleOut, TopicOut
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's key, which is its queue's name.")]

@@ -5,8 +5,8 @@ import sys
 
 from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer
-from duetime.doors.logins import hash_password
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
+from duetime.protocols.logins import hash_password
 
 
 @takes_options

@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from duetime.backoff import parse
 from duetime.cli.config import read_settings
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.reload import RELOADED, run_reloading
-from duetime.clock import duration_ms
-from duetime.errors import DuetimeError, InvalidSettings
-from duetime.logs import set_up_logging
-from duetime.names import check_queue
+from duetime.model.backoff import parse
+from duetime.model.clock import duration_ms
+from duetime.model.errors import DuetimeError, InvalidSettings
+from duetime.model.logs import set_up_logging
+from duetime.model.names import check_queue
 from duetime.wire.payload import PAUSED_TASKS, RESTARTS, paused_task
 from duetime.worker.app import App
 from duetime.worker.options import PoolKind, WorkerOptions, choose_pool, default_concurrency, queues_of

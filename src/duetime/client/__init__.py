@@ -2,7 +2,7 @@
 
 from duetime.client.async_client import AsyncClient
 from duetime.client.client import Client
-from duetime.names import DEFAULT_NAMESPACE
+from duetime.model.names import DEFAULT_NAMESPACE
 
 __all__ = ["AsyncClient", "Client", "connect", "connect_async"]
 

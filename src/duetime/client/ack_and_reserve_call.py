@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from duetime.client import calls
 from duetime.client.call import Call, then
 from duetime.client.leased_job import JobInHand
-from duetime.job import Delivery
-from duetime.names import Queue
+from duetime.model.job import Delivery
+from duetime.model.names import Queue
 
 if TYPE_CHECKING:
     from duetime.engine.direct_steps import DirectSteps

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from duetime.client.call_subjects import Pushing, Reserving, Subject
-from duetime.names import Queue
+from duetime.model.names import Queue
 
 if TYPE_CHECKING:
     from duetime.engine import Engine

@@ -5,8 +5,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from duetime.job import Delivery, Lease, NewJob
-from duetime.names import Queue
+from duetime.model.job import Delivery, Lease, NewJob
+from duetime.model.names import Queue
 
 
 class Pushing(Struct, frozen=True):

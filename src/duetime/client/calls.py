@@ -13,9 +13,9 @@ from duetime.client.call import Call, Request, decode, get_request, post_request
 from duetime.client.call_subjects import Pushing, Reserving, Settling
 from duetime.client.leased_job import JobInHand
 from duetime.client.repeated_push import mark_for_repeats
-from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
-from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
-from duetime.job import (
+from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
+from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound
+from duetime.model.job import (
     STEP_BYTES,
     STEP_JOBS,
     Counts,
@@ -29,8 +29,8 @@ from duetime.job import (
     State,
     payload_bytes,
 )
-from duetime.job_checks import check_whole
-from duetime.names import Queue
+from duetime.model.job_checks import check_whole
+from duetime.model.names import Queue
 from duetime.stores.base import Mark, Page, Pushed, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.wire import convert, messages

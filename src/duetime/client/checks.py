@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from duetime.errors import InvalidId, InvalidRequest
-from duetime.job import IfExists, Priority, State
-from duetime.names import check_id
+from duetime.model.errors import InvalidId, InvalidRequest
+from duetime.model.job import IfExists, Priority, State
+from duetime.model.names import check_id
 
 Word = TypeVar("Word", bound=Enum)
 

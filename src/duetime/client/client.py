@@ -19,12 +19,12 @@ from duetime.client.leased_job import LeasedJob
 from duetime.client.lookup import Lookup
 from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_sync
 from duetime.client.request_reply_call import Answered, call
-from duetime.clock import Duration, Instant, duration_ms
-from duetime.errors import DuetimeError
-from duetime.ids import ThreadedIdMaker
-from duetime.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, QueueTotals, State
-from duetime.masking import mask
-from duetime.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
+from duetime.model.clock import Duration, Instant, duration_ms
+from duetime.model.errors import DuetimeError
+from duetime.model.ids import ThreadedIdMaker
+from duetime.model.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, QueueTotals, State
+from duetime.model.masking import mask
+from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
 from duetime.stores.base import Page, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
 

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from typing import Any, Literal, NoReturn, Protocol
 
-from duetime.backoff import Outage
 from duetime.client.client import Client, QueueClient
 from duetime.client.leased_job import LeasedJob
-from duetime.clock import Duration, duration_ms
-from duetime.errors import DuetimeError, JobNotFound, StoreUnavailable
-from duetime.job import DEFAULT_TTR_MS, STEP_JOBS, Delivery, IfExists, Job, NewJob, State
+from duetime.model.backoff import Outage
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import DuetimeError, JobNotFound, StoreUnavailable
+from duetime.model.job import DEFAULT_TTR_MS, STEP_JOBS, Delivery, IfExists, Job, NewJob, State
 from duetime.stores.base import QueueRules
 
 log = logging.getLogger("duetime.client")

@@ -13,10 +13,10 @@ from typing import Any
 import certifi
 import msgspec
 
-from duetime.backoff import Outage
 from duetime.client.call import Call
 from duetime.client.transport import UNREACHABLE
-from duetime.errors import DuetimeError, InvalidSettings, StoreUnavailable
+from duetime.model.backoff import Outage
+from duetime.model.errors import DuetimeError, InvalidSettings, StoreUnavailable
 from duetime.wire import convert, messages
 
 TRIES = 5

@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from duetime.client import checks
-from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
-from duetime.errors import InvalidRequest
-from duetime.job import DEFAULT_TRIES, IfExists, NewJob, Priority
-from duetime.job_checks import check_tries
+from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import DEFAULT_TRIES, IfExists, NewJob, Priority
+from duetime.model.job_checks import check_tries
 
 Body = bytes | str | int | float | bool | None | Mapping[str, Any] | Sequence[Any]
 """Bytes as they are, text as UTF-8, anything else as JSON."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
-from duetime.clock import Duration
-from duetime.errors import LeaseLost
-from duetime.job import DEFAULT_TTR_MS, Delivery, Lease, Moved, Priority
-from duetime.names import Queue
+from duetime.model.clock import Duration
+from duetime.model.errors import LeaseLost
+from duetime.model.job import DEFAULT_TTR_MS, Delivery, Lease, Moved, Priority
+from duetime.model.names import Queue
 
 log = logging.getLogger("duetime.client")
 

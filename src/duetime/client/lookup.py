@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from duetime.client import calls
 from duetime.client.call import Call
-from duetime.errors import DuetimeError
-from duetime.job import STEP_JOBS, Job
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import STEP_JOBS, Job
+from duetime.model.names import Queue
 
 
 class Lookup:

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from duetime.client.transport import AsyncTransport, SyncTransport, is_http
-from duetime.errors import ClientClosed, InvalidSettings
+from duetime.model.errors import ClientClosed, InvalidSettings
 
 Transport = TypeVar("Transport", SyncTransport, AsyncTransport)
 

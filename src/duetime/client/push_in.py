@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from duetime.client import checks
 from duetime.client.job_building import Body, IfExistsWord, JobFields, as_jobs
-from duetime.clock import SystemClock
 from duetime.engine.admission import check_jobs
-from duetime.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull, TopicOffline
-from duetime.ids import ThreadedIdMaker
-from duetime.job import MAX_BODY, IfExists, NewJob
-from duetime.names import DEFAULT_NAMESPACE, Queue, check_queue
+from duetime.model.clock import SystemClock
+from duetime.model.errors import BodyTooLarge, ExpiresBeforeDue, InvalidRequest, QueueFull, TopicOffline
+from duetime.model.ids import ThreadedIdMaker
+from duetime.model.job import MAX_BODY, IfExists, NewJob
+from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
 from duetime.stores.sql.incoming import IncomingStatements, incoming_statements
 from duetime.stores.sql.rows import OFFLINE, as_json
 

@@ -24,9 +24,9 @@ from duetime.client import calls
 from duetime.client.client import Client
 from duetime.client.collections import Codec, Collection, Taken
 from duetime.client.leased_job import LeasedJob
-from duetime.clock import Duration, duration_ms
-from duetime.errors import InvalidRequest, LeaseLost, QueueFull, StoreUnavailable, TopicOffline
-from duetime.job import MAX_BODY, STEP_JOBS, Delivery, IfExists, Job, NewJob, Priority, State
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import InvalidRequest, LeaseLost, QueueFull, StoreUnavailable, TopicOffline
+from duetime.model.job import MAX_BODY, STEP_JOBS, Delivery, IfExists, Job, NewJob, Priority, State
 from duetime.stores.base import Mark, QueueRules, RulesChange
 
 PAUSE_S = 0.05

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from duetime.job import NewJob
+from duetime.model.job import NewJob
 from duetime.stores.base import Mark
 
 REPEATS_MS = 5 * 60_000

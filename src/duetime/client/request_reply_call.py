@@ -7,9 +7,9 @@ import msgspec
 
 from duetime.client.call import Call, Request, decode, queue_path
 from duetime.client.call_subjects import Pushing
-from duetime.clock import Duration, duration_ms
-from duetime.job import IfExists, NewJob
-from duetime.names import Queue
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.job import IfExists, NewJob
+from duetime.model.names import Queue
 from duetime.wire import bodies, convert, messages
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from duetime.client.call import Call, Request, decode, get_request, post_request
 from duetime.engine import Engine
 from duetime.journal.pool_journal import Journaling, known
 from duetime.journal.registered_nodes import RegisteredNode, registered
-from duetime.names import DEFAULT_POOL, Queue
+from duetime.model.names import DEFAULT_POOL, Queue
 from duetime.stores.base import StoreInfo
 from duetime.stores.finishes import JoinCount
 from duetime.wire import messages

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from duetime.client.call import Call, Request
 from duetime.client.http_attempts import CONNECT_S, OK_BELOW, REPLY_S, Attempts, MoreHeaders, headers, trust
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 
 Answer = TypeVar("Answer")
 

@@ -21,11 +21,11 @@ from duetime.callbacks.topic_service import TopicService, address_of
 from duetime.client.async_client import AsyncClient
 from duetime.client.call import Call, Request
 from duetime.client.client import Client
-from duetime.clock import Instant, instant_ms
-from duetime.errors import InvalidRequest
-from duetime.job import Moved
-from duetime.names import DEFAULT_POOL, check_queue
-from duetime.topic import Status
+from duetime.model.clock import Instant, instant_ms
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import Moved
+from duetime.model.names import DEFAULT_POOL, check_queue
+from duetime.model.topic import Status
 from duetime.wire import bodies, convert, messages
 from duetime.wire.topics import (
     AddIn,

@@ -13,8 +13,8 @@ from typing import cast
 
 import msgspec
 
-from duetime.clock import rfc3339
-from duetime.errors import VersionConflict
+from duetime.model.clock import rfc3339
+from duetime.model.errors import VersionConflict
 from duetime.stores.registry import Registry
 
 log = logging.getLogger("duetime.console")

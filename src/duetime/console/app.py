@@ -26,9 +26,9 @@ from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import DEV, Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
 from duetime.console.visit import FOLDER, LANGUAGE, ROOT, ConsoleServices, Visit, link, make_environment
-from duetime.doors.local_guard import OTHER_SITE, is_same_origin, local_only
-from duetime.errors import DuetimeError, Forbidden, NotFound
 from duetime.http.exchange import ClientGone
+from duetime.model.errors import DuetimeError, Forbidden, NotFound
+from duetime.protocols.local_guard import OTHER_SITE, is_same_origin, local_only
 
 log = logging.getLogger("duetime.console")
 

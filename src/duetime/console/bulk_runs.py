@@ -14,9 +14,9 @@ import msgspec
 
 from duetime.console.job_lines import job_line, read_job_line
 from duetime.engine.engine import Engine
-from duetime.errors import DuetimeError
-from duetime.job import STEP_BYTES, STEP_JOBS, IfExists, Job, Moved, NewJob, State, payload_bytes
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import STEP_BYTES, STEP_JOBS, IfExists, Job, Moved, NewJob, State, payload_bytes
+from duetime.model.names import Queue
 from duetime.stores.registry import Registry
 
 log = logging.getLogger("duetime.console")

@@ -8,8 +8,8 @@ from datetime import date
 
 from duetime.console.queue_looks import MOST_QUEUES
 from duetime.engine.pools import Pools
-from duetime.errors import DuetimeError
-from duetime.job import STEP_JOBS, Totals
+from duetime.model.errors import DuetimeError
+from duetime.model.job import STEP_JOBS, Totals
 
 log = logging.getLogger("duetime.console")
 

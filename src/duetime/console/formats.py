@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from duetime.clock import MAX_INSTANT, rfc3339
+from duetime.model.clock import MAX_INSTANT, rfc3339
 
 SHOWN_BODY = 64 * 1024
 """How many bytes of a body a page shows; the download has all of them."""

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from duetime.ids import IdMaker
-from duetime.job import Job, NewJob, State
+from duetime.model.ids import IdMaker
+from duetime.model.job import Job, NewJob, State
 from duetime.wire import convert
 from duetime.wire.messages import JobIn
 

@@ -13,10 +13,10 @@ from duetime.console.meter_samples import KEEP_S, SAMPLE_S, MeterSamples
 from duetime.console.queue_looks import QueueLooks
 from duetime.console.rate_history import RateHistory
 from duetime.engine.pools import Pools
-from duetime.errors import DuetimeError
-from duetime.job import Job, Lease
 from duetime.metrics.observer import MetricsObserver
 from duetime.metrics.siblings import Siblings
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Job, Lease
 
 PER_WATCHER_S = 0.1
 """Each open page adds this to the time between two refreshes, so that many pages cost no more than a few."""

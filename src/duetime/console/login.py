@@ -9,9 +9,9 @@ from duetime.console.languages import LANGUAGES
 from duetime.console.sessions import LIFE_S, Session
 from duetime.console.users import Role
 from duetime.console.visit import LANGUAGE, ROOT, Visit, link
-from duetime.doors.logins import LONGEST_PASSWORD
-from duetime.doors.tokens import Access, digest_of, split
-from duetime.errors import DuetimeError, TooManyRequests, Unauthorized
+from duetime.model.errors import DuetimeError, TooManyRequests, Unauthorized
+from duetime.protocols.logins import LONGEST_PASSWORD
+from duetime.protocols.tokens import Access, digest_of, split
 
 COOKIE = "duetime_session"
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from duetime.alerts.problems import Alerts
 from duetime.callbacks.topic_service import TopicService
 from duetime.console.live import LiveFigures
-from duetime.doors.logins import Logins
-from duetime.doors.rate_limits import RateLimits
-from duetime.doors.tokens import Tokens
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.metrics.siblings import Siblings
-from duetime.settings import Settings
+from duetime.model.settings import Settings
+from duetime.protocols.logins import Logins
+from duetime.protocols.rate_limits import RateLimits
+from duetime.protocols.tokens import Tokens
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from duetime.engine.pools import Pools
-from duetime.errors import DuetimeError, NoAnswer
-from duetime.job import STEP_JOBS, Counts
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, NoAnswer
+from duetime.model.job import STEP_JOBS, Counts
+from duetime.model.names import Queue
 
 LOOK_S = 2.0
 SHARE = 40

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import DuetimeError, VersionConflict
+from duetime.model.errors import DuetimeError, VersionConflict
 from duetime.stores.registry import Registry
 
 log = logging.getLogger("duetime.console")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from duetime.console.users import ConsoleUsers, Role
-from duetime.doors.tokens import KIND as TOKEN_KIND
-from duetime.doors.tokens import digest_of
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.settings import Settings
+from duetime.model.settings import Settings
+from duetime.protocols.tokens import KIND as TOKEN_KIND
+from duetime.protocols.tokens import digest_of
 from duetime.stores.registry import Registry
 
 KIND = "console-session"

@@ -9,8 +9,8 @@ from duetime.journal.events import ENDS, Entry
 from duetime.journal.lives import lives_of
 from duetime.journal.reader import read_job
 from duetime.journal.settings import options_of
-from duetime.names import Queue
-from duetime.settings import Settings
+from duetime.model.names import Queue
+from duetime.model.settings import Settings
 
 WITHIN_S = 3.0
 

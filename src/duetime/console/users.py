@@ -9,10 +9,10 @@ from enum import IntEnum
 
 import msgspec
 
-from duetime.doors.logins import hash_password
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidRequest, NotFound
-from duetime.names import is_channel
+from duetime.model.errors import InvalidRequest, NotFound
+from duetime.model.names import is_channel
+from duetime.protocols.logins import hash_password
 from duetime.stores.registry import Registry
 
 KIND = "console-user"

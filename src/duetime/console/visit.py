@@ -21,11 +21,11 @@ from duetime.console.languages import LANGUAGES, has_text, say, translate
 from duetime.console.parts import ConsoleParts
 from duetime.console.sessions import Session, Sessions
 from duetime.console.users import ConsoleUsers, Role
-from duetime.doors.asgi import read_body
 from duetime.engine.engine import Engine
-from duetime.errors import Forbidden, NotFound
-from duetime.masking import mask
-from duetime.names import Queue, check_id, check_queue
+from duetime.model.errors import Forbidden, NotFound
+from duetime.model.masking import mask
+from duetime.model.names import Queue, check_id, check_queue
+from duetime.protocols.asgi import read_body
 
 ROOT = "/console"
 NOTICE = "duetime_notice"

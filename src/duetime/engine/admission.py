@@ -6,9 +6,9 @@ call with all requests in it; so every value that passes here can be written by 
 
 from collections.abc import Sequence
 
-from duetime.clock import MAX_DURATION, MAX_INSTANT
-from duetime.errors import BodyTooLarge, InvalidRequest, InvalidTime
-from duetime.job import (
+from duetime.model.clock import MAX_DURATION, MAX_INSTANT
+from duetime.model.errors import BodyTooLarge, InvalidRequest, InvalidTime
+from duetime.model.job import (
     MAX_RESULT,
     MAX_RESULT_MS,
     STEP_BYTES,
@@ -17,8 +17,8 @@ from duetime.job import (
     NewJob,
     payload_bytes,
 )
-from duetime.job_checks import check_incarnation, check_job
-from duetime.names import FOLLOWS, check_id, placing_part
+from duetime.model.job_checks import check_incarnation, check_job
+from duetime.model.names import FOLLOWS, check_id, placing_part
 from duetime.stores.finishes import Finish, Join
 
 

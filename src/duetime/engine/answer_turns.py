@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from duetime.errors import StoreUnavailable
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.names import Queue
 
 T = TypeVar("T")
 

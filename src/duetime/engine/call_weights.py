@@ -5,7 +5,7 @@ bytes of payload.
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from duetime.job import STEP_BYTES, STEP_JOBS, NewJob, payload_bytes
+from duetime.model.job import STEP_BYTES, STEP_JOBS, NewJob, payload_bytes
 from duetime.stores.finishes import Finish
 
 T = TypeVar("T")

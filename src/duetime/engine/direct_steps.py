@@ -16,10 +16,10 @@ from duetime.engine.observers import Observers
 from duetime.engine.reaper import LONGEST_REST_S
 from duetime.engine.shared_calls import SharedCalls
 from duetime.engine.told_steps import look_again, tell_acked, tell_acked_and_reserved, tell_pushed, tell_reserved
-from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.job import Delivery, IfExists, Lease, Moved, NewJob
-from duetime.job_checks import check_job
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob
+from duetime.model.job_checks import check_job
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import DirectCalls
 

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import Protocol
 
-from duetime.backoff import OUTAGE, Backoff, Outage
-from duetime.errors import DuetimeError
+from duetime.model.backoff import OUTAGE, Backoff, Outage
+from duetime.model.errors import DuetimeError
 
 log = logging.getLogger("duetime.engine")
 

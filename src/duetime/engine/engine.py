@@ -19,8 +19,6 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any, TypeVar
 
-from duetime.backoff import OUTAGE, chance
-from duetime.clock import MAX_DURATION
 from duetime.engine.admission import check_finish, check_ids, check_jobs, check_lease, check_times
 from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.call_weights import by_weight, finish_weight, push_weight
@@ -35,8 +33,10 @@ from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.shared_calls import SharedCalls
 from duetime.engine.waiting import Waiter, WaitingRoom, Wants
 from duetime.engine.wake_listener import listen
-from duetime.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part
-from duetime.job import (
+from duetime.model.backoff import OUTAGE, chance
+from duetime.model.clock import MAX_DURATION
+from duetime.model.errors import DuetimeError, InvalidRequest, LeaseLost, StoreUnavailable, done_in_part
+from duetime.model.job import (
     DEFAULT_TTR_MS,
     MAX_BODY,
     MAX_ERROR,
@@ -49,8 +49,8 @@ from duetime.job import (
     NewJob,
     State,
 )
-from duetime.job_checks import check_text, check_tries
-from duetime.names import Queue
+from duetime.model.job_checks import check_text, check_tries
+from duetime.model.names import Queue
 from duetime.stores.base import Mark, Purged, Push, Pushed, QueueRules, Reaped, RulesChange, Store
 from duetime.stores.direct import OffersDirectCalls, OffersPostedCalls
 from duetime.stores.finishes import Finish, Finished, KeptResult

@@ -17,8 +17,8 @@ from copy import copy
 from typing import Any, Generic, Protocol, TypeVar
 
 from duetime.engine.answer_turns import AnswerTurns
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.names import Queue
 
 log = logging.getLogger("duetime.engine")
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from duetime.engine.observers import Observer, Observers
 from duetime.engine.told_steps import look_again
-from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.job import Event, Lease, Moved, State
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.model.job import Event, Lease, Moved, State
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Purged, Push, Pushed, Reaped, Reserved, Store
 from duetime.stores.finishes import Finish, Finished, following_jobs, seen_join
 from duetime.stores.get_all import get_all

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from duetime.errors import DuetimeError
-from duetime.job import Event, Lease, Moved, State
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Event, Lease, Moved, State
+from duetime.model.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
 from duetime.stores.finishes import SeenJoin
 

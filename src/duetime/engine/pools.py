@@ -15,12 +15,12 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from duetime.backoff import Outage
 from duetime.engine.engine import Engine
 from duetime.engine.observers import Watched
-from duetime.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
-from duetime.job import MAX_BODY
-from duetime.names import DEFAULT_POOL
+from duetime.model.backoff import Outage
+from duetime.model.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
+from duetime.model.job import MAX_BODY
+from duetime.model.names import DEFAULT_POOL
 from duetime.stores.base import Store
 from duetime.stores.registry import Registry
 

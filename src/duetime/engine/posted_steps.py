@@ -13,8 +13,8 @@ from duetime.engine.answer_turns import Spawn
 from duetime.engine.observers import Observers
 from duetime.engine.shared_calls import SharedCalls
 from duetime.engine.told_steps import look_again, tell_acked, tell_pushed, tell_reserved
-from duetime.job import Delivery, IfExists, Lease, Moved, NewJob
-from duetime.names import Queue
+from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import Done, PostedCalls
 

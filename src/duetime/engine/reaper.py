@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from duetime.backoff import chance
+from duetime.model.backoff import chance
 from duetime.stores.base import Reaped
 
 LONGEST_REST_S = 1.0

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from duetime.backoff import Outage
-from duetime.errors import DuetimeError
+from duetime.model.backoff import Outage
+from duetime.model.errors import DuetimeError
 from duetime.stores.registry import Record, Registry
 
 log = logging.getLogger("duetime.registry")

@@ -6,9 +6,9 @@ comes after the caller has the answer.
 """
 
 from duetime.engine.engine import Engine
-from duetime.errors import InvalidRequest, NoAnswer
-from duetime.job import Delivery, IfExists, NewJob, State
-from duetime.names import Queue, check_queue
+from duetime.model.errors import InvalidRequest, NoAnswer
+from duetime.model.job import Delivery, IfExists, NewJob, State
+from duetime.model.names import Queue, check_queue
 
 
 async def ask(engine: Engine, queue: Queue, job: NewJob, if_exists: IfExists) -> Queue:

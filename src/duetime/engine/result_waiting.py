@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
-from duetime.errors import StoreUnavailable
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.names import Queue
 from duetime.stores.finishes import KeptResult
 
 LOOK_EVERY_S = 1.0

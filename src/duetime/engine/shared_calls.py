@@ -13,9 +13,9 @@ from duetime.engine.reaper import Reaper
 from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.waiting import WaitingRoom, Wants
 from duetime.engine.wheel import Wheel
-from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.job import Delivery, Lease, Moved
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.model.job import Delivery, Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.stores.pushed_parts import pushed_parts

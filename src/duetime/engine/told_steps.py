@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from duetime.engine.observers import Observer, Observers
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import Event, Lease, Moved
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import Event, Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Reserved
 
 

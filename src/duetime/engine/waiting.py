@@ -17,9 +17,9 @@ from contextlib import suppress
 from duetime.engine.answer_turns import AnswerTurns
 from duetime.engine.group_commit import own_copy
 from duetime.engine.store_time import StoreTime
-from duetime.errors import StoreUnavailable
-from duetime.job import STEP_JOBS, Delivery
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import STEP_JOBS, Delivery
+from duetime.model.names import Queue
 from duetime.stores.base import Reserved, Store
 
 CHECK_EVERY_S = 1.0

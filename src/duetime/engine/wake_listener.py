@@ -3,11 +3,11 @@
 import asyncio
 import logging
 
-from duetime.backoff import OUTAGE, Exponential, Outage
 from duetime.engine.reaper import Reaper
 from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.waiting import WaitingRoom
-from duetime.errors import DuetimeError
+from duetime.model.backoff import OUTAGE, Exponential, Outage
+from duetime.model.errors import DuetimeError
 from duetime.stores.base import Store
 
 log = logging.getLogger("duetime.engine")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from duetime.cli.program import run
-from duetime.names import DEFAULT_NAMESPACE
+from duetime.model.names import DEFAULT_NAMESPACE
 from duetime.worker.app import App
 
 PLACE = f"{__name__}:app"

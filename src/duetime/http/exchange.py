@@ -12,11 +12,11 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.types import Message
 
-from duetime.errors import DuetimeError, Overloaded
 from duetime.http.memory_budget import SMALL
 from duetime.http.request_head import RequestHead, expects_continue
 from duetime.http.service import STATUS_LINES, Headers, Service, Shortcut
-from duetime.logs import REQUEST_ID
+from duetime.model.errors import DuetimeError, Overloaded
+from duetime.model.logs import REQUEST_ID
 
 log = logging.getLogger("duetime.http")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from duetime.errors import InvalidSettings
 from duetime.http.request_head import HeaderList
+from duetime.model.errors import InvalidSettings
 
 Address = tuple[str, int]
 

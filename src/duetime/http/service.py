@@ -22,8 +22,8 @@ from starlette.types import ASGIApp
 from duetime.http.balance import ConnectionBalance
 from duetime.http.forwarded import TrustedProxies
 from duetime.http.memory_budget import Budget
-from duetime.ids import ALPHABET, encode
-from duetime.settings import Settings
+from duetime.model.ids import ALPHABET, encode
+from duetime.model.settings import Settings
 
 log = logging.getLogger("duetime.http")
 

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from duetime.job import Event
 from duetime.journal.events import Draft
 from duetime.journal.lines import place_of, write_draft
 from duetime.journal.reader import Damage, read_segment
 from duetime.journal.segments import Lock, Segment, open_name, own_nodes, sealed_name, segments, sync_folder
+from duetime.model.job import Event
 
 SUCCESSOR = "successor"
 

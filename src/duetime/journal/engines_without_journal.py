@@ -9,7 +9,7 @@ announcements then; so at least one of the two sees the other.
 import time
 from enum import StrEnum
 
-from duetime.ids import IdMaker
+from duetime.model.ids import IdMaker
 from duetime.stores.base import Store
 
 LOOK_EVERY_S = 1.0

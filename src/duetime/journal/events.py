@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from duetime.job import Event
-from duetime.names import DEFAULT_POOL
+from duetime.model.job import Event
+from duetime.model.names import DEFAULT_POOL
 from duetime.stores.finishes import SeenJoin
 
 ENDS = frozenset(

@@ -16,14 +16,14 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
-from duetime.errors import DuetimeError, InvalidSettings, JournalFull, StoreUnavailable
-from duetime.job import Event
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.events import Draft
 from duetime.journal.options import JournalOptions
 from duetime.journal.retention import delete_old
 from duetime.journal.shipping import Shipper
 from duetime.journal.writer import MAX_BACKLOG, Numbered, Waiter, Writer, tell_each
+from duetime.model.errors import DuetimeError, InvalidSettings, JournalFull, StoreUnavailable
+from duetime.model.job import Event
 
 log = logging.getLogger("duetime.journal")
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from duetime.engine.observers import Observer
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import Lease, Moved, State
 from duetime.journal import pool_journal
 from duetime.journal.engines_without_journal import LOOK_EVERY_S, EngineAnnouncement, WithoutJournal
 from duetime.journal.journal import Journal
 from duetime.journal.observer import JournalObserver
 from duetime.journal.options import JournalOptions
 from duetime.journal.registered_nodes import RegisteredNode, registered
-from duetime.names import DEFAULT_POOL, Queue
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import Lease, Moved, State
+from duetime.model.names import DEFAULT_POOL, Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
 from duetime.stores.finishes import SeenJoin
 

@@ -6,8 +6,8 @@ the nodes that wrote them.
 
 from collections.abc import Sequence
 
-from duetime.job import Event
 from duetime.journal.events import ENDS, Entry
+from duetime.model.job import Event
 
 RANKS = {
     Event.ACCEPTED: 0,

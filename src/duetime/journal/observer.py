@@ -11,15 +11,15 @@ from contextlib import suppress
 
 from duetime.engine.observers import MAY_HAPPEN_AGAIN, Observer
 from duetime.engine.store_time import StoreTime
-from duetime.errors import DuetimeError, InvalidSettings
-from duetime.job import Lease, Moved, State
 from duetime.journal import pool_journal
 from duetime.journal.events import Draft
 from duetime.journal.journal import Journal
 from duetime.journal.pushed_lines import pushed_lines
 from duetime.journal.registered_nodes import NodeRegistration, forget
 from duetime.journal.repeated_pushes import RepeatedPushes, has_repeated
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, InvalidSettings
+from duetime.model.job import Lease, Moved, State
+from duetime.model.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
 from duetime.stores.finishes import SeenJoin
 from duetime.stores.pushed_parts import pushed_parts

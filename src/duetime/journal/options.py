@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from duetime.errors import InvalidSettings
-from duetime.ids import IdMaker
+from duetime.model.errors import InvalidSettings
+from duetime.model.ids import IdMaker
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 _INSTANCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)

@@ -11,13 +11,13 @@ from contextlib import suppress
 import msgspec
 from msgspec import UNSET, Struct
 
-from duetime.clock import rfc3339
-from duetime.errors import InvalidSettings, VersionConflict
-from duetime.job import Event, Lease, Moved, State
 from duetime.journal.engines_without_journal import WithoutJournal, engines_without_journal
 from duetime.journal.events import REPEATED, Draft
 from duetime.journal.registered_nodes import forget, registered
-from duetime.names import Queue
+from duetime.model.clock import rfc3339
+from duetime.model.errors import InvalidSettings, VersionConflict
+from duetime.model.job import Event, Lease, Moved, State
+from duetime.model.names import Queue
 from duetime.stores.base import Reserved, Store
 from duetime.stores.finishes import SeenJoin
 

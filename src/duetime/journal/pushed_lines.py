@@ -11,12 +11,12 @@ from zlib import crc32
 
 import msgspec
 
-from duetime.errors import DuetimeError
-from duetime.job import Event, Moved, NewJob
 from duetime.journal.events import Draft, body_fields
 from duetime.journal.lines import write_draft
 from duetime.journal.writer import Numbered
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Event, Moved, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed
 
 ACCEPTED = Event.ACCEPTED

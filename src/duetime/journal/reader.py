@@ -18,10 +18,10 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from duetime.job import Event
 from duetime.journal.events import Entry
 from duetime.journal.lines import read_line
 from duetime.journal.segments import Segment, find, is_alive, nodes, segments
+from duetime.model.job import Event
 
 CLOCKS_DIFFER_MS = 600_000
 PURGED = b'"event":"purged"'

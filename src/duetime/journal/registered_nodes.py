@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from duetime.errors import VersionConflict
+from duetime.model.errors import VersionConflict
 from duetime.stores.base import Store
 from duetime.stores.registry import Record
 

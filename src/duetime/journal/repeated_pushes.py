@@ -8,11 +8,11 @@ writes it down as "repeated". Readers count any number of these entries as one, 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import Event, Job, Moved, NewJob
 from duetime.journal.events import REPEATED, Draft, body_fields
 from duetime.journal.journal import Journal
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import Event, Job, Moved, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Store
 
 MAX_KNOWN = 20_000

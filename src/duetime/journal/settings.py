@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from duetime.errors import InvalidSettings
 from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.registered_nodes import RegisteredNode
-from duetime.settings import DEFAULT_STORE, Settings, load, variable
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import DEFAULT_STORE, Settings, load, variable
 
 OFF = "off"
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")

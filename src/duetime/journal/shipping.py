@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from duetime.errors import InvalidSettings
 from duetime.journal.options import JournalOptions
 from duetime.journal.retention import shipped
 from duetime.journal.segments import SHIPPED, is_alive, own_nodes, sealed
+from duetime.model.errors import InvalidSettings
 
 CHUNK = 1_048_576
 

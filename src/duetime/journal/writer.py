@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 
-from duetime.job import Event
 from duetime.journal.events import Draft
 from duetime.journal.lines import place_before_seq, write_draft
 from duetime.journal.node_folder import NodeFiles
 from duetime.journal.options import Fsync, JournalOptions, node_name
+from duetime.model.job import Event
 
 log = logging.getLogger("duetime.journal")
 

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from duetime.engine.observers import Observer
-from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import Lease, Moved, State
 from duetime.metrics.pool_meters import PoolMeters
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.job import Lease, Moved, State
+from duetime.model.names import Queue
 from duetime.stores.base import Purged, Push, Pushed, Reaped, Reserved, Store
 from duetime.stores.finishes import SeenJoin
 from duetime.stores.forwarding import ForwardingStore

@@ -7,9 +7,9 @@ through this process.
 
 from collections.abc import Iterable, Sequence
 
-from duetime.job import Delivery, Event, Lease, Moved
 from duetime.metrics.meters import OTHER, PER_QUEUE, CounterMeter, Family, Meters, Spread
-from duetime.names import Queue
+from duetime.model.job import Delivery, Event, Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Pushed
 
 PER_POOL = ("pool",)

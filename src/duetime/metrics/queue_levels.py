@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from duetime.engine.pools import Pools
-from duetime.errors import DuetimeError
-from duetime.job import Counts, batches
 from duetime.metrics.meters import PER_QUEUE, Meters, Names, Snapshot
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Counts, batches
 from duetime.stores.base import Store
 from duetime.wire.payload import UNKNOWN_TASKS, counter_name
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 
 from duetime.engine.pools import Pools
-from duetime.errors import DuetimeError
-from duetime.job import Totals, batches
 from duetime.metrics.meters import OTHER, Labels, Snapshot
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Totals, batches
+from duetime.model.names import Queue
 
 WITHIN_S = 3.0
 STEP = 100

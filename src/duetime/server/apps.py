@@ -22,13 +22,6 @@ from duetime.alerts.watchdog import Watchdog, WatchTargets
 from duetime.callbacks.courier import Courier
 from duetime.callbacks.failing_topics import FailingCallbacks
 from duetime.console import ConsoleParts, LiveFigures, RateHistory, make_console
-from duetime.doors.health import health_routes
-from duetime.doors.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyParts
-from duetime.doors.lmstfy.settings import make_parts
-from duetime.doors.local_guard import local_only, same_origin_writes
-from duetime.doors.php_admin import PhpAdminDoor
-from duetime.doors.v1 import NativeDoor
-from duetime.doors.v1.gate import TokenGate
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.http.memory_budget import Budget
@@ -36,9 +29,16 @@ from duetime.http.service import Shortcut
 from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.metrics.siblings import Siblings
+from duetime.model.settings import Settings
+from duetime.protocols.health import health_routes
+from duetime.protocols.lmstfy import LmstfyAdmin, LmstfyDoor, LmstfyParts
+from duetime.protocols.lmstfy.settings import make_parts
+from duetime.protocols.local_guard import local_only, same_origin_writes
+from duetime.protocols.php_admin import PhpAdminDoor
+from duetime.protocols.v1 import NativeDoor
+from duetime.protocols.v1.gate import TokenGate
 from duetime.server.callbacks import Callbacks, mail_domains, make_callbacks
 from duetime.server.supervision.siblings import Alone
-from duetime.settings import Settings
 from duetime.stores.open import cursor_at
 
 if TYPE_CHECKING:  # the extra [otel] is optional

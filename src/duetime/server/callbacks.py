@@ -14,9 +14,9 @@ from duetime.callbacks.topic_registry import TopicRegistry
 from duetime.callbacks.topic_service import TopicService
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidSettings
-from duetime.names import is_host
-from duetime.settings import Settings
+from duetime.model.errors import InvalidSettings
+from duetime.model.names import is_host
+from duetime.model.settings import Settings
 
 LOOPBACK = "127.0.0.0/8, ::1"
 

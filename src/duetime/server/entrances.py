@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import FILE, Settings, row, variable
 from duetime.server.apps import Runtime
 from duetime.server.syn_filter import drop_new_connections
 from duetime.server.unix_socket import listen_at
-from duetime.settings import FILE, Settings, row, variable
 
 BACKLOG = 2048
 MODE = "unix_socket_mode"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp
 
-from duetime.doors.local_guard import local_only
-from duetime.doors.ouqiang import OuqiangDoor
-from duetime.doors.tcp import TcpDoor, TcpOptions
-from duetime.doors.tcp.commands import CommandRules, Commands
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
+from duetime.protocols.local_guard import local_only
+from duetime.protocols.ouqiang import OuqiangDoor
+from duetime.protocols.tcp import TcpDoor, TcpOptions
+from duetime.protocols.tcp.commands import CommandRules, Commands
 from duetime.server.apps import Runtime
 
 

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
-from duetime.doors.refusals import refusal_body
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
-from duetime.errors import InvalidSettings
 from duetime.http.forwarded import read_proxies
 from duetime.http.listener import Listener
 from duetime.http.service import Shortcut, limits_of
@@ -27,12 +25,14 @@ from duetime.journal.settings import options_of
 from duetime.metrics.meters import Meters
 from duetime.metrics.process_meters import watch_budget, watch_listener
 from duetime.metrics.siblings import Siblings
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import Settings
+from duetime.protocols.refusals import refusal_body
 from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut, companions
 from duetime.server.entrances import Entrance, Listening, Make, Sockets, close_all
 from duetime.server.extra_doors import ouqiang_app, tcp_door
 from duetime.server.observers import PoolObservers
 from duetime.server.supervision.signals import Orders
-from duetime.settings import Settings
 from duetime.stores.open import open_store
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from duetime import __version__
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.spark.lake.lake import Lake, Table
 from duetime.spark.rounds import WHOLE, RoundPlan
 

@@ -8,7 +8,7 @@ import zipfile
 from importlib import import_module
 from pathlib import Path
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 
 PACKAGES = ("duetime", "pyspark_duetime")
 LEFT_OUT = {"__pycache__"}

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from duetime.clock import SystemClock
-from duetime.errors import DuetimeError
+from duetime.model.clock import SystemClock
+from duetime.model.errors import DuetimeError
 from duetime.spark.audit.run import Audited, Beside, run_audit
 from duetime.spark.ingest.run import run_ingest
 from duetime.spark.lake.lake import Lake

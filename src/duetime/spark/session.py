@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 
 try:
     from pyspark.errors import PySparkException

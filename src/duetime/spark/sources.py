@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 
 ENDINGS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 USUAL: Mapping[str, Mapping[str, str]] = {

@@ -35,9 +35,9 @@ from typing import Protocol
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, QueueTotals, Reason, State
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
+from duetime.model.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, QueueTotals, Reason, State
+from duetime.model.names import Queue
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult
 from duetime.stores.registry import Registry
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import json, structs
 
-from duetime.errors import DuetimeError
-from duetime.job import Event, Moved, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Event, Moved, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, Store, StoreInfo
 from duetime.stores.repair_mark import repair_mark
 

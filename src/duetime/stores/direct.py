@@ -9,9 +9,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, TypeVar, runtime_checkable
 
-from duetime.errors import DuetimeError
-from duetime.job import Delivery, Lease, Moved
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Delivery, Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 
 Orphan = Callable[[Delivery], None]

@@ -6,7 +6,7 @@ drains whatever the record says.
 
 import msgspec
 
-from duetime.errors import VersionConflict
+from duetime.model.errors import VersionConflict
 from duetime.stores.registry import Record, Registry
 
 KIND = "group-drain"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from duetime.job import Lease, Moved, NewJob
+from duetime.model.job import Lease, Moved, NewJob
 
 
 class Join(Struct, frozen=True):

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import Counts, Job, Lease, Moved, QueueTotals, State
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
+from duetime.model.job import Counts, Job, Lease, Moved, QueueTotals, State
+from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
     Page,

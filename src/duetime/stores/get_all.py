@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from duetime.job import Job
-from duetime.names import Queue
+from duetime.model.job import Job
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 
 

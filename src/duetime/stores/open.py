@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from functools import partial
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
-from duetime.clock import Clock
-from duetime.errors import InvalidSettings
-from duetime.settings import read_size
+from duetime.model.clock import Clock
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import read_size
 from duetime.stores.base import Store
 from duetime.stores.bulk import Bulk, PlainBulk
 from duetime.stores.sql.queries import Migration

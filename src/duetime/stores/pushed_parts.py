@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from duetime.errors import DuetimeError
+from duetime.model.errors import DuetimeError
 from duetime.stores.base import Push, Pushed
 
 Parts = Sequence[tuple[Sequence[int], Pushed]]

@@ -1,6 +1,6 @@
 """The mark under which a lost job is pushed again: once per born and attempt, however many processes try."""
 
-from duetime.job import NewJob
+from duetime.model.job import NewJob
 from duetime.stores.base import Mark
 
 REPAIR_LIFE_MS = 86_400_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.base import Wake
 
 MAX_WAKE_RESULTS = 32

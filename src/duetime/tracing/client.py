@@ -17,7 +17,7 @@ from opentelemetry.trace import Span
 from duetime.client.call import Call
 from duetime.client.call_subjects import Pushing, Reserving, Settling
 from duetime.client.transport import AsyncTransport, SyncTransport
-from duetime.job import Delivery
+from duetime.model.job import Delivery
 from duetime.tracing.spans import Tracing, now_ns, propagator
 
 Answer = TypeVar("Answer")

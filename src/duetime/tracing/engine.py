@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from duetime.engine.engine import Engine
-from duetime.errors import LeaseLost
-from duetime.job import DEFAULT_TTR_MS, Delivery, IfExists, Lease, Moved, NewJob
-from duetime.names import Queue
+from duetime.model.errors import LeaseLost
+from duetime.model.job import DEFAULT_TTR_MS, Delivery, IfExists, Lease, Moved, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Mark, Pushed, Store
 from duetime.tracing.spans import Tracing, now_ns
 

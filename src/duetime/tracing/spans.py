@@ -14,9 +14,9 @@ from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from duetime.errors import DuetimeError
-from duetime.job import Delivery, Lease, NewJob
-from duetime.names import MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Delivery, Lease, NewJob
+from duetime.model.names import MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, Queue
 
 SYSTEM = "duetime"
 TRACEPARENT = "traceparent"

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from duetime.clock import rfc3339
-from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
-from duetime.job import STEP_BYTES, STEP_JOBS, Job, State, batches, payload_bytes
-from duetime.names import Queue
+from duetime.model.clock import rfc3339
+from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Job, State, batches, payload_bytes
+from duetime.model.names import Queue
 from duetime.stores.base import QueueRules, RulesChange, Store
 from duetime.stores.finishes import JoinCount
 from duetime.stores.registry import Record

@@ -1,7 +1,7 @@
 """Counts of joins on their way to another store: how many members of a task group are done."""
 
-from duetime.job import STEP_JOBS
-from duetime.names import Queue
+from duetime.model.job import STEP_JOBS
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.finishes import JoinCount
 

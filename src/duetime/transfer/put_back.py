@@ -9,10 +9,10 @@ Used by move and restore.
 
 from collections.abc import Sequence
 
-from duetime.clock import MAX_INSTANT
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import DAY_MS, Event, Job, NewJob, Reason, State, batches
-from duetime.names import Queue
+from duetime.model.clock import MAX_INSTANT
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import DAY_MS, Event, Job, NewJob, Reason, State, batches
+from duetime.model.names import Queue
 from duetime.stores.base import Mark, Push, Pushed, Store, Withdrawal
 from duetime.stores.get_all import get_all
 

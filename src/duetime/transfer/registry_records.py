@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from duetime.errors import VersionConflict
+from duetime.model.errors import VersionConflict
 from duetime.stores.registry import GROUP_COPY, MOVED_AWAY, Record, Registry
 
 MOVE, MOVE_QUEUE = "move", "move-queue"

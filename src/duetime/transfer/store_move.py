@@ -17,12 +17,12 @@ import msgspec
 from msgspec import Struct
 
 from duetime.client.embedded_engine import embedded_engine
-from duetime.errors import Conflict, InvalidRequest, StoreUnavailable
-from duetime.ids import IdMaker
-from duetime.job import STEP_JOBS, Counts, Job, Moved, State, batches, sum_counts
 from duetime.journal import pool_journal
-from duetime.masking import mask
-from duetime.names import Queue, placing_part
+from duetime.model.errors import Conflict, InvalidRequest, StoreUnavailable
+from duetime.model.ids import IdMaker
+from duetime.model.job import STEP_JOBS, Counts, Job, Moved, State, batches, sum_counts
+from duetime.model.masking import mask
+from duetime.model.names import Queue, placing_part
 from duetime.stores.base import QueueRules, RulesChange, Store, Withdrawal
 from duetime.stores.registry import MOVED_AWAY
 from duetime.transfer.joins import read_joins

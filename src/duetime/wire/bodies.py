@@ -15,7 +15,7 @@ from itertools import accumulate
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 
 MAX_DEPTH = 60
 """JSON that is nested deeper stands as text: many readers give up at 64 levels, and would lose the whole message."""

@@ -6,10 +6,10 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw
 
-from duetime.clock import SECONDS, duration_ms, instant_ms, rfc3339
-from duetime.errors import BY_CODE, DuetimeError, InvalidRequest
-from duetime.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.clock import SECONDS, duration_ms, instant_ms, rfc3339
+from duetime.model.errors import BY_CODE, DuetimeError, InvalidRequest
+from duetime.model.job import Counts, Delivery, IfExists, Job, Lease, Moved, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import Mark, Page, Pushed
 from duetime.stores.finishes import Finish, Finished, Join, KeptResult
 from duetime.wire import bodies

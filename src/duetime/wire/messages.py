@@ -1,7 +1,7 @@
 """The types of every message.
 
 `wire/bodies.py` says how a body stands in `body` or `body_b64`. Times go out as epoch milliseconds and come
-in as people write them (`duetime.clock`).
+in as people write them (`duetime.model.clock`).
 """
 
 from typing import Annotated, Literal
@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from duetime.clock import MAX_DURATION, MAX_INSTANT, MAX_TIME_TEXT
-from duetime.job import DEFAULT_TRIES, DEFAULT_TTR_MS, MAX_RESULT, STEP_BYTES, STEP_JOBS, IfExists, Moved, State
-from duetime.names import MAX_ID
+from duetime.model.clock import MAX_DURATION, MAX_INSTANT, MAX_TIME_TEXT
+from duetime.model.job import DEFAULT_TRIES, DEFAULT_TTR_MS, MAX_RESULT, STEP_BYTES, STEP_JOBS, IfExists, Moved, State
+from duetime.model.names import MAX_ID
 from duetime.stores.base import QueueRules, RulesChange
 
 MAX_PUSH = 1000

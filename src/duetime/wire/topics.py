@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from duetime.clock import duration_ms
-from duetime.condition import MAX_LENGTH
-from duetime.job import Priority
-from duetime.topic import (
+from duetime.model.clock import duration_ms
+from duetime.model.condition import MAX_LENGTH
+from duetime.model.job import Priority
+from duetime.model.topic import (
     DEFAULT_CAP,
     DEFAULT_IN_FLIGHT,
     DEFAULT_SCHEDULE,

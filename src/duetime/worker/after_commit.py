@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import Any
 
-from duetime.job import Event, Moved
+from duetime.model.job import Event, Moved
 from duetime.worker.pusher import Outgoing, Pusher, UncommittedPush
 
 log = logging.getLogger("duetime.after_commit")

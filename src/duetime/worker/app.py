@@ -19,16 +19,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast, overload
 
-from duetime.backoff import Backoff
 from duetime.client import AsyncClient, Client
 from duetime.client.call import Call
 from duetime.client.checks import check_options
 from duetime.client.client import QueueClient
-from duetime.clock import Clock, Duration, SystemClock
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.ids import IdMaker
-from duetime.masking import mask
-from duetime.names import DEFAULT_NAMESPACE, check_namespace, check_queue
+from duetime.model.backoff import Backoff
+from duetime.model.clock import Clock, Duration, SystemClock
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.ids import IdMaker
+from duetime.model.masking import mask
+from duetime.model.names import DEFAULT_NAMESPACE, check_namespace, check_queue
 from duetime.worker.after_commit import AfterCommit, Hook
 from duetime.worker.batches import BatchPlan, TaskBatch, plan_batch
 from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, forward

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 
 Kind = inspect.Parameter
 

@@ -28,9 +28,9 @@ from duetime.client.calls import (
     status,
     totals,
 )
-from duetime.errors import DuetimeError, Forbidden, LeaseLost
-from duetime.job import DAY_MS, Delivery, NewJob, batches
-from duetime.names import FOLLOWS, check_queue
+from duetime.model.errors import DuetimeError, Forbidden, LeaseLost
+from duetime.model.job import DAY_MS, Delivery, NewJob, batches
+from duetime.model.names import FOLLOWS, check_queue
 from duetime.stores.base import RulesChange
 from duetime.stores.finishes import Finish
 from duetime.worker.batches import (

@@ -18,11 +18,11 @@ import msgspec
 from msgspec import Struct
 
 from duetime.client.calls import cancel, configure, get, list_jobs, push, reschedule, results, status, totals
-from duetime.clock import MAX_INSTANT, Duration, duration_ms
-from duetime.errors import Conflict, InvalidRequest, MarkMismatch, NotFound
-from duetime.ids import LENGTH
-from duetime.job import Counts, IfExists, Job, Moved, NewJob, State, Totals, batches
-from duetime.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
+from duetime.model.clock import MAX_INSTANT, Duration, duration_ms
+from duetime.model.errors import Conflict, InvalidRequest, MarkMismatch, NotFound
+from duetime.model.ids import LENGTH
+from duetime.model.job import Counts, IfExists, Job, Moved, NewJob, State, Totals, batches
+from duetime.model.names import FOLLOWS, MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Mark, RulesChange
 from duetime.worker.chains import ChainedStep, TaskStep, chained
 from duetime.worker.current_job import INFIX, running_queue

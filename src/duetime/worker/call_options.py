@@ -10,10 +10,10 @@ from typing import Any, TypedDict
 
 from duetime.client import checks
 from duetime.client.job_building import IfExistsWord, PriorityWord
-from duetime.clock import Duration, delay_ms, duration_ms
-from duetime.job import IfExists, Priority
-from duetime.job_checks import check_tries
-from duetime.names import Queue, check_attributes, check_queue
+from duetime.model.clock import Duration, delay_ms, duration_ms
+from duetime.model.job import IfExists, Priority
+from duetime.model.job_checks import check_tries
+from duetime.model.names import Queue, check_attributes, check_queue
 
 
 class CallFields(TypedDict, total=False):

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from duetime.client.calls import push
-from duetime.errors import InvalidRequest
-from duetime.job import DAY_MS, MAX_BODY, IfExists, Moved, NewJob, Priority
-from duetime.names import Queue, check_queue
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import DAY_MS, MAX_BODY, IfExists, Moved, NewJob, Priority
+from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark
 from duetime.worker.handle import Place, TaskHandle
 from duetime.worker.pusher import Outgoing, renamed

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from duetime.clock import Duration, duration_ms
-from duetime.errors import InvalidRequest
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import InvalidRequest
 from duetime.worker.runs import JobInfo
 
 if TYPE_CHECKING:

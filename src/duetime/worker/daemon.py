@@ -18,10 +18,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from duetime.backoff import Outage
 from duetime.client import connect_async
 from duetime.client.calls import oldest
-from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.model.backoff import Outage
+from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import (
     BEAT_S,

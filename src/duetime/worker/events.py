@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.worker.runs import Failure, JobInfo
 
 log = logging.getLogger("duetime.worker")

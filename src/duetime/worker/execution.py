@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from duetime.errors import DuetimeError
-from duetime.job import MAX_RESULT
+from duetime.model.errors import DuetimeError
+from duetime.model.job import MAX_RESULT
 from duetime.wire.payload import read
 from duetime.worker.chains import has_steps
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current

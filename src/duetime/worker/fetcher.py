@@ -12,9 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from duetime.backoff import Outage
 from duetime.client import AsyncClient
-from duetime.errors import DuetimeError
+from duetime.model.backoff import Outage
+from duetime.model.errors import DuetimeError
 from duetime.worker.events import TaskEvent
 from duetime.worker.held_jobs import HeldJobs
 from duetime.worker.options import WorkerOptions

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from duetime.client.calls import cancel, get, results
-from duetime.errors import InvalidRequest
-from duetime.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event, Job, Moved, State, batches
-from duetime.names import FOLLOWS, Queue, check_queue
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event, Job, Moved, State, batches
+from duetime.model.names import FOLLOWS, Queue, check_queue
 from duetime.stores.finishes import Join
 from duetime.wire.messages import MAX_RESULTS
 from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job

@@ -13,10 +13,10 @@ import msgspec
 
 from duetime.client.call import Call
 from duetime.client.calls import cancel, get, reschedule, results
-from duetime.clock import Duration, Instant, duration_ms, rfc3339
-from duetime.errors import DuetimeError, InvalidRequest, JobNotFound
-from duetime.job import Event, Job, Moved, State
-from duetime.names import Queue
+from duetime.model.clock import Duration, Instant, duration_ms, rfc3339
+from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound
+from duetime.model.job import Event, Job, Moved, State
+from duetime.model.names import Queue
 from duetime.stores.base import KeptResult
 from duetime.worker.pusher import UncommittedPush
 

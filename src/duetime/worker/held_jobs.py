@@ -17,8 +17,8 @@ import msgspec
 
 from duetime.client import AsyncClient
 from duetime.client.calls import Result
-from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import DAY_MS, Delivery, Event, Moved
+from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.job import DAY_MS, Delivery, Event, Moved
 from duetime.wire.payload import (
     PAUSED_TASKS,
     UNKNOWN_LIFE_MS,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from duetime.names import Queue
+from duetime.model.names import Queue
 
 if TYPE_CHECKING:
     from duetime.worker.app import App

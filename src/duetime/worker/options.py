@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from duetime.backoff import Backoff, Exponential
-from duetime.errors import InvalidSettings
+from duetime.model.backoff import Backoff, Exponential
+from duetime.model.errors import InvalidSettings
 from duetime.worker.task import Task
 
 

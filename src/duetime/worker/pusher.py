@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from duetime.client import AsyncClient, Client, connect, connect_async
 from duetime.client.call import Call
 from duetime.client.calls import chunks, push
-from duetime.job import Event, IfExists, Moved, NewJob
-from duetime.names import Queue
+from duetime.model.job import Event, IfExists, Moved, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Pushed
 from duetime.worker.middleware_chain import Seal
 from duetime.worker.shared_counters import count

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from duetime.backoff import OUTAGE, Outage
 from duetime.client import AsyncClient
 from duetime.client.calls import bulk, finish, push
-from duetime.errors import DuetimeError, InvalidRequest, JobNotFound, LeaseLost
-from duetime.job import Delivery, Event, IfExists, NewJob, State
-from duetime.names import MAX_ID, Queue, check_id, check_queue
+from duetime.model.backoff import OUTAGE, Outage
+from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound, LeaseLost
+from duetime.model.job import Delivery, Event, IfExists, NewJob, State
+from duetime.model.names import MAX_ID, Queue, check_id, check_queue
 from duetime.stores.base import Finish, Mark
 from duetime.wire.payload import TICKS
 from duetime.worker.pusher import renamed

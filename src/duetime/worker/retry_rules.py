@@ -9,8 +9,8 @@ import logging
 from dataclasses import dataclass
 from enum import Enum
 
-from duetime.backoff import Backoff, Exponential, parse, wait_ms
-from duetime.errors import DuetimeError
+from duetime.model.backoff import Backoff, Exponential, parse, wait_ms
+from duetime.model.errors import DuetimeError
 from duetime.worker.runs import Ended, Failure, Outcome, Run
 
 log = logging.getLogger("duetime.worker")

@@ -12,7 +12,7 @@ from enum import IntEnum
 from msgspec import Struct
 from msgspec import field as member
 
-from duetime.job import Delivery
+from duetime.model.job import Delivery
 from duetime.wire.payload import Payload
 
 

@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from duetime.clock import Duration, duration_ms
-from duetime.errors import InvalidRequest
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import InvalidRequest
 
 Missed = Literal["skip", "once", "all"]
 """What happens to runs that nobody was there for: none of them, the last one, or each."""

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from duetime.backoff import Outage
 from duetime.client import AsyncClient, calls
 from duetime.client.call import Call
 from duetime.client.calls import Result
 from duetime.engine.call_weights import by_weight, finish_weight
-from duetime.errors import DuetimeError, LeaseLost, StoreUnavailable
-from duetime.job import batches
-from duetime.names import Queue
+from duetime.model.backoff import Outage
+from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
+from duetime.model.job import batches
+from duetime.model.names import Queue
 from duetime.stores.base import Finish, Finished
 from duetime.worker.retry_rules import Decision, Verb
 from duetime.worker.runs import Failure, Run

@@ -10,8 +10,8 @@ import msgspec
 
 from duetime.client.call import Call, Request, decode, get_request, then
 from duetime.engine import Engine
-from duetime.errors import DuetimeError
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.names import Queue
 from duetime.stores.registry import Counter
 from duetime.wire.messages import CounterOut, CountIn
 from duetime.wire.payload import counter_name

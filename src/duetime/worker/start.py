@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.worker.app import App
 from duetime.worker.daemon import Worker
 from duetime.worker.fork_server import start_fork_server

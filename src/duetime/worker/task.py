@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from msgspec import Raw
 
-from duetime.backoff import Backoff, Fixed, Listed, parse, wait_ms
 from duetime.client import checks
-from duetime.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
-from duetime.errors import InvalidRequest
-from duetime.ids import LENGTH, decode
-from duetime.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, MAX_TRIES, Event, IfExists, Moved, NewJob
-from duetime.job_checks import check_tries, check_whole
-from duetime.names import check_queue
+from duetime.model.backoff import Backoff, Fixed, Listed, parse, wait_ms
+from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
+from duetime.model.errors import InvalidRequest
+from duetime.model.ids import LENGTH, decode
+from duetime.model.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, MAX_TRIES, Event, IfExists, Moved, NewJob
+from duetime.model.job_checks import check_tries, check_whole
+from duetime.model.names import check_queue
 from duetime.wire.payload import Payload, write
 from duetime.worker.arguments import PREVIOUS, Arguments
 from duetime.worker.call_options import CallFields, CallOptions, change

@@ -1,6 +1,6 @@
 """What a task raises to say how its job should end, and what it hears when its time is over."""
 
-from duetime.clock import Duration, duration_ms
+from duetime.model.clock import Duration, duration_ms
 
 
 class Retry(Exception):

@@ -16,7 +16,7 @@ from duetime.cli.output import Answer, note, span
 from duetime.cli.pipelines.audit import law_document, law_text
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import ProgressDisplay, show_progress
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from duetime.spark.demo.story import Ending

@@ -13,9 +13,9 @@ from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, span
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
-from duetime.clock import SystemClock, duration_ms, rfc3339
-from duetime.errors import InvalidRequest
-from duetime.ids import IdMaker
+from duetime.model.clock import SystemClock, duration_ms, rfc3339
+from duetime.model.errors import InvalidRequest
+from duetime.model.ids import IdMaker
 
 if TYPE_CHECKING:
     from duetime.spark.forecast.model import Error, QueueName, Trouble

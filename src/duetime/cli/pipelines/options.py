@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duetime.cli.pipelines.interrupts import Interrupts
-from duetime.errors import InvalidRequest
 from duetime.journal.settings import URI
+from duetime.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

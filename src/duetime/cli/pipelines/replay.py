@@ -14,8 +14,8 @@ from duetime.cli.output import Answer, span
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.pipelines.report import read_time
 from duetime.cli.progress import show_progress
-from duetime.errors import InvalidRequest
-from duetime.names import check_queue
+from duetime.model.errors import InvalidRequest
+from duetime.model.names import check_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,8 +11,8 @@ from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer, span
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.progress import show_progress
-from duetime.clock import SystemClock, duration_ms, instant_ms
-from duetime.errors import InvalidRequest
+from duetime.model.clock import SystemClock, duration_ms, instant_ms
+from duetime.model.errors import InvalidRequest
 
 EXAMPLES = (
     "duetime pipeline report --last 7d",

@@ -13,7 +13,7 @@ from duetime.cli.options import takes_options
 from duetime.cli.output import Answer, note, safe, span
 from duetime.cli.pipelines.options import SparkOptions, local_file
 from duetime.cli.pipelines.sources import ComparedStore, JournalSource, StoreSource
-from duetime.clock import duration_ms
+from duetime.model.clock import duration_ms
 
 if TYPE_CHECKING:
     from duetime.spark.lake.lake import Lake

@@ -11,10 +11,10 @@ from duetime.cli.options import Target, parse_attributes, takes_options
 from duetime.cli.output import Answer, body_text, preview, span
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
-from duetime.clock import rfc3339
-from duetime.errors import InvalidRequest
-from duetime.job import DEFAULT_TRIES
-from duetime.masking import mask
+from duetime.model.clock import rfc3339
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import DEFAULT_TRIES
+from duetime.model.masking import mask
 
 if TYPE_CHECKING:
     from duetime.spark.load.batch import Scheduled

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duetime.cli.options import GLOBAL_PANEL, Target
-from duetime.clock import duration_ms
-from duetime.errors import InvalidRequest
+from duetime.model.clock import duration_ms
+from duetime.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from duetime.spark.audit.run import Beside

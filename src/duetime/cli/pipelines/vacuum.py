@@ -10,7 +10,7 @@ from duetime.cli.options import AnswerForm, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.pipelines.options import SparkOptions
 from duetime.cli.progress import show_progress
-from duetime.clock import SystemClock, duration_ms
+from duetime.model.clock import SystemClock, duration_ms
 
 EXAMPLES = (
     "duetime pipeline vacuum --lake /srv/lake --keep 400d --bodies 30d --dry-run",

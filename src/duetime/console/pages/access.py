@@ -7,10 +7,10 @@ from starlette.responses import Response
 
 from duetime.console.users import Role
 from duetime.console.visit import Visit
-from duetime.doors.rate_limits import Limit
-from duetime.doors.tokens import KIND, READ_WRITE, Access, Token
-from duetime.errors import InvalidRequest, NotFound
-from duetime.names import check_namespace
+from duetime.model.errors import InvalidRequest, NotFound
+from duetime.model.names import check_namespace
+from duetime.protocols.rate_limits import Limit
+from duetime.protocols.tokens import KIND, READ_WRITE, Access, Token
 
 SHOWN_ACTIONS = 100
 

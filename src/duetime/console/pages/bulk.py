@@ -8,8 +8,8 @@ from duetime.console.bulk_runs import VERBS, BulkRun
 from duetime.console.formats import number
 from duetime.console.pages.jobs import find_jobs, new_due, read_filter
 from duetime.console.visit import Visit, chosen, link, queue_link
-from duetime.errors import InvalidRequest, NotFound
-from duetime.ids import IdMaker
+from duetime.model.errors import InvalidRequest, NotFound
+from duetime.model.ids import IdMaker
 
 MOST = 5_000
 """How many jobs one click acts on at most; the preview before it counts no further."""

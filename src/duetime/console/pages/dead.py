@@ -9,9 +9,9 @@ from starlette.responses import Response
 from duetime.console.formats import number
 from duetime.console.pages.jobs import JobFilter, export_lines, find_jobs
 from duetime.console.visit import Visit
-from duetime.errors import InvalidRequest
-from duetime.job import Job, State
-from duetime.names import check_id
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import Job, State
+from duetime.model.names import check_id
 
 LOOK_AT = 2_000
 SHOWN = 100

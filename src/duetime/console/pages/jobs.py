@@ -10,17 +10,17 @@ from typing import NamedTuple
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from duetime.clock import MAX_INSTANT, bare_instant_ms, duration_ms, instant_ms, rfc3339
 from duetime.console.action_log import changes
 from duetime.console.bulk_runs import VERBS
 from duetime.console.formats import body_text
 from duetime.console.job_lines import job_line
 from duetime.console.timeline import read_timeline
 from duetime.console.visit import Visit, chosen, job_link
-from duetime.errors import DuetimeError, InvalidRequest, InvalidTime, JobNotFound
-from duetime.ids import IdMaker
-from duetime.job import STEP_JOBS, IfExists, Job, Lease, NewJob, Priority, State
-from duetime.names import check_attributes, check_id
+from duetime.model.clock import MAX_INSTANT, bare_instant_ms, duration_ms, instant_ms, rfc3339
+from duetime.model.errors import DuetimeError, InvalidRequest, InvalidTime, JobNotFound
+from duetime.model.ids import IdMaker
+from duetime.model.job import STEP_JOBS, IfExists, Job, Lease, NewJob, Priority, State
+from duetime.model.names import check_attributes, check_id
 from duetime.wire.payload import describe
 
 PER_PAGE = 50
@@ -131,7 +131,7 @@ async def find_jobs(visit: Visit, wanted: JobFilter, *, cursor: str | None, most
 
 
 def _after(state: State, job: Job) -> str | None:
-    """The cursor that goes on after a job, in the form that all stores share (doors/v1/views.py checks the same)."""
+    """The cursor that goes on after a job, in the form that all stores share (checked by protocols/v1/views.py)."""
     at = {State.LEASED: job.lease_until, State.DEAD: job.dead_at}.get(state, job.due_at)
     return f"{int(job.priority) if state is State.READY else 0}:{at}:{job.id}"
 

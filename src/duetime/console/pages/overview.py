@@ -16,8 +16,8 @@ from duetime.console.formats import number
 from duetime.console.live import LiveFigures, ProcessState
 from duetime.console.rate_history import RatePoint
 from duetime.console.visit import Visit, chosen
-from duetime.errors import DuetimeError, NoAnswer
-from duetime.job import TOTAL_DAYS, Totals
+from duetime.model.errors import DuetimeError, NoAnswer
+from duetime.model.job import TOTAL_DAYS, Totals
 from duetime.stores.base import StoreInfo
 
 SPANS = ("hour", "day", "month")

@@ -13,7 +13,7 @@ from duetime.console.charts import Bar
 from duetime.console.formats import compact
 from duetime.console.pipeline_files import ForecastSummary, find_report, local_lake, read_lake
 from duetime.console.visit import Visit
-from duetime.errors import NotFound
+from duetime.model.errors import NotFound
 
 BARS = 96
 REPORT_POLICY = (

@@ -11,10 +11,10 @@ from duetime.alerts.senders import AlertSender, MailServer, check_address, mail_
 from duetime.console.live import ProcessState
 from duetime.console.pages.overview import firing, pool_health
 from duetime.console.visit import Visit
-from duetime.errors import InvalidRequest, InvalidSettings, NotFound
-from duetime.masking import mask
-from duetime.names import check_channel
-from duetime.settings_file import group_members
+from duetime.model.errors import InvalidRequest, InvalidSettings, NotFound
+from duetime.model.masking import mask
+from duetime.model.names import check_channel
+from duetime.model.settings_file import group_members
 from duetime.stores.drain import KIND as DRAIN
 from duetime.stores.drain import read_drain, set_drain
 

@@ -7,17 +7,17 @@ from typing import Any
 from starlette.responses import Response
 
 from duetime.callbacks.topic_registry import TopicAddress
-from duetime.clock import rfc3339
 from duetime.console.action_log import changes
 from duetime.console.charts import Bar
 from duetime.console.formats import number
 from duetime.console.pages.overview import day_bars
 from duetime.console.queue_looks import LiveQueue
 from duetime.console.visit import Visit, chosen, link, queue_link
-from duetime.errors import InvalidRequest
-from duetime.job import DAY_MS, State
 from duetime.metrics.meters import Labels
-from duetime.names import Queue
+from duetime.model.clock import rfc3339
+from duetime.model.errors import InvalidRequest
+from duetime.model.job import DAY_MS, State
+from duetime.model.names import Queue
 from duetime.stores.base import RulesChange
 from duetime.wire.messages import MAX_CAP
 

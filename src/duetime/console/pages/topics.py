@@ -8,15 +8,15 @@ from starlette.responses import HTMLResponse, Response
 
 from duetime.callbacks.outcome import CallbackAnswer, Verdict, judge
 from duetime.callbacks.topic_registry import KIND, TopicAddress
-from duetime.condition import parse
 from duetime.console.action_log import changes
 from duetime.console.charts import Bar
 from duetime.console.pages.overview import day_bar, last_days
 from duetime.console.visit import Visit, link, queue_link
-from duetime.errors import DuetimeError, InvalidRequest, TopicNotFound
-from duetime.job import State
-from duetime.names import check_queue
-from duetime.topic import NEW_METHOD, NEW_SUCCESS, Method, Status, Success, Topic
+from duetime.model.condition import parse
+from duetime.model.errors import DuetimeError, InvalidRequest, TopicNotFound
+from duetime.model.job import State
+from duetime.model.names import check_queue
+from duetime.model.topic import NEW_METHOD, NEW_SUCCESS, Method, Status, Success, Topic
 from duetime.wire.topics import SampleOut, TopicChangeIn, TopicCountsOut, TopicIn, TopicOut, change_of, topic_of
 
 PER_PAGE = 15

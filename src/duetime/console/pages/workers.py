@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from duetime.console.pages.jobs import preview
 from duetime.console.visit import Visit
-from duetime.job import Job, State
-from duetime.names import Queue, check_namespace
+from duetime.model.job import Job, State
+from duetime.model.names import Queue, check_namespace
 from duetime.wire.payload import PAUSES, RESTARTS, TICKS, UNKNOWN_TASKS, counter_name
 from duetime.wire.worker_beats import PREFIX, WorkerBeat, read_beats
 

@@ -11,9 +11,9 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from duetime.client.calls import statuses
-from duetime.errors import DuetimeError
 from duetime.frameworks.django import make_app, read_settings
 from duetime.frameworks.django.models import AdminQueue
+from duetime.model.errors import DuetimeError
 
 
 @admin.register(AdminQueue)

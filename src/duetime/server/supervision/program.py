@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from duetime.errors import InvalidSettings
 from duetime.http.balance import MOST_WORKERS
-from duetime.settings import Settings
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import Settings
 
 
 @dataclass(frozen=True)

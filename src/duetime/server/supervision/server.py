@@ -6,13 +6,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import Settings
 from duetime.server.process import run
 from duetime.server.supervision.program import Program, count_workers
 from duetime.server.supervision.single_process import SingleProcess
 from duetime.server.supervision.supervisor import Supervisor
 from duetime.server.supervision.systemd import Notifier
-from duetime.settings import Settings
 
 
 def run_server(settings: Settings, program: Program) -> None:

@@ -9,9 +9,10 @@ import logging
 import socket
 from contextlib import suppress
 
-from duetime.errors import InvalidSettings
-from duetime.masking import mask
 from duetime.metrics.ended_processes import EndedProcesses
+from duetime.model.errors import InvalidSettings
+from duetime.model.masking import mask
+from duetime.model.settings import Settings
 from duetime.server.apps import Runtime
 from duetime.server.entrances import addresses, bind_all, close_all, leave_all, rebind
 from duetime.server.process import ENTRANCES, serve
@@ -19,7 +20,6 @@ from duetime.server.supervision.program import Program, Started, differ
 from duetime.server.supervision.siblings import Alone
 from duetime.server.supervision.signals import Orders, Signals
 from duetime.server.supervision.systemd import Notifier
-from duetime.settings import Settings
 
 log = logging.getLogger("duetime.supervision")
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from duetime.errors import InvalidSettings
 from duetime.http.balance import ConnectionBalance
 from duetime.metrics.ended_processes import METRICS, EndedProcesses
 from duetime.metrics.siblings import WorkerReply
+from duetime.model.errors import InvalidSettings
+from duetime.model.settings import Settings
 from duetime.server.entrances import addresses, bind_all, close_all, leave_all, rebind
 from duetime.server.process import ENTRANCES
 from duetime.server.supervision.control_channel import ControlLost
@@ -26,7 +27,6 @@ from duetime.server.supervision.signals import Signals
 from duetime.server.supervision.systemd import Notifier
 from duetime.server.supervision.worker_process import WorkerProcess
 from duetime.server.supervision.worker_slot import WorkerSlot
-from duetime.settings import Settings
 
 log = logging.getLogger("duetime.supervision")
 

@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from duetime.errors import InvalidSettings
 from duetime.http.balance import ConnectionBalance
-from duetime.masking import mask
+from duetime.model.errors import InvalidSettings
+from duetime.model.masking import mask
+from duetime.model.settings import Settings
 from duetime.server.apps import Runtime
 from duetime.server.process import serve
 from duetime.server.supervision.control_channel import Channel
 from duetime.server.supervision.program import Start
 from duetime.server.supervision.siblings import SiblingWorker
 from duetime.server.supervision.signals import Orders, obey_as_worker
-from duetime.settings import Settings
 
 log = logging.getLogger("duetime.supervision")
 

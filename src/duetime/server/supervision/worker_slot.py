@@ -13,9 +13,9 @@ from contextlib import suppress
 
 import msgspec
 
-from duetime.backoff import Backoff, Exponential
-from duetime.errors import InvalidSettings
 from duetime.metrics.siblings import WorkerInfo
+from duetime.model.backoff import Backoff, Exponential
+from duetime.model.errors import InvalidSettings
 from duetime.server.supervision.control_channel import Handler
 from duetime.server.supervision.program import Start
 from duetime.server.supervision.worker_process import WorkerProcess

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 
-from duetime.errors import DuetimeError, InvalidRequest
 from duetime.journal.registered_nodes import RegisteredNode
-from duetime.names import DEFAULT_POOL
+from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.names import DEFAULT_POOL
 from duetime.spark.audit.open_segments import OpenSegments
 from duetime.spark.audit.store import StoreView
 from duetime.spark.ingest import transform as ingest

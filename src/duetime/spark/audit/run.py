@@ -13,12 +13,12 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.clock import SystemClock
-from duetime.ids import IdMaker
-from duetime.job import Event
 from duetime.journal.journal import HOUSEKEEPING_S
 from duetime.journal.options import JournalOptions
 from duetime.journal.registered_nodes import RegisteredNode
+from duetime.model.clock import SystemClock
+from duetime.model.ids import IdMaker
+from duetime.model.job import Event
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.closed_files import closed_sums, days_of
 from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, forget_whole_nodes, read_until

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from duetime.clock import MAX_INSTANT
-from duetime.job import Counts, Job, State
-from duetime.names import Queue
+from duetime.model.clock import MAX_INSTANT
+from duetime.model.job import Counts, Job, State
+from duetime.model.names import Queue
 from duetime.spark.audit.transform import SCAN
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions

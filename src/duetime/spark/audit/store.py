@@ -14,12 +14,12 @@ import msgspec
 from duetime.client import Client, calls, store_calls
 from duetime.client.lookup import Lookup
 from duetime.client.transport import is_http
-from duetime.doors.tokens import split
-from duetime.errors import Conflict, DuetimeError
-from duetime.job import Counts, IfExists, Job, Moved
 from duetime.journal.pool_journal import Journaling, known
 from duetime.journal.registered_nodes import RegisteredNode, forget, register, registered, sign_off
-from duetime.names import DEFAULT_NAMESPACE, DEFAULT_POOL, Queue
+from duetime.model.errors import Conflict, DuetimeError
+from duetime.model.job import Counts, IfExists, Job, Moved
+from duetime.model.names import DEFAULT_NAMESPACE, DEFAULT_POOL, Queue
+from duetime.protocols.tokens import split
 from duetime.stores.base import Push, Pushed, StoreInfo
 from duetime.stores.finishes import JoinCount
 from duetime.stores.get_all import get_all

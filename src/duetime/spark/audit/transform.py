@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from duetime.job import State
+from duetime.model.job import State
 from duetime.spark.lifecycle.states import BITS
 from duetime.spark.lifecycle.transform import acked_again_at
 from duetime.spark.schemas import KEY

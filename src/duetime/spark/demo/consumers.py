@@ -11,8 +11,8 @@ from zlib import crc32
 
 from duetime.client import Client
 from duetime.client.leased_job import LeasedJob
-from duetime.errors import DuetimeError
-from duetime.job import Moved
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Moved
 
 PAUSE_S = 0.2
 LIMIT = 50

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.model.errors import DuetimeError, StoreUnavailable
 
 START_S = 30.0
 STOP_S = 20.0

@@ -15,8 +15,8 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from duetime.client import Client
-from duetime.clock import SystemClock
-from duetime.errors import StoreUnavailable
+from duetime.model.clock import SystemClock
+from duetime.model.errors import StoreUnavailable
 from duetime.spark.audit.run import Audited, Beside, run_audit
 from duetime.spark.demo.consumers import Consumers
 from duetime.spark.demo.members import DemoMembers, members_table, reminders

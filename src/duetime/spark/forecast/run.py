@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.spark.forecast import model
 from duetime.spark.forecast.model import Capacity, Error, QueueForecast, QueueName
 from duetime.spark.forecast.transform import DAY_MS, HOUR_MS, WEEK_MS, expected_ahead, load_ahead, measured_capacity

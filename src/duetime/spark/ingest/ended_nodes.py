@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from duetime.ids import IdMaker
+from duetime.model.ids import IdMaker
 from duetime.spark.lake.lake import Lake
 from duetime.spark.lake.nodes import NodeState
 

@@ -20,11 +20,11 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from duetime.clock import Duration, duration_ms
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.ids import IdMaker
 from duetime.journal.lines import read_line
 from duetime.journal.segments import parse
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.ids import IdMaker
 from duetime.spark.ingest import transform as ingest
 from duetime.spark.ingest.about import (
     DamagedLines,

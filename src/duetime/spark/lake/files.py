@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from duetime.errors import InvalidSettings
-from duetime.ids import IdMaker
+from duetime.model.errors import InvalidSettings
+from duetime.model.ids import IdMaker
 from duetime.spark.session import is_connect
 
 IF_ABSENT = "fs.option.create.conditional.overwrite"

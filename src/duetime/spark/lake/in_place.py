@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyspark import java_gateway
 from pyspark.sql import DataFrame, SparkSession
 
-from duetime.ids import IdMaker
+from duetime.model.ids import IdMaker
 from duetime.spark.lake.files import Files
 from duetime.spark.session import is_connect
 

@@ -15,9 +15,9 @@ from msgspec import Struct, field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from duetime.clock import SystemClock
-from duetime.errors import Conflict, InvalidSettings
-from duetime.ids import IdMaker
+from duetime.model.clock import SystemClock
+from duetime.model.errors import Conflict, InvalidSettings
+from duetime.model.ids import IdMaker
 from duetime.spark import schemas
 from duetime.spark.lake.files import Files, check_shared, files_for
 from duetime.spark.lake.in_place import NUMBERS, OPTIONS, WrittenFile, write_in_place

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.errors import InvalidRequest
-from duetime.ids import timestamp_ms
+from duetime.model.errors import InvalidRequest
+from duetime.model.ids import timestamp_ms
 from duetime.spark.audit.closed_files import ClosedAbout
 from duetime.spark.ingest import ended_nodes
 from duetime.spark.ingest.about import about_events, known_purges

@@ -20,7 +20,7 @@ from msgspec import Struct
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duetime.ids import IdMaker
+from duetime.model.ids import IdMaker
 from duetime.spark.lake.lake import DataFile, Lake, Manifest
 
 parquet: Any = pq

@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duetime.job import Event, Reason
 from duetime.journal.events import REPEATED
+from duetime.model.job import Event, Reason
 from duetime.spark.schemas import KEY
 
 BEGINS = (Event.ACCEPTED, Event.ADOPTED, Event.REPLACED)

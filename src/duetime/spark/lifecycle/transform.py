@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duetime.job import Event, State
+from duetime.model.job import Event, State
 from duetime.spark.lifecycle.states import (
     ACKED_AGAIN_BIT,
     ACKS_BITS,

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from duetime.errors import Conflict
+from duetime.model.errors import Conflict
 from duetime.spark.lake.files import Files, LocalFiles, check_shared, files_for
 from duetime.spark.lake.in_place import write_in_place
 from duetime.spark.load.batch_progress import BEFORE, write_rows

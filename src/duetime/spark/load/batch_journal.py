@@ -18,13 +18,13 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from duetime.ids import IdMaker
-from duetime.job import Event, Job, Moved, NewJob
 from duetime.journal.events import REPEATED, Draft, Entry, body_fields
 from duetime.journal.lines import place_before_seq, write_line, write_text
 from duetime.journal.registered_nodes import abandon, register, sign_off
 from duetime.journal.segments import sealed_name, sync_folder
-from duetime.names import Queue
+from duetime.model.ids import IdMaker
+from duetime.model.job import Event, Job, Moved, NewJob
+from duetime.model.names import Queue
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions

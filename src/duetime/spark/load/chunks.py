@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from duetime.job import STEP_BYTES, STEP_JOBS, Priority
-from duetime.names import Queue
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Priority
+from duetime.model.names import Queue
 from duetime.spark.load.job_columns import arrow, kernels
 from duetime.stores.base import Mark
 from duetime.stores.bulk import JobColumns, LoadStep

@@ -14,10 +14,10 @@ import msgspec
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 
-from duetime.clock import MAX_DURATION, MAX_INSTANT, SECONDS
-from duetime.errors import InvalidSettings
-from duetime.job import MAX_BODY, MAX_TRIES, Priority
-from duetime.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID, MAX_NAME
+from duetime.model.clock import MAX_DURATION, MAX_INSTANT, SECONDS
+from duetime.model.errors import InvalidSettings
+from duetime.model.job import MAX_BODY, MAX_TRIES, Priority
+from duetime.model.names import MAX_ATTRIBUTE_KEY, MAX_ATTRIBUTE_VALUE, MAX_ATTRIBUTES, MAX_ID, MAX_NAME
 from duetime.spark.load.json_text import json_texts
 from duetime.spark.load.options import LoadOptions
 from duetime.spark.load.wall_clock import instants

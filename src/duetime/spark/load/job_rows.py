@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 from duetime.spark.load.job_columns import job_columns
 from duetime.spark.load.options import LoadOptions
 

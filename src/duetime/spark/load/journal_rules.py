@@ -5,10 +5,10 @@ Runs on the driver, before anything is pushed.
 
 from dataclasses import replace
 
-from duetime.errors import InvalidSettings
 from duetime.journal.pool_journal import begin, known, refusal
 from duetime.journal.registered_nodes import registered
 from duetime.journal.settings import embedded_options
+from duetime.model.errors import InvalidSettings
 from duetime.spark.load.options import LoadOptions
 from duetime.stores.open import open_store
 

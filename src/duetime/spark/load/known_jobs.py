@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duetime.client import connect_async, store_calls
-from duetime.ids import IdMaker
 from duetime.journal.registered_nodes import RegisteredNode, registered
+from duetime.model.ids import IdMaker
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, Wait, check_complete, read_until
 from duetime.spark.audit.run import WAIT_S
 from duetime.spark.lake.lake import Lake

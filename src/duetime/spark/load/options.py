@@ -10,11 +10,11 @@ from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
 from duetime.client.transport import is_http
-from duetime.clock import Duration, duration_ms
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.job import DEFAULT_TRIES, MAX_TRIES, Priority
-from duetime.masking import MASK, mask
-from duetime.names import DEFAULT_NAMESPACE, DEFAULT_POOL, check_namespace, check_queue
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.job import DEFAULT_TRIES, MAX_TRIES, Priority
+from duetime.model.masking import MASK, mask
+from duetime.model.names import DEFAULT_NAMESPACE, DEFAULT_POOL, check_namespace, check_queue
 
 MARK_LIFE_MS = 7 * 86_400_000
 

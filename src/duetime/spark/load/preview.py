@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.clock import SystemClock
+from duetime.model.clock import SystemClock
 from duetime.spark.load.job_rows import job_rows
 from duetime.spark.load.options import LoadOptions
 

@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.ids import IdMaker
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.ids import IdMaker
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import Accepted, Batch, BatchConflict, PushingBegun, ReconcileFirst, Scheduled
 from duetime.spark.load.batch_journal import BatchJournal, batch_node

@@ -16,9 +16,9 @@ from msgspec import structs
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from duetime.clock import rfc3339
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.ids import IdMaker
+from duetime.model.clock import rfc3339
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.ids import IdMaker
 from duetime.spark.lake.files import LocalFiles
 from duetime.spark.load.batch import Accepted, Batch, BatchConflict, Scheduled
 from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from duetime.backoff import Exponential, Outage
 from duetime.client import AsyncClient, calls, connect_async, store_calls
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import IfExists, Moved
-from duetime.names import Queue
+from duetime.model.backoff import Exponential, Outage
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import IfExists, Moved
+from duetime.model.names import Queue
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import LoadOptions
 from duetime.stores.base import Pushed, StoreInfo

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 
 arrow: Any = pa
 kernels: Any = pc

@@ -15,8 +15,8 @@ from itertools import groupby, islice
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from duetime.job import MAX_RESULT_MS, STEP_JOBS, Event
-from duetime.names import Queue
+from duetime.model.job import MAX_RESULT_MS, STEP_JOBS, Event
+from duetime.model.names import Queue
 from duetime.spark.audit.store import StoreView
 from duetime.spark.audit.transform import LOST, STORE_KEY, Scanned
 from duetime.stores.finishes import JoinCount

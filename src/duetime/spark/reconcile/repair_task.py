@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from duetime.errors import Conflict, DuetimeError
-from duetime.job import STEP_BYTES, STEP_JOBS, Event, Job, Moved, NewJob, Priority
 from duetime.journal.events import REPEATED, Draft, body_fields
 from duetime.journal.lines import write_text
-from duetime.names import Queue
+from duetime.model.errors import Conflict, DuetimeError
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Event, Job, Moved, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.spark.audit.store import StoreView, open_view
 from duetime.spark.load.job_columns import arrow, kernels
 from duetime.spark.load.options import LoadOptions

@@ -18,10 +18,10 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.ids import IdMaker
-from duetime.job import DAY_MS
 from duetime.journal.dead_nodes import close_dead_nodes
 from duetime.journal.segments import sealed
+from duetime.model.ids import IdMaker
+from duetime.model.job import DAY_MS
 from duetime.spark.audit.closed_files import days_of
 from duetime.spark.audit.journal import check_complete, forget_whole_nodes
 from duetime.spark.audit.run import Beside, Evidence, Told, born_after, findings, gather, write_places

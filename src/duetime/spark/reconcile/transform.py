@@ -10,7 +10,7 @@ DataFrame -> DataFrame.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duetime.job import Priority
+from duetime.model.job import Priority
 from duetime.spark.audit import transform as audit
 from duetime.spark.audit.transform import LOST, REPLACED, UNANSWERED, Scanned
 from duetime.spark.lifecycle.states import BEGINS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from duetime.client.client import QueueClient
-from duetime.job import STEP_JOBS, NewJob, Priority
+from duetime.model.job import STEP_JOBS, NewJob, Priority
 
 TICK_S = 0.005
 """Arrivals within one tick go out in one call."""

@@ -7,8 +7,8 @@ The id is not part of it: a replayed job is another job.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.job import Event
 from duetime.journal.events import REPEATED
+from duetime.model.job import Event
 from duetime.spark.schemas import KEY
 
 BEGINS = (Event.ACCEPTED.value, Event.ADOPTED.value, Event.REPLACED.value)

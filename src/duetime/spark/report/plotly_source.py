@@ -3,7 +3,7 @@
 No other module knows where it comes from; this repository has no copy of it.
 """
 
-from duetime.errors import InvalidRequest
+from duetime.model.errors import InvalidRequest
 
 END_OF_SCRIPT = "</script"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from duetime.errors import DuetimeError
-from duetime.ids import timestamp_ms
+from duetime.model.errors import DuetimeError
+from duetime.model.ids import timestamp_ms
 from duetime.spark.audit.transform import ERRORS
 from duetime.spark.lake.lake import Lake
 from duetime.spark.report.data import LEFT, RIGHT, Period, Report

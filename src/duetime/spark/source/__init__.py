@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.spark.source.reader import JOBS, StoreReader
 from duetime.spark.source.stream import ENTRIES, JournalReader
 from duetime.spark.source.writer import LoadWriter, StreamLoadWriter

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from duetime.client import AsyncClient, calls, connect_async
-from duetime.clock import MAX_INSTANT
-from duetime.job import STEP_JOBS, Job, Priority, State
-from duetime.names import Queue
+from duetime.model.clock import MAX_INSTANT
+from duetime.model.job import STEP_JOBS, Job, Priority, State
+from duetime.model.names import Queue
 from duetime.spark.load.options import LoadOptions
 from duetime.stores.base import Page, Store
 from duetime.stores.open import cursor_at, open_store

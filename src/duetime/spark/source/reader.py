@@ -33,10 +33,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from duetime.clock import MAX_INSTANT, instant_ms
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.job import Job, State
-from duetime.names import Queue
+from duetime.model.clock import MAX_INSTANT, instant_ms
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.job import Job, State
+from duetime.model.names import Queue
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions, read_options
 from duetime.spark.load.task_push import run

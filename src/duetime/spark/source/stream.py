@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from duetime.errors import InvalidSettings, StoreDamaged
 from duetime.journal.events import Entry, body_of
 from duetime.journal.reader import Damage, Gap, Tail, last_entry
 from duetime.journal.segments import nodes, segments
 from duetime.journal.settings import local_folder
+from duetime.model.errors import InvalidSettings, StoreDamaged
 from duetime.spark.schemas import ENTRY
 
 ENTRIES = StructType(

@@ -15,8 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.ids import IdMaker
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.ids import IdMaker
 from duetime.spark.load.chunks import Cutter
 from duetime.spark.load.job_columns import arrow, job_columns, kernels
 from duetime.spark.load.job_rows import KNOWN, check_columns

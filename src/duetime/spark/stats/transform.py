@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duetime.job import Event
 from duetime.journal.events import REPEATED
+from duetime.model.job import Event
 from duetime.spark.schemas import STATS
 
 MINUTE_MS = 60_000

@@ -11,9 +11,9 @@ from functools import partial
 
 import msgspec
 
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import STEP_JOBS, Event, Job, Moved, State
-from duetime.names import Queue, placing_part
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import STEP_JOBS, Event, Job, Moved, State
+from duetime.model.names import Queue, placing_part
 from duetime.stores.base import Store
 from duetime.stores.distinct_finishes import distinct_finishes
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult

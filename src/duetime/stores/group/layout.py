@@ -14,8 +14,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from duetime.errors import StoreDamaged
-from duetime.names import Queue, placing_part
+from duetime.model.errors import StoreDamaged
+from duetime.model.names import Queue, placing_part
 
 Layout = tuple[str, ...]
 """Names of members, sorted."""

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from duetime.errors import LeaseLost, StoreUnavailable
-from duetime.job import Lease
-from duetime.names import Queue
+from duetime.model.errors import LeaseLost, StoreUnavailable
+from duetime.model.job import Lease
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.group.member import PROBLEMS, MemberProblem, outcome_unknown, unknown_first
 from duetime.stores.group.members import Members

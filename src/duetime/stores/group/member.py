@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from duetime.backoff import Outage
-from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.backoff import Outage
+from duetime.model.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.base import Store, StoreInfo
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from duetime.errors import InvalidSettings, StoreFull, StoreUnavailable, VersionConflict
-from duetime.names import Queue
+from duetime.model.errors import InvalidSettings, StoreFull, StoreUnavailable, VersionConflict
+from duetime.model.names import Queue
 from duetime.stores.base import Store
 from duetime.stores.drain import KIND as DRAIN
 from duetime.stores.drain import read_drain

@@ -10,9 +10,9 @@ from functools import partial
 
 from msgspec import Struct
 
-from duetime.errors import DuetimeError
-from duetime.job import Job, Moved
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Job, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Store
 from duetime.stores.get_all import get_all
 from duetime.stores.group.member import MemberProblem, named, outcome_unknown

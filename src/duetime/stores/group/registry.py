@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
-from duetime.errors import StoreUnavailable, VersionConflict
+from duetime.model.errors import StoreUnavailable, VersionConflict
 from duetime.stores.group.member import PROBLEMS, Member, MemberProblem
 from duetime.stores.registry import GROUP_COPY, Changes, Counter, Record, Registry
 

@@ -5,8 +5,8 @@ Jobs that were leased on one member are delivered, even if the next member fails
 
 from collections.abc import Sequence
 
-from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Moved, payload_bytes
-from duetime.names import Queue
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Moved, payload_bytes
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Reserved
 from duetime.stores.group.member import PROBLEMS, MemberProblem
 from duetime.stores.group.members import Members

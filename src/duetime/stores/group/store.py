@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
-from duetime.job import (
+from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost, StoreUnavailable
+from duetime.model.job import (
     STEP_BYTES,
     STEP_JOBS,
     Counts,
@@ -36,7 +36,7 @@ from duetime.job import (
     payload_bytes,
     sum_counts,
 )
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
     Page,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import STEP_BYTES, STEP_JOBS, Event, IfExists, Moved
+from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Event, IfExists, Moved
 from duetime.stores.base import Push
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
 from duetime.stores.memory import queue as moves

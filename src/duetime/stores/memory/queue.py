@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from duetime.errors import (
+from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
     ExpiresBeforeDue,
@@ -21,7 +21,7 @@ from duetime.errors import (
     QueueFull,
     TopicOffline,
 )
-from duetime.job import (
+from duetime.model.job import (
     DAY_MS,
     STEP_BYTES,
     STEP_JOBS,
@@ -43,7 +43,7 @@ from duetime.job import (
     broken_totals,
     utc_date,
 )
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, QueueRules, RulesChange, Withdrawal
 from duetime.stores.finishes import KeptResult
 

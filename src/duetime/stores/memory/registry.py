@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from duetime.clock import Clock
-from duetime.errors import VersionConflict
+from duetime.model.clock import Clock
+from duetime.model.errors import VersionConflict
 from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record
 
 

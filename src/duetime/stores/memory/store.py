@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import msgspec
 
-from duetime.clock import Clock, SystemClock
-from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import (
+from duetime.model.clock import Clock, SystemClock
+from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.job import (
     STEP_BYTES,
     STEP_JOBS,
     Counts,
@@ -27,7 +27,7 @@ from duetime.job import (
     State,
     payload_bytes,
 )
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
     Page,

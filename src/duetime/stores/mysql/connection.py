@@ -15,8 +15,8 @@ from msgspec import Struct
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT, CR, ER
 
-from duetime.clock import Clock
-from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.clock import Clock
+from duetime.model.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.mysql.session import CLIENT_ERRORS, MysqlSession
 from duetime.stores.mysql.step import MysqlStep
 from duetime.stores.sql.connection_threads import DatabaseLink

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from duetime.clock import Clock
-from duetime.job import Lease
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.job import Lease
+from duetime.model.names import Queue
 from duetime.stores.mysql.session import MysqlSession
 from duetime.stores.sql.rows import QUEUE_COLUMNS, JobRow, QueueRow, as_json
 from duetime.stores.sql.server_step import QueueIds, ServerStep

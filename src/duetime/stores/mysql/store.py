@@ -2,7 +2,7 @@
 
 import asyncio
 
-from duetime.clock import Clock
+from duetime.model.clock import Clock
 from duetime.stores.base import StoreInfo
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink
 from duetime.stores.mysql.wake import MysqlWakeHub

@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from duetime.errors import DuetimeError
+from duetime.model.errors import DuetimeError
 from duetime.stores.base import Wake
 from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection
 from duetime.stores.mysql.session import MysqlSession, NewsSession

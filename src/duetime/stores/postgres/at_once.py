@@ -7,10 +7,10 @@ step by step. What can be known without the database is checked here.
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from duetime.errors import StoreDamaged
-from duetime.ids import made_in_one_moment
-from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Lease, Moved, NewJob, Priority
-from duetime.names import Queue
+from duetime.model.errors import StoreDamaged
+from duetime.model.ids import made_in_one_moment
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, Lease, Moved, NewJob, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.sql.rows import as_json, attributes
 from duetime.stores.sql.server_step import ServerStep

@@ -13,9 +13,9 @@ from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import error_from_result
 
-from duetime.clock import Clock
-from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.names import Queue
 from duetime.stores.postgres.session import Encoded, PostgresSession, Statement, encode
 from duetime.stores.postgres.step import PostgresStep
 from duetime.stores.sql.connection_threads import DatabaseLink

@@ -16,9 +16,9 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from duetime.errors import StoreUnavailable
-from duetime.job import Lease, Moved
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import UNUSUAL_S, Done, UnusualQueues
 from duetime.stores.postgres.at_once import PUSH_ONE, is_usual_push, one_job_values, read_pushed_one

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from duetime.job import Lease, Moved
-from duetime.names import Queue
+from duetime.model.job import Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.postgres import at_once
 from duetime.stores.sql.rows import QUEUE_COLUMNS, JobRow, QueueRow

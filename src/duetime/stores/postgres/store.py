@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from duetime.clock import Clock
-from duetime.errors import DuetimeError
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.errors import DuetimeError
+from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, StoreInfo
 from duetime.stores.direct import PostedCalls
 from duetime.stores.postgres.connection import PostgresAddress, PostgresLink

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 
-from duetime.errors import DuetimeError
-from duetime.job import STEP_BYTES, Event, Moved
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import STEP_BYTES, Event, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Pushed, StoreInfo
 from duetime.stores.bulk import Failed, JobColumns, Loaded, LoadStep, LostColumns, Pace, PlainBulk
 from duetime.stores.redis.codec import BRIEF, HOW, read_marked, read_moved

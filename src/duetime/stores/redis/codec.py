@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from duetime.job import UNFENCED, Event, Job, Moved, NewJob, Priority, Reason, State
-from duetime.names import Queue
+from duetime.model.job import UNFENCED, Event, Job, Moved, NewJob, Priority, Reason, State
+from duetime.model.names import Queue
 
 RECORD = Struct(">BQIIHBQQ")
 STATE = Struct(">QQQQQ")

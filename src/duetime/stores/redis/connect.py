@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import MovedError, ResponseError
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.stores.redis.link import Link, RedisNode, RedisWire, Topology, target
 from duetime.stores.redis.pipe import Argument, Login, Lost, Unsent, pack
 

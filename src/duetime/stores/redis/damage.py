@@ -2,8 +2,8 @@
 
 import logging
 
-from duetime.job import Moved
-from duetime.names import Queue
+from duetime.model.job import Moved
+from duetime.model.names import Queue
 from duetime.stores.redis.codec import read_moved
 
 log = logging.getLogger("duetime.stores")

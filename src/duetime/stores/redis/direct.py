@@ -15,10 +15,10 @@ from typing import Any, cast
 import hiredis
 from redis.exceptions import NoScriptError, ResponseError
 
-from duetime.clock import Clock
-from duetime.errors import StoreUnavailable
-from duetime.job import Lease, Moved
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import Orphan, UnusualQueues
 from duetime.stores.redis import one_job

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, cast
 
-from duetime.errors import BodyTooLarge, DuetimeError, ExpiresBeforeDue, LeaseLost, StoreUnavailable
-from duetime.job import STEP_BYTES, STEP_JOBS, Event, Moved
-from duetime.names import Queue
+from duetime.model.errors import BodyTooLarge, DuetimeError, ExpiresBeforeDue, LeaseLost, StoreUnavailable
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Event, Moved
+from duetime.model.names import Queue
 from duetime.stores.distinct_finishes import distinct_finishes
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
 from duetime.stores.redis import keys

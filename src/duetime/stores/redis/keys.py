@@ -7,7 +7,7 @@ one per queue, and a Cluster spreads the tags over its nodes.
 from functools import lru_cache
 from zlib import crc32
 
-from duetime.names import Queue
+from duetime.model.names import Queue
 
 PARTITIONS = 64
 

@@ -22,8 +22,8 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from duetime.backoff import Listed, Outage
-from duetime.errors import StoreUnavailable
+from duetime.model.backoff import Listed, Outage
+from duetime.model.errors import StoreUnavailable
 from duetime.stores.redis.pipe import Argument, Command, Login, Lost, Pipe, Unsent, first_word, is_read_only, pack
 
 PAUSES_S = (0.0, 0.05, 0.2)

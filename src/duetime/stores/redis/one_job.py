@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Literal
 
-from duetime.job import Delivery, Event, IfExists, Lease, Moved
-from duetime.names import Queue
+from duetime.model.job import Delivery, Event, IfExists, Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import HEADER_BYTES, LEASED, PRIORITIES, RECORD, Record, pack_fence, plain_header

@@ -5,10 +5,10 @@ from typing import Any, Generic, TypeVar
 
 from redis.exceptions import ResponseError
 
-from duetime.clock import Clock
-from duetime.errors import StoreDamaged, StoreUnavailable
-from duetime.job import Lease, Moved
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.errors import StoreDamaged, StoreUnavailable
+from duetime.model.job import Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import Done, UnusualQueues
 from duetime.stores.redis import one_job

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from duetime.errors import DuetimeError
-from duetime.job import STEP_BYTES, STEP_JOBS, IfExists, payload_bytes
+from duetime.model.errors import DuetimeError
+from duetime.model.job import STEP_BYTES, STEP_JOBS, IfExists, payload_bytes
 from duetime.stores.base import Push, Pushed
 
 

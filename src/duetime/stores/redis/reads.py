@@ -9,9 +9,9 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 from redis.exceptions import OutOfMemoryError
 
-from duetime.clock import Clock
-from duetime.errors import StoreUnavailable
-from duetime.job import (
+from duetime.model.clock import Clock
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import (
     DAY_MS,
     STEP_BYTES,
     STEP_JOBS,
@@ -24,7 +24,7 @@ from duetime.job import (
     Totals,
     utc_date,
 )
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.base import Page, Purged, QueueRules, RulesChange, StoreInfo
 from duetime.stores.redis import keys, walk
 from duetime.stores.redis.codec import TOTALS_BYTES, PackedEntry, read_job, read_totals

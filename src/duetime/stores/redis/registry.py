@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
-from duetime.clock import Clock
-from duetime.errors import StoreUnavailable, VersionConflict
+from duetime.model.clock import Clock
+from duetime.model.errors import StoreUnavailable, VersionConflict
 from duetime.stores.redis import keys
 from duetime.stores.redis.link import Link
 from duetime.stores.redis.scripts import Scripts, checked

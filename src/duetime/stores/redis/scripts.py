@@ -15,7 +15,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
-from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.redis.keys import companion
 from duetime.stores.redis.link import Fate, Link
 from duetime.stores.redis.pipe import Argument, first_word, pack

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duetime.clock import Clock
-from duetime.errors import (
+from duetime.model.clock import Clock
+from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
     ExpiresBeforeDue,
@@ -25,8 +25,8 @@ from duetime.errors import (
     StoreUnavailable,
     TopicOffline,
 )
-from duetime.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
-from duetime.names import Queue
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Delivery, Event, IfExists, Lease, Moved, NewJob
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, Reaped, Reserved, Wake, Withdrawal
 from duetime.stores.direct import UnusualQueues
 from duetime.stores.redis import keys, one_job, push_batches

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from duetime.job import Counts, Totals, broken_totals
-from duetime.names import Queue
+from duetime.model.job import Counts, Totals, broken_totals
+from duetime.model.names import Queue
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import LEASED, RECORD, STATE, WAITING, QueueState, is_value, read_header
 from duetime.stores.redis.link import Link

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from duetime.errors import DuetimeError
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.names import Queue
 from duetime.stores.base import Wake
 from duetime.stores.results_wake import results_wake
 from duetime.stores.sql.connection_threads import ConnectionThreads, DatabaseLink

@@ -16,7 +16,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar
 
-from duetime.errors import DuetimeError, StoreUnavailable
+from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.stores.sql.session import DatabaseSession, NotCommitted
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.store import BIG_JOBS

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import STEP_BYTES, STEP_JOBS, Moved
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.job import STEP_BYTES, STEP_JOBS, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Push
 from duetime.stores.finishes import Finish, Finished, JoinCount, KeptResult, following_jobs
 from duetime.stores.results_wake import results_wake

@@ -9,8 +9,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
-from duetime.errors import DuetimeError
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.names import Queue
 
 log = logging.getLogger("duetime.stores")
 

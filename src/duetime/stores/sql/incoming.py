@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.stores.sql.queries import load_queries, named_tables
 
 DEFAULT_SCHEMA = "duetime"

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from duetime.errors import DuetimeError, InvalidRequest
-from duetime.ids import ThreadedIdMaker
-from duetime.job import MAX_BODY, Event, IfExists, Moved, NewJob, Priority
-from duetime.job_checks import check_job
-from duetime.names import Queue, check_queue
+from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.ids import ThreadedIdMaker
+from duetime.model.job import MAX_BODY, Event, IfExists, Moved, NewJob, Priority
+from duetime.model.job_checks import check_job
+from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Push, Pushed
 from duetime.stores.sql import verbs
 from duetime.stores.sql.held_queues import QueueRound

@@ -10,7 +10,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-from duetime.errors import StoreUnavailable
+from duetime.model.errors import StoreUnavailable
 
 
 class Migration(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from duetime.errors import VersionConflict
+from duetime.model.errors import VersionConflict
 from duetime.stores.registry import MAX_TOMBSTONES, Changes, Counter, Record
 from duetime.stores.sql.step import Step
 from duetime.stores.sql.wake import WakeHub

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, field
 
-from duetime.job import Job, NewJob, Priority, State
-from duetime.names import Queue
+from duetime.model.job import Job, NewJob, Priority, State
+from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, QueueRules, RulesChange
 
 log = logging.getLogger("duetime.stores")

@@ -7,7 +7,7 @@ rows before and writes them back after, in the same transaction. `stores/base.py
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from duetime.errors import (
+from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
     ExpiresBeforeDue,
@@ -18,7 +18,7 @@ from duetime.errors import (
     QueueFull,
     TopicOffline,
 )
-from duetime.job import (
+from duetime.model.job import (
     STEP_BYTES,
     STEP_JOBS,
     UNFENCED,
@@ -31,7 +31,7 @@ from duetime.job import (
     Priority,
     Reason,
 )
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Withdrawal
 from duetime.stores.sql.rows import (
     DEAD,

@@ -8,9 +8,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from duetime.clock import Clock
-from duetime.job import STEP_JOBS, Priority
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.job import STEP_JOBS, Priority
+from duetime.model.names import Queue
 from duetime.stores.sql.rows import PRIORITIES, Payload, QueueRow, ReadyRow
 from duetime.stores.sql.session import Command, DatabaseSession, Rows
 from duetime.stores.sql.step import Step, StoredMark, earliest

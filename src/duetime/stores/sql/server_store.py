@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from duetime.errors import DuetimeError
-from duetime.job import Moved
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError
+from duetime.model.job import Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Reaped
 from duetime.stores.sql import verbs
 from duetime.stores.sql.announcements import AnnouncingHub

@@ -11,9 +11,9 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from duetime.errors import DuetimeError, LeaseLost
-from duetime.job import DAY_MS, Lease, Moved, Priority, Totals
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, LeaseLost
+from duetime.model.job import DAY_MS, Lease, Moved, Priority, Totals
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.sql.rows import DEAD, GONE, LEASED, PRIORITIES, JobRow, Payload, QueueRow, ReadyRow
 from duetime.stores.sql.session import Command

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from duetime.errors import DuetimeError, JobDead, JobRunning, LeaseLost
-from duetime.job import Counts, Job, Lease, Moved, QueueTotals, State
-from duetime.names import Queue
+from duetime.model.errors import DuetimeError, JobDead, JobRunning, LeaseLost
+from duetime.model.job import Counts, Job, Lease, Moved, QueueTotals, State
+from duetime.model.names import Queue
 from duetime.stores.base import (
     Ask,
     Page,

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from duetime.errors import DuetimeError, LeaseLost, MarkMismatch
-from duetime.job import (
+from duetime.model.errors import DuetimeError, LeaseLost, MarkMismatch
+from duetime.model.job import (
     DAY_MS,
     STEP_JOBS,
     TOTAL_DAYS,
@@ -21,7 +21,7 @@ from duetime.job import (
     Reason,
     State,
 )
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Purged, Push, Pushed, QueueRules, Reaped, Reserved, RulesChange, Withdrawal
 from duetime.stores.sql import rules
 from duetime.stores.sql.rows import DEAD, GONE, WAITING, JobRow, Payload, QueueRow

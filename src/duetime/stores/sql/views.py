@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from duetime.clock import MAX_INSTANT
-from duetime.job import (
+from duetime.model.clock import MAX_INSTANT
+from duetime.model.job import (
     DAY_MS,
     STEP_BYTES,
     STEP_JOBS,
@@ -19,7 +19,7 @@ from duetime.job import (
     broken_totals,
     utc_date,
 )
-from duetime.names import Queue
+from duetime.model.names import Queue
 from duetime.stores.base import Page
 from duetime.stores.sql.rows import PRIORITIES, QueueRow, view
 from duetime.stores.sql.step import QueueNumbers, Step

@@ -13,8 +13,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from duetime.backoff import chance
-from duetime.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.backoff import chance
+from duetime.model.errors import DuetimeError, InvalidSettings, StoreDamaged, StoreFull, StoreUnavailable
 from duetime.stores.sql.queries import Migration, load_migrations, load_queries, statements
 from duetime.stores.sqlite.disk import CHECKPOINT_PAGES
 

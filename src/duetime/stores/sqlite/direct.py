@@ -10,10 +10,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import TypeVar, TypeVarTuple
 
-from duetime.clock import Clock
-from duetime.errors import DuetimeError, StoreUnavailable
-from duetime.job import Lease, Moved
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import Lease, Moved
+from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Reserved, Wake
 from duetime.stores.direct import Orphan
 from duetime.stores.sqlite.connection import Turnstile, is_unknown, translate

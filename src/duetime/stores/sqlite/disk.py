@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from duetime.errors import StoreFull
+from duetime.model.errors import StoreFull
 from duetime.stores.sqlite.background import BackgroundThread
 
 MOST_RESERVE = 64 * 1_048_576

@@ -8,8 +8,8 @@ rows would be open until they are fetched; so the answers are left in temporary 
 
 import sqlite3
 
-from duetime.job import DAY_MS, Delivery, Event, IfExists, Lease, Moved, Priority
-from duetime.names import Queue
+from duetime.model.job import DAY_MS, Delivery, Event, IfExists, Lease, Moved, Priority
+from duetime.model.names import Queue
 from duetime.stores.base import IDLE_MS, Ask, Push, Pushed, Reserved
 from duetime.stores.sql.queries import load_script
 from duetime.stores.sql.rows import as_json, attributes

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from duetime.job import DAY_MS, Lease, Priority
-from duetime.names import Queue
+from duetime.model.job import DAY_MS, Lease, Priority
+from duetime.model.names import Queue
 from duetime.stores.sql.queries import for_one_id, for_rows
 from duetime.stores.sql.rows import (
     PRIORITIES,

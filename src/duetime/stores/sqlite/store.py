@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from duetime.clock import Clock, SystemClock
-from duetime.errors import DuetimeError, StoreFull, StoreUnavailable
-from duetime.names import Queue
+from duetime.model.clock import Clock, SystemClock
+from duetime.model.errors import DuetimeError, StoreFull, StoreUnavailable
+from duetime.model.names import Queue
 from duetime.stores.base import Push, Pushed, Reaped, StoreInfo
 from duetime.stores.forwarding import Later
 from duetime.stores.sql import verbs

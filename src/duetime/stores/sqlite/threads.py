@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from duetime.clock import Clock
-from duetime.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
-from duetime.names import Queue
+from duetime.model.clock import Clock
+from duetime.model.errors import DuetimeError, StoreDamaged, StoreFull, StoreUnavailable
+from duetime.model.names import Queue
 from duetime.stores.sql.store import BIG_JOBS
 from duetime.stores.sqlite.connection import QUERIES, Turnstile, checkpoint, retry_while_busy, translate
 from duetime.stores.sqlite.disk import DiskReserve

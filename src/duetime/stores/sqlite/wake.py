@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from duetime.errors import DuetimeError
+from duetime.model.errors import DuetimeError
 from duetime.stores.base import Wake
 from duetime.stores.sql.wake import WakeHub
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
-from duetime.errors import InvalidSettings
+from duetime.model.errors import InvalidSettings
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware_chain import Middleware, PendingJob
 

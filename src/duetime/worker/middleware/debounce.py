@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from duetime.clock import Duration, duration_ms
-from duetime.job import DAY_MS
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.job import DAY_MS
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware.keys import JobKey, by_task, key_text
 from duetime.worker.middleware.waiting_keys import begin

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from duetime.errors import InvalidRequest, InvalidSettings
-from duetime.names import Queue
+from duetime.model.errors import InvalidRequest, InvalidSettings
+from duetime.model.names import Queue
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware_chain import Middleware, PendingJob
 from duetime.worker.task_exceptions import Fail

@@ -6,9 +6,9 @@ from typing import Any, Protocol, TypeVar
 
 from duetime.client.call import Call
 from duetime.client.calls import get
-from duetime.errors import StoreUnavailable
-from duetime.job import State
-from duetime.names import Queue
+from duetime.model.errors import StoreUnavailable
+from duetime.model.job import State
+from duetime.model.names import Queue
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.task_exceptions import Postpone
 

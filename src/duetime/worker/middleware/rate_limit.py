@@ -8,8 +8,8 @@ looked at once or twice per job, and not once per period.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from duetime.clock import Duration, duration_ms
-from duetime.errors import InvalidRequest
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import InvalidRequest
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware.keys import JobKey, ask, by_task, key_text
 from duetime.worker.middleware_chain import Middleware

@@ -6,7 +6,7 @@ For services that are down: instead of each job using up its tries, the jobs wai
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from duetime.clock import Duration, duration_ms
+from duetime.model.clock import Duration, duration_ms
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware.keys import JobKey, ask, by_task, key_text
 from duetime.worker.middleware_chain import Middleware

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from duetime.clock import Duration, duration_ms
+from duetime.model.clock import Duration, duration_ms
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware.keys import JobKey, KeyedJob, key_text
 from duetime.worker.middleware.waiting_keys import begin

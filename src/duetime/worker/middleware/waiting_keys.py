@@ -8,8 +8,8 @@ tried again. A push may replace a job that a worker has reserved and not begun; 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from duetime.job import DAY_MS
-from duetime.names import Queue
+from duetime.model.job import DAY_MS
+from duetime.model.names import Queue
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware.keys import ask, is_leased
 from duetime.worker.pusher import generation_of

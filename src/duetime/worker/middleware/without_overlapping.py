@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from duetime.client.calls import get, push
-from duetime.clock import Duration, duration_ms
-from duetime.errors import DuetimeError, MarkMismatch
-from duetime.job import DAY_MS, Event, IfExists, Job, NewJob
-from duetime.names import Queue, check_queue
+from duetime.model.clock import Duration, duration_ms
+from duetime.model.errors import DuetimeError, MarkMismatch
+from duetime.model.job import DAY_MS, Event, IfExists, Job, NewJob
+from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark
 from duetime.worker.current_job import CurrentJob
 from duetime.worker.middleware.keys import JobKey, ask, by_task, is_leased, key_text

@@ -1,5 +1,0 @@
-"""php-delayqueue's TCP protocol, for its existing PHP and Java clients."""
-
-from duetime.doors.tcp.door import TcpDoor, TcpOptions
-
-__all__ = ["TcpDoor", "TcpOptions"]

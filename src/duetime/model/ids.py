@@ -1,0 +1,130 @@
+"""Makes job ids: 26 characters, ordered by time, never twice the same.
+
+The layout is a ULID's: 48 bits of milliseconds, then 80 random bits, in Crockford's base 32. Within one millisecond a
+maker counts up instead of drawing new random bits, so its ids rise in the order in which they were made. lmstfy's ids
+have the same text form and hold the delay in the last four bytes.
+"""
+
+import os
+import secrets
+import threading
+from collections.abc import Callable
+
+from duetime.model.clock import Clock, SystemClock
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+LENGTH = 26
+
+_SECOND = 8
+"""The characters of an id that stay the same for about a second."""
+_PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
+_VALUES = {char: value for value, char in enumerate(ALPHABET)}
+_SHIFTS = tuple(range(120, -1, -10))
+_HALF = (1 << 40) - 1
+
+_forks = 0
+"""How many forks lie between this process and the one that imported this module."""
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class IdMaker:
+    """Makes ids, also after a fork: parent and child never make the same one. Not for several threads at once."""
+
+    def __init__(self, clock: Clock | None = None, random_bits: Callable[[int], int] = secrets.randbits) -> None:
+        self._now_ms = (clock or SystemClock()).now_ms
+        self._random_bits = random_bits
+        self._last_ms = -1
+        self._forks = _forks
+        self._time = ""
+        self._chance = 0
+
+    def make(self) -> str:
+        """A new id; greater than every earlier one of this maker, also when the clock steps back."""
+        chance = self._next()
+        return self._time + _encode_chance(chance)
+
+    def _next(self) -> int:
+        """The random part of the next id; `_time` is the text of its time."""
+        now = self._now_ms()
+        if now > self._last_ms or self._forks != _forks:
+            self._last_ms = now = max(now, self._last_ms)
+            self._forks = _forks
+            self._time = _encode_time(now)
+            # The top bit stays clear, so that counting up within the millisecond cannot overflow.
+            self._chance = self._random_bits(79)
+        else:
+            self._chance += 1
+        return self._chance
+
+    def make_with_delay(self, delay_s: int) -> str:
+        """An id in lmstfy's layout: its last four bytes are the delay in seconds, little-endian."""
+        chance = self._next() >> 32 << 32
+        # The delay takes the lowest 32 bits, so the next id must differ in the random bits above them.
+        self._chance += 1 << 32
+        if delay_s:
+            chance |= int.from_bytes(delay_s.to_bytes(4, "little"), "big")
+        return self._time + _encode_chance(chance)
+
+
+class ThreadedIdMaker(threading.local):
+    """Makes ids for several threads; the ids of each thread rise."""
+
+    def __init__(self) -> None:
+        self._maker = IdMaker()
+
+    def make(self) -> str:
+        return self._maker.make()
+
+
+def encode(number: int) -> str:
+    """128 bits as 26 characters."""
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+
+
+def _encode_time(now: int) -> str:
+    """48 bits as 10 characters."""
+    return (
+        f"{_PAIRS[now >> 40]}{_PAIRS[now >> 30 & 1023]}{_PAIRS[now >> 20 & 1023]}{_PAIRS[now >> 10 & 1023]}"
+        f"{_PAIRS[now & 1023]}"
+    )
+
+
+def _encode_chance(chance: int) -> str:
+    """80 bits as 16 characters, in two halves: arithmetic is faster on small numbers."""
+    high, low = chance >> 40, chance & _HALF
+    return (
+        f"{_PAIRS[high >> 30]}{_PAIRS[high >> 20 & 1023]}{_PAIRS[high >> 10 & 1023]}{_PAIRS[high & 1023]}"
+        f"{_PAIRS[low >> 30]}{_PAIRS[low >> 20 & 1023]}{_PAIRS[low >> 10 & 1023]}{_PAIRS[low & 1023]}"
+    )
+
+
+def decode(text: str) -> int:
+    """The inverse of `encode`; raises ValueError for anything it cannot have made."""
+    if len(text) != LENGTH:
+        raise ValueError(f"an id of ours has {LENGTH} characters: {text!r}")
+    number = 0
+    for char in text:
+        value = _VALUES.get(char)
+        if value is None:
+            raise ValueError(f"{char!r} is not in the alphabet of ids: {text!r}")
+        number = number << 5 | value
+    if number >> 128:
+        raise ValueError(f"an id of ours has 128 bits: {text!r}")
+    return number
+
+
+def timestamp_ms(text: str) -> int:
+    """When the id was made, in epoch milliseconds."""
+    return decode(text) >> 80
+
+
+def made_in_one_moment(least: str, greatest: str) -> bool:
+    """Whether two ids look as if they were made within about a second. A guess: ids of others may look like ours."""
+    return len(least) == len(greatest) == LENGTH and least[:_SECOND] == greatest[:_SECOND]

@@ -1,0 +1,294 @@
+"""The data types of a job: its fields, its states, and the events that can happen to it.
+
+They are frozen data without behaviour; the verbs live on the store and the engine. `stores/base.py` says what can be
+done to a job; only this file defines a job's fields.
+
+Units are in the names: `*_at` is epoch milliseconds, `*_ms` a duration. Zero means "none" for `expires_at`, `ttl_ms`,
+`lease_until` and `dead_at`, and "unlimited" for `tries`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from enum import IntEnum, StrEnum
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from duetime.model.names import Queue
+
+T = TypeVar("T")
+
+MAX_BODY = 1_048_576
+MAX_ERROR = 4096
+MAX_TRIES = 65_535
+DEFAULT_TRIES = 5
+DEFAULT_TTR_MS = 60_000
+
+STEP_JOBS = 500
+"""A call ends after this many jobs ..."""
+STEP_BYTES = 4 * 1_048_576
+"""... or this many bytes of bodies and attributes."""
+
+MAX_RESULT = 262_144
+"""The largest result of a job that is kept, in bytes."""
+DAY_MS = 86_400_000
+MAX_RESULT_MS = 31 * DAY_MS
+"""The longest time for which a result is kept."""
+TOTAL_DAYS = 31
+"""How many UTC days, today included, a queue's totals are kept for day by day."""
+
+UNFENCED = "unfenced"
+"""The reason of an ack by id alone."""
+
+
+class State(StrEnum):
+    """Where a job is. Acked jobs are gone. Delayed and ready jobs are stored alike; the clock tells them apart."""
+
+    DELAYED = "delayed"
+    READY = "ready"
+    LEASED = "leased"
+    DEAD = "dead"
+
+
+class Priority(IntEnum):
+    """Which ready jobs are delivered first: in shares of 5 : 3 : 2, or strictly if the queue says so."""
+
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+
+
+class Event(StrEnum):
+    """What happened to a job; the words of the journal. Add new ones last: Redis scripts name them by position."""
+
+    ACCEPTED = "accepted"
+    KEPT = "kept"
+    REPLACED = "replaced"
+    DELIVERED = "delivered"
+    GIVEN_BACK = "given_back"
+    ACKED = "acked"
+    RELEASED = "released"
+    LEASE_EXPIRED = "lease_expired"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    RESCHEDULED = "rescheduled"
+    EXPIRED = "expired"
+    PURGED = "purged"
+    DELETED = "deleted"
+    RESPAWNED = "respawned"
+    ADOPTED = "adopted"  # found in the store although no journal has its push; the journal has it from now on
+    NOTIFIED = "notified"  # its callback was called, and answered or not
+    HEARTBEAT = "heartbeat"  # of a node, not of a job; so is `closed`, a node's last event
+    CLOSED = "closed"
+
+
+class IfExists(StrEnum):
+    """What a push does when its id is taken."""
+
+    KEEP = "keep"
+    REPLACE = "replace"
+    ERROR = "error"
+
+
+class Reason(StrEnum):
+    """Why a job is dead."""
+
+    TRIES = "tries"
+    KILLED = "killed"
+    EXPIRED = "expired"
+
+
+class NewJob(Struct, frozen=True, gc=False):
+    """A job as a producer pushes it. It is due at `due_at` if given, else `delay_ms` from the store's now.
+
+    `born` and `attempt` are only for putting a known job back after a store was lost: the new incarnation carries
+    the old `born` and starts counting after `attempt`.
+    """
+
+    id: str
+    body: bytes
+    delay_ms: int = 0
+    due_at: int | None = None
+    ttl_ms: int = 0
+    tries: int = DEFAULT_TRIES
+    priority: Priority = Priority.NORMAL
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str])
+    born: int = 0
+    attempt: int = 0
+
+
+class Lease(Struct, frozen=True, gc=False):
+    """A consumer's hold on a job. It is the fence: a verb on a lease works only while all four fields match."""
+
+    queue: Queue
+    id: str
+    born: int
+    attempt: int
+
+
+class Delivery(Struct, frozen=True):
+    """A job in a consumer's hands. `used` and `attempt` already count this delivery."""
+
+    lease: Lease
+    body: bytes
+    due_at: int
+    lease_until: int
+    priority: Priority
+    tries: int
+    used: int
+    expires_at: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str])
+    error: str = ""
+
+
+class Job(Struct, frozen=True):
+    """All there is to know about a job, for inspection."""
+
+    queue: Queue
+    id: str
+    born: int
+    state: State
+    body: bytes
+    due_at: int
+    priority: Priority
+    tries: int
+    used: int = 0
+    attempt: int = 0
+    expires_at: int = 0
+    lease_until: int = 0
+    dead_at: int = 0
+    reason: str = ""
+    error: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Moved(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One thing that happened to one job.
+
+    `due_at` is when the waiting job is due now (0 if it does not wait). `reason`: why it is dead; for kept, where the
+    kept job is ("waiting", "leased", "dead"); for cancelled, "running" if a consumer held it; for acked, "unfenced" if
+    its id alone named it; for accepted, "expired" if it took the place of an expired job. `was` is the born of the
+    incarnation that this one took the place of.
+    """
+
+    event: Event
+    id: str
+    born: int
+    attempt: int = 0
+    due_at: int = 0
+    reason: str = ""
+    was: int = 0
+
+
+class Counts(Struct, frozen=True):
+    """How many jobs a queue has in each state, exact at the instant `now`. `expired` is a running total; `damaged` is
+    how many entries could not be read as jobs and were set aside.
+    """
+
+    delayed: int = 0
+    ready: int = 0
+    leased: int = 0
+    dead: int = 0
+    expired: int = 0
+    now: int = 0
+    damaged: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.delayed + self.ready + self.leased + self.dead
+
+
+class Totals(Struct, frozen=True):
+    """How often each kind of event happened to jobs of a queue; the numbers only grow.
+
+    Each one counts events of the journal, so a job counts as often as the event happens to it:
+
+    - `accepted`: jobs that a push brought in, also in the place of another one (replaced). A kept job, a refused
+      push and one that a mark shows to be a repetition count nothing.
+    - `delivered`: leases that were given. A delivery that is given back stays counted.
+    - `acked`: jobs that a consumer finished, by lease or (unfenced) by id.
+    - `released`, `lapsed`: leases after which the job waits again, because the consumer gave it up or its time ran
+      out. A job that ends instead counts as dead or expired only.
+    - `dead`: jobs that came to the dead letters: out of tries, killed, or expired in a queue that keeps those.
+    - `cancelled`: jobs that were removed by id while they waited or were leased.
+    - `expired`: jobs that their ttl ended for good, also those whose place a push took.
+    - `respawned`: dead letters that were brought back.
+
+    Giving back, extending, rescheduling, purging and deleting dead letters count nothing; nor does the end of a job
+    that was replaced.
+    """
+
+    accepted: int = 0
+    delivered: int = 0
+    acked: int = 0
+    released: int = 0
+    lapsed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    respawned: int = 0
+
+
+class QueueTotals(Struct, frozen=True):
+    """A queue's totals since counting began, and for each of the last TOTAL_DAYS days (UTC, by the store's clock) that
+    had any event.
+    """
+
+    running: Totals = Totals()
+    days: Mapping[date, Totals] = field(default_factory=dict[date, Totals])
+
+
+TRANSITIONS: Mapping[str, Mapping[str, str]] = {
+    "push keep": {"waiting": "kept", "leased": "kept", "dead": "kept", "absent": "created"},
+    "push replace": {"waiting": "replaced", "leased": "replaced", "dead": "replaced", "absent": "created"},
+    "push error": {"waiting": "job_exists", "leased": "job_exists", "dead": "job_exists", "absent": "created"},
+    "cancel": {"waiting": "removed", "leased": "removed", "dead": "removed", "absent": "not found"},
+    "reschedule": {"waiting": "moved", "leased": "job_running", "dead": "job_dead", "absent": "not found"},
+    "release": {"waiting": "lease_lost", "leased": "waits or dies", "dead": "lease_lost", "absent": "lease_lost"},
+    "give_back": {"waiting": "lease_lost", "leased": "waits", "dead": "lease_lost", "absent": "lease_lost"},
+    "kill": {"waiting": "lease_lost", "leased": "dies", "dead": "lease_lost", "absent": "lease_lost"},
+    "extend": {"waiting": "lease_lost", "leased": "leased", "dead": "lease_lost", "absent": "lease_lost"},
+    "ack": {"waiting": "lease_lost", "leased": "removed", "dead": "lease_lost", "absent": "gone"},
+    "finish": {"waiting": "lease_lost", "leased": "removed", "dead": "lease_lost", "absent": "gone"},
+    "respawn": {"waiting": "not found", "leased": "not found", "dead": "waits", "absent": "not found"},
+    "lease runs out": {"leased": "waits or dies"},
+}
+"""For each verb and state of the job, what happens. "waiting" is delayed or ready; an expired job counts as absent."""
+
+
+def payload_bytes(job: NewJob | Delivery | Job) -> int:
+    """What counts against STEP_BYTES: the body and the attributes."""
+    if not job.attributes:
+        return len(job.body)
+    return len(job.body) + sum([len(name.encode()) + len(value.encode()) for name, value in job.attributes.items()])
+
+
+def batches(items: Sequence[T], size: int = STEP_JOBS) -> Iterator[Sequence[T]]:
+    """The items in lists of at most `size`, so that each fits into one call."""
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def sum_counts(parts: Sequence[Counts]) -> Counts:
+    """The counts of several queues, or of parts of one; `now` is the latest of them."""
+    names = ("delayed", "ready", "leased", "dead", "expired", "damaged")
+    sums = {name: sum(getattr(one, name) for one in parts) for name in names}
+    return Counts(**sums, now=max((one.now for one in parts), default=0))
+
+
+def utc_date(day: int) -> date:
+    """The date of a day of totals; stores number the days from the epoch on."""
+    return date(1970, 1, 1) + timedelta(day)
+
+
+def broken_totals(running: Totals, *, jobs: int, leased: int, dead: int) -> Iterator[str]:
+    """Describes each contradiction between a queue and its totals: it cannot hold more jobs than its totals brought
+    in. It can hold fewer, because not every way out is counted.
+    """
+    brought = running.accepted - running.acked - running.cancelled - running.expired
+    for what, held, at_most in (
+        ("jobs", jobs, brought),
+        ("leases", leased, running.delivered - running.released - running.lapsed),
+        ("dead letters", dead, running.dead - running.respawned),
+    ):
+        if held > at_most:
+            yield f"holds {held} {what}, but its totals leave {at_most}: {running}"

@@ -1,0 +1,137 @@
+"""Consume and acknowledge."""
+
+import asyncio
+import logging
+import math
+import time
+from binascii import b2a_base64
+from collections.abc import Mapping, Sequence
+
+from duetime.model.errors import DuetimeError, InvalidId
+from duetime.model.job import Delivery, Moved
+from duetime.model.names import Queue, check_id
+from duetime.protocols.lmstfy.call import DoorTools, LmstfyCall
+from duetime.protocols.lmstfy.ids import elapsed_ms
+from duetime.protocols.lmstfy.params import MAX_U16, Consuming, consumed_queues, read_consuming
+from duetime.protocols.lmstfy.wire import LmstfyAnswer, to_json
+from duetime.protocols.parking import park
+
+log = logging.getLogger("duetime.lmstfy")
+
+LOOKED = "duetime.looked"
+"""Marks the scope of a consume for which a ready job was looked for in vain a moment ago."""
+NO_JOB = LmstfyAnswer(404, b'{"msg":"no job available"}')
+
+
+async def consume(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    deadline = time.monotonic()
+    asked = read_consuming(call.query, tools.defaults)
+    deadline += asked.timeout
+    queues = consumed_queues(call.namespace, call.queues)
+    try:
+        found = await _take(call, queues, asked, deadline)
+    except DuetimeError as error:
+        if asked.count == 1:
+            raise
+        # As lmstfy has it: a batch that cannot be had is an empty batch.
+        log.warning("consume_failed", extra={"pool": call.pool, "error": error.code})
+        return NO_JOB
+    if not found:
+        return NO_JOB
+    call.taken = found
+    return delivered_answer(tools, call.pool, found, asked)
+
+
+def delivered_answer(tools: DoorTools, pool: str, found: Sequence[Delivery], asked: Consuming) -> LmstfyAnswer:
+    now, ttr_ms = tools.clock.now_ms(), asked.ttr * 1000
+    bodies: list[bytes] = []
+    for delivery in found:
+        elapsed = elapsed_ms(delivery.lease.id, now)
+        tools.metrics.consumed(pool, delivery.lease.queue, elapsed)
+        bodies.append(_delivered(delivery, elapsed, ttr_ms))
+    return LmstfyAnswer(200, bodies[0] if asked.count == 1 else b"[%b]" % b",".join(bodies))
+
+
+async def _take(call: LmstfyCall, queues: Sequence[Queue], asked: Consuming, deadline: float) -> list[Delivery]:
+    """Up to `count` jobs that are ready now. If none is, and the request has time, wait for one job."""
+    ttr_ms = asked.ttr * 1000
+    found: list[Delivery] = []
+    if queues and LOOKED not in call.scope:
+        found = await call.engine.reserve(queues, limit=asked.count, ttr_ms=ttr_ms)
+    if found or not asked.timeout:
+        return found
+    return await park(call.scope, call.receive, _wait(call, queues, ttr_ms, deadline), found)
+
+
+async def _wait(call: LmstfyCall, queues: Sequence[Queue], ttr_ms: int, deadline: float) -> list[Delivery]:
+    """One job, or none once the deadline has passed on our own clock, and not a millisecond earlier."""
+    while (left := deadline - time.monotonic()) > 0:
+        if not queues:
+            await asyncio.sleep(
+                left
+            )  # No queue can have such a name, so no job ever comes; the client waits as for any other.
+        elif found := await call.engine.reserve(queues, ttr_ms=ttr_ms, wait_ms=math.ceil(left * 1000)):
+            return found
+    return []
+
+
+def _delivered(delivery: Delivery, elapsed: int, ttr_ms: int) -> bytes:
+    lease = delivery.lease
+    return b'{"attributes":%b,"data":"%b","elapsed_ms":%d,"job_id":%b,"msg":"new job",%b}' % (
+        attributes_json(delivery.attributes),
+        b2a_base64(delivery.body, newline=False),
+        elapsed,
+        id_json(lease.id),
+        place_json(
+            lease.queue,
+            remaining_tries(delivery.tries, delivery.used),
+            remaining_s(delivery.expires_at, delivery.lease_until - ttr_ms),
+        ),
+    )
+
+
+def place_json(queue: Queue, tries: int, ttl_s: int) -> bytes:
+    """The last keys of a job, the same for delivered and peeked jobs. Names need no escapes."""
+    return b'"namespace":"%b","queue":"%b","remain_tries":%d,"ttl":%d' % (
+        queue.namespace.encode(),
+        queue.name.encode(),
+        tries,
+        ttl_s,
+    )
+
+
+def attributes_json(attributes: Mapping[str, str]) -> bytes:
+    return to_json(dict(attributes)) if attributes else b"null"
+
+
+def id_json(job_id: str) -> bytes:
+    """Ids of other doors may hold anything printable."""
+    return b'"%b"' % job_id.encode() if job_id.isascii() and job_id.isalnum() else to_json(job_id)
+
+
+def remaining_tries(tries: int, used: int) -> int:
+    """Jobs of other doors may have unlimited tries, which are shown as the largest number that lmstfy knows."""
+    return max(tries - used, 0) if tries else MAX_U16
+
+
+def remaining_s(expires_at: int, now_ms: int) -> int:
+    """Rounded up, so that a fresh ttl reads as it was given; 0 is reserved for jobs that never expire."""
+    return max(-((now_ms - expires_at) // 1000), 1) if expires_at else 0
+
+
+async def acknowledge(tools: DoorTools, call: LmstfyCall) -> LmstfyAnswer:
+    """Removes a job by its id alone, in any state and without a lease, so it also recalls a job."""
+    try:
+        check_id(call.job_id)
+    except InvalidId:
+        return LmstfyAnswer(204)  # no job can have this id
+    [moved] = await call.engine.ack_by_id(call.queue, [call.job_id])
+    count_ack(tools, call.pool, call.queue, moved)
+    return LmstfyAnswer(204)
+
+
+def count_ack(tools: DoorTools, pool: str, queue: Queue, moved: Moved | None) -> None:
+    """None: there was no such job."""
+    if moved is not None:
+        elapsed = elapsed_ms(moved.id, tools.clock.now_ms())
+        tools.metrics.acknowledged(pool, queue, elapsed, delivered=moved.attempt > 0)

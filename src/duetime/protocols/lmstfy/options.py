@@ -1,0 +1,72 @@
+"""What an operator can set on the lmstfy listeners, and what these work with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec import Struct, field
+
+from duetime.engine.pools import Pools
+from duetime.engine.registry_copy import RegistryCopy
+from duetime.metrics.scraper import Scraper
+from duetime.model.job import MAX_BODY
+from duetime.protocols.access_log import AccessLog
+from duetime.protocols.lmstfy.metrics import LmstfyLevels, Metrics
+from duetime.protocols.lmstfy.params import Defaults
+from duetime.protocols.logins import Logins
+from duetime.protocols.rate_limits import RateLimits
+from duetime.protocols.tokens import Tokens
+from duetime.stores.registry import Registry
+
+
+class LmstfyOptions(Struct, frozen=True):
+    """`accounts` are the users of the admin listener with the hashes of their passwords; without any it asks for none.
+
+    `public_sizes`: /size and /deadletter/size need no token. `protect_admin`: every admin route asks for an account,
+    also those that lmstfy leaves open. `admin_is_local`: the admin listener is for programs of this machine, so these
+    routes ask for an account also where a web page of elsewhere may have sent the request.
+    """
+
+    defaults: Defaults = Defaults()
+    max_body: int = MAX_BODY
+    public_sizes: bool = True
+    accounts: Mapping[str, str] = field(default_factory=dict[str, str])
+    protect_admin: bool = False
+    admin_is_local: bool = True
+    access_log: bool = False
+
+
+@dataclass(frozen=True)
+class LmstfyParts:
+    """The two listeners of one process share these."""
+
+    pools: Pools
+    tokens: Tokens
+    limits: RateLimits
+    logins: Logins
+    access_log: AccessLog
+    metrics: Metrics
+    scraper: Scraper
+    options: LmstfyOptions
+    registry_copy: RegistryCopy
+
+    @classmethod
+    def make(
+        cls, pools: Pools, registry_copy: RegistryCopy, tokens: Tokens, options: LmstfyOptions, scraper: Scraper
+    ) -> "LmstfyParts":
+        def registry() -> Registry:
+            return pools.registry
+
+        access_log = AccessLog(registry_copy, registry, default=options.access_log)
+        limits = RateLimits(registry_copy, registry)
+        LmstfyLevels(scraper.levels)
+        return cls(
+            pools,
+            tokens,
+            limits,
+            Logins(limits, options.accounts),
+            access_log,
+            Metrics(scraper.meters),
+            scraper,
+            options,
+            registry_copy,
+        )

@@ -1,0 +1,99 @@
+"""The queues themselves: dead letters, purging, joins, rules, pause and resume; and the counters of workers."""
+
+from duetime.model.clock import duration_ms
+from duetime.model.errors import Forbidden, InvalidRequest, InvalidTime, TooManyRequests
+from duetime.model.job import DAY_MS, MAX_RESULT_MS
+from duetime.model.names import check_id
+from duetime.protocols.tokens import Access
+from duetime.protocols.v1.request import NativeRequest, Reply
+from duetime.stores.base import RulesChange
+from duetime.stores.finishes import JoinCount
+from duetime.wire import convert
+from duetime.wire.messages import (
+    MAX_CAP,
+    CounterOut,
+    CountIn,
+    JoinsIn,
+    JoinsOut,
+    PurgedOut,
+    PurgeIn,
+    RespawnIn,
+    ResultsOut,
+    RulesIn,
+)
+from duetime.wire.payload import RESTARTS, counter_name
+
+MAX_STARTED = 100_000
+MINUTE_MS = 60_000
+"""Counters that the tokens of a namespace, other than an admin's, may start a day."""
+
+
+async def respawn(request: NativeRequest[RespawnIn, None]) -> Reply:
+    message = request.message
+    moved = await request.engine.respawn(
+        request.queue, ids=message.ids, limit=message.limit, ttl_ms=duration_ms(message.ttl), tries=message.tries
+    )
+    return Reply(200, ResultsOut([convert.result_out(one) for one in moved]))
+
+
+async def purge(request: NativeRequest[PurgeIn, None]) -> Reply:
+    states = list(dict.fromkeys(request.message.states))
+    return Reply(200, PurgedOut(await request.engine.purge(request.queue, states, limit=request.message.limit)))
+
+
+async def add_to_counter(request: NativeRequest[CountIn, None]) -> Reply:
+    """For workers and their commands; the names of other counters cannot be reached from here.
+
+    A token that is no admin's may add to counters that pass, and start a bounded number of them.
+    """
+    message, registry = request.message, request.engine.store.registry
+    name, life_ms = counter_name(request.queue.namespace, message.name), duration_ms(message.life)
+    counter = await registry.increment(name, 0)
+    if message.by:
+        if abs(counter.value + message.by) > MAX_CAP:
+            raise InvalidRequest(f"a counter stays between -{MAX_CAP} and {MAX_CAP}")
+        if Access.ADMIN not in request.scopes:
+            await _check_counting(request, counter.value, life_ms)
+        counter = await registry.increment(name, message.by, life_ms=life_ms)
+    return Reply(200, CounterOut(counter.value, counter.left_ms))
+
+
+async def _check_counting(request: NativeRequest[CountIn, None], value: int, life_ms: int) -> None:
+    if request.message.name == RESTARTS or not 0 < life_ms <= DAY_MS:
+        raise Forbidden("without the scope admin a counter has a life of at most a day, and workers are not restarted")
+    if value:
+        return
+    # What is bounded is how many there are at a time; the many short ones of rate limits are bounded on their own.
+    span, span_ms = ("minute", MINUTE_MS) if life_ms <= MINUTE_MS else ("day", DAY_MS)
+    name = f"counters-started/{request.queue.namespace}/{span}"
+    started = await request.engine.store.registry.increment(name, life_ms=span_ms)
+    if started.value > MAX_STARTED:
+        raise TooManyRequests(
+            f"{MAX_STARTED} counters were started within a {span}", retry_after_s=-(-started.left_ms // 1000)
+        )
+
+
+async def raise_joins(request: NativeRequest[JoinsIn, None]) -> Reply:
+    joins = [JoinCount(one.name, one.count, duration_ms(one.life)) for one in request.message.joins]
+    for one in joins:
+        check_id(one.name)
+        if not 0 < one.left_ms <= MAX_RESULT_MS:
+            raise InvalidTime(f"life of a join must be 1 to {MAX_RESULT_MS} ms, got {one.left_ms}")
+    await request.engine.store.raise_joins(request.queue, joins)
+    return Reply(200, JoinsOut(len(joins)))
+
+
+async def get_rules(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.engine.configure(request.queue))
+
+
+async def change_rules(request: NativeRequest[RulesIn, None]) -> Reply:
+    return Reply(200, await request.engine.configure(request.queue, request.message))
+
+
+async def pause(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.engine.configure(request.queue, RulesChange(paused=True)))
+
+
+async def resume(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await request.engine.configure(request.queue, RulesChange(paused=False)))

@@ -1,0 +1,140 @@
+"""What consumers ask for: reserve, and then one verb per outcome."""
+
+import logging
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from duetime.engine import request_reply
+from duetime.model.clock import duration_ms
+from duetime.model.errors import DuetimeError, Forbidden, InvalidRequest, InvalidTime
+from duetime.model.job import Delivery
+from duetime.model.names import Queue, check_queue
+from duetime.protocols.parking import give_back_all
+from duetime.protocols.tokens import Access
+from duetime.protocols.v1.queries import CallQuery
+from duetime.protocols.v1.request import NativeRequest, Reply
+from duetime.stores.finishes import KeptResult
+from duetime.wire import bodies, convert
+from duetime.wire.messages import (
+    MAX_WAIT_MS,
+    AckIn,
+    AnswerOut,
+    DeliveriesOut,
+    DurationIn,
+    ExtendedOut,
+    ExtendIn,
+    FinishesIn,
+    FinishesOut,
+    GiveBackIn,
+    KeptResultsOut,
+    KillIn,
+    PushIn,
+    ReleaseIn,
+    ReserveIn,
+    ReserveManyIn,
+    ResultsIn,
+    ResultsOut,
+)
+
+log = logging.getLogger("duetime.server")
+
+
+async def reserve(request: NativeRequest[ReserveIn, None]) -> Reply:
+    return await _reserve(request, [request.queue])
+
+
+async def reserve_many(request: NativeRequest[ReserveManyIn, None]) -> Reply:
+    names = dict.fromkeys(request.message.queues)
+    return await _reserve(request, [check_queue(request.queue.namespace, name) for name in names])
+
+
+async def _reserve(
+    request: NativeRequest[ReserveIn, None] | NativeRequest[ReserveManyIn, None], queues: Sequence[Queue]
+) -> Reply:
+    message, engine = request.message, request.engine
+    wait_ms = wait_of(message.wait)
+    work = engine.reserve(queues, limit=message.limit, ttr_ms=duration_ms(message.ttr), wait_ms=wait_ms)
+    found = await (request.park(work, list[Delivery]()) if wait_ms or request.unwatched else work)
+    answer = DeliveriesOut([convert.delivery_out(delivery) for delivery in found])
+    if not found:
+        return Reply(200, answer)
+    return Reply(200, answer, undo=lambda: give_back_all(engine, found))
+
+
+def wait_of(wait: DurationIn) -> int:
+    wait_ms = duration_ms(wait)
+    if wait_ms > MAX_WAIT_MS:
+        raise InvalidTime(f"a request waits at most {MAX_WAIT_MS // 1000} s; ask again to wait longer")
+    return wait_ms
+
+
+async def ack(request: NativeRequest[AckIn, None]) -> Reply:
+    """The one lease that is lost is refused, as `release` would; of several, each has its own result."""
+    message = request.message
+    if (message.lease is UNSET) == (message.leases is UNSET):
+        raise InvalidRequest("give lease or leases")
+    refs = [message.lease] if message.lease is not UNSET else message.leases or []
+    answers = await request.engine.ack([convert.lease(request.queue, ref) for ref in refs])
+    if message.lease is not UNSET and isinstance(answers[0], DuetimeError):
+        raise answers[0]
+    return Reply(200, ResultsOut([convert.result_out(answer) for answer in answers]))
+
+
+async def finish(request: NativeRequest[FinishesIn, None]) -> Reply:
+    finishes = [convert.finish(request.queue, one, request.make_id) for one in request.message.finishes]
+    if Access.WRITE not in request.scopes and any(one.then or one.join for one in finishes):
+        raise Forbidden("a finish that adds jobs needs a token with the scope write")
+    answers = await request.engine.finish(finishes)
+    return Reply(200, FinishesOut([convert.finished_out(answer) for answer in answers]))
+
+
+async def results(request: NativeRequest[ResultsIn, None]) -> Reply:
+    ids, wait_ms = request.message.ids, wait_of(request.message.wait)
+    nothing: list[KeptResult | None] = [None] * len(ids)
+    found = await request.park(request.engine.results(request.queue, ids, wait_ms=wait_ms), nothing)
+    return Reply(200, KeptResultsOut([kept and convert.kept_result_out(kept) for kept in found]))
+
+
+async def release(request: NativeRequest[ReleaseIn, None]) -> Reply:
+    message = request.message
+    lease = convert.lease(request.queue, message.lease)
+    moved = await request.engine.release(lease, delay_ms=duration_ms(message.delay), error=message.error)
+    return Reply(200, convert.result_out(moved))
+
+
+async def give_back(request: NativeRequest[GiveBackIn, None]) -> Reply:
+    message = request.message
+    delay_ms = None if message.delay is UNSET else duration_ms(message.delay)
+    moved = await request.engine.give_back(convert.lease(request.queue, message.lease), delay_ms=delay_ms)
+    return Reply(200, convert.result_out(moved))
+
+
+async def kill(request: NativeRequest[KillIn, None]) -> Reply:
+    message = request.message
+    moved = await request.engine.kill(convert.lease(request.queue, message.lease), error=message.error)
+    return Reply(200, convert.result_out(moved))
+
+
+async def extend(request: NativeRequest[ExtendIn, None]) -> Reply:
+    message = request.message
+    until = await request.engine.extend(convert.lease(request.queue, message.lease), duration_ms(message.ttr))
+    return Reply(200, ExtendedOut(until))
+
+
+async def call(request: NativeRequest[PushIn, CallQuery]) -> Reply:
+    """Push a job and wait for its answer. The job stays when nobody answers in time; calling again with its id and
+    if_exists=keep waits on.
+    """
+    engine, wait_ms = request.engine, wait_of(request.query.wait)
+    job = convert.new_job(request.message, request.make_id)
+    answers = await request_reply.ask(engine, request.queue, job, request.message.if_exists)
+    found = await request.park(engine.reserve([answers], wait_ms=wait_ms), list[Delivery]())
+    delivery = request_reply.answer_of(answers, found)
+    body, body_b64 = bodies.write(delivery.body)
+    answer = AnswerOut(job.id, delivery.lease.id, body, body_b64, dict(delivery.attributes))
+
+    async def settle(is_received: bool) -> None:
+        await request_reply.settle(engine, delivery, is_received=is_received)
+
+    return Reply(200, answer, settle=settle)

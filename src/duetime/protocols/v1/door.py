@@ -1,0 +1,213 @@
+"""The native door, an ASGI application.
+
+There is no framework between the socket and the engine: a table of routes, decoders made once, and for every request
+the same steps: find the route, check the names, let in or not, read and decode, hand over, answer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+import msgspec
+from msgspec import UNSET
+from starlette.types import Receive, Scope, Send
+
+from duetime.callbacks.topic_service import TopicService
+from duetime.engine.pools import Pools
+from duetime.http.exchange import ClientGone
+from duetime.model.errors import DuetimeError, InvalidRequest
+from duetime.model.ids import IdMaker
+from duetime.model.names import DEFAULT_POOL, Queue, check_id, check_namespace, check_queue
+from duetime.protocols.access_log import POOL
+from duetime.protocols.asgi import exchange_of, request_id, send_answer
+from duetime.protocols.v1 import problems
+from duetime.protocols.v1.gate import TokenGate
+from duetime.protocols.v1.pages import PAGES, MakePage
+from duetime.protocols.v1.queries import QueuesQuery
+from duetime.protocols.v1.request import AnyRequest, Headers, NativeRequest, QueuePath, Reply, token_of
+from duetime.protocols.v1.router import Router
+from duetime.protocols.v1.routes import ROUTES, Route
+from duetime.wire.messages import MAX_REQUEST, BatchIn
+
+log = logging.getLogger("duetime.server")
+
+MAX_PARAMETERS = 20
+MAX_KNOWN = 10_000
+NOWHERE = QueuePath(Queue("", ""))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A route with its decoder."""
+
+    route: Route
+    decode: Callable[[bytes], Any] | None
+
+
+class NativeDoor:
+    """Serves /v1. The scope's path is the full one."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        gate: TokenGate,
+        *,
+        topics: TopicService | None = None,
+        make_id: Callable[[], str] | None = None,
+        max_request: int = MAX_REQUEST,
+    ) -> None:
+        self._pools = pools
+        self._gate = gate
+        self._topics = topics or TopicService(lambda: pools.engine(DEFAULT_POOL).store.registry, pools.engine)
+        self._make_id = make_id or IdMaker().make
+        self._max_request = max_request
+        self._encode = msgspec.json.Encoder().encode
+        self._known: dict[tuple[str, bytes], tuple[Endpoint, QueuePath]] = {}
+        self._router: Router[Endpoint | MakePage] = Router()
+        for route in ROUTES:
+            decode = msgspec.json.Decoder(route.takes).decode if route.takes else None
+            self._router.add(route.method, route.path, Endpoint(route, decode))
+        for path, page in PAGES.items():
+            self._router.add("GET", path, page)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name, name_header = request_id(scope, self._make_id)
+        try:
+            reply = await self._answer(scope, receive)
+        except DuetimeError as error:
+            reply = problems.reply_to(error)
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("request_failed", extra={"request_id": name, "path": scope["path"]})
+            reply = problems.reply_to(problems.internal())
+        try:
+            await self._send(scope, send, reply, name_header)
+        except BaseException as error:
+            if reply.undo is not None:
+                await reply.undo()
+            if reply.settle is not None:
+                await _settle(reply.settle, False)
+            if not isinstance(error, OSError):
+                raise
+        else:
+            if reply.settle is not None:
+                await _follow_up(scope, reply.settle)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Reply:
+        key = (scope["method"], scope.get("raw_path") or quote(scope["path"]).encode())
+        known = self._known.get(key)
+        if known is None:
+            endpoint, names = self._router.find(*key)
+            if not isinstance(endpoint, Endpoint):
+                return await asyncio.to_thread(endpoint)
+            queue_path = self._queue_path(endpoint, names, key, scope)
+        else:
+            endpoint, queue_path = known
+        route = endpoint.route
+        request: AnyRequest = NativeRequest(scope, receive, queue_path, self._make_id)
+        token = token_of(request.headers)
+        pool, slot, request.scopes = await self._gate.admit(
+            token, queue_path.queue.namespace or None, route.needs, route.spends
+        )
+        scope[POOL] = pool
+        if slot is None:
+            return await self._serve(endpoint, pool, request)
+        request.slot = slot
+        try:
+            return await self._serve(endpoint, pool, request)
+        except BaseException:
+            await self._gate.refund(request.slot)
+            raise
+
+    def _queue_path(self, endpoint: Endpoint, names: Sequence[str], key: tuple[str, bytes], scope: Scope) -> QueuePath:
+        if not names:
+            return _path_in(_read_query(scope["query_string"], endpoint.route.query))
+        queue_path = _check_names(names)
+        if not queue_path.job_id:
+            # Producers and consumers use the same few addresses, so their names are checked once and remembered.
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = endpoint, queue_path
+        return queue_path
+
+    async def _serve(self, endpoint: Endpoint, pool: str, request: AnyRequest) -> Reply:
+        request.engine = self._pools.engine(pool)
+        request.pool, request.topics = pool, self._topics
+        request.query = _read_query(request.query_string, endpoint.route.query)
+        request.message = None
+        if endpoint.decode is not None:
+            raw = await request.read(self._max_request)
+            request.message = _decode(endpoint.decode, b"{}" if endpoint.route.optional and not raw else raw)
+            if request.slot and isinstance(request.message, BatchIn):
+                request.slot = await self._gate.widen(request.slot, len(request.message.jobs))
+        return await endpoint.route.handle(request)
+
+    async def _send(self, scope: Scope, send: Send, reply: Reply, name_header: Headers) -> None:
+        content = reply.content if reply.message is None else self._encode(reply.message)
+        shared = ((b"content-type", reply.content_type),)
+        await send_answer(scope, send, reply.status, shared, content, (*reply.headers, *name_header))
+
+
+async def _follow_up(scope: Scope, settle: Callable[[bool], Awaitable[None]]) -> None:
+    exchange = exchange_of(scope)
+    if exchange is None:
+        # Another HTTP server does not tell what became of an answer.
+        await _settle(settle, True)
+    else:
+        exchange.follow_up(lambda is_received: _settle(settle, is_received))
+
+
+async def _settle(settle: Callable[[bool], Awaitable[None]], is_received: bool) -> None:
+    """The reply is written: an error can only be logged. What a reply handed over is leased, and that lease lapses."""
+    try:
+        await settle(is_received)
+    except DuetimeError as error:
+        log.warning("settle_failed", extra={"error": error.code, "received": is_received})
+
+
+def _check_names(names: Sequence[str]) -> QueuePath:
+    match names:
+        case [namespace, queue]:
+            return QueuePath(check_queue(namespace, queue))
+        case [namespace, queue, job_id]:
+            return QueuePath(check_queue(namespace, queue), check_id(job_id))
+        case _:
+            return QueuePath(Queue(check_namespace(names[0]), ""))
+
+
+def _path_in(query: Any) -> QueuePath:
+    """The namespace of a request whose path has no names: the query may have one."""
+    if isinstance(query, QueuesQuery) and query.namespace is not UNSET:
+        return QueuePath(Queue(check_namespace(query.namespace), ""))
+    return NOWHERE
+
+
+def _read_query(raw: bytes, kind: type[msgspec.Struct] | None) -> Any:
+    if not raw and kind is None:
+        return None
+    try:
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict")
+    except ValueError:
+        raise InvalidRequest("the query is not readable, or has too many parameters") from None
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise InvalidRequest("a query parameter is given twice")
+    if kind is None:
+        if given:
+            raise InvalidRequest(f"this address takes no query parameters: {', '.join(sorted(given))}")
+        return None
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise problems.invalid(error, "query") from None
+
+
+def _decode(decode: Callable[[bytes], Any], raw: bytes) -> Any:
+    try:
+        return decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise problems.invalid(error, "body") from None

@@ -1,0 +1,273 @@
+"""One example per endpoint, as messages, so that an example that is not valid cannot be written.
+
+`says` tells for each status of success what has happened.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+
+import msgspec
+from msgspec import Raw
+
+from duetime.model.job import Event, IfExists, Moved, QueueTotals, State, Totals
+from duetime.model.topic import Method, Status, Success
+from duetime.stores.base import QueueRules
+from duetime.wire import messages as m
+from duetime.wire import topics as t
+from duetime.wire.worker_beats import RunningJobOut, WorkerOut, WorkersOut
+
+NOW = 1_800_000_000_000
+MINUTE = 60_000
+
+LEASE = m.LeaseRef("welcome-17", NOW, 1)
+DELIVERY = m.DeliveryOut(
+    queue="mail",
+    lease=LEASE,
+    due_at=NOW + MINUTE,
+    lease_until=NOW + 2 * MINUTE,
+    priority="normal",
+    tries=5,
+    used=1,
+    body=Raw(b'{"to":"ann"}'),
+)
+JOB = m.JobOut(
+    namespace="shop",
+    queue="mail",
+    id="welcome-17",
+    born=NOW,
+    state=State.DELAYED,
+    due_at=NOW + MINUTE,
+    priority="normal",
+    tries=5,
+    body=Raw(b'{"to":"ann"}'),
+)
+JOB_IN = m.JobIn(body=Raw(b'{"to":"ann"}'), id="welcome-17", delay="1m")
+QUEUE = m.QueueOut("shop", "mail", m.CountsOut(delayed=1, ready=0, leased=2, dead=0, expired=0, now=NOW), QueueRules())
+
+TOPIC = t.TopicOut(
+    namespace="shop",
+    topic="mail",
+    id=1,
+    callback="https://shop.example.com/mail",
+    method=Method.GET,
+    delay_ms=10 * MINUTE,
+    timeout_ms=3000,
+    schedule="odd-minutes",
+    cap=11,
+    success=Success.STATUS,
+    priority="normal",
+    status=Status.ONLINE,
+    in_flight=100,
+    verify_tls=True,
+    signed=False,
+    totals=t.TopicCountsOut(written=3, notified=2),
+    retry_if="{res.code} != 200",
+)
+
+
+def _moved(event: Event, due_at: int = 0, reason: str = "") -> m.ResultOut:
+    return m.ResultOut(Moved(event, "welcome-17", NOW, 1, due_at, reason))
+
+
+ACCEPTED = m.ResultOut(Moved(Event.ACCEPTED, "welcome-17", NOW, due_at=NOW + MINUTE))
+CANCELLED = m.ResultOut(Moved(Event.CANCELLED, "welcome-17", NOW))
+RESCHEDULED = m.ResultOut(Moved(Event.RESCHEDULED, "welcome-17", NOW, due_at=NOW + 2 * MINUTE))
+
+
+@dataclass(frozen=True)
+class Example:
+    says: Mapping[int, str]
+    gives: msgspec.Struct
+    takes: msgspec.Struct | None = None
+
+
+EXAMPLES: Mapping[str, Example] = {
+    "push": Example(
+        {201: "the job is accepted or has replaced another", 200: "there was one with this id; it is kept as it is"},
+        ACCEPTED,
+        m.PushIn(body=Raw(b'{"to":"ann"}'), id="welcome-17", delay="1m"),
+    ),
+    "push_batch": Example(
+        {201: "one result per job, in order; all were pushed, or each as its result says where `atomic` is false"},
+        m.PushedOut([ACCEPTED], NOW),
+        m.BatchIn([JOB_IN], IfExists.KEEP),
+    ),
+    "call": Example(
+        {200: "the answer; it is acked and its queue is purged"},
+        m.AnswerOut("sum-4", "01JCQ2Y6W3V5Z8T4B7N9M1K0XA", body=Raw(b'"42"')),
+        m.PushIn(body=Raw(b"[40,2]"), id="sum-4"),
+    ),
+    "cancel": Example(
+        {200: "one result per id; empty where there is no such job"},
+        m.ResultsOut([CANCELLED, m.ResultOut()]),
+        m.IdsIn(["welcome-17", "welcome-18"]),
+    ),
+    "reschedule": Example(
+        {200: "one result per id; an error where the job is leased, dead or would expire; empty where there is none"},
+        m.ResultsOut([RESCHEDULED]),
+        m.RescheduleIn(["welcome-17"], delay="2m"),
+    ),
+    "cancel_job": Example({200: "the job is gone"}, CANCELLED),
+    "reschedule_job": Example({200: "the job is due then"}, RESCHEDULED, m.WhenIn(delay="2m")),
+    "reserve": Example(
+        {200: "jobs in your hands; an empty list if none was ready in time"},
+        m.DeliveriesOut([DELIVERY]),
+        m.ReserveIn(limit=1, ttr="1m", wait="500ms"),
+    ),
+    "reserve_many": Example(
+        {200: "jobs in your hands; an empty list if none was ready in time"},
+        m.DeliveriesOut([DELIVERY]),
+        m.ReserveManyIn(limit=1, ttr="1m", wait="500ms", queues=["urgent", "mail"]),
+    ),
+    "ack": Example(
+        {200: "one result per lease; of `leases`, an error where one is lost; empty where the job was gone already"},
+        m.ResultsOut([_moved(Event.ACKED)]),
+        m.AckIn(LEASE),
+    ),
+    "finish": Example(
+        {200: "one result per finish; an error where the lease is lost, empty where the job was gone already"},
+        m.FinishesOut(
+            [
+                m.FinishedOut(
+                    Moved(Event.ACKED, "welcome-17", NOW, 1),
+                    then=[Moved(Event.ACCEPTED, "welcome-17~>bill", NOW + 1, due_at=NOW)],
+                    now=NOW,
+                )
+            ]
+        ),
+        m.FinishesIn(
+            [m.FinishIn(LEASE, [m.JobIn(id="welcome-17~>bill", body=Raw(b"{}"))], Raw(b'{"sum":42}'), result_ttl="1h")]
+        ),
+    ),
+    "results": Example(
+        {200: "one entry per id, in order; null where no result is kept"},
+        m.KeptResultsOut([m.KeptResultOut("welcome-17", NOW, NOW + 60 * MINUTE, Raw(b'{"sum":42}')), None]),
+        m.ResultsIn(["welcome-17", "welcome-18"], wait="5s"),
+    ),
+    "release": Example(
+        {200: "the job waits again, or is dead because its tries are used up, or expired"},
+        _moved(Event.RELEASED, NOW + MINUTE),
+        m.ReleaseIn(LEASE, delay="10s", error="the mail server is down"),
+    ),
+    "give_back": Example(
+        {200: "the job is back in its old place, as if it had not been delivered, or due after `delay`"},
+        _moved(Event.GIVEN_BACK, NOW),
+        m.GiveBackIn(LEASE),
+    ),
+    "kill": Example(
+        {200: "the job is among the dead letters"},
+        _moved(Event.DEAD, reason="killed"),
+        m.KillIn(LEASE, error="no such address"),
+    ),
+    "extend": Example({200: "the lease now ends then"}, m.ExtendedOut(NOW + 3 * MINUTE), m.ExtendIn(LEASE, ttr="2m")),
+    "get_job": Example({200: "the job"}, JOB),
+    "get_jobs": Example(
+        {200: "the jobs in the order of the ids; null where there is none; `left_out` are ids to ask for again"},
+        m.JobsOut([JOB, None]),
+        m.IdsIn(["welcome-17", "welcome-18"]),
+    ),
+    "list_jobs": Example({200: "a page; `cursor` leads to the next one, if there is one"}, m.PageOut([JOB])),
+    "get_queue": Example({200: "the counts at one instant; zeros for a queue that is not known"}, QUEUE),
+    "totals": Example(
+        {200: "events since counting began, and on each of the last 31 days (UTC) that had any event"},
+        QueueTotals(Totals(accepted=3, delivered=2, acked=2), {date(2026, 11, 15): Totals(accepted=1)}),
+    ),
+    "due": Example(
+        {200: "how many jobs wait between each edge and the next"},
+        m.HistogramOut([NOW, NOW + MINUTE, NOW + 2 * MINUTE], [0, 1]),
+    ),
+    "list_queues": Example({200: "every queue that was pushed to or has rules"}, m.QueuesOut([QUEUE])),
+    "list_namespaces": Example({200: "every namespace that has queues"}, m.NamespacesOut(["shop"])),
+    "get_namespace": Example(
+        {200: "the epoch of the store that the namespace's jobs are in, and its time"},
+        m.NamespaceOut("shop", "9f2c51d07be4a386", NOW),
+    ),
+    "list_workers": Example(
+        {200: "the workers that said within the last 25 seconds that they are there, with the jobs they run longest"},
+        WorkersOut(
+            [
+                WorkerOut(
+                    "web-1",
+                    4711,
+                    "processes",
+                    4,
+                    "mail",
+                    NOW - MINUTE,
+                    1,
+                    [RunningJobOut("mail", "welcome-42", "shop.send", NOW - 3_000)],
+                )
+            ],
+            NOW,
+        ),
+    ),
+    "journal_nodes": Example(
+        {200: "the nodes that write the journal of the pool that the namespace's jobs are in"},
+        m.JournalNodesOut(
+            [m.JournalNodeOut("web-1-01KA3V4N8C8Q5T7Y9D2E6F4G1H", NOW - MINUTE)], "default", NOW - 60 * MINUTE
+        ),
+    ),
+    "respawn": Example(
+        {200: "one result per job that came back; what was not dead is passed over"},
+        m.ResultsOut([_moved(Event.RESPAWNED, NOW)]),
+        m.RespawnIn(limit=100),
+    ),
+    "purge": Example({200: "so many jobs were removed"}, m.PurgedOut(3), m.PurgeIn([State.DEAD])),
+    "raise_joins": Example(
+        {200: "so many joins have seen at least so many finishes now"},
+        m.JoinsOut(1),
+        m.JoinsIn([m.JoinCountIn("report-17~>join", 2, "31d")]),
+    ),
+    "count": Example(
+        {200: "the counter as it is now"}, m.CounterOut(40), m.CountIn("progress/mail/welcome-17", 40, "1d")
+    ),
+    "get_rules": Example({200: "the rules as they are"}, QueueRules()),
+    "change_rules": Example(
+        {200: "the rules as they are now"}, QueueRules(max_jobs=100_000), m.RulesIn(max_jobs=100_000)
+    ),
+    "pause": Example({200: "the rules as they are now"}, QueueRules(paused=True)),
+    "resume": Example({200: "the rules as they are now"}, QueueRules()),
+    "list_topics": Example({200: "every topic of the namespace"}, t.TopicsOut([TOPIC])),
+    "topic_counters": Example(
+        {200: "every counter under its old name, and the sums over all topics"},
+        t.CountersOut(
+            {
+                "redis:default:dq_write_total_nums": 3,
+                "redis:default:dq_notify_total_nums": 2,
+                "redis:default:dq_del_total_nums": 0,
+                "1:total_write": 3,
+                "1:total_notfiy": 2,
+                "1:total_del": 0,
+                "1:tw:20261115": 3,
+                "1:tn:20261115": 2,
+            },
+            t.TopicCountsOut(written=3, notified=2),
+            {"20261115": t.TopicCountsOut(written=3, notified=2)},
+        ),
+    ),
+    "add_topic": Example(
+        {201: "the topic, with its secret if it has one: it is shown this once"},
+        TOPIC,
+        t.TopicIn(topic="mail", callback="https://shop.example.com/mail", delay="10m", retry_if="{res.code} != 200"),
+    ),
+    "get_topic": Example({200: "the topic"}, TOPIC),
+    "edit_topic": Example({200: "the topic as it is now"}, TOPIC, t.TopicChangeIn(delay="10m")),
+    "remove_topic": Example({200: "the topic as it was; its jobs go to the dead letters as they fall due"}, TOPIC),
+    "put_online": Example({200: "the topic as it is now"}, TOPIC),
+    "put_offline": Example({200: "the topic as it is now"}, TOPIC),
+    "test_topic": Example(
+        {200: "what was sent and what came back"},
+        t.SampleOut(
+            t.SampleRequestOut("GET", "https://shop.example.com/mail?to=ann", {"accept": "*/*"}, ""),
+            t.SampleAnswerOut(200, 12, {"content-type": "application/json"}, '{"code":200}'),
+            "done",
+            'HTTP 200: {"code":200}',
+        ),
+        t.SampleIn(body=Raw(b'{"to":"ann"}')),
+    ),
+    "add_job": Example(
+        {201: "the job is accepted", 200: "it took the place of the job that had this id"},
+        ACCEPTED,
+        t.AddIn(id="welcome-17", body=Raw(b'{"to":"ann"}')),
+    ),
+}

@@ -1,0 +1,148 @@
+"""Reads: jobs, pages of jobs, queues with their counts, and when jobs fall due. Nothing here moves a job."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec import UNSET
+
+from duetime.engine import Engine
+from duetime.journal.pool_journal import known
+from duetime.journal.registered_nodes import registered
+from duetime.model.clock import MAX_INSTANT, instant_ms
+from duetime.model.errors import InvalidRequest, JobNotFound
+from duetime.model.job import batches
+from duetime.model.names import Queue, check_id
+from duetime.protocols.v1.queries import DEFAULT_SPAN_MS, MAX_BUCKETS, DueQuery, ListQuery, QueuesQuery
+from duetime.protocols.v1.request import NativeRequest, Reply
+from duetime.wire import convert
+from duetime.wire.messages import (
+    HistogramOut,
+    IdsIn,
+    JobsOut,
+    JournalNodeOut,
+    JournalNodesOut,
+    NamespaceOut,
+    NamespacesOut,
+    QueueOut,
+    QueuesOut,
+)
+from duetime.wire.worker_beats import look_at_workers
+
+AT_ONCE = 100
+"""Store calls under way at a time for one listing."""
+DEFAULT_BUCKETS = 60
+
+_CURSOR = re.compile(r"[0-9]:[0-9]{1,15}:(?P<id>.{1,128})", re.DOTALL)
+
+
+async def get_job(request: NativeRequest[None, None]) -> Reply:
+    [job] = await request.engine.store.get(request.queue, [request.job_id])
+    if job is None:
+        raise JobNotFound.of(request.job_id, request.queue)
+    return Reply(200, convert.job_out(job))
+
+
+async def get_jobs(request: NativeRequest[IdsIn, None]) -> Reply:
+    ids = [check_id(job_id) for job_id in dict.fromkeys(request.message.ids)]
+    jobs = await request.engine.store.get(request.queue, ids)
+    return Reply(200, JobsOut([job and convert.job_out(job) for job in jobs], left_out=ids[len(jobs) :]))
+
+
+async def list_jobs(request: NativeRequest[None, ListQuery]) -> Reply:
+    query = request.query
+    cursor = None if query.cursor is UNSET else _check_cursor(query.cursor)
+    page = await request.engine.store.list_jobs(request.queue, query.state, cursor=cursor, limit=query.limit)
+    return Reply(200, convert.page_out(page))
+
+
+def _check_cursor(cursor: str) -> str:
+    """A cursor of any store is a priority, an instant and an id; any other text did not come from a store."""
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or not found["id"].isprintable():
+        raise InvalidRequest("not a cursor of a list", path="$.cursor")
+    return cursor
+
+
+async def get_queue(request: NativeRequest[None, None]) -> Reply:
+    [status] = await _statuses(request.engine, [request.queue])
+    return Reply(200, status)
+
+
+async def list_queues(request: NativeRequest[None, QueuesQuery]) -> Reply:
+    namespace = None if request.query.namespace is UNSET else request.query.namespace
+    queues = await request.engine.store.queues(namespace)
+    found: list[QueueOut] = []
+    for some in batches(queues, AT_ONCE):
+        found += await _statuses(request.engine, some)
+    return Reply(200, QueuesOut(found))
+
+
+async def _statuses(engine: Engine, queues: Sequence[Queue]) -> list[QueueOut]:
+    counts = await engine.store.counts(queues)
+    heads = await engine.store.heads(queues)
+    rules = await asyncio.gather(*(engine.configure(queue) for queue in queues))
+    return [
+        QueueOut(*queue, convert.counts_out(one), own, head or 0)
+        for queue, one, own, head in zip(queues, counts, rules, heads, strict=True)
+    ]
+
+
+async def list_namespaces(request: NativeRequest[None, None]) -> Reply:
+    queues = await request.engine.store.queues()
+    return Reply(200, NamespacesOut(sorted({queue.namespace for queue in queues})))
+
+
+async def get_namespace(request: NativeRequest[None, None]) -> Reply:
+    info = await request.engine.store.ping()
+    for problem in info.problems.values():
+        raise problem  # a client that compares epochs must not take a member that is down for a wiped store
+    return Reply(200, NamespaceOut(request.queue.namespace, info.epoch, info.now))
+
+
+async def list_workers(request: NativeRequest[None, None]) -> Reply:
+    return Reply(200, await look_at_workers(request.engine.store.registry, request.queue.namespace))
+
+
+async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
+    nodes = await registered(request.engine.store)
+    found = [JournalNodeOut(name, one.at, one.last, one.abandoned) for name, one in sorted(nodes.items())]
+    journaling = await known(request.engine.store)
+    # The server writes its entries under its own name of the pool, whatever the store's record calls it.
+    return Reply(200, JournalNodesOut(found, request.pool, journaling.since if journaling else 0))
+
+
+async def totals(request: NativeRequest[None, None]) -> Reply:
+    [found] = await request.engine.store.totals([request.queue])
+    return Reply(200, found)
+
+
+async def due(request: NativeRequest[None, DueQuery]) -> Reply:
+    edges = await _edges(request)
+    counts = await request.engine.store.due_histogram(request.queue, edges)
+    return Reply(200, HistogramOut(edges, list(counts)))
+
+
+async def _edges(request: NativeRequest[None, DueQuery]) -> list[int]:
+    query = request.query
+    if query.edges is not UNSET:
+        if {query.start, query.end, query.buckets} != {UNSET}:
+            raise InvalidRequest("give edges, or from, to and buckets")
+        return _read_edges(query.edges)
+    start = (await request.engine.store.ping()).now if query.start is UNSET else instant_ms(query.start)
+    end = start + DEFAULT_SPAN_MS if query.end is UNSET else instant_ms(query.end)
+    buckets = DEFAULT_BUCKETS if query.buckets is UNSET else query.buckets
+    if end - start < buckets:
+        raise InvalidRequest(f"from {start} to {end} there is no room for {buckets} buckets of a millisecond or more")
+    return [start + (end - start) * step // buckets for step in range(buckets + 1)]
+
+
+def _read_edges(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) <= len(str(MAX_INSTANT)) for part in parts):
+        raise InvalidRequest("edges are epoch milliseconds with commas between them", path="$.edges")
+    edges = [int(part) for part in parts]
+    if not 2 <= len(edges) <= MAX_BUCKETS + 1 or not all(low < high for low, high in pairwise(edges)):
+        raise InvalidRequest(f"edges are 2 to {MAX_BUCKETS + 1} rising instants", path="$.edges")
+    return edges

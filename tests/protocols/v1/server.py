@@ -1,0 +1,166 @@
+"""The native door on a given store, on a real socket.
+
+    async with serve(store) as served:
+        httpx.get(f"{served.url}/v1/queues")
+
+The store keeps its own clock, so a test that turns a ManualClock turns the server's time too. `reaping=False` leaves
+the reaper to the test: the contract suite calls `reap` itself and counts what it moves. `kind` is the HTTP server in
+front: ours, or a stranger that only knows ASGI.
+
+`python -m tests.protocols.v1.server TOKEN STORE` serves a store to that token until its input ends, and prints the URL.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from duetime.engine import Engine
+from duetime.http.listener import Listener
+from duetime.model.errors import PoolNotFound, Unauthorized
+from duetime.model.names import DEFAULT_POOL
+from duetime.protocols.rate_limits import Side, Slot
+from duetime.protocols.tokens import Access, split
+from duetime.protocols.v1 import NativeDoor
+from duetime.protocols.v1.gate import Admitted
+from duetime.stores.base import Reaped, Store
+from duetime.stores.open import open_store
+
+ServerKind = Literal["ours", "uvicorn"]
+GRACE_S = 2.0
+
+
+class OpenGate:
+    """Lets everybody in; the pool is the token's prefix."""
+
+    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        return Admitted(split(token)[0])
+
+    async def widen(self, slot: Slot, amount: int) -> Slot:
+        return slot
+
+    async def refund(self, slot: Slot) -> None:
+        """Does nothing, because this gate has no limits."""
+
+
+class OneEngine:
+    """Pools with a single one, called default."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def engine(self, name: str) -> Engine:
+        if name != DEFAULT_POOL:
+            raise PoolNotFound.of(name)
+        return self._engine
+
+
+@dataclass(frozen=True)
+class Listening:
+    """`stop` drains the HTTP server; leaving the block does it too. `connections` is how many there are now."""
+
+    url: str
+    stop: Callable[[], Awaitable[None]]
+    connections: Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Served(Listening):
+    engine: Engine
+
+
+@asynccontextmanager
+async def serve(
+    store: Store, *, gate: "OpenGate | None" = None, kind: ServerKind = "ours", reaping: bool = True, **options: Any
+) -> AsyncIterator[Served]:
+    """`options` go to the door."""
+    async with Engine(store if reaping else _Unreaped(store)) as engine:
+        door = NativeDoor(OneEngine(engine), gate or OpenGate(), **options)
+        async with listen(door, kind) as at:
+            yield Served(at.url, at.stop, at.connections, engine)
+
+
+@asynccontextmanager
+async def listen(app: ASGIApp, kind: ServerKind = "ours") -> AsyncIterator[Listening]:
+    """Any ASGI application on a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        running = await (_start_ours(app, sock) if kind == "ours" else _start_uvicorn(app, sock))
+        try:
+            yield running
+        finally:
+            await running.stop()
+
+
+def _url(sock: socket.socket) -> str:
+    return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+async def _start_ours(app: ASGIApp, sock: socket.socket) -> Listening:
+    listener = Listener(app, [sock])
+    await listener.start()
+    return Listening(_url(sock), lambda: listener.stop(GRACE_S), lambda: len(listener._service.connections))
+
+
+async def _start_uvicorn(app: ASGIApp, sock: socket.socket) -> Listening:
+    config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    # Not `serve`: that takes over the signals of the test process.
+    task = asyncio.create_task(server._serve(sockets=[sock]))
+    while not server.started:
+        assert not task.done(), "uvicorn did not start"
+        await asyncio.sleep(0.001)
+
+    async def stop() -> None:
+        server.should_exit = True
+        await asyncio.wait([task])
+
+    return Listening(_url(sock), stop, lambda: len(server.server_state.connections))
+
+
+class OneToken:
+    """A gate that one token opens, for every namespace."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def admit(self, token: str, namespace: str | None, needs: Sequence[Access], side: Side | None) -> Admitted:
+        if token != self._token:
+            raise Unauthorized
+        return Admitted("default")
+
+    async def widen(self, slot: Slot, amount: int) -> Slot:
+        raise AssertionError("nothing was spent")
+
+    async def refund(self, slot: Slot) -> None:
+        raise AssertionError("nothing was spent")
+
+
+class _Unreaped:
+    """A store whose engine finds nothing to reap."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def reap(self, limit: int = 500, *, recorded: Sequence[str] = ()) -> Reaped:
+        return Reaped({}, None, (await self._store.ping()).now)
+
+
+async def main(token: str, store_url: str) -> None:
+    store = await open_store(store_url)
+    async with serve(store, gate=OneToken(token)) as served:
+        print(served.url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
