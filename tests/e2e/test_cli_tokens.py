@@ -72,6 +72,19 @@ def test_a_new_token_may_read_and_write(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("through", ["store", "server"])
+def test_listed_tokens_show_their_scopes(shell: Shell, serve: Callable[..., Addresses], through: str) -> None:
+    where = ("--url", shell.url if through == "store" else serve().admin)
+    shell.ok("token", "create", "--scope", "read", *where)
+    assert [one["scopes"] for one in shell.json("token", "list", *where)] == [["read"]]
+
+
+def test_a_command_without_a_token_is_told_how_to_give_one(shell: Shell, serve: Callable[..., Addresses]) -> None:
+    ran = shell.run("queue", "counts", "--url", serve().api)
+    assert ran.code != 0
+    assert "DUETIME_TOKEN" in ran.err
+
+
+@pytest.mark.parametrize("through", ["store", "server"])
 def test_a_limit_is_set_listed_obeyed_and_removed(shell: Shell, serve: Callable[..., Addresses], through: str) -> None:
     server = serve()
     where = ("--url", shell.url if through == "store" else server.admin)

@@ -35,11 +35,11 @@ class TokenNotFound(NotFound):
 
 @dataclass(frozen=True)
 class ListedToken:
-    """A token as it may be shown. The admin API does not tell scopes."""
+    """A token as it may be shown."""
 
     label: str
     description: str
-    scopes: Sequence[Access] | None
+    scopes: Sequence[Access]
 
 
 class EveryPool:
@@ -122,8 +122,11 @@ class ServerTokens:
         return str(self._ask("POST", "", data=form)["token"])
 
     def list_tokens(self) -> list[ListedToken]:
-        tokens: dict[str, str] = self._ask("GET", "")["tokens"]
-        return [ListedToken(split(name)[1], description, None) for name, description in tokens.items()]
+        found = self._ask("GET", "", params={"scopes": "1"})
+        return [
+            ListedToken(split(name)[1], description, found["scopes"][name])
+            for name, description in found["tokens"].items()
+        ]
 
     def revoke(self, text: str) -> None:
         self._ask("DELETE", "/" + quote(text, safe=""))
@@ -143,10 +146,9 @@ class ServerTokens:
         else:
             self._ask("PUT", rest, json=asdict(limit))
 
-    def _ask(self, method: str, rest: str, **sent: Any) -> Any:
-        return AdminApi(self.url).send(
-            method, f"/token/{quote(self.namespace, safe='')}{rest}", params={"pool": self.pool}, **sent
-        )
+    def _ask(self, method: str, rest: str, *, params: dict[str, str] | None = None, **sent: Any) -> Any:
+        path = f"/token/{quote(self.namespace, safe='')}{rest}"
+        return AdminApi(self.url).send(method, path, params={"pool": self.pool, **(params or {})}, **sent)
 
 
 def token_access(target: Target, pool: str) -> StoreTokens | ServerTokens:

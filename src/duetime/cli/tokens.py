@@ -66,7 +66,7 @@ def list_tokens(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     ]
     columns = {
         "label": [one.label for one in known],
-        "may": ["?" if one.scopes is None else " ".join(one.scopes) for one in known],
+        "may": [" ".join(one.scopes) for one in known],
         "description": [safe(one.description) for one in known],
     }
     Answer(as_json=target.json).table(documents, columns)

@@ -59,7 +59,10 @@ async def list_tokens(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:
         known = await parts.tokens.list_tokens(asked or DEFAULT_POOL, call.namespace)
     except PoolNotFound:
         raise refused(400, NO_POOL) from None
-    return LmstfyAnswer(200, to_pretty_json({"tokens": {prefix + token.label: token.description for token in known}}))
+    answer: dict[str, object] = {"tokens": {prefix + token.label: token.description for token in known}}
+    if "scopes" in call.query:  # not in lmstfy
+        answer["scopes"] = {prefix + token.label: sorted(token.scopes) for token in known}
+    return LmstfyAnswer(200, to_pretty_json(answer))
 
 
 async def delete_token(parts: LmstfyParts, call: AdminCall) -> LmstfyAnswer:

@@ -7,6 +7,10 @@ from duetime.model.errors import Forbidden, Unauthorized
 from duetime.protocols.rate_limits import RateLimits, Side, Slot
 from duetime.protocols.tokens import EVERYTHING, Access, Tokens, split
 
+NO_TOKEN = (
+    "this server requires a token: `Authorization: Bearer TOKEN`; the duetime command reads it from DUETIME_TOKEN"
+)
+
 
 class Admitted(NamedTuple):
     """The pool that the request goes to, the slot it took of the token's limit, if there is one, and all that the token
@@ -32,21 +36,18 @@ class TokenGate:
         TooManyRequests.
         """
         pool, secret = split(token)
-        if namespace is None:
-            return Admitted(await self._admit_to_all(token, secret))
-        self._tokens.require_pool(pool)
-        known = await self._tokens.check(pool, namespace, secret)
+        try:
+            if namespace is None:
+                return Admitted(await self._tokens.admit(token, None, Access.ADMIN))
+            self._tokens.require_pool(pool)
+            known = await self._tokens.check(pool, namespace, secret)
+        except (Unauthorized, Forbidden):
+            if not secret:
+                raise Unauthorized(NO_TOKEN) from None
+            raise
         for access in needs:
             known.require(access)
         return Admitted(pool, await self._limits.spend(known, side) if side else None, known.scopes)
-
-    async def _admit_to_all(self, token: str, secret: str) -> str:
-        try:
-            return await self._tokens.admit(token, None, Access.ADMIN)
-        except Forbidden:
-            if not secret:
-                raise Unauthorized from None
-            raise
 
     async def widen(self, slot: Slot, amount: int) -> Slot:
         """Let a request count as that many. Raises TooManyRequests."""
