@@ -173,7 +173,7 @@ def _serve(line: str, shell: Shell) -> None:
     *variables, command = line.partition("duetime serve")[0].split(), line.partition("duetime serve")[2]
     arguments = [*program(), "serve", *shlex.split(command), "--port", "0", "--admin-port", "0"]
     more = dict(one.split("=", 1) for one in variables[0])
-    if "DUETIME_TCP_DOOR" in more:
+    if "DUETIME_TCP_ENABLED" in more:
         more["DUETIME_TCP_PORT"] = "0"
     (shell.folder / "duetime.toml").write_text("")
     process = subprocess.Popen(

@@ -68,7 +68,7 @@ def test_the_report_for_people_names_file_and_line(shell: Shell, tmp_path: Path)
     (tmp_path / "mixed.jsonl").write_text(MIXED)
     ran = shell.run("push", "mail", "--file", "mixed.jsonl")
     assert ran.code == 1
-    assert "mixed.jsonl:3: invalid_time: not a duration: '10x'" in ran.err
+    assert "mixed.jsonl:3: invalid_time: duration must be like 90, '10s', '5m', '3d' or '1h30m', got '10x'" in ran.err
     assert ran.out.startswith("default/mail: 3 accepted, 6 refused in ")
 
 

@@ -18,9 +18,9 @@ from tests.plugins.served import ServedProcess, StartServer
 from tests.plugins.until import until
 
 DOORS = {
-    "DUETIME_TCP_DOOR": "true",
+    "DUETIME_TCP_ENABLED": "true",
     "DUETIME_TCP_PORT": "0",
-    "DUETIME_OUQIANG_DOOR": "true",
+    "DUETIME_OUQIANG_ENABLED": "true",
     "DUETIME_OUQIANG_PORT": "0",
     "DUETIME_OUQIANG_NAMESPACE": "default",
 }

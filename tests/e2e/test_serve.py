@@ -205,12 +205,12 @@ def test_settings_come_from_the_file_and_the_environment(start: Start, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        (["--port", "70000"], {}, "--port: 70000 is not a port (0 to 65535)"),
+        (["--port", "70000"], {}, "--port must be a port (0 to 65535), got 70000"),
         (["--port", "0", "--store", "oracle:x"], {}, "no store for 'oracle'"),
         (["--config", "missing.toml"], {}, "cannot read the settings file missing.toml: No such file or directory"),
         ([], {"DUETIME_STROE": "x"}, "unknown environment variable DUETIME_STROE; the nearest known is DUETIME_STORE"),
         (["--dev"], {"DUETIME_HOST": "0.0.0.0"}, "--dev accepts any token and must listen on loopback"),
-        ([], {"DUETIME_ADMIN_HOST": "0.0.0.0"}, "the admin API stays on loopback until an admin account is configured"),
+        ([], {"DUETIME_ADMIN_HOST": "0.0.0.0"}, "admin_host must be loopback while there are no [accounts]"),
         ([], {"DUETIME_HOST": "203.0.113.7", "DUETIME_PORT": "0"}, "cannot listen on 203.0.113.7:0"),
     ],
 )

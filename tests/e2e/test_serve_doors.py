@@ -20,9 +20,9 @@ from tests.plugins.until import until
 from tests.protocols.v1.server import listen
 
 DOORS = {
-    "DUETIME_TCP_DOOR": "true",
+    "DUETIME_TCP_ENABLED": "true",
     "DUETIME_TCP_PORT": "0",
-    "DUETIME_OUQIANG_DOOR": "true",
+    "DUETIME_OUQIANG_ENABLED": "true",
     "DUETIME_OUQIANG_PORT": "0",
     "DUETIME_CALLBACK_ALLOW": "127.0.0.0/8",
 }
@@ -143,7 +143,7 @@ LOCAL: list[dict[str, str]] = [
 
 
 def test_ports_without_a_password_refuse_web_pages(start_server: StartServer) -> None:
-    server = start_server(DUETIME_OUQIANG_DOOR="true", DUETIME_OUQIANG_PORT="0")
+    server = start_server(DUETIME_OUQIANG_ENABLED="true", DUETIME_OUQIANG_PORT="0")
     asks: list[tuple[str, str, str]] = [
         ("GET", server.api + "/api/ns/q/size", ""),
         ("POST", server.api + "/v1/queues/ns/q/jobs", '{"body": "x"}'),
@@ -165,7 +165,7 @@ def refused_type(url: str) -> str:
 
 def test_ports_with_a_password_serve_any_host_that_knows_it(start_server: StartServer, tmp_path: Path) -> None:
     (tmp_path / "duetime.toml").write_text(f'[accounts]\nadmin = "{hashed("secret")}"\n')
-    server = start_server(DUETIME_OUQIANG_DOOR="true", DUETIME_OUQIANG_PORT="0", DUETIME_OUQIANG_TOKEN="t0ken")
+    server = start_server(DUETIME_OUQIANG_ENABLED="true", DUETIME_OUQIANG_PORT="0", DUETIME_OUQIANG_TOKEN="t0ken")
     for headers in FOREIGN:
         assert httpx.get(server.address("ouqiang") + "/get?token=t0ken", headers=headers).status_code == 200
         for path in ("/info", "/metrics"):

@@ -142,7 +142,7 @@ def test_a_batch_that_broke_off_is_named_until_it_is_done(spark: SparkSession, r
     rows = spark.range(0, 600, 1, 1).selectExpr("concat('order-', id) AS id", "'body' AS body")
     load: LoadFields = {"url": redis_url, "queue": QUEUE.name, "batch": "b1", "journal": journal}
     allow(redis_url, 550)
-    with pytest.raises(LoadFailed, match="the queue holds its 550 jobs"):
+    with pytest.raises(LoadFailed, match="it holds its maximum of 550 jobs"):
         schedule(rows, lake=lake.folder, **load)
     with pytest.raises(JournalIncomplete, match="registered, and nothing of it has arrived") as stopped:
         run_reconcile(lake, journal, Beside(redis_url, wait_s=0))

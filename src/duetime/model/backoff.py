@@ -1,8 +1,8 @@
 """Backoff policies: how long to wait before the next try.
 
-A policy is data with one function: `delay_ms(failures)` is the wait after the n-th failure (from 1). Policies are
-frozen, so they can be shared and compared. `parse` reads the text form that topics and tasks use. `Outage` counts
-failures in a row, for loops that go on while their store is down.
+A policy is frozen data with one function: `delay_ms(failures)` is the wait after the n-th failure (from 1). `parse`
+reads the text form that topics and tasks use. `Outage` counts failures in a row, for loops that continue while their
+store is down.
 """
 
 import random
@@ -72,23 +72,23 @@ class OddMinutes:
 
 
 OUTAGE = Exponential(base_ms=50, cap_ms=2_000, jitter=0.5)
-"""For loops and calls that a store outage interrupts: they go on at most two seconds after it ends."""
+"""For loops and calls during a store outage: they resume at most two seconds after it ends."""
 
 
 class Outage:
-    """Counts the failures in a row of one action that is tried again until it works."""
+    """Counts the failures in a row of an action that is repeated until it works."""
 
     def __init__(self, policy: Backoff = OUTAGE) -> None:
         self._policy = policy
         self.failures = 0
 
     def failed(self) -> bool:
-        """Count one more failure. True for the first in a row, so that the log gets one line per outage."""
+        """Counts a failure. Returns whether it is the first in a row: callers log one line per outage."""
         self.failures += 1
         return self.failures == 1
 
     def worked(self) -> int:
-        """The outage is over; answers how many failures it had, 0 if there was none."""
+        """Ends the outage and returns its number of failures, 0 if there was no outage."""
         failures, self.failures = self.failures, 0
         return failures
 
@@ -99,13 +99,11 @@ class Outage:
 
 
 def wait_ms(policy: Backoff, failures: int) -> int:
-    """`policy.delay_ms`, for a policy that may be the user's own. Raises InvalidRequest if that raises anything, or
-    answers anything but a whole number of milliseconds.
-    """
+    """Calls `policy.delay_ms`, which a user may have written. Raises InvalidRequest unless it returns milliseconds."""
     try:
         wait = policy.delay_ms(failures)
     except Exception as error:
-        raise InvalidRequest(f"{policy!r} failed: {error!r}") from error
+        raise InvalidRequest(f"backoff {policy!r} failed: {error!r}") from error
     if type(wait) is not int or not 0 <= wait <= MAX_DURATION:
         raise InvalidRequest(f"delay_ms({failures}) must return milliseconds, at least 0, got {wait!r} from {policy!r}")
     return wait
@@ -129,4 +127,4 @@ def parse(text: Duration) -> Backoff:
             listed = tuple(duration_ms(wait) for wait in waits.split(","))
             return Fixed(listed[0]) if len(listed) == 1 else Listed(listed)
         case _:
-            raise InvalidRequest(f"not a backoff: {text!r}; write 10s, 1s,5s,1m, exponential:1s:1h or odd-minutes")
+            raise InvalidRequest(f"backoff must be like 10s, 1s,5s,1m, exponential:1s:1h or odd-minutes, got {text!r}")

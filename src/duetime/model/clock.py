@@ -1,10 +1,9 @@
 """Clocks, durations and instants.
 
-A clock tells two times. `now_ms` is the wall clock that stamps jobs; `monotonic` only ever moves forward and measures
-waits. Tests move a ManualClock by hand.
-`duration_ms` and `instant_ms` read what people write (`90`, `"10s"`, `timedelta`; an aware datetime, RFC 3339, epoch
-milliseconds) and refuse what is ambiguous: a naive datetime, a boolean, a number that is not finite, an epoch number
-that looks like seconds.
+A clock has two times: `now_ms` is the wall clock that stamps jobs; `monotonic` never goes back and measures waits.
+Tests set a ManualClock by hand. `duration_ms` accepts `90`, `"10s"` or a `timedelta`; `instant_ms` accepts an aware
+datetime, RFC 3339 or epoch milliseconds. Both refuse ambiguous values: a naive datetime, a boolean, a number that is
+not finite, an epoch number that looks like seconds.
 """
 
 import math
@@ -25,7 +24,7 @@ SECONDS = range(100_000_000, 100_000_000_000)
 5138, as milliseconds between January 1970 and March 1973.
 """
 MAX_TIME_TEXT = 64
-"""The longest text of a duration or an instant; anybody with a token may send one, and it is read on the event loop."""
+"""The longest text of a duration or an instant. Clients send these texts, and the event loop parses them."""
 
 _UNITS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+|\d+(?:\.\d+)?", re.ASCII)
@@ -54,7 +53,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock for tests. It moves only by `advance` and `set`."""
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
         self._start = self._now = now_ms
@@ -82,31 +81,31 @@ Instant = int | str | datetime
 
 
 def duration_ms(value: Duration) -> int:
-    """Milliseconds; a fraction of one is rounded up, so that nothing is ever early."""
+    """Milliseconds, rounded up, so that no job is early."""
     match value:
         case bool():
-            raise InvalidTime(f"a duration is not a boolean: {value!r}")
+            raise InvalidTime(f"duration must be a number of seconds or a text like '5m', got {value!r}")
         case int():
             ms = value * 1000
         case float():
             if not math.isfinite(value):
-                raise InvalidTime(f"a duration is finite: {value!r}")
+                raise InvalidTime(f"duration must be finite, got {value!r}")
             ms = _ceil(value * 1000)
         case timedelta():
             ms = -(-value // timedelta(milliseconds=1)) if value >= timedelta(0) else -1
         case str():
             ms = _parse_duration(_check_length(value, "duration"))
         case _:
-            raise InvalidTime(f"not a duration: {value!r}; write 90, '10s', '5m', '3d' or a timedelta")
+            raise InvalidTime(f"duration must be like 90, '10s', '5m', '3d' or a timedelta, got {value!r}")
     if ms < 0:
-        raise InvalidTime(f"a duration is not negative: {value!r}")
+        raise InvalidTime(f"duration must not be negative, got {value!r}")
     if ms > MAX_DURATION:
-        raise InvalidTime(f"a duration is at most 136 years: {value!r}")
+        raise InvalidTime(f"duration must be at most 136 years, got {value!r}")
     return ms
 
 
 def delay_ms(value: Duration) -> int:
-    """As `duration_ms`, but a negative delay is none: what should have been is due at once."""
+    """Like `duration_ms`, but a negative delay counts as 0: the job is due immediately."""
     negative = value < timedelta(0) if isinstance(value, timedelta) else isinstance(value, int | float) and value < 0
     return 0 if negative else duration_ms(value)
 
@@ -121,12 +120,12 @@ def _check_length(text: str, what: str) -> str:
 def _parse_duration(text: str) -> int:
     stripped = text.strip().lower()
     if not _DURATION.fullmatch(stripped):
-        raise InvalidTime(f"not a duration: {text!r}; write 90, '10s', '5m', '3d' or '1h30m'")
+        raise InvalidTime(f"duration must be like 90, '10s', '5m', '3d' or '1h30m', got {text!r}")
     return _ceil(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(stripped) if number))
 
 
 def _ceil(value: float) -> int:
-    # A value out of bounds may be infinite by now and could not be rounded; the caller refuses both of these.
+    # A value out of bounds may be infinite, which cannot be rounded. The caller refuses both of these results.
     if value < 0:
         return -1
     if value > MAX_DURATION:
@@ -136,10 +135,10 @@ def _ceil(value: float) -> int:
 
 
 def instant_ms(value: Instant) -> int:
-    """Epoch milliseconds; a fraction of one is rounded up, so that nothing is ever early."""
+    """Epoch milliseconds, rounded up, so that no job is early."""
     match value:
         case bool():
-            raise InvalidTime(f"an instant is not a boolean: {value!r}")
+            raise InvalidTime(f"instant must be a datetime, RFC 3339 text or epoch milliseconds, got {value!r}")
         case int():
             ms = value
             _refuse_seconds(ms)
@@ -149,16 +148,16 @@ def instant_ms(value: Instant) -> int:
             ms = _parse_instant(_check_length(value, "instant"))
         case _:
             _refuse_seconds(value)
-            raise InvalidTime(f"not an instant: {value!r}; give an aware datetime, RFC 3339 text or epoch milliseconds")
+            raise InvalidTime(f"instant must be an aware datetime, RFC 3339 text or epoch milliseconds, got {value!r}")
     if not 0 <= ms <= MAX_INSTANT:
-        raise InvalidTime(f"an instant lies between 1970 and 9999: {value!r}")
+        raise InvalidTime(f"instant must be between 1970 and 9999, got {value!r}")
     return ms
 
 
 def bare_instant_ms(text: str) -> int | None:
-    """The instant of a bare number, where a delay or an instant may be written; None for any other text.
+    """Reads a bare number where both a delay and an instant are allowed. Returns None if the text is not an instant.
 
-    A bare number of 100,000,000 or more is an instant: a delay of so many seconds, over three years, needs a unit.
+    A bare number of at least 100,000,000 is an instant; a delay of that many seconds (over three years) needs a unit.
     """
     stripped = text.strip()
     if not _NUMBER.fullmatch(stripped) or float(stripped) < SECONDS.start:
@@ -183,12 +182,12 @@ def _parse_instant(text: str) -> int:
     try:
         return _from_datetime(datetime.fromisoformat(stripped))
     except ValueError:
-        raise InvalidTime(f"not an instant: {text!r}; write 2026-11-15T09:00:00Z or epoch milliseconds") from None
+        raise InvalidTime(f"instant must be like 2026-11-15T09:00:00Z or epoch milliseconds, got {text!r}") from None
 
 
 def _from_datetime(value: datetime) -> int:
     if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidTime(f"a datetime needs a time zone: {value.isoformat()}")
+        raise InvalidTime(f"datetime must have a time zone, got {value.isoformat()}")
     return -(-(value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
 
 

@@ -52,7 +52,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Chain:
-    """Parts joined by one operator, in one flat node, so that a long condition does not nest deeply."""
+    """Parts joined by one operator, in one flat node: a long condition does not nest deeply."""
 
     operator: str
     parts: "tuple[Node, ...]"
@@ -114,13 +114,13 @@ def _tokens(text: str) -> list[ConditionToken]:
 def _why_not(rest: str) -> str:
     match rest[0]:
         case "{":
-            return "a placeholder is written {res.key} and ends with }"
+            return "placeholder must be written {res.key} and end with }"
         case "'" | '"':
-            return "the text has no closing quote"
+            return "text must have a closing quote"
         case _:
-            # `split` takes more characters for blanks than this grammar does, so there may be no word.
+            # `split` treats more characters as blanks than this grammar does, so there may be no word.
             word = (rest.split(maxsplit=1) or [rest])[0][:20]
-            return f"{word!r} is none of == != < > && || ( ), a number, a quoted text or {{res.key}}"
+            return f"condition must consist of == != < > && || ( ), numbers, quoted texts and {{res.key}}, got {word!r}"
 
 
 class _Parser:
@@ -128,89 +128,75 @@ class _Parser:
 
     def __init__(self, tokens: list[ConditionToken]) -> None:
         self._tokens = tokens
-        self._place = 0
+        self._position = 0
         self._depth = 0
 
     @property
     def _next(self) -> ConditionToken:
-        return self._tokens[self._place]
+        return self._tokens[self._position]
 
-    def _take(self) -> ConditionToken:
-        self._place += 1
-        return self._tokens[self._place - 1]
+    def _pop(self) -> ConditionToken:
+        self._position += 1
+        return self._tokens[self._position - 1]
 
     def either(self) -> Node:
-        return self._chain(self._both, "||")
-
-    def _both(self) -> Node:
-        return self._chain(self._equality, "&&")
+        return self._chain(lambda: self._chain(self._equality, "&&"), "||")
 
     def _chain(self, part: Callable[[], Node], operator: str) -> Node:
         parts = [part()]
         while self._next.text == operator and self._next.kind == "operator":
-            self._take()
+            self._pop()
             parts.append(part())
         return parts[0] if len(parts) == 1 else Chain(operator, tuple(parts))
 
     def _equality(self) -> Node:
-        return self._comparison(self._relation, _EQUALITY)
-
-    def _relation(self) -> Node:
-        return self._comparison(self._operand, _RELATION)
+        return self._comparison(lambda: self._comparison(self._operand, _RELATION), _EQUALITY)
 
     def _comparison(self, part: Callable[[], Node], operators: tuple[str, str]) -> Node:
         """Not a chain: PHP refuses `a == b == c`, and so do we."""
         left = part()
         if self._next.kind != "operator" or self._next.text not in operators:
             return left
-        operator = self._take().text
+        operator = self._pop().text
         node = Comparison(operator, left, part())
         if self._next.kind == "operator" and self._next.text in operators:
-            _refuse(f"two comparisons in a row need parentheses before {self._next.text!r}", self._next.at)
+            _refuse(f"two comparisons in a row must have parentheses before {self._next.text!r}", self._next.at)
         return node
 
     def _operand(self) -> Node:
-        token = self._take()
+        token = self._pop()
         match token.kind:
             case "number":
-                return Constant(_number(token.text))
+                return Constant(int(token.text) if token.text.lstrip("-").isdigit() else float(token.text))
             case "text":
                 return Constant(_ESCAPE.sub(r"\1", token.text[1:-1]))
             case "path":
-                return Path(_keys(token))
+                found = _PATH.fullmatch(token.text)
+                if found is None:
+                    _refuse("placeholder must be written {res.key} or {res.key.key2}", token.at)
+                return Path(tuple(key.strip() for key in found[1].split(".")[1:]))
             case "operator" if token.text == "(":
                 return self._group(token)
             case "end":
-                _refuse("the condition ends where a value is expected", token.at)
+                _refuse("condition must not end here: a value is missing", token.at)
             case _:
-                _refuse(f"a value is expected, not {token.text!r}", token.at)
+                _refuse(f"condition must have a value here, got {token.text!r}", token.at)
 
     def _group(self, opening: ConditionToken) -> Node:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            _refuse(f"more than {MAX_DEPTH} parentheses inside each other", opening.at)
+            _refuse(f"parentheses must nest at most {MAX_DEPTH} deep", opening.at)
         node = self.either()
-        closing = self._take()
+        closing = self._pop()
         if closing.text != ")" or closing.kind != "operator":
-            _refuse("the parenthesis is not closed", opening.at)
+            _refuse("parenthesis must be closed with )", opening.at)
         self._depth -= 1
         return node
 
     def expect_end(self) -> None:
         token = self._next
         if token.kind != "end":
-            _refuse(f"an operator is expected, not {token.text!r}", token.at)
-
-
-def _number(text: str) -> int | float:
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
-def _keys(token: ConditionToken) -> tuple[str, ...]:
-    found = _PATH.fullmatch(token.text)
-    if found is None:
-        _refuse("a placeholder is written {res.key} or {res.key.key2}", token.at)
-    return tuple(key.strip() for key in found[1].split(".")[1:])
+            _refuse(f"condition must have an operator here, got {token.text!r}", token.at)
 
 
 def _evaluate(node: Node, answer: Value) -> Value:

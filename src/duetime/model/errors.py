@@ -35,9 +35,9 @@
     ├── InvalidSettings         500
     └── ClientClosed            500  a client was used after its end
 
-`code` is the stable word on the wire; `fields` hold values that a program may want to read. A store answers with these
-errors as values where a call carries several requests, and raises them where it carries one. `of` makes an error whose
-text more than one store or door uses.
+`code` is the stable name on the wire; `fields` hold values for programs. A store returns these errors as values in
+calls with several requests, and raises them in calls with one. `of` makes an error whose text is used in several
+stores or protocols.
 """
 
 from collections.abc import Iterator
@@ -82,19 +82,19 @@ class InvalidRequest(DuetimeError):
 
 
 class InvalidName(InvalidRequest):
-    """A name may hold ASCII letters, digits, '-', '_' and '.', at most 255 of them."""
+    """The name must have 1 to 255 ASCII letters, digits, '-', '_' and '.'."""
 
     code = "invalid_name"
 
 
 class InvalidId(InvalidRequest):
-    """A job id is 1 to 128 printable characters."""
+    """The job id must have 1 to 128 printable characters."""
 
     code = "invalid_id"
 
 
 class InvalidTime(InvalidRequest):
-    """Not a duration or an instant."""
+    """The duration or instant is not valid."""
 
     code = "invalid_time"
 
@@ -123,7 +123,7 @@ class BodyTooLarge(InvalidRequest):
 
     @classmethod
     def of(cls, job_id: str, size: int, limit: object) -> Self:
-        return cls(f"the body has {size} bytes; this queue takes {limit}", id=job_id)
+        return cls(f"body must have at most {limit} bytes in this queue, got {size}", id=job_id)
 
 
 class Unauthorized(DuetimeError):
@@ -174,7 +174,7 @@ class TopicNotFound(NotFound):
 
 
 class MethodNotAllowed(DuetimeError):
-    """This address does not take this method."""
+    """This address does not support this method."""
 
     code = "method_not_allowed"
     status = 405
@@ -198,7 +198,7 @@ class JobExists(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The lease is no longer held: it lapsed, or the job was ended or replaced."""
+    """The lease is no longer held: it expired, or the job was finished or replaced."""
 
     code = "lease_lost"
 
@@ -228,7 +228,7 @@ class JobDead(Conflict):
 
 
 class VersionConflict(Conflict):
-    """The record was changed by somebody else."""
+    """The record was changed in the meantime."""
 
     code = "version_conflict"
 
@@ -244,13 +244,13 @@ class TopicExists(Conflict):
 
 
 class TopicOffline(Conflict):
-    """The topic, or a queue with the rule `offline`, takes no new jobs."""
+    """The topic, or a queue with the rule `offline`, accepts no new jobs."""
 
     code = "topic_offline"
 
     @classmethod
     def of_queue(cls) -> Self:
-        return cls("the topic of this queue is offline and takes no new jobs")
+        return cls("topic of this queue is offline and accepts no new jobs")
 
 
 class MarkMismatch(Conflict):
@@ -261,18 +261,18 @@ class MarkMismatch(Conflict):
 
     @classmethod
     def of(cls, name: str) -> Self:
-        return cls(f"the mark {name!r} was used for another request", mark=name)
+        return cls(f"mark {name!r} was already used for another request", mark=name)
 
 
 class QueueFull(DuetimeError):
-    """The queue holds as many jobs as it may."""
+    """The queue is full."""
 
     code = "queue_full"
     status = 429
 
     @classmethod
     def of(cls, max_jobs: int) -> Self:
-        return cls(f"the queue holds its {max_jobs} jobs", max_jobs=max_jobs)
+        return cls(f"queue is full: it holds its maximum of {max_jobs} jobs", max_jobs=max_jobs)
 
 
 class TooManyRequests(DuetimeError):
@@ -285,8 +285,8 @@ class TooManyRequests(DuetimeError):
 class StoreUnavailable(DuetimeError):
     """The store cannot be reached.
 
-    `unknown=True` in the fields says that the call may have taken effect; `locked=True` that the store works, and only
-    a row that the call needs was locked for too long.
+    Field `unknown=True`: the call may have taken effect. Field `locked=True`: the store works, but a row that the call
+    needs was locked for too long.
     """
 
     code = "store_unavailable"
@@ -301,19 +301,19 @@ class StoreUnavailable(DuetimeError):
         return bool(self.fields.get("unknown"))
 
     def after_a_loss(self) -> "StoreUnavailable":
-        """The same for a call that repeats one whose answer was lost: that one may have taken effect."""
+        """The same error for a repeated call: the first call, whose answer was lost, may have taken effect."""
         return StoreUnavailable(self.message, **{**self.fields, "unknown": True})
 
 
 def done_in_part(problem: StoreUnavailable, done: int, what: str) -> StoreUnavailable:
-    """The error of a call in several steps or on several stores, some of which took effect."""
+    """The error of a call with several steps or stores, of which some succeeded."""
     if not done:
         return problem
     return StoreUnavailable(f"{done} jobs were {what}; {problem.message}", unknown=True, done=done)
 
 
 class Overloaded(DuetimeError):
-    """The server has too much to do; try again in a moment."""
+    """The server is overloaded; try again in a moment."""
 
     code = "overloaded"
     status = 503
@@ -327,14 +327,14 @@ class NoAnswer(DuetimeError):
 
 
 class StoreFull(DuetimeError):
-    """The store has no room for more jobs; deliveries and acks go on."""
+    """The store is full and accepts no pushes; deliveries and acks continue."""
 
     code = "store_full"
     status = 507
 
 
 class JournalFull(StoreFull):
-    """The disk of the journal has no room for more jobs; deliveries and acks go on."""
+    """The disk of the journal is full, so pushes are refused; deliveries and acks continue."""
 
     code = "journal_full"
 
@@ -369,4 +369,4 @@ def _tree(root: type[DuetimeError]) -> Iterator[type[DuetimeError]]:
 
 
 BY_CODE: dict[str, type[DuetimeError]] = {kind.code: kind for kind in _tree(DuetimeError)}
-"""Each class by its code, so that a client raises the same error as the engine."""
+"""Classes by code: a client raises the same class as the engine."""

@@ -1,4 +1,4 @@
-"""Makes job ids: 26 characters, ordered by time, never twice the same.
+"""Makes job ids: 26 characters, ordered by time, unique.
 
 The layout is a ULID's: 48 bits of milliseconds, then 80 random bits, in Crockford's base 32. Within one millisecond a
 maker counts up instead of drawing new random bits, so its ids rise in the order in which they were made. lmstfy's ids
@@ -16,14 +16,14 @@ ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
 
 _SECOND = 8
-"""The characters of an id that stay the same for about a second."""
+"""Leading characters of an id that stay the same for about a second."""
 _PAIRS = [high + low for high in ALPHABET for low in ALPHABET]
 _VALUES = {char: value for value, char in enumerate(ALPHABET)}
 _SHIFTS = tuple(range(120, -1, -10))
 _HALF = (1 << 40) - 1
 
 _forks = 0
-"""How many forks lie between this process and the one that imported this module."""
+"""Number of forks between this process and the one that imported this module."""
 
 
 def _count_fork() -> None:
@@ -35,7 +35,7 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class IdMaker:
-    """Makes ids, also after a fork: parent and child never make the same one. Not for several threads at once."""
+    """Makes ids. After a fork, parent and child make different ids. Not thread-safe."""
 
     def __init__(self, clock: Clock | None = None, random_bits: Callable[[int], int] = secrets.randbits) -> None:
         self._now_ms = (clock or SystemClock()).now_ms
@@ -46,7 +46,7 @@ class IdMaker:
         self._chance = 0
 
     def make(self) -> str:
-        """A new id; greater than every earlier one of this maker, also when the clock steps back."""
+        """Returns an id greater than every earlier id of this maker, even when the clock steps back."""
         chance = self._next()
         return self._time + _encode_chance(chance)
 
@@ -74,7 +74,7 @@ class IdMaker:
 
 
 class ThreadedIdMaker(threading.local):
-    """Makes ids for several threads; the ids of each thread rise."""
+    """Thread-safe: the ids of each thread are ascending."""
 
     def __init__(self) -> None:
         self._maker = IdMaker()
@@ -108,15 +108,15 @@ def _encode_chance(chance: int) -> str:
 def decode(text: str) -> int:
     """The inverse of `encode`; raises ValueError for anything it cannot have made."""
     if len(text) != LENGTH:
-        raise ValueError(f"an id of ours has {LENGTH} characters: {text!r}")
+        raise ValueError(f"id must have {LENGTH} characters, got {text!r}")
     number = 0
     for char in text:
         value = _VALUES.get(char)
         if value is None:
-            raise ValueError(f"{char!r} is not in the alphabet of ids: {text!r}")
+            raise ValueError(f"id must contain only characters of {ALPHABET}, got {text!r}")
         number = number << 5 | value
     if number >> 128:
-        raise ValueError(f"an id of ours has 128 bits: {text!r}")
+        raise ValueError(f"id must have 128 bits, got {text!r}")
     return number
 
 
@@ -126,5 +126,5 @@ def timestamp_ms(text: str) -> int:
 
 
 def made_in_one_moment(least: str, greatest: str) -> bool:
-    """Whether two ids look as if they were made within about a second. A guess: ids of others may look like ours."""
+    """Guesses whether two ids were made within about a second; foreign ids may look like ours."""
     return len(least) == len(greatest) == LENGTH and least[:_SECOND] == greatest[:_SECOND]

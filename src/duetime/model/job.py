@@ -1,7 +1,6 @@
 """The data types of a job: its fields, its states, and the events that can happen to it.
 
-They are frozen data without behaviour; the verbs live on the store and the engine. `stores/base.py` says what can be
-done to a job; only this file defines a job's fields.
+Frozen data without behaviour; `stores/base.py` defines the verbs. Only this file defines a job's fields.
 
 Units are in the names: `*_at` is epoch milliseconds, `*_ms` a duration. Zero means "none" for `expires_at`, `ttl_ms`,
 `lease_until` and `dead_at`, and "unlimited" for `tries`.
@@ -35,14 +34,14 @@ DAY_MS = 86_400_000
 MAX_RESULT_MS = 31 * DAY_MS
 """The longest time for which a result is kept."""
 TOTAL_DAYS = 31
-"""How many UTC days, today included, a queue's totals are kept for day by day."""
+"""Number of UTC days, today included, for which a queue keeps daily totals."""
 
 UNFENCED = "unfenced"
 """The reason of an ack by id alone."""
 
 
 class State(StrEnum):
-    """Where a job is. Acked jobs are gone. Delayed and ready jobs are stored alike; the clock tells them apart."""
+    """Acked jobs are deleted. Delayed and ready jobs are stored alike; only the clock distinguishes them."""
 
     DELAYED = "delayed"
     READY = "ready"
@@ -59,7 +58,7 @@ class Priority(IntEnum):
 
 
 class Event(StrEnum):
-    """What happened to a job; the words of the journal. Add new ones last: Redis scripts name them by position."""
+    """What happened to a job, as in the journal. Add new events at the end: Redis scripts refer to them by position."""
 
     ACCEPTED = "accepted"
     KEPT = "kept"
@@ -118,7 +117,7 @@ class NewJob(Struct, frozen=True, gc=False):
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """A consumer's hold on a job. It is the fence: a verb on a lease works only while all four fields match."""
+    """A consumer's hold on a job. Verbs on a lease work only while all four fields match: this is the fence."""
 
     queue: Queue
     id: str
@@ -127,7 +126,7 @@ class Lease(Struct, frozen=True, gc=False):
 
 
 class Delivery(Struct, frozen=True):
-    """A job in a consumer's hands. `used` and `attempt` already count this delivery."""
+    """A leased job. `used` and `attempt` already count this delivery."""
 
     lease: Lease
     body: bytes
@@ -142,7 +141,7 @@ class Delivery(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """All there is to know about a job, for inspection."""
+    """Everything that is known about a job, for inspection."""
 
     queue: Queue
     id: str
@@ -181,8 +180,8 @@ class Moved(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Counts(Struct, frozen=True):
-    """How many jobs a queue has in each state, exact at the instant `now`. `expired` is a running total; `damaged` is
-    how many entries could not be read as jobs and were set aside.
+    """Number of jobs in each state, exact at the instant `now`. `expired` is a running total; `damaged` counts entries
+    that could not be read as jobs and were set aside.
     """
 
     delayed: int = 0
@@ -257,14 +256,14 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
 
 
 def payload_bytes(job: NewJob | Delivery | Job) -> int:
-    """What counts against STEP_BYTES: the body and the attributes."""
+    """Size of body and attributes, which counts towards STEP_BYTES."""
     if not job.attributes:
         return len(job.body)
     return len(job.body) + sum([len(name.encode()) + len(value.encode()) for name, value in job.attributes.items()])
 
 
 def batches(items: Sequence[T], size: int = STEP_JOBS) -> Iterator[Sequence[T]]:
-    """The items in lists of at most `size`, so that each fits into one call."""
+    """Cuts the items into lists of at most `size`."""
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
@@ -276,13 +275,13 @@ def sum_counts(parts: Sequence[Counts]) -> Counts:
 
 
 def utc_date(day: int) -> date:
-    """The date of a day of totals; stores number the days from the epoch on."""
+    """The date of a day number of totals, which counts from the epoch."""
     return date(1970, 1, 1) + timedelta(day)
 
 
 def broken_totals(running: Totals, *, jobs: int, leased: int, dead: int) -> Iterator[str]:
-    """Describes each contradiction between a queue and its totals: it cannot hold more jobs than its totals brought
-    in. It can hold fewer, because not every way out is counted.
+    """Describes each contradiction between a queue and its totals: a queue cannot hold more jobs than its totals say.
+    It can hold fewer, because not every removal is counted.
     """
     brought = running.accepted - running.acked - running.cancelled - running.expired
     for what, held, at_most in (

@@ -1,4 +1,4 @@
-"""Checks of one job before it is stored, whoever brings it: a value that passes here can be written by every store."""
+"""Checks a job before it is stored. Every store can write a job that passes."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ _HIGHEST, _LOWEST = int(min(Priority)), int(max(Priority))
 def check_job(job: NewJob, *, max_body: int) -> None:
     check_id(job.id)
     if not isinstance(job.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidRequest(f"the body of {job.id!r} is not bytes but {type(job.body).__name__}", id=job.id)
+        raise InvalidRequest(f"body of job {job.id!r} must be bytes, got {type(job.body).__name__}", id=job.id)
     if len(job.body) > max_body:
-        raise BodyTooLarge(f"the body of {job.id!r} has {len(job.body)} bytes; at most {max_body} are taken", id=job.id)
+        raise BodyTooLarge(f"body of job {job.id!r} must have at most {max_body} bytes, got {len(job.body)}", id=job.id)
     check_tries(job.tries, id=job.id)
     if not _is_whole(job.delay_ms, MAX_DURATION) or not _is_whole(job.ttl_ms, MAX_DURATION):
         given = f"{job.delay_ms!r} and {job.ttl_ms!r}"
@@ -45,13 +45,13 @@ def check_whole(name: str, value: Any, least: int, most: int, **fields: Any) -> 
 
 
 def _is_whole(value: Any, most: int) -> bool:
-    """A boolean is a number for Python; some drivers cannot write one here."""
+    """Refuses booleans, which are numbers in Python: some drivers cannot write them."""
     return type(value) is int and 0 <= value <= most
 
 
 def check_incarnation(born: int, attempt: int) -> None:
     if not 0 <= born <= MAX_INSTANT or not 0 <= attempt <= MAX_ATTEMPT:
-        raise InvalidRequest(f"no job has the born {born} and the attempt {attempt}")
+        raise InvalidRequest(f"born and attempt of a job are out of range: {born}, {attempt}")
 
 
 def check_text(*texts: str) -> None:
@@ -59,4 +59,4 @@ def check_text(*texts: str) -> None:
         for text in texts:
             text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequest(f"not a text that can be written: {error.object!r}") from None
+        raise InvalidRequest(f"text must be valid Unicode, got {error.object!r}") from None

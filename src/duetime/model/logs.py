@@ -1,8 +1,7 @@
 """Log lines: one event per line, for people or as JSON, on standard error or in files.
 
-Every line that is written while a request is served carries the request's id. Text from outside (a path, an error's
-text) can hold line breaks, terminal codes and secrets; both formats escape or mask them. Servers and workers call
-`set_up_logging` once, at their start; all other code only calls `logging`.
+Lines written during a request carry the request's id. Both formats escape line breaks and terminal codes and mask
+secrets in texts from outside. Servers and workers call `set_up_logging` once at start; all other code uses `logging`.
 """
 
 import json
@@ -19,7 +18,7 @@ from duetime.model.masking import MASK, mask
 from duetime.model.settings import Settings
 
 REQUEST_ID: ContextVar[str] = ContextVar("duetime_request_id", default="")
-"""The id of the request that is being served; empty while there is none."""
+"""The id of the current request, or empty."""
 ACCESS = "duetime.access"
 """The logger of the access log, which may have a file of its own."""
 
@@ -32,12 +31,12 @@ _BEARER = re.compile(r"\b(bearer\s+)[\w.~+/=:-]{8,}", re.IGNORECASE)
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 MAX_FIELD = 4096
-"""How many characters of an event or a field are logged."""
+"""Longer events and fields are cut."""
 MAX_TRACEBACK = 32_768
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Send the lines of this process where the settings say. Raises InvalidSettings if a file cannot be opened."""
+    """Configures logging for this process. Raises InvalidSettings if a log file cannot be opened."""
     formatter = JsonFormatter() if settings.log_format == "json" else ConsoleFormatter()
     root, access = logging.getLogger(), logging.getLogger(ACCESS)
     _attach(root, "log_file", settings.log_file, formatter)
@@ -64,7 +63,7 @@ def _attach(logger: logging.Logger, setting: str, path: str, formatter: logging.
 
 
 def reopen_logs() -> None:
-    """Open all log files again, after log rotation has moved them away."""
+    """Reopens all log files after log rotation."""
     for logger in (logging.getLogger(), logging.getLogger(ACCESS)):
         for handler in logger.handlers:
             if isinstance(handler, LineFile):
@@ -83,7 +82,7 @@ class LineFile(logging.Handler):
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def reopen(self) -> None:
-        """Open the file anew. If that fails, the old one stays open, and the log says why."""
+        """Reopens the file. On failure, logs the reason and keeps the old file open."""
         try:
             new = self._open()
         except OSError as error:
@@ -159,8 +158,8 @@ def _text(value: object) -> Any:
 
 
 def hide_secrets(text: str, longest: int = MAX_FIELD) -> str:
-    """The beginning of the text, with passwords in URLs and tokens in queries and headers masked."""
-    # A URL that is cut between its password and the @ has its password masked all the same.
+    """Cuts the text and masks passwords in URLs and tokens in queries and headers."""
+    # The @ masks the password of a URL that was cut before its own @.
     shown = mask(text) if len(text) <= longest else mask(text[:longest] + "@").removesuffix("@") + "..."
     return _BEARER.sub(rf"\1{MASK}", _SECRET_HEADER.sub(rf"\1{MASK}", shown))
 
@@ -171,6 +170,6 @@ def _event(text: str) -> str:
 
 
 def _word(text: object) -> str:
-    """One harmless word stays as it is; other text is quoted and escaped, so that it cannot pass for another field."""
+    """Quotes and escapes everything but a single plain word, so that a value cannot look like another field."""
     shown = str(text)
     return shown if _PLAIN.fullmatch(shown) and shown.isprintable() else json.dumps(shown)

@@ -1,6 +1,6 @@
-"""Masks passwords and secrets before a text with URLs in it is shown or logged.
+"""Masks passwords and secrets in texts with URLs before they are shown or logged.
 
-The text may come from anybody, so every function here takes time linear in its length.
+Anybody may send such a text, so every function runs in linear time.
 """
 
 import re
@@ -21,16 +21,16 @@ _SERVICE = re.compile(
     r"([a-z][a-z0-9+]*://)[^'\"]+",
     re.IGNORECASE,
 )
-"""A URL of any other scheme: those of the alert services (slack, tgram, discord ...) are made of secrets."""
+"""A URL of any other scheme: URLs of alert services (slack, tgram, discord ...) consist of secrets."""
 
 
 def mask(text: str) -> str:
-    """The text with the passwords, secret options and alert service tokens of its URLs masked."""
+    """Masks the passwords, secret options and alert service tokens of all URLs in the text."""
     return _WORD.sub(lambda found: _mask_word(found[0]), text) if "?" in text or "&" in text or "://" in text else text
 
 
 def is_secret(name: str) -> bool:
-    """Whether an option of this name, possibly percent-encoded, holds a secret."""
+    """Returns whether an option of this name, possibly percent-encoded, holds a secret."""
     return _SECRET_NAME.search(unquote_plus(name)) is not None
 
 

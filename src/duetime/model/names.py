@@ -1,7 +1,7 @@
 """Checks of names: namespaces, queues, job ids, attributes, alert channels, mail addresses and hosts.
 
-They are pure functions, called once at the door; the code behind the door relies on valid names. Each `check_*`
-returns a valid name or raises the error that says what is wrong with it.
+Pure functions. Protocols and clients call them once per request; the engine and the stores rely on valid names. Each
+`check_*` returns its argument or raises an error that says what is wrong with it.
 """
 
 import re
@@ -51,7 +51,7 @@ def check_queue(namespace: str, name: str) -> Queue:
 
 
 def check_channel(name: str) -> str:
-    """Check the name of a channel, which stands for an alert address; topics use the name in place of the address."""
+    """A channel is a name for an alert address that topics can use."""
     return _check_name(name, "channel")
 
 
@@ -60,18 +60,18 @@ def is_channel(name: str) -> bool:
 
 
 def is_mail_in(address: str, domains: Collection[str]) -> bool:
-    """Whether the mail address is in one of these domains, which are in lower case; subdomains are others."""
+    """Returns whether the mail address is in one of these lower-case domains. Subdomains do not count."""
     return address.rpartition("@")[2].lower() in domains
 
 
 def is_mail(address: str) -> bool:
-    """Whether this is a plain mail address, without characters that have a meaning in a URL or a mail's header."""
+    """Returns whether this is a mail address without characters that are special in a URL or a mail header."""
     return _MAIL.fullmatch(address) is not None
 
 
 def is_host(text: str) -> bool:
-    """Whether this is an IP address in its usual form or a host name. Resolvers also accept `127.1`, `0x7f.1` and
-    `2130706433` as addresses, which a check of addresses would not recognize; so a name must not end in a number.
+    """Returns whether this is an IP address in its usual form or a host name. A name must not end in a number, because
+    resolvers read `127.1`, `0x7f.1` and `2130706433` as addresses, which our address checks would miss.
     """
     try:
         ip_address(text.strip("[]").partition("%")[0])
@@ -82,21 +82,19 @@ def is_host(text: str) -> bool:
 
 def _check_name(name: str, what: str) -> str:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidName(f"the {what} name is text: {name!r}", what=what)
+        raise InvalidName(f"{what} name must be text, got {name!r}", what=what)
     if _NAME.fullmatch(name):
         return name
-    if not name:
-        raise InvalidName(f"the {what} name is empty", what=what)
-    if len(name) > MAX_NAME:
-        raise InvalidName(f"the {what} name is longer than {MAX_NAME} characters", what=what)
-    raise InvalidName(f"the {what} name may hold ASCII letters, digits, '-', '_' and '.': {name!r}", what=what)
+    if not 1 <= len(name) <= MAX_NAME:
+        raise InvalidName(f"{what} name must have 1 to {MAX_NAME} characters, got {len(name)}", what=what)
+    raise InvalidName(f"{what} name must contain only ASCII letters, digits, '-', '_' and '.', got {name!r}", what=what)
 
 
 def check_id(job_id: str) -> str:
     if not 1 <= len(job_id) <= MAX_ID:
-        raise InvalidId(f"a job id is 1 to {MAX_ID} characters long, not {len(job_id)}")
+        raise InvalidId(f"job id must have 1 to {MAX_ID} characters, got {len(job_id)}")
     if not job_id.isprintable():
-        raise InvalidId(f"a job id is made of printable characters: {job_id!r}")
+        raise InvalidId(f"job id must contain only printable characters, got {job_id!r}")
     return job_id
 
 
@@ -110,12 +108,13 @@ def placing_part(job_id: str) -> str:
 
 def check_attributes(attributes: Mapping[str, str]) -> Mapping[str, str]:
     if len(attributes) > MAX_ATTRIBUTES:
-        raise InvalidRequest(f"a job has at most {MAX_ATTRIBUTES} attributes, not {len(attributes)}")
+        raise InvalidRequest(f"job must have at most {MAX_ATTRIBUTES} attributes, got {len(attributes)}")
     for key, value in attributes.items():
         if not 1 <= len(key) <= MAX_ATTRIBUTE_KEY or not key.isprintable():
+            given = key[:MAX_ATTRIBUTE_KEY]
             raise InvalidRequest(
-                f"an attribute's name is 1 to {MAX_ATTRIBUTE_KEY} printable characters: {key[:MAX_ATTRIBUTE_KEY]!r}"
+                f"attribute name must have 1 to {MAX_ATTRIBUTE_KEY} printable characters, got {given!r}"
             )
         if len(value) > MAX_ATTRIBUTE_VALUE or "\0" in value:
-            raise InvalidRequest(f"the attribute {key!r} is longer than {MAX_ATTRIBUTE_VALUE} characters or holds NUL")
+            raise InvalidRequest(f"attribute {key!r} must have at most {MAX_ATTRIBUTE_VALUE} characters and no NUL")
     return attributes

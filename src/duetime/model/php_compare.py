@@ -16,7 +16,7 @@ Value = Any
 MAX_INT = 2**63 - 1
 MAX_DIGITS = len(str(MAX_INT))
 _MISSING = object()
-_PLACE = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
+_INDEX = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _NUMERIC = re.compile(r"[ \t\n\r\v\f]*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)[ \t\n\r\v\f]*", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 
@@ -91,7 +91,7 @@ def _strings(left: str, right: str) -> int:
 
 
 def _overflows(text: str, value: float) -> bool:
-    """Whether the number lost digits when it was read: two different texts may then be the same number."""
+    """Returns whether parsing lost digits: two different texts may then give the same number."""
     return isinstance(value, float) and (math.isinf(value) or bool(_INTEGER.fullmatch(text.strip())))
 
 
@@ -148,15 +148,15 @@ def text_of(value: float) -> str:
 
 def items(array: list[Value] | dict[str, Value]) -> dict[str, Value]:
     """The values of an array by its keys; the keys of a list are its positions."""
-    return {str(place): value for place, value in enumerate(array)} if _is_list(array) else dict(array)
+    return {str(index): value for index, value in enumerate(array)} if _is_list(array) else dict(array)
 
 
 def item(array: list[Value] | dict[str, Value], key: str) -> Value:
-    """The value under a key, None if there is none; the same as `items(array).get(key)` without copying a list."""
+    """Returns `items(array).get(key)` without copying a list."""
     if isinstance(array, dict):
         return array.get(key)
-    place = int(key) if _PLACE.fullmatch(key) else len(array)
-    return array[place] if place < len(array) else None
+    index = int(key) if _INDEX.fullmatch(key) else len(array)
+    return array[index] if index < len(array) else None
 
 
 def _is_list(array: object) -> TypeGuard[list[Value]]:

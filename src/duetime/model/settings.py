@@ -1,10 +1,9 @@
 """The settings of a server: one table that describes them, and how each gets its value.
 
-Each field of `Settings` is a row: its type, default, help, and whether it is secret or has a flag. A new setting is a
-new field; the environment variable (`DUETIME_<NAME>`), the key in `duetime.toml` and `duetime config` follow from it.
-A flag wins over the environment, the environment over the file, the file over the default. An unknown key or variable
-is an error that names the nearest known one. Pure functions: the caller reads the file and the environment and passes
-them in.
+Each field of `Settings` is a setting with type, default, help, and optionally a flag. To add a setting, add a field:
+the environment variable (`DUETIME_<NAME>`), the key in `duetime.toml` and `duetime config` follow from it. A flag
+overrides the environment, the environment overrides the file. An unknown key or variable is an error that names the
+nearest known one. Pure functions: the caller reads the file and the environment.
 
     settings = load(flags={"port": 8080}, environment=os.environ, file=parse_file(text))
 """
@@ -40,7 +39,7 @@ OTHER_VARIABLES = (
     "DUETIME_MAIL_PASSWORD",
     "DUETIME_SKIP_SERVICES",
 )
-"""Variables that other parts of Duetime read; they are no settings of the server. DUETIME_TEST_* are allowed, too."""
+"""Variables that other parts of Duetime read. DUETIME_TEST_* are allowed, too."""
 
 DEFAULT_STORE = "sqlite:duetime-data/jobs.db"
 
@@ -49,7 +48,7 @@ _SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**1
 
 
 class SettingKind(StrEnum):
-    """The type of a setting; the value is its word in messages and docs."""
+    """The type of a setting; the value is its name in messages and docs."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -57,6 +56,9 @@ class SettingKind(StrEnum):
     PORT = "port"
     DURATION = "duration"
     SIZE = "size"
+
+
+TEXT, NUMBER, SWITCH, PORT, DURATION, SIZE = SettingKind
 
 
 def _read_text(given: object) -> str:
@@ -106,22 +108,22 @@ def read_size(given: object) -> int:
 
 
 _READERS = {
-    SettingKind.TEXT: _read_text,
-    SettingKind.NUMBER: _read_number,
-    SettingKind.SWITCH: _read_switch,
-    SettingKind.PORT: _read_port,
-    SettingKind.DURATION: _read_duration,
-    SettingKind.SIZE: read_size,
+    TEXT: _read_text,
+    NUMBER: _read_number,
+    SWITCH: _read_switch,
+    PORT: _read_port,
+    DURATION: _read_duration,
+    SIZE: read_size,
 }
 _HINTS = {
-    SettingKind.PORT: " (0 to 65535)",
-    SettingKind.DURATION: " (90, '30s', '5m', '1h30m')",
-    SettingKind.SIZE: " (1048576, '64KiB', '1MiB')",
+    PORT: " (0 to 65535)",
+    DURATION: " (90, '30s', '5m', '1h30m')",
+    SIZE: " (1048576, '64KiB', '1MiB')",
 }
 
 
 class SettingRow:
-    """One row of the table. The setting's name is the name of the field that holds the row."""
+    """What the table says about one setting."""
 
     def __init__(self, kind: SettingKind, about: str, *, choices: tuple[str, ...], secret: bool, flag: str) -> None:
         self.kind = kind
@@ -154,149 +156,105 @@ class Settings:
     `sources` says where each came from: "default", "--port", "DUETIME_PORT", "port in duetime.toml".
     """
 
-    store: str = _row(
-        DEFAULT_STORE, SettingKind.TEXT, "where jobs are kept: the URL of the pool `default`", flag="--store"
-    )
-    host: str = _row(
-        "127.0.0.1", SettingKind.TEXT, "address of the API; 0.0.0.0 opens it to other machines", flag="--host"
-    )
-    port: int = _row(7777, SettingKind.PORT, "port of the API; 0 picks a free one", flag="--port")
-    admin_host: str = _row("127.0.0.1", SettingKind.TEXT, "address of the admin API; loopback only without [accounts]")
-    admin_port: int = _row(7778, SettingKind.PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
-    unix_socket: str = _row("", SettingKind.TEXT, "path of a Unix socket that serves the API too; none if empty")
-    admin_unix_socket: str = _row(
-        "", SettingKind.TEXT, "path of a Unix socket that serves the admin API too; none if empty"
-    )
-    unix_socket_mode: str = _row("0660", SettingKind.TEXT, "permissions of both Unix sockets, in octal")
+    store: str = _row(DEFAULT_STORE, TEXT, "URL of the store of the pool `default`", flag="--store")
+    host: str = _row("127.0.0.1", TEXT, "address of the API; 0.0.0.0 accepts other machines", flag="--host")
+    port: int = _row(7777, PORT, "port of the API; 0 picks a free one", flag="--port")
+    admin_host: str = _row("127.0.0.1", TEXT, "address of the admin API; loopback only without [accounts]")
+    admin_port: int = _row(7778, PORT, "port of the admin API; 0 picks a free one", flag="--admin-port")
+    unix_socket: str = _row("", TEXT, "path of a Unix socket for the API; none if empty")
+    admin_unix_socket: str = _row("", TEXT, "path of a Unix socket for the admin API; none if empty")
+    unix_socket_mode: str = _row("0660", TEXT, "permissions of both Unix sockets, in octal")
     trusted_proxies: str = _row(
-        "",
-        SettingKind.TEXT,
-        "whose X-Forwarded-For and -Proto are believed: 127.0.0.1, 10.0.0.0/8, `unix` for the Unix sockets",
+        "", TEXT, "proxies whose X-Forwarded-For and -Proto are trusted: 127.0.0.1, 10.0.0.0/8, `unix` for Unix sockets"
     )
-    instance: str = _row("", SettingKind.TEXT, "name of this server in the journal; the host's name if empty")
+    instance: str = _row("", TEXT, "name of this server in the journal; the host name if empty")
     journal: str = _row(
-        "",
-        SettingKind.TEXT,
-        "folder of the journal, `off` for none; if empty `journal` beside the SQLite file",
-        flag="--journal",
+        "", TEXT, "folder of the journal, `off` for none; if empty, `journal` next to the SQLite file", flag="--journal"
     )
     journal_fsync: str = _row(
-        "always",
-        SettingKind.TEXT,
-        "journal: when entries are on the disk for good",
-        choices=("always", "interval", "off"),
+        "always", TEXT, "journal: when entries are synced to disk", choices=("always", "interval", "off")
     )
-    journal_interval: timedelta = _row("1s", SettingKind.DURATION, "journal: how often, with journal_fsync = interval")
-    journal_segment_size: int = _row("64MiB", SettingKind.SIZE, "journal: a segment is sealed at this size ...")
-    journal_segment_age: timedelta = _row("60s", SettingKind.DURATION, "journal: ... or at this age")
-    journal_retention: timedelta = _row("90d", SettingKind.DURATION, "journal: older segments are deleted; 0: never")
-    journal_max_size: int = _row(0, SettingKind.SIZE, "journal: beyond this the oldest segments are deleted; 0: never")
-    journal_reserve: int = _row("64MiB", SettingKind.SIZE, "journal: pushes are refused while less is free on its disk")
+    journal_interval: timedelta = _row("1s", DURATION, "journal: time between syncs with journal_fsync = interval")
+    journal_segment_size: int = _row("64MiB", SIZE, "journal: a segment is sealed at this size ...")
+    journal_segment_age: timedelta = _row("60s", DURATION, "journal: ... or at this age")
+    journal_retention: timedelta = _row("90d", DURATION, "journal: older segments are deleted; 0: never")
+    journal_max_size: int = _row(0, SIZE, "journal: beyond this the oldest segments are deleted; 0: never")
+    journal_reserve: int = _row("64MiB", SIZE, "journal: refuse pushes while its disk has less free space")
     journal_ship_to: str = _row(
-        "", SettingKind.TEXT, "journal: where sealed segments are copied to: a path, s3://... (fsspec)"
+        "", TEXT, "journal: destination for copies of sealed segments: a path, s3://... (fsspec)"
     )
-    lake: str = _row(
-        "", SettingKind.TEXT, "folder of the pipelines' lake, whose batches, audits and reports the console shows"
+    lake: str = _row("", TEXT, "folder of the pipelines' lake; the console shows its batches, audits and reports")
+    dev: bool = _row(False, SWITCH, "development mode: loopback only, any token or none is accepted", flag="--dev")
+    max_body: int = _row("1MiB", SIZE, "largest body of a job")
+    drain_timeout: timedelta = _row("30s", DURATION, "longest time for a graceful stop")
+    workers: int = _row(1, NUMBER, "number of server processes; 0: one per core", flag="--workers")
+    pid_file: str = _row("", TEXT, "file for the process id of the server", flag="--pid-file")
+    max_connections: int = _row(16_384, NUMBER, "HTTP: open connections per listener of a process")
+    max_buffered: int = _row("128MiB", SIZE, "HTTP: bytes of requests and unread responses in a process")
+    max_header_size: int = _row("32KiB", SIZE, "HTTP: request line and headers of one request")
+    max_headers: int = _row(100, NUMBER, "HTTP: headers of one request")
+    header_timeout: timedelta = _row("10s", DURATION, "HTTP: longest time for the headers of a request")
+    body_timeout: timedelta = _row("10s", DURATION, "HTTP: longest time for a body slower than body_rate")
+    body_rate: int = _row("1KiB", SIZE, "HTTP: least bytes a second of a long body")
+    idle_timeout: timedelta = _row("75s", DURATION, "HTTP: longest time without a request on a connection")
+    write_timeout: timedelta = _row(
+        "30s", DURATION, "HTTP: longest time in which a client reads nothing of its response"
     )
-    dev: bool = _row(
-        False, SettingKind.SWITCH, "for trying out: loopback only, any or no token is let in", flag="--dev"
-    )
-    max_body: int = _row("1MiB", SettingKind.SIZE, "the largest body of a job")
-    drain_timeout: timedelta = _row("30s", SettingKind.DURATION, "how long a stop may take")
-    workers: int = _row(1, SettingKind.NUMBER, "processes that serve side by side; 0 is one per core", flag="--workers")
-    pid_file: str = _row(
-        "", SettingKind.TEXT, "where the server writes its process id while it runs", flag="--pid-file"
-    )
-    max_connections: int = _row(16_384, SettingKind.NUMBER, "HTTP: open connections per listener of a process")
-    max_buffered: int = _row(
-        "128MiB", SettingKind.SIZE, "HTTP: bytes of requests and unread answers a process may hold"
-    )
-    max_header_size: int = _row("32KiB", SettingKind.SIZE, "HTTP: request line and headers of one request")
-    max_headers: int = _row(100, SettingKind.NUMBER, "HTTP: headers of one request")
-    header_timeout: timedelta = _row("10s", SettingKind.DURATION, "HTTP: how long the headers of a request may take")
-    body_timeout: timedelta = _row(
-        "10s", SettingKind.DURATION, "HTTP: how long a body may take if it is slower than body_rate"
-    )
-    body_rate: int = _row("1KiB", SettingKind.SIZE, "HTTP: bytes a second a long body must come at")
-    idle_timeout: timedelta = _row(
-        "75s", SettingKind.DURATION, "HTTP: how long a connection may stay without a request"
-    )
-    write_timeout: timedelta = _row("30s", SettingKind.DURATION, "HTTP: how long a client may not read its answer")
-    lmstfy_ttl: timedelta = _row("1d", SettingKind.DURATION, "lmstfy API: ttl where a request names none")
-    lmstfy_tries: int = _row(1, SettingKind.NUMBER, "lmstfy API: tries where a request names none")
-    lmstfy_ttr: timedelta = _row("120s", SettingKind.DURATION, "lmstfy API: ttr where a request names none")
-    lmstfy_delay: timedelta = _row("0s", SettingKind.DURATION, "lmstfy API: delay where a request names none")
-    lmstfy_timeout: timedelta = _row("0s", SettingKind.DURATION, "lmstfy API: long poll where a request names none")
-    lmstfy_public_sizes: bool = _row(True, SettingKind.SWITCH, "lmstfy API: /size and /deadletter/size need no token")
+    lmstfy_ttl: timedelta = _row("1d", DURATION, "lmstfy API: ttl if a request has none")
+    lmstfy_tries: int = _row(1, NUMBER, "lmstfy API: tries if a request has none")
+    lmstfy_ttr: timedelta = _row("120s", DURATION, "lmstfy API: ttr if a request has none")
+    lmstfy_delay: timedelta = _row("0s", DURATION, "lmstfy API: delay if a request has none")
+    lmstfy_timeout: timedelta = _row("0s", DURATION, "lmstfy API: long poll if a request has none")
+    lmstfy_public_sizes: bool = _row(True, SWITCH, "lmstfy API: /size and /deadletter/size need no token")
     admin_protect_all: bool = _row(
-        False, SettingKind.SWITCH, "admin API: ask for an account also where lmstfy does not (/metrics, /info ...)"
+        False, SWITCH, "admin API: require an account also where lmstfy does not (/metrics, /info ...)"
     )
-    tcp_door: bool = _row(False, SettingKind.SWITCH, "php-delayqueue's TCP protocol: whether it is served")
-    tcp_host: str = _row("127.0.0.1", SettingKind.TEXT, "TCP door: its address; loopback only without a token")
-    tcp_port: int = _row(6789, SettingKind.PORT, "TCP door: its port; 0 picks a free one")
-    tcp_pool: str = _row(DEFAULT_POOL, SettingKind.TEXT, "TCP door: the pool of its topics")
-    tcp_namespace: str = _row(DEFAULT_NAMESPACE, SettingKind.TEXT, "TCP door: the namespace of its topics")
-    tcp_token: str = _row("", SettingKind.TEXT, "TCP door: what requests must carry as `token`", secret=True)
-    tcp_certificate: str = _row("", SettingKind.TEXT, "TCP door: PEM file of the certificate and key, for TLS")
+    tcp_enabled: bool = _row(False, SWITCH, "serve php-delayqueue's TCP protocol")
+    tcp_host: str = _row("127.0.0.1", TEXT, "TCP protocol: address; loopback only without a token")
+    tcp_port: int = _row(6789, PORT, "TCP protocol: port; 0 picks a free one")
+    tcp_pool: str = _row(DEFAULT_POOL, TEXT, "TCP protocol: pool of its topics")
+    tcp_namespace: str = _row(DEFAULT_NAMESPACE, TEXT, "TCP protocol: namespace of its topics")
+    tcp_token: str = _row("", TEXT, "TCP protocol: the `token` that requests must have", secret=True)
+    tcp_certificate: str = _row("", TEXT, "TCP protocol: PEM file with certificate and key, for TLS")
     tcp_update_fails: bool = _row(
-        False, SettingKind.SWITCH, "TCP door: an add that updates a job answers code 0, as once"
+        False, SWITCH, "TCP protocol: an add that updates a job returns code 0, as in old versions"
     )
     php_admin_token: str = _row(
         "",
-        SettingKind.TEXT,
-        "php-delayqueue's /add.php and /check.php on the admin port: what requests must carry; not served if empty",
+        TEXT,
+        "token for php-delayqueue's /add.php and /check.php on the admin port; not served if empty",
         secret=True,
     )
-    ouqiang_door: bool = _row(False, SettingKind.SWITCH, "ouqiang/delay-queue's HTTP protocol: whether it is served")
-    ouqiang_host: str = _row("127.0.0.1", SettingKind.TEXT, "ouqiang door: its address; loopback only without a token")
-    ouqiang_port: int = _row(9277, SettingKind.PORT, "ouqiang door: its port; 0 picks a free one")
-    ouqiang_pool: str = _row(DEFAULT_POOL, SettingKind.TEXT, "ouqiang door: the pool of its jobs")
-    ouqiang_namespace: str = _row(
-        "ouqiang", SettingKind.TEXT, "ouqiang door: the namespace of its jobs, a queue per topic"
-    )
-    ouqiang_token: str = _row("", SettingKind.TEXT, "ouqiang door: what requests must carry", secret=True)
-    ouqiang_tries: int = _row(
-        0, SettingKind.NUMBER, "ouqiang door: pops of a job before it is a dead letter; 0: for ever"
-    )
-    callback_allow: str = _row(
-        "", SettingKind.TEXT, "networks beside the public ones that callbacks may go to: 127.0.0.0/8, 10.1.0.0/16"
-    )
-    callback_in_flight: int = _row(500, SettingKind.NUMBER, "callbacks at a time in a process; 0: this one makes none")
-    callback_per_host: int = _row(100, SettingKind.NUMBER, "callbacks at a time from a process to one host and port")
-    callback_lease: timedelta = _row(
-        "15s", SettingKind.DURATION, "how long a job is held while it is called back; renewed"
-    )
-    topic_log: str = _row("", SettingKind.TEXT, "folder of daily request, notify, err and notice logs; none if empty")
-    topic_timezone: str = _row(
-        "", SettingKind.TEXT, "time zone of fix_time, notify_time and daily logs; the server's if empty"
-    )
-    alert_memory: int = _row(
-        90, SettingKind.NUMBER, "percent of a pool's room in use at which an alert is sent; 0: never"
-    )
-    alert_dead: int = _row(
-        10, SettingKind.NUMBER, "new dead letters of a queue in 5 minutes that cause an alert; 0: never"
-    )
-    alert_lateness: timedelta = _row("10m", SettingKind.DURATION, "how late a queue may be before an alert; 0: never")
-    alert_callbacks: int = _row(
-        10, SettingKind.NUMBER, "failed callbacks of a topic in a row that cause an alert; 0: never"
-    )
-    alert_repeat: timedelta = _row("1h", SettingKind.DURATION, "after which a problem that lasts is told again")
+    ouqiang_enabled: bool = _row(False, SWITCH, "serve ouqiang/delay-queue's HTTP protocol")
+    ouqiang_host: str = _row("127.0.0.1", TEXT, "ouqiang protocol: address; loopback only without a token")
+    ouqiang_port: int = _row(9277, PORT, "ouqiang protocol: port; 0 picks a free one")
+    ouqiang_pool: str = _row(DEFAULT_POOL, TEXT, "ouqiang protocol: pool of its jobs")
+    ouqiang_namespace: str = _row("ouqiang", TEXT, "ouqiang protocol: namespace of its jobs, a queue per topic")
+    ouqiang_token: str = _row("", TEXT, "ouqiang protocol: the token that requests must have", secret=True)
+    ouqiang_tries: int = _row(0, NUMBER, "ouqiang protocol: pops of a job before it is a dead letter; 0: unlimited")
+    callback_allow: str = _row("", TEXT, "private networks that callbacks may reach: 127.0.0.0/8, 10.1.0.0/16")
+    callback_in_flight: int = _row(500, NUMBER, "concurrent callbacks of a process; 0: none")
+    callback_per_host: int = _row(100, NUMBER, "concurrent callbacks of a process to one host and port")
+    callback_lease: timedelta = _row("15s", DURATION, "lease of a job during its callback; renewed")
+    topic_log: str = _row("", TEXT, "folder of daily request, notify, err and notice logs; none if empty")
+    topic_timezone: str = _row("", TEXT, "time zone of fix_time, notify_time and daily logs; the server's if empty")
+    alert_memory: int = _row(90, NUMBER, "alert when this percentage of a pool's capacity is in use; 0: never")
+    alert_dead: int = _row(10, NUMBER, "alert at this many new dead letters of a queue in 5 minutes; 0: never")
+    alert_lateness: timedelta = _row("10m", DURATION, "alert when a queue is this late; 0: never")
+    alert_callbacks: int = _row(10, NUMBER, "alert at this many failed callbacks of a topic in a row; 0: never")
+    alert_repeat: timedelta = _row("1h", DURATION, "time until the alert of a lasting problem is repeated")
     alert_mail_domains: str = _row(
-        "", SettingKind.TEXT, "domains that topics may send alert mail to: example.com, example.org; none if empty"
+        "", TEXT, "domains that topics may send alert mail to: example.com, example.org; none if empty"
     )
-    access_log: bool = _row(
-        False, SettingKind.SWITCH, "a log line per request; POST /accesslog on the admin API switches it"
-    )
-    log_level: str = _row(
-        "info", SettingKind.TEXT, "the least level that is logged", choices=("debug", "info", "warning", "error")
-    )
-    log_format: str = _row("console", SettingKind.TEXT, "how log lines look", choices=("console", "json"))
-    log_file: str = _row("", SettingKind.TEXT, "where log lines go; standard error if empty. USR1 reopens it")
-    access_log_file: str = _row("", SettingKind.TEXT, "where the access log goes; with the other lines if empty")
+    access_log: bool = _row(False, SWITCH, "log each request; POST /accesslog on the admin API switches this")
+    log_level: str = _row("info", TEXT, "least level that is logged", choices=("debug", "info", "warning", "error"))
+    log_format: str = _row("console", TEXT, "format of log lines", choices=("console", "json"))
+    log_file: str = _row("", TEXT, "log file; standard error if empty. USR1 reopens it")
+    access_log_file: str = _row("", TEXT, "file of the access log; if empty, the other log lines' file")
     metrics_queues: int = _row(
-        1_000, SettingKind.NUMBER, "metrics: queues shown by name; the rest are counted as `other`"
+        1_000, NUMBER, "metrics: number of queues shown by name; the others are summed as `other`"
     )
-    otel_endpoint: str = _row("", SettingKind.TEXT, "URL of an OTLP/HTTP collector that gets traces; none if empty")
+    otel_endpoint: str = _row("", TEXT, "URL of an OTLP/HTTP collector for traces; none if empty")
 
     pools: Mapping[str, str] = field(default_factory=dict[str, str])
     """Every pool with the URL of its store, `default` included."""
@@ -334,8 +292,14 @@ def load(
     file: Mapping[str, Any],
     file_name: str = FILE,
 ) -> Settings:
-    """The effective settings; None among the flags means that the flag was not given. Raises InvalidSettings."""
-    environment = _without_kubernetes(environment)
+    """Returns the effective settings. A flag of None was not given. Raises InvalidSettings."""
+    # Kubernetes sets such variables in every container next to a Service called duetime: DUETIME_PORT is a URL there.
+    environment = {
+        name: value
+        for name, value in environment.items()
+        if not _KUBERNETES.fullmatch(name)
+        and not (name.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://")))
+    }
     _check_variables(environment)
     _check_keys(file, file_name)
     values: dict[str, Any] = {}
@@ -361,7 +325,7 @@ def parse_file(text: str, name: str = FILE) -> Mapping[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidSettings(f"{name} is not TOML: {error}") from None
+        raise InvalidSettings(f"{name} must be valid TOML: {error}") from None
 
 
 # --- where a value comes from
@@ -377,19 +341,6 @@ def _find(
     if name in file:
         return file[name], f"{name} in {file_name}"
     return None, "default"
-
-
-def _without_kubernetes(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Leaves out the variables that Kubernetes sets in every container beside a Service called duetime, or one whose
-    name begins so. They describe the Service, and DUETIME_PORT is a URL there.
-    """
-    return {name: value for name, value in environment.items() if not _is_of_kubernetes(name, value)}
-
-
-def _is_of_kubernetes(name: str, value: str) -> bool:
-    return _KUBERNETES.fullmatch(name) is not None or (
-        name.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://"))
-    )
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:
@@ -422,9 +373,11 @@ def _read(name: str, given: object, source: str) -> Any:
         value = _READERS[one.kind](given)
     except (ValueError, InvalidTime):
         given = MASK if one.secret else mask(repr(given))
-        raise InvalidSettings(f"{source}: {given} is not a {one.kind}{_HINTS.get(one.kind, '')}") from None
+        article = "" if one.kind is SWITCH else "a "
+        hint = _HINTS.get(one.kind, "")
+        raise InvalidSettings(f"{source} must be {article}{one.kind}{hint}, got {given}") from None
     if one.choices and value not in one.choices:
-        raise InvalidSettings(f"{source}: {value!r} is none of {', '.join(one.choices)}")
+        raise InvalidSettings(f"{source} must be one of {', '.join(one.choices)}, got {value!r}")
     return value
 
 
@@ -432,22 +385,22 @@ def _read(name: str, given: object, source: str) -> Any:
 
 
 def _check_exposure(settings: Settings) -> None:
-    """Refuse settings that would let other machines reach a port that asks for no password."""
+    """Refuses settings that would expose a port without a password to other machines."""
     if settings.dev and not is_loopback(settings.host):
         raise InvalidSettings(
             f"--dev accepts any token and must listen on loopback, got host {settings.host}; leave out one of them"
         )
     if not is_loopback(settings.admin_host) and not settings.accounts:
         raise InvalidSettings(
-            "the admin API stays on loopback until an admin account is configured: there are no [accounts], and "
-            f"admin_host is {settings.admin_host}"
+            f"admin_host must be loopback while there are no [accounts], got {settings.admin_host}; "
+            "add an account (`duetime user hash`) or use 127.0.0.1"
         )
-    for door in ("tcp", "ouqiang"):
-        host: str = getattr(settings, f"{door}_host")
-        if getattr(settings, f"{door}_door") and not is_loopback(host) and not getattr(settings, f"{door}_token"):
-            raise InvalidSettings(f"the {door} door stays on loopback until it has a {door}_token; its host is {host}")
+    for name in ("tcp", "ouqiang"):
+        host: str = getattr(settings, f"{name}_host")
+        if getattr(settings, f"{name}_enabled") and not is_loopback(host) and not getattr(settings, f"{name}_token"):
+            raise InvalidSettings(f"{name}_host must be loopback while {name}_token is empty, got {host}")
     if settings.admin_protect_all and not settings.accounts:
-        raise InvalidSettings("admin_protect_all locks everybody out: there are no [accounts]")
+        raise InvalidSettings("admin_protect_all needs [accounts]: without them nobody could sign in")
 
 
 def is_loopback(host: str) -> bool:

@@ -1,8 +1,8 @@
-"""A topic: a queue whose jobs are delivered to a callback URL.
+"""A topic: a queue whose jobs are delivered to a callback URL. Frozen data and its checks, without I/O.
 
-This is frozen data and its checks, without I/O. A topic has php-delayqueue's fields with its defaults, and some more;
-what a new topic does by default is in NEW_METHOD, NEW_SUCCESS and NEW_PHP_FIELDS. Its key is the name of its queue.
-`callbacks/topic_registry.py` stores topics, and `callbacks/courier.py` delivers their jobs.
+The fields are php-delayqueue's with its defaults, and some more; NEW_METHOD, NEW_SUCCESS and NEW_PHP_FIELDS are the
+defaults of a topic that is created through our own API. The key is the name of the queue. `callbacks/topic_registry.py`
+stores topics, and `callbacks/courier.py` delivers their jobs.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ MAX_CAP = 10_000
 MAX_IN_FLIGHT = 10_000
 MAX_RATE = 1_000_000
 DEFAULT_CAP = 11
-"""As many retries as php-delayqueue makes: 12 attempts over 121 minutes."""
+"""php-delayqueue's number of retries: 12 attempts over 121 minutes."""
 DEFAULT_TIMEOUT_MS = 3000
 DEFAULT_SCHEDULE = "odd-minutes"
 DEFAULT_IN_FLIGHT = 100
 
 
 class Method(StrEnum):
-    """How a job is sent. GET: the body's fields in the query. POST: as a form. JSON: the body as it is, in a POST."""
+    """How a job is sent. GET: the body's fields as query. POST: the same as a form. JSON: a POST with the raw body."""
 
     GET = "GET"
     POST = "POST"
@@ -43,15 +43,15 @@ class Method(StrEnum):
 
 
 class Status(StrEnum):
-    """An offline topic refuses new jobs; those that it has are still delivered."""
+    """An offline topic refuses new jobs and still delivers the jobs it has."""
 
     ONLINE = "online"
     OFFLINE = "offline"
 
 
 class Success(StrEnum):
-    """Which answers are a success. STATUS: those with a 2xx status. BODY, as in php-delayqueue: any that is not empty.
-    BOTH: one that is not empty and has a 2xx status.
+    """Which responses count as success. STATUS: a 2xx status. BODY: a body that is not empty, as in php-delayqueue.
+    BOTH: both conditions.
     """
 
     STATUS = "status"
@@ -62,11 +62,11 @@ class Success(StrEnum):
 class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`key` is the queue's name, `name` the title for people; `id` numbers topics and is never used twice.
 
-    The n-th retry comes after the schedule's n-th wait. `cap` is the number of retries, so a job is tried at most 1
-    + cap times. `lift_cap`: retries that the condition asked for have no end. `php_fields` adds php-delayqueue's
-    fields to what is sent. `in_flight` and `rate` (calls a second, 0 = no limit) hold for each server process.
-    `halted` says why nothing is delivered; it is empty while jobs are delivered. `secret` signs; `old_secret` signs
-    too until `old_secret_until`, while receivers change over.
+    The schedule's n-th wait precedes the n-th retry. `cap` is the number of retries, so a job is tried at most 1 + cap
+    times. `lift_cap` removes this limit for retries that the condition requests. `php_fields` adds php-delayqueue's
+    fields to each request. `in_flight` and `rate` (calls a second, 0 = no limit) apply to each server process.
+    `halted` is the reason why deliveries are suspended, or empty. `secret` signs requests; until `old_secret_until`,
+    `old_secret` signs them too, so that receivers can switch over.
     """
 
     key: str
@@ -98,7 +98,7 @@ class Topic(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NEW_METHOD = Method.JSON
 NEW_SUCCESS = Success.STATUS
 NEW_PHP_FIELDS = False
-"""What a new topic does unless it is told otherwise. php-delayqueue's own doors make topics with its rules."""
+"""Defaults of a new topic. The php-delayqueue protocols create topics with php-delayqueue's defaults instead."""
 
 NEW_SECRET: Literal["new"] = "new"
 
@@ -107,10 +107,13 @@ def check_topic(topic: Topic) -> Topic:
     """Returns its argument. Raises InvalidRequest or InvalidCondition."""
     _check_url(topic.callback)
     parse(topic.retry_if)
-    _check_schedule(topic.schedule)
-    for name, most in (("name", MAX_TEXT), ("creator", MAX_TEXT)):
-        if len(getattr(topic, name)) > most:
-            raise InvalidRequest(f"the {name} of a topic has at most {most} characters", path=f"$.{name}")
+    try:
+        backoff.parse(topic.schedule)
+    except DuetimeError as error:
+        raise InvalidRequest(f"topic schedule is not valid: {error.message}", path="$.schedule") from None
+    for name in ("name", "creator"):
+        if len(getattr(topic, name)) > MAX_TEXT:
+            raise InvalidRequest(f"topic {name} must have at most {MAX_TEXT} characters", path=f"$.{name}")
     _check_range(topic.delay_ms, "delay", 0, MAX_DURATION)
     _check_range(topic.timeout_ms, "timeout", 1, MAX_TIMEOUT_MS)
     _check_range(topic.cap, "cap", 0, MAX_CAP)
@@ -121,25 +124,25 @@ def check_topic(topic: Topic) -> Topic:
 
 
 def _check_alert(addresses: Sequence[str]) -> None:
-    """Allow mail addresses and names of channels. URLs are for operators only, because the server calls them, and not
-    everybody who may edit topics may choose what it calls.
+    """Allows mail addresses and channel names, but no URLs: the server calls alert URLs, so only operators, who define
+    channels, may choose them.
     """
     if len(addresses) > MAX_ALERTS or any(len(address) > MAX_TEXT for address in addresses):
         raise InvalidRequest(
-            f"a topic has at most {MAX_ALERTS} alert addresses of at most {MAX_TEXT} characters", path="$.alert"
+            f"topic must have at most {MAX_ALERTS} alert addresses of at most {MAX_TEXT} characters", path="$.alert"
         )
     for address in addresses:
         if not is_mail(address) and not is_channel(address):
             raise InvalidRequest(
-                f"an alert address of a topic is a mail address or the name of a channel: {mask(address)!r}; "
-                "operators add channels: duetime alert add URL --channel NAME",
+                f"alert address must be a mail address or the name of a channel, got {mask(address)!r}; "
+                "operators add channels with: duetime alert add URL --channel NAME",
                 path="$.alert",
             )
 
 
 def _check_range(value: int, name: str, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise InvalidRequest(f"the {name} of a topic lies between {least} and {most}: {value}", path=f"$.{name}")
+        raise InvalidRequest(f"topic {name} must be between {least} and {most}, got {value}", path=f"$.{name}")
 
 
 def _check_url(url: str) -> None:
@@ -152,26 +155,21 @@ def _check_url(url: str) -> None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidRequest(f"the callback is not a URL: {error}", path="$.callback") from None
+        raise InvalidRequest(f"callback must be a URL: {error}", path="$.callback") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise InvalidRequest(f"the callback is an http or https URL with a host: {url[:100]!r}", path="$.callback")
+        raise InvalidRequest(f"callback must be an http(s) URL with a host, got {url[:100]!r}", path="$.callback")
     if not is_host(parts.hostname):
         raise InvalidRequest(
-            f"the host of the callback is neither a name nor an address in its usual form: {parts.hostname[:100]!r}",
+            f"callback host must be a host name or an IP address in its usual form, got {parts.hostname[:100]!r}",
             path="$.callback",
         )
     if parts.username is not None or parts.fragment:
-        raise InvalidRequest("the callback has no user, password or fragment in it", path="$.callback")
-
-
-def _check_schedule(text: str) -> None:
-    try:
-        backoff.parse(text)
-    except DuetimeError as error:
-        raise InvalidRequest(f"the schedule cannot be read: {error.message}", path="$.schedule") from None
+        raise InvalidRequest(
+            f"callback URL must not contain credentials or a fragment, got {mask(url[:100])!r}", path="$.callback"
+        )
 
 
 def host_of(url: str) -> str:
-    """Host and port of a URL; callbacks with the same ones share the limits per host."""
+    """Host and port of a URL: the key of the limits per host."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

@@ -75,8 +75,8 @@ def http(
 ENTRANCES: Sequence[Entrance] = (
     Entrance("API", "host", "port", http("api", api_app, api_shortcut, is_balanced=True)),
     Entrance("socket", "unix_socket", "", http("api_socket", api_app, api_shortcut), "unix_socket"),
-    Entrance("TCP", "tcp_host", "tcp_port", tcp_door, "tcp_door", scheme="tcp"),
-    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), "ouqiang_door"),
+    Entrance("TCP", "tcp_host", "tcp_port", tcp_door, "tcp_enabled", scheme="tcp"),
+    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), "ouqiang_enabled"),
     Entrance("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),
     Entrance("admin-socket", "admin_unix_socket", "", http("admin_socket", admin_app), "admin_unix_socket", last=True),
 )
