@@ -181,7 +181,7 @@ def test_a_taken_port_is_named_with_the_ways_to_change_it(tmp_path: Path, settin
         code, out, errors = run(tmp_path, "serve", "--dev", *(word for pair in flags.items() for word in pair))
     assert (code, out) == (2, "")
     assert errors == (
-        f"duetime: 127.0.0.1:{port} is taken: choose another port with {flag} or DUETIME_{setting.upper()}"
+        f"duetime: cannot listen on 127.0.0.1:{port} (already in use): change {flag} or DUETIME_{setting.upper()}"
         f" or {setting} in duetime.toml\n"
     )
 

@@ -62,7 +62,7 @@ def test_a_socket_on_which_somebody_listens_is_left_alone(start_server: StartSer
         other.bind(str(tmp_path / "api.sock"))
         other.listen()
         code, errors = start(start_server, tmp_path).wait()
-        assert (code, "somebody listens there" in errors) == (2, True)
+        assert (code, "another server listens there" in errors) == (2, True)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(tmp_path / "api.sock"))
 

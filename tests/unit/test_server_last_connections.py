@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from duetime.http.listener import Listener
-from duetime.server.entrances import Entrance, leave_all
-from duetime.server.process import ENTRANCES
+from duetime.server.listeners import ListenerSpec, leave_all
+from duetime.server.process import LISTENERS
 from tests.plugins.http_peer import echo
 from tests.plugins.until import until
 
@@ -29,8 +29,8 @@ class LateClientSocket(socket.socket):
         super().close()
 
 
-def entrance(*, last: bool) -> Entrance:
-    return next(one for one in ENTRANCES if one.last is last)
+def spec(*, last: bool) -> ListenerSpec:
+    return next(one for one in LISTENERS if one.last is last)
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -39,7 +39,7 @@ async def test_whoever_connects_too_late_is_refused_and_never_reset(family: sock
     sock.bind((host, 0))
     sock.listen(16)
     listener = Listener(echo, [sock])
-    one = entrance(last=False)
+    one = spec(last=False)
     with socket.create_connection(sock.getsockname()[:2]) as in_time:
         await listener.start()
         leave_all([one], {one.name: socket.socket(fileno=os.dup(sock.fileno()))})
@@ -60,9 +60,9 @@ async def test_whoever_connects_too_late_is_refused_and_never_reset(family: sock
     assert outcome[0] == errno.ECONNREFUSED
 
 
-async def test_an_entrance_that_answers_to_the_end_still_takes_connections() -> None:
+async def test_a_listener_that_answers_to_the_end_still_takes_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        one = entrance(last=True)
+        one = spec(last=True)
         leave_all([one], {one.name: sock.dup()})
         with socket.create_connection(sock.getsockname(), timeout=20):
             sock.accept()[0].close()

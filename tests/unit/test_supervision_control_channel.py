@@ -65,7 +65,7 @@ async def test_no_answer_is_an_error_and_not_a_wait(pair: Pair, caplog: pytest.L
     pair[1].handle("broken", broken)
     with pytest.raises(ControlLost, match="no answer to never"):
         await pair[0].ask("never", within_s=0.01)
-    with pytest.raises(ControlLost, match="nobody handles unknown"):
+    with pytest.raises(ControlLost, match="there is no handler for unknown"):
         await pair[0].ask("unknown")
     with pytest.raises(ControlLost, match="KeyError"):
         await pair[0].ask("broken")

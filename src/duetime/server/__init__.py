@@ -1,1 +1,1 @@
-"""The server process: its wiring, its entrances, and the supervision of several worker processes."""
+"""The server process: its wiring, its listeners, and the supervision of several worker processes."""

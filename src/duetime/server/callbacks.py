@@ -1,6 +1,6 @@
-"""Callbacks in a server process: what doors and the courier need of topics, made from the settings.
+"""Creates the parts of a server process that handle topics and callbacks, from the settings.
 
-A door that takes jobs for topics (TCP, ouqiang's HTTP) calls `service.jobs`; an administrator's page calls `service`.
+Protocols that accept jobs for topics call `service.jobs`; pages that administer topics call `service`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.0/8, ::1"
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the other parts of a server process use of callbacks."""
+    """What other parts of a server process need for callbacks."""
 
     service: TopicService
     logs: DailyLogs
@@ -32,7 +32,7 @@ class Callbacks:
 
 def make_callbacks(settings: Settings, pools: Pools, registry_copy: RegistryCopy) -> Callbacks:
     """Raises InvalidSettings."""
-    # Whoever tries things out runs the receiver on the same machine; --dev listens there only, so nobody else can ask.
+    # With --dev, receivers usually run on the same machine, and only local clients can create topics.
     allowed = read_networks(f"{settings.callback_allow},{LOOPBACK}" if settings.dev else settings.callback_allow)
     zone = read_zone(settings.topic_timezone)
     service = TopicService(
@@ -58,9 +58,7 @@ def mail_domains(settings: Settings) -> list[str]:
     domains = settings.alert_mail_domains.lower().replace(",", " ").split()
     for domain in domains:
         if not is_host(domain):
-            raise InvalidSettings(
-                f"alert_mail_domains: {domain!r} is not a domain; write example.com, mail.example.org"
-            )
+            raise InvalidSettings(f"alert_mail_domains must be domains like example.com, got {domain!r}")
     return domains
 
 
@@ -70,4 +68,4 @@ def read_zone(name: str) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
-        raise InvalidSettings(f"topic_timezone: {name!r} is not a time zone; write Asia/Shanghai or UTC") from None
+        raise InvalidSettings(f"topic_timezone must be a time zone like Asia/Shanghai or UTC, got {name!r}") from None

@@ -1,14 +1,14 @@
 """One process that serves: stores, engines and listeners, in one event loop.
 
-`serve` returns when it was told to stop and everything is closed: nothing new is accepted, parked polls end, requests
-under way are answered, for at most `drain_timeout`. Requests that are left are cut then, or at once after a
-second signal.
+`serve` returns when it was stopped and everything is closed. A stop accepts no new connections, ends waiting polls and
+finishes requests in progress, for at most `drain_timeout`. Then, or after a second signal, it aborts the rest.
 """
 
 import asyncio
 import gc
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,13 @@ from duetime.metrics.process_meters import watch_budget, watch_listener
 from duetime.metrics.siblings import Siblings
 from duetime.model.errors import InvalidSettings
 from duetime.model.settings import Settings
+from duetime.protocols.local_guard import local_only
+from duetime.protocols.ouqiang import OuqiangDoor
 from duetime.protocols.refusals import refusal_body
+from duetime.protocols.tcp import TcpDoor, TcpOptions
+from duetime.protocols.tcp.commands import CommandRules, Commands
 from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut, companions
-from duetime.server.entrances import Entrance, Listening, Make, Sockets, close_all
-from duetime.server.extra_doors import ouqiang_app, tcp_door
+from duetime.server.listeners import ListenerSpec, Listening, Make, Sockets, close_all
 from duetime.server.observers import PoolObservers
 from duetime.server.supervision.signals import Orders
 from duetime.stores.open import open_store
@@ -44,7 +47,7 @@ except ImportError:  # not on every platform
     uvloop = None
 
 LAST_GRACE_S = 1.0
-"""The admin listener answers until the others are drained, and then has this long."""
+"""Time for the last requests of the admin listener, which serves until the others are drained."""
 
 
 def http(
@@ -54,9 +57,8 @@ def http(
     *,
     is_balanced: bool = False,
 ) -> Make:
-    """An HTTP listener for an application, within the limits that are set; metrics call it by its name.
-
-    The processes of a server share the clients of the balanced listener evenly.
+    """An HTTP listener for an application; `name` is its label in metrics. If it is balanced, the processes of a server
+    share its clients evenly.
     """
 
     def make(runtime: Runtime, sockets: Sequence[socket.socket]) -> Listening:
@@ -72,19 +74,52 @@ def http(
     return make
 
 
-ENTRANCES: Sequence[Entrance] = (
-    Entrance("API", "host", "port", http("api", api_app, api_shortcut, is_balanced=True)),
-    Entrance("socket", "unix_socket", "", http("api_socket", api_app, api_shortcut), "unix_socket"),
-    Entrance("TCP", "tcp_host", "tcp_port", tcp_door, "tcp_enabled", scheme="tcp"),
-    Entrance("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), "ouqiang_enabled"),
-    Entrance("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),
-    Entrance("admin-socket", "admin_unix_socket", "", http("admin_socket", admin_app), "admin_unix_socket", last=True),
+def tcp_listener(runtime: Runtime, sockets: Sequence[socket.socket]) -> TcpDoor:
+    settings = runtime.settings
+    rules = CommandRules(settings.tcp_pool, settings.tcp_namespace, settings.tcp_token, settings.tcp_update_fails)
+    options = TcpOptions(tls=read_certificate(settings.tcp_certificate), access_log=runtime.lmstfy.access_log)
+    return TcpDoor(Commands(runtime.callbacks.service.jobs, rules), sockets, options)
+
+
+def ouqiang_app(runtime: Runtime) -> ASGIApp:
+    settings = runtime.settings
+    app = OuqiangDoor(
+        lambda: runtime.pools.engine(settings.ouqiang_pool),
+        settings.ouqiang_namespace,
+        token=settings.ouqiang_token,
+        tries=settings.ouqiang_tries,
+        max_body=settings.max_body,
+    )
+    return runtime.lmstfy.access_log.around(app if settings.ouqiang_token else local_only(app))
+
+
+def read_certificate(certificate: str) -> ssl.SSLContext | None:
+    """Raises InvalidSettings if the file is not a certificate with its key."""
+    if not certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate)
+    except OSError as error:
+        raise InvalidSettings(f"tcp_certificate {certificate} cannot be read: {error}") from None
+    return context
+
+
+LISTENERS: Sequence[ListenerSpec] = (
+    ListenerSpec("API", "host", "port", http("api", api_app, api_shortcut, is_balanced=True)),
+    ListenerSpec("socket", "unix_socket", "", http("api_socket", api_app, api_shortcut), "unix_socket"),
+    ListenerSpec("TCP", "tcp_host", "tcp_port", tcp_listener, "tcp_enabled", scheme="tcp"),
+    ListenerSpec("ouqiang", "ouqiang_host", "ouqiang_port", http("ouqiang", ouqiang_app), "ouqiang_enabled"),
+    ListenerSpec("admin", "admin_host", "admin_port", http("admin", admin_app), last=True),
+    ListenerSpec(
+        "admin-socket", "admin_unix_socket", "", http("admin_socket", admin_app), "admin_unix_socket", last=True
+    ),
 )
-"""Everything that a server can listen on. A further door is a further row, with its settings."""
+"""Everything that a server can listen on."""
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run on the fastest event loop there is, with as many files as this process may have."""
+    """Runs on uvloop if it is installed, with the highest allowed number of open files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     factory = None if uvloop is None else uvloop.new_event_loop
@@ -95,10 +130,9 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 async def serve(
     settings: Settings, sockets: Sockets, orders: Orders, *, siblings: Siblings, ready: Callable[[Runtime], None]
 ) -> None:
-    """Serve on these sockets, and close them, until told to stop; `ready` is called when everything is up.
+    """Serves on these sockets until `orders.stop`, then closes them. Calls `ready` when everything is up.
 
-    Raises InvalidSettings for stores that no waiting would bring. A store that is only down is opened when it comes
-    back.
+    Raises InvalidSettings if a store can never be opened. A store that is down is opened when it comes back.
     """
     async with AsyncExitStack() as stack:
         stack.callback(close_all, sockets)
@@ -122,10 +156,12 @@ async def serve(
         watch_budget(meters, runtime.budget)
         for companion in companions(runtime):
             runtime.running.append(await stack.enter_async_context(companion))
-        listeners = [(one.make(runtime, [sockets[one.name]]), one.last) for one in ENTRANCES if one.name in sockets]
+        listeners = [(one.make(runtime, [sockets[one.name]]), one.last) for one in LISTENERS if one.name in sockets]
         for listener, _ in listeners:
             await listener.start()
-        _spare_the_collector()
+        # The objects of the start live until the end: exclude them from garbage collection.
+        gc.collect()
+        gc.freeze()
         ready(runtime)
         await orders.stop.wait()
         runtime.draining.set()
@@ -154,9 +190,3 @@ async def _drain(listeners: Sequence[tuple[Listening, bool]], orders: Orders, gr
         await asyncio.gather(drain, *(listener.stop(0) for listener, _ in listeners), return_exceptions=True)
     else:
         drain.result()
-
-
-def _spare_the_collector() -> None:
-    """Takes the objects of the start out of the garbage collector's passes, because they live until the end."""
-    gc.collect()
-    gc.freeze()

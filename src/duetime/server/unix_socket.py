@@ -1,4 +1,4 @@
-"""A listening Unix socket: a path with permissions, taken over from a server that has gone and removed at the end."""
+"""A listening Unix socket: replaces the socket file of a server that is gone, and removes its own file at the end."""
 
 import errno
 import fcntl
@@ -11,10 +11,7 @@ from pathlib import Path
 
 
 class UnixSocket(socket.socket):
-    """Closing the one that was bound removes its path, unless another server's socket is there by now.
-
-    Copies (`dup`, or a worker's by its number) leave the path alone.
-    """
+    """Closing the bound socket removes its path, unless another server has replaced it. Copies keep the path."""
 
     inode = 0
     path = ""
@@ -29,7 +26,7 @@ class UnixSocket(socket.socket):
 
 
 def listen_at(path: str, mode: int, backlog: int) -> UnixSocket:
-    """Raises OSError: EADDRINUSE where somebody listens, or where there is something that is no socket."""
+    """Raises OSError: EADDRINUSE if another process listens there, or if the file is not a socket."""
     sock = UnixSocket(socket.AF_UNIX)
     try:
         with _locked(Path(path).parent):
@@ -40,7 +37,7 @@ def listen_at(path: str, mode: int, backlog: int) -> UnixSocket:
                     raise
                 os.unlink(path)
                 sock.bind(path)
-            # Nobody can connect before `listen`, so there is no moment with other permissions.
+            # No client can connect before `listen`, so the permissions are always in force.
             os.chmod(path, mode)
             sock.listen(backlog)
         sock.setblocking(False)
@@ -53,7 +50,7 @@ def listen_at(path: str, mode: int, backlog: int) -> UnixSocket:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None, None, None]:
-    """Lets one server at a time look at the folder: two at once could each take the socket of the other for stale."""
+    """Locks the folder: two servers at the same time could each consider the other's socket stale."""
     file = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -63,7 +60,7 @@ def _locked(folder: Path) -> Generator[None, None, None]:
 
 
 def _is_stale(path: str) -> bool:
-    """A socket on which nobody listens."""
+    """Returns whether this is a socket without a listener."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
         return False
     with socket.socket(socket.AF_UNIX) as probe:
@@ -72,6 +69,6 @@ def _is_stale(path: str) -> bool:
             probe.connect(path)
         except ConnectionRefusedError:
             return True
-        except OSError:  # not allowed, or its queue is full: somebody is there
+        except OSError:  # not allowed, or its queue is full: it has a listener
             return False
     return False

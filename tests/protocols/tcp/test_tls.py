@@ -10,7 +10,7 @@ import pytest
 
 from duetime.model.errors import InvalidSettings
 from duetime.protocols.tcp.commands import CommandRules
-from duetime.server.extra_doors import read_certificate
+from duetime.server.process import read_certificate
 from tests.plugins.ci import missing_service
 from tests.protocols.tcp.conftest import Site, packed
 

@@ -1,7 +1,7 @@
 """The channel between a worker process and its supervisor: named requests with bytes in and bytes out, both ways.
 
-It is one end of a socket pair that nobody else has, so its end tells that the other process is gone. A frame is its
-length in four bytes and a msgpack array (kind, number, name, body). Belongs to one event loop.
+Only the two processes hold the socket pair, so it closes when the other process is gone. A frame is its length in four
+bytes and a msgpack array (kind, number, name, body). Belongs to one event loop.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class FrameKind(IntEnum):
 
 
 class ControlFrame(msgspec.Struct, array_like=True, frozen=True):
-    """`number` ties an answer to its question."""
+    """`number` matches an answer to its request."""
 
     kind: FrameKind
     number: int
@@ -70,11 +70,11 @@ class Channel:
             self._socket.close()
 
     def handle(self, name: str, handler: Handler) -> None:
-        """Answer requests of this name from now on. An exception is logged here and is a ControlLost there."""
+        """Registers a handler. Its exceptions are logged here and raise ControlLost in the other process."""
         self._handlers[name] = handler
 
     async def ask(self, name: str, body: bytes = b"", *, within_s: float = ANSWER_S) -> bytes:
-        """Raises ControlLost when there is no answer: the other end is gone, slow, or does not know the name."""
+        """Raises ControlLost if no answer comes: the other process is gone, slow, or does not know the name."""
         if self.gone.is_set():
             raise ControlLost("the other process has gone")
         self._number += 1
@@ -89,8 +89,8 @@ class Channel:
         finally:
             del self._waiting[number]
 
-    def tell(self, name: str, body: bytes = b"") -> None:
-        """Ask without waiting; the answer goes nowhere."""
+    def send(self, name: str, body: bytes = b"") -> None:
+        """Sends a request without waiting for the answer."""
         self._send(ControlFrame(FrameKind.ASK, 0, name, body))
 
     def _send(self, frame: ControlFrame) -> None:
@@ -103,7 +103,7 @@ class Channel:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 if size > MAX_FRAME:
-                    raise ControlLost(f"a frame of {size} bytes")
+                    raise ControlLost(f"frame must have at most {MAX_FRAME} bytes, got {size}")
                 self._received(_decode(await reader.readexactly(size)))
         except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
             self._end()
@@ -130,7 +130,7 @@ class Channel:
 
     async def _answer(self, ask: ControlFrame) -> None:
         handler = self._handlers.get(ask.name)
-        kind, body = FrameKind.FAILURE, f"nobody handles {ask.name}".encode()
+        kind, body = FrameKind.FAILURE, f"there is no handler for {ask.name}".encode()
         if handler is not None:
             try:
                 kind, body = FrameKind.ANSWER, await handler(ask.body)

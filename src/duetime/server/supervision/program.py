@@ -1,4 +1,4 @@
-"""What a server gets from the command line that starts it, and what it tells in return."""
+"""The interface between a server and the command that starts it, and the start message of a worker."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from duetime.model.settings import Settings
 
 @dataclass(frozen=True)
 class Started:
-    """`addresses` by the names of the entrances; `problems` says which pools are not open yet and why."""
+    """`addresses` by the names of the listeners; `problems` says which pools are not open yet and why."""
 
     settings: Settings
     addresses: Mapping[str, str]
@@ -36,9 +36,8 @@ class Program:
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a worker is told at its start: its name, what to serve, and the numbers of the files it has inherited.
-
-    `balance` is the file of the connection counts and `slot` the worker's own among them; 0 if there is none.
+    """The start message of a worker: name, settings, and the numbers of inherited files. `balance` is the file of the
+    connection counts, 0 if there is none, and `slot` the worker's position in it.
     """
 
     name: str
@@ -53,19 +52,19 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def differ(one: Settings, other: Settings) -> bool:
-    """Whether they mean something different, wherever the values came from."""
+    """Compares the values, ignoring their sources."""
     return replace(one, sources={}) != replace(other, sources={})
 
 
 def count_workers(settings: Settings) -> int:
-    """How many workers to start; the setting 0 asks for one per core that this process may use."""
+    """Number of workers to start: the setting, or one per available core if it is 0."""
     return settings.workers or len(os.sched_getaffinity(0))
 
 
 def check_shared(settings: Settings) -> None:
-    """Raises InvalidSettings for what several processes cannot have: a store that lives in one, no end of them."""
+    """Raises InvalidSettings if several processes cannot use these settings."""
     if count_workers(settings) > MOST_WORKERS:
-        raise InvalidSettings(f"workers: at most {MOST_WORKERS} under one supervisor")
+        raise InvalidSettings(f"workers must be at most {MOST_WORKERS}, got {count_workers(settings)}")
     for name, url in {**settings.pools, "registry": settings.registry_store}.items():
         if url.startswith("memory:"):
             raise InvalidSettings(

@@ -1,4 +1,4 @@
-"""A whole server, from settings to its end: one process, or a supervisor with several."""
+"""Runs a server: one process, or a supervisor with several."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from duetime.server.supervision.systemd import Notifier
 
 
 def run_server(settings: Settings, program: Program) -> None:
-    """Serve until told to stop. Raises InvalidSettings for settings with which no server can start."""
+    """Serves until it is stopped. Raises InvalidSettings if it cannot start with these settings."""
     notifier = Notifier(os.environ)
     workers = count_workers(settings)
     with pid_file(settings.pid_file):
@@ -27,7 +27,7 @@ def run_server(settings: Settings, program: Program) -> None:
 
 
 async def _started(make: Callable[[], SingleProcess | Supervisor]) -> None:
-    """Both listen to signals from the moment they are made, so they are made in the event loop."""
+    """Constructs the server inside the event loop, because its constructor installs signal handlers."""
     await make().run()
 
 

@@ -1,4 +1,4 @@
-"""How a worker process reaches its siblings: alone, or through its supervisor."""
+"""How a worker process queries all workers: through its supervisor, or only itself if there is none."""
 
 import os
 import time
@@ -14,14 +14,14 @@ from duetime.server.supervision.control_channel import ANSWER_S, Channel, Contro
 
 
 class AskAll(msgspec.Struct, array_like=True, frozen=True):
-    """What a worker asks its supervisor to ask everyone."""
+    """A request of a worker that the supervisor forwards to all workers."""
 
     name: str
     body: bytes
 
 
-class Farewell(msgspec.Struct, array_like=True, frozen=True):
-    """What a worker tells its supervisor when it has served its last request."""
+class FinalReport(msgspec.Struct, array_like=True, frozen=True):
+    """What a worker sends to its supervisor after its last request."""
 
     pid: int
     metrics: bytes
@@ -34,7 +34,7 @@ class Alone:
     balance: ConnectionBalance | None = None
 
     def __init__(self, ledger: EndedProcesses | None = None) -> None:
-        """`ledger` remembers what this process counted before its settings were reloaded."""
+        """`ledger` holds the counts of this process from before a reload of its settings."""
         self._ledger = ledger or EndedProcesses()
         self._handlers: dict[str, Handler] = {}
         self._me = WorkerInfo(self.name, os.getpid(), "ready", 0, time.time_ns() // 1_000_000)
@@ -55,7 +55,7 @@ class Alone:
         handler = self._handlers.get(name)
         return await handler(body) if handler else None
 
-    async def farewell(self) -> None:
+    async def send_final_report(self) -> None:
         """Keeps the counts of a process that has served its last request."""
         if (counted := await self.answer(METRICS)) is not None:
             self._ledger.heard(self.name, counted)
@@ -66,7 +66,7 @@ class Alone:
 
 
 class SiblingWorker:
-    """A worker under a supervisor. When that does not answer, a worker still speaks for itself."""
+    """A worker under a supervisor. If the supervisor does not answer, it answers for itself only."""
 
     def __init__(self, name: str, channel: Channel, *, balance: ConnectionBalance | None = None) -> None:
         self.name = name
@@ -82,18 +82,18 @@ class SiblingWorker:
     async def ask_all(self, name: str, body: bytes = b"") -> Sequence[WorkerReply]:
         asked = msgspec.msgpack.encode(AskAll(name, body))
         try:
-            # The supervisor gives each worker its time, so it takes a little longer itself.
+            # The supervisor waits ANSWER_S for each worker, so its own answer may take a little longer.
             answer = await self._channel.ask("ask_all", asked, within_s=ANSWER_S + 1)
         except ControlLost:
             return await self._alone.ask_all(name, body)
         return msgspec.msgpack.decode(answer, type=list[WorkerReply])
 
-    async def farewell(self) -> None:
+    async def send_final_report(self) -> None:
         """Sends the final counts of this process to the supervisor, which keeps them."""
         counted = await self._alone.answer(METRICS)
         if counted is not None:
             with suppress(ControlLost):
-                await self._channel.ask("farewell", msgspec.msgpack.encode(Farewell(os.getpid(), counted)))
+                await self._channel.ask("final_report", msgspec.msgpack.encode(FinalReport(os.getpid(), counted)))
 
     async def workers(self) -> Sequence[WorkerInfo]:
         try:

@@ -8,7 +8,7 @@ STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
 class Orders:
-    """`stop` begins a drain; `hurry` cuts the requests that are left."""
+    """`stop` starts a drain; `hurry` aborts the remaining requests."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -16,7 +16,7 @@ class Orders:
 
 
 class Signals(Orders):
-    """`stop` after the first signal, `hurry` after the second; the code that reloads clears `reload`."""
+    """Sets `stop` at the first stop signal and `hurry` at the second. The code that reloads clears `reload`."""
 
     def __init__(self, reopen_logs: Callable[[], None]) -> None:
         super().__init__()
@@ -32,9 +32,8 @@ class Signals(Orders):
 
 
 def obey_as_worker(orders: Orders, reopen_logs: Callable[[], None]) -> None:
-    """A worker drains when it is told to, however often, and leaves the rest to its supervisor.
-
-    Service managers signal every process of a service at once: a second TERM means no hurry here.
+    """In a worker, every stop signal means drain. A second one does not mean hurry, because service managers signal all
+    processes of a service.
     """
     loop = asyncio.get_running_loop()
     for number in STOP:

@@ -1,7 +1,7 @@
-"""A server of one process: no supervisor, so it starts as fast as it can and has nothing to talk to.
+"""A server of one process, without a supervisor.
 
-New settings are taken over in the same process: everything but the sockets is drained, closed and built again. Clients
-that connect meanwhile wait in the sockets' queues.
+It reloads settings in the same process: it drains, closes and rebuilds everything but the sockets. Clients that connect
+meanwhile wait in the sockets' queues.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from duetime.model.errors import InvalidSettings
 from duetime.model.masking import mask
 from duetime.model.settings import Settings
 from duetime.server.apps import Runtime
-from duetime.server.entrances import addresses, bind_all, close_all, leave_all, rebind
-from duetime.server.process import ENTRANCES, serve
+from duetime.server.listeners import addresses, bind_all, close_all, leave_all, rebind
+from duetime.server.process import LISTENERS, serve
 from duetime.server.supervision.program import Program, Started, differ
 from duetime.server.supervision.siblings import Alone
 from duetime.server.supervision.signals import Orders, Signals
@@ -25,13 +25,13 @@ log = logging.getLogger("duetime.supervision")
 
 
 class SingleProcess:
-    """`run` returns when it was told to stop and everything is closed."""
+    """`run` returns after a stop signal, when everything is closed."""
 
     def __init__(self, settings: Settings, program: Program, notifier: Notifier) -> None:
         self._settings = settings
         self._program = program
         self._notifier = notifier
-        self._sockets = bind_all(ENTRANCES, settings)
+        self._sockets = bind_all(LISTENERS, settings)
         self._signals = Signals(program.reopen_logs)
         self._ledger = EndedProcesses(settings.metrics_queues)
         self._is_announced = False
@@ -48,7 +48,7 @@ class SingleProcess:
                 serving = asyncio.create_task(serve(self._settings, sockets, orders, siblings=alone, ready=self._ready))
                 try:
                     await self._watch(serving, orders)
-                    await alone.farewell()
+                    await alone.send_final_report()
                 except InvalidSettings as error:
                     self._fall_back(error)
         finally:
@@ -63,19 +63,19 @@ class SingleProcess:
         if not self._is_announced:
             self._is_announced = True
             problems = {name: mask(error.message) for name, error in runtime.pools.errors().items()}
-            self._program.announce(Started(self._settings, addresses(ENTRANCES, self._sockets), problems))
+            self._program.announce(Started(self._settings, addresses(LISTENERS, self._sockets), problems))
         self._notifier.ready("serving")
 
     async def _watch(self, serving: "asyncio.Task[None]", orders: Orders) -> None:
-        """Wait for the end of the serving task: by itself, by a signal, or for new settings."""
+        """Waits until the serving task ends: by itself, by a signal, or to reload settings."""
         while not serving.done():
-            news = {asyncio.create_task(event.wait()) for event in (self._signals.stop, self._signals.reload)}
-            await asyncio.wait({serving, *news}, return_when=asyncio.FIRST_COMPLETED)
-            for task in news:
+            events = {asyncio.create_task(event.wait()) for event in (self._signals.stop, self._signals.reload)}
+            await asyncio.wait({serving, *events}, return_when=asyncio.FIRST_COMPLETED)
+            for task in events:
                 task.cancel()
             if self._signals.stop.is_set():
                 self._notifier.stopping()
-                leave_all(ENTRANCES, self._sockets)
+                leave_all(LISTENERS, self._sockets)
                 await self._end(serving, orders)
             elif self._signals.reload.is_set():
                 self._signals.reload.clear()
@@ -113,10 +113,10 @@ class SingleProcess:
             log.info("settings_unchanged")
             return None
         if settings.workers != self._settings.workers:
-            raise InvalidSettings("from one process to several takes a restart")
+            raise InvalidSettings("workers cannot change between one and several by a reload; restart the server")
         if any(url.startswith("memory:") for url in (*self._settings.pools.values(), self._settings.registry_store)):
-            raise InvalidSettings("a memory store would lose its jobs; that takes a restart")
-        return settings, rebind(ENTRANCES, self._sockets, self._settings, settings)
+            raise InvalidSettings("a server with a memory store cannot reload: its jobs would be lost; restart it")
+        return settings, rebind(LISTENERS, self._sockets, self._settings, settings)
 
     def _fall_back(self, error: InvalidSettings) -> None:
         if self._fallback is None:

@@ -1,7 +1,6 @@
-"""What systemd is told (Type=notify, WatchdogSec=): datagrams to the socket that NOTIFY_SOCKET names.
+"""Notifies systemd (Type=notify, WatchdogSec=) by sd_notify(3) through the socket in NOTIFY_SOCKET, if that is set.
 
-Without that variable nothing is sent. The protocol is sd_notify(3). A change of state waits a moment for room in the
-socket; what cannot be delivered then is lost, because serving is more important than saying so.
+A change of state waits a moment for room in the socket and is dropped then, because serving is more important.
 """
 
 import asyncio
@@ -11,13 +10,13 @@ import time
 from collections.abc import Mapping
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""Meant for the process that was started, not for its children."""
+"""For the process that systemd started, not for its children."""
 
-PATIENCE_S = 0.5
+SEND_TIMEOUT_S = 0.5
 
 
 class Notifier:
-    """`watchdog_s`: systemd ends us when it hears nothing for that long; 0 is never."""
+    """`watchdog_s`: systemd kills the process after this time without a ping; 0: never."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
@@ -36,16 +35,16 @@ class Notifier:
         self._send("STOPPING=1\nSTATUS=draining")
 
     async def keep_alive(self) -> None:
-        """Tell systemd that we live, twice in each period, for as long as the event loop gives this task its turns."""
+        """Pings the watchdog twice in each period while the event loop runs."""
         while self.watchdog_s:
-            self._send("WATCHDOG=1", patience_s=0.0)
+            self._send("WATCHDOG=1", timeout_s=0.0)
             await asyncio.sleep(self.watchdog_s / 2)
 
-    def _send(self, state: str, patience_s: float = PATIENCE_S) -> None:
+    def _send(self, state: str, timeout_s: float = SEND_TIMEOUT_S) -> None:
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.settimeout(patience_s)
+            sock.settimeout(timeout_s)
             try:
                 sock.sendto(state.encode(), self._address)
             except OSError:

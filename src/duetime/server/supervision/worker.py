@@ -1,7 +1,6 @@
-"""A worker process: the sockets, the settings and the orders come from its supervisor, the rest is one server.
+"""A worker process: a server whose sockets, settings and commands come from its supervisor.
 
-It ends when it is told to, and also when its supervisor is gone, as the end of the control channel tells: then too it
-drains first.
+It drains and ends when the supervisor says so, or when the control channel closes because the supervisor is gone.
 """
 
 import asyncio
@@ -26,21 +25,26 @@ log = logging.getLogger("duetime.supervision")
 
 
 async def work(control: int, set_up_logging: Callable[[Settings], None], reopen_logs: Callable[[], None]) -> None:
-    """Serve until the end. `control` is the number of this process's end of the control channel."""
+    """Serves until it is stopped. `control` is the file number of this process's end of the control channel."""
     orders = Orders()
     obey_as_worker(orders, reopen_logs)
     channel = Channel(socket.socket(fileno=control))
     await channel.open()
-    _take_orders(channel, orders, reopen_logs)
+    _handle_commands(channel, orders, reopen_logs)
     start = msgspec.msgpack.decode(await channel.ask("start"), type=Start)
     set_up_logging(start.settings)
     sockets = {name: socket.socket(fileno=number) for name, number in start.sockets.items()}
     watch = asyncio.create_task(_watch(channel, orders))
     balance = ConnectionBalance(start.balance, start.slot) if start.balance else None
     siblings = SiblingWorker(start.name, channel, balance=balance)
+
+    def ready(runtime: Runtime) -> None:
+        problems = {name: mask(error.message) for name, error in runtime.pools.errors().items()}
+        channel.send("ready", msgspec.msgpack.encode(problems))
+
     try:
-        await serve(start.settings, sockets, orders, siblings=siblings, ready=_tell_ready(channel))
-        await siblings.farewell()
+        await serve(start.settings, sockets, orders, siblings=siblings, ready=ready)
+        await siblings.send_final_report()
     except InvalidSettings as error:
         await channel.ask("refused", error.message.encode())
     finally:
@@ -48,26 +52,18 @@ async def work(control: int, set_up_logging: Callable[[Settings], None], reopen_
         await channel.close()
 
 
-def _take_orders(channel: Channel, orders: Orders, reopen_logs: Callable[[], None]) -> None:
-    def obey(name: str, act: Callable[[], None]) -> None:
+def _handle_commands(channel: Channel, orders: Orders, reopen_logs: Callable[[], None]) -> None:
+    def handle_command(name: str, act: Callable[[], None]) -> None:
         async def handle(body: bytes) -> bytes:
             act()
             return b""
 
         channel.handle(name, handle)
 
-    obey("drain", orders.stop.set)
-    obey("cut", orders.hurry.set)
-    obey("reopen_logs", reopen_logs)
-    obey("ping", lambda: None)
-
-
-def _tell_ready(channel: Channel) -> Callable[[Runtime], None]:
-    def tell(runtime: Runtime) -> None:
-        problems = {name: mask(error.message) for name, error in runtime.pools.errors().items()}
-        channel.tell("ready", msgspec.msgpack.encode(problems))
-
-    return tell
+    handle_command("drain", orders.stop.set)
+    handle_command("cut", orders.hurry.set)
+    handle_command("reopen_logs", reopen_logs)
+    handle_command("ping", lambda: None)
 
 
 async def _watch(channel: Channel, orders: Orders) -> None:

@@ -1,7 +1,7 @@
-"""One worker process, as its supervisor sees it, from its start to its end.
+"""The supervisor's view of one worker process, from start to end.
 
-A fresh interpreter that inherits the listening sockets, and not a fork: it shares no locks, threads, random state or
-open stores with the supervisor, and a replacement runs the code that is installed now.
+The process is a new interpreter that inherits the listening sockets, not a fork: it shares no locks, threads, random
+state or open stores with the supervisor, and a replacement runs the code that is currently installed.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ log = logging.getLogger("duetime.supervision")
 
 PING_EVERY_S = 5.0
 HUNG_S = 60.0
-"""A worker whose event loop stands still for so long is ended."""
+"""A worker whose event loop is blocked for this long is killed."""
 KILL_S = 5.0
-"""What a worker that was told to hurry has left."""
+"""Time for a worker to end after the command `cut`."""
 
 
 class WorkerProcess:
-    """`settled`: it serves, or it will not. `served`: it was ready once. `refusal` is why it cannot serve with its
-    settings, empty if it can.
+    """`start_decided` is set when it is ready or has failed. `served`: it was ready once. `refusal` says why it cannot
+    serve with its settings, or is empty.
     """
 
     def __init__(self, start: Start) -> None:
         self.start = start
         self.state = "starting"
-        self.settled = asyncio.Event()
+        self.start_decided = asyncio.Event()
         self.ended = asyncio.Event()
         self.served = False
         self.refusal = ""
@@ -52,14 +52,14 @@ class WorkerProcess:
         return time.monotonic() - self._began
 
     async def launch(self, command: Sequence[str], handlers: Mapping[str, Handler]) -> None:
-        """Raises OSError when there is no file, process or program for it; then it has ended."""
+        """Raises OSError if the process cannot be created; then it counts as ended."""
         try:
             await self._launch(command, handlers)
         except BaseException:
             await self._end()
             raise
-        if self.state == "draining":  # it was told so before it could hear it
-            self.tell("drain")
+        if self.state == "draining":  # `drain` was called before the channel was open
+            self.send("drain")
 
     async def _launch(self, command: Sequence[str], handlers: Mapping[str, Handler]) -> None:
         ours, theirs = socket.socketpair()
@@ -86,28 +86,28 @@ class WorkerProcess:
             raise ControlLost("not started yet")
         return await self._channel.ask(name, body)
 
-    def tell(self, name: str) -> None:
+    def send(self, name: str) -> None:
         if self._channel is not None:
-            self._channel.tell(name)
+            self._channel.send(name)
 
     def drain(self) -> None:
         if self.state != "ended":
             self.state = "draining"
-            self.tell("drain")
+            self.send("drain")
 
     def kill(self) -> None:
         if self._process is not None and not self.ended.is_set():
             self._process.kill()
 
     async def finish(self, hurry: asyncio.Event) -> None:
-        """Drain for as long as its settings say, less if there is hurry; then cut, and killed if that does not help."""
+        """Drains it for at most `drain_timeout`, or until `hurry`; then aborts its requests, and finally kills it."""
         self.drain()
         grace_s = self.start.settings.drain_timeout.total_seconds() + KILL_S
         waits = [asyncio.create_task(self.ended.wait()), asyncio.create_task(hurry.wait())]
         try:
             await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
             if not self.ended.is_set():
-                self.tell("cut")
+                self.send("cut")
                 await asyncio.wait(waits[:1], timeout=KILL_S)
             if not self.ended.is_set():
                 log.error("worker_killed", extra={"worker": self.start.name, "pid": self.pid})
@@ -124,13 +124,13 @@ class WorkerProcess:
 
     async def _end(self) -> None:
         self.state = "ended"
-        self.settled.set()
+        self.start_decided.set()
         self.ended.set()
         if self._channel is not None:
             await self._channel.close()
 
     async def _watch(self, channel: Channel) -> None:
-        """End the worker if its event loop stands still."""
+        """Kills the worker if its event loop is blocked."""
         while not channel.gone.is_set():
             try:
                 await channel.ask("ping", within_s=HUNG_S)
@@ -141,8 +141,6 @@ class WorkerProcess:
                 return
             await asyncio.sleep(PING_EVERY_S)
 
-    # --- what it says
-
     async def _start(self, body: bytes) -> bytes:
         return msgspec.msgpack.encode(self.start)
 
@@ -151,7 +149,7 @@ class WorkerProcess:
         self.served = True
         if self.state == "starting":
             self.state = "ready"
-        self.settled.set()
+        self.start_decided.set()
         return b""
 
     async def _refused(self, body: bytes) -> bytes:

@@ -1,8 +1,8 @@
-"""A slot of the supervisor: there is always a worker process in it, or one on its way.
+"""A slot of the supervisor: keeps one worker process running.
 
-A worker that ends without being told to is followed by the next, more and more slowly if they keep ending, but at once
-if no other slot has one that serves. A worker that cannot even be launched (no file, no memory, no program) is tried
-again. A replacement serves before its predecessor is drained, so that a change of settings never empties a slot.
+A worker that ends unexpectedly is replaced, with growing pauses if this repeats, but immediately if no other slot
+serves. A worker that cannot be launched (no file, no memory, no program) is retried. On a reload, the replacement
+serves before its predecessor drains, so that a slot is never empty.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ log = logging.getLogger("duetime.supervision")
 
 RESTART = Exponential(base_ms=100, cap_ms=30_000, jitter=0.3)
 STABLE_S = 30.0
-"""A worker that lived so long was not ended by what ended the one before it."""
+"""After a worker has lived this long, the count of failures in a row starts again."""
 UNSERVED_MS = 1_000
-"""While nobody serves, a worker that did not become ready is followed by the next after no more than this."""
+"""The longest pause after a worker that never became ready, while no worker serves."""
 READY_S = 60.0
-"""What a replacement has to become ready; until then its predecessor serves."""
+"""Time for a replacement to become ready; until then its predecessor serves."""
 
 
 class WorkerSlot:
-    """`up` is set once its first worker serves, or cannot; then `refusal` says why."""
+    """`up` is set when its first worker serves, or has refused its settings with the reason `refusal`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class WorkerSlot:
 
     @property
     def pids(self) -> list[int]:
-        """The pids of all worker processes in this slot, also of one that is being drained."""
+        """The pids of all worker processes in this slot, including draining ones."""
         return [child.pid for child in (self.child, *self._outgoing) if child is not None and child.code is None]
 
     def describe(self) -> WorkerInfo:
@@ -70,12 +70,12 @@ class WorkerSlot:
         return WorkerInfo(self.start.name, child.pid, child.state, self.restarts, child.started_at)
 
     async def keep(self) -> None:
-        """Keep a worker in this slot, until the slot is left or its first worker refuses its settings."""
+        """Keeps a worker running until `leave`, or until the first worker refuses its settings."""
         failures = 0
         while not self._leaving.is_set():
             child = self.child = self._child(self.start)
             error = await self._launch(child)
-            await child.settled.wait()
+            await child.start_decided.wait()
             if child.refusal and not self.up.is_set():
                 self.refusal = child.refusal
                 self.up.set()
@@ -92,7 +92,7 @@ class WorkerSlot:
             await self._pause(child, error if child is launched else "", self._wait_ms(child, failures))
 
     async def _launch(self, child: WorkerProcess) -> str:
-        """Launch a worker. Answers why that was not possible; empty if it was."""
+        """Launches a worker. Returns the reason if that fails, else an empty text."""
         try:
             await child.launch(self._command, self._handlers)
         except OSError as error:
@@ -106,12 +106,12 @@ class WorkerSlot:
         return 0 if child.served else min(wait_ms, UNSERVED_MS)
 
     def _child(self, start: Start) -> WorkerProcess:
-        """A new worker, with another slot for its connection count than its predecessor, which may still drain."""
+        """A new worker. Its connection count is apart from that of its predecessor, which may still drain."""
         self._generation += 1
         return WorkerProcess(msgspec.structs.replace(start, slot=2 * (int(start.name) - 1) + self._generation % 2))
 
     async def _last_end(self, child: WorkerProcess) -> WorkerProcess:
-        """Wait for the end of the present worker, also if it is replaced meanwhile."""
+        """Waits until the current worker ends, even if it is replaced meanwhile."""
         while True:
             await child.ended.wait()
             if self.child is child or self.child is None:
@@ -122,21 +122,18 @@ class WorkerSlot:
         if error:
             log.error("worker_not_started", extra={"worker": self.start.name, "error": error, "wait_ms": wait_ms})
         else:
-            self._tell_end(child, wait_ms)
+            code = child.code or 0
+            how = {"signal": signal.Signals(-code).name} if code < 0 else {"code": code}
+            about = {"worker": self.start.name, "pid": child.pid, **how, "reason": child.refusal, "wait_ms": wait_ms}
+            log.error("worker_ended", extra={name: value for name, value in about.items() if value != ""})
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000):
                 await self._leaving.wait()
 
-    def _tell_end(self, child: WorkerProcess, wait_ms: int) -> None:
-        code = child.code or 0
-        how = {"signal": signal.Signals(-code).name} if code < 0 else {"code": code}
-        about = {"worker": self.start.name, "pid": child.pid, **how, "reason": child.refusal, "wait_ms": wait_ms}
-        log.error("worker_ended", extra={name: value for name, value in about.items() if value != ""})
-
     async def replace(self, start: Start, *, hurry: asyncio.Event) -> None:
-        """Let a worker with this start take over. Raises InvalidSettings, and all is as before, if it cannot serve."""
+        """Replaces the worker. Raises InvalidSettings, and changes nothing, if the new one cannot serve."""
         before = self.child
-        if before is None:  # the next one is on its way, and comes with the new start
+        if before is None:  # the next worker will use the new start
             self.start = start
             return
         child = self._child(start)
@@ -144,7 +141,7 @@ class WorkerSlot:
             raise InvalidSettings(error)
         try:
             async with asyncio.timeout(READY_S):
-                await child.settled.wait()
+                await child.start_decided.wait()
             if child.state != "ready":
                 raise InvalidSettings(child.refusal or f"the new worker ended with {child.code}")
         except BaseException as error:
@@ -159,7 +156,7 @@ class WorkerSlot:
         self._ended(before)
 
     async def leave(self, hurry: asyncio.Event) -> None:
-        """Drains the present worker; no other follows."""
+        """Drains the current worker and starts no other."""
         self._leaving.set()
         here = [child for child in (self.child, *self._outgoing) if child is not None]
         await asyncio.gather(*(child.finish(hurry) for child in here))
