@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from duetime.client import event_loop
 from duetime.client.call import Call
 from duetime.engine import Engine
 from duetime.model.clock import Duration, ManualClock, SystemClock, instant_ms
@@ -156,7 +157,7 @@ class Box:
 
     def _keep_batches(self) -> bool:
         """Whether anything followed from the state of the batches."""
-        return _aside(lambda: asyncio.run(BatchKeeper(self._app).look_now()))
+        return event_loop.run(BatchKeeper(self._app).look_now())
 
     def _queues(self) -> list[str]:
         tasks = [task.defaults.queue for task in self._app.tasks.values()]
@@ -290,7 +291,7 @@ class MemoryCaller:
         self._store = store
 
     def send(self, call: Call[T]) -> T:
-        return _aside(lambda: asyncio.run(self.send_async(call)))
+        return event_loop.run(self.send_async(call))
 
     async def send_async(self, call: Call[T]) -> T:
         async with Engine(self._store) as engine:

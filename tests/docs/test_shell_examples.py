@@ -234,7 +234,7 @@ def test_production(
     server = serve("--store", f"sqlite://{tmp_path}/jobs.db")
     monkeypatch.setattr("duetime.cli.options.DEFAULT_URL", server.api)
     for name, url in (("API_PORT", server.api), ("ADMIN_PORT", server.admin)):
-        monkeypatch.setattr(f"duetime.cli.admin_api.{name}", int(url.rpartition(":")[2]))
+        monkeypatch.setattr(f"duetime.cli.options.{name}", int(url.rpartition(":")[2]))
     operator = Shell("", tmp_path)
     [create, *rest] = commands("production.md")
     token = run(operator, create).strip()

@@ -6,8 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duetime.cli import admin_api
-from duetime.cli.admin_api import admin_address
+from duetime.cli import options
 from duetime.cli.options import Target
 from tests.e2e.conftest import Addresses
 from tests.e2e.shell import Shell
@@ -39,7 +38,7 @@ def test_the_admin_api_is_found_beside_the_default_server(
 ) -> None:
     server = serve("--dev")
     for name, url in (("API_PORT", server.api), ("ADMIN_PORT", server.admin)):
-        monkeypatch.setattr(admin_api, name, int(url.rpartition(":")[2]))
+        monkeypatch.setattr(options, name, int(url.rpartition(":")[2]))
     monkeypatch.setattr("duetime.cli.options.DEFAULT_URL", server.api)
     for chosen in (Shell("", tmp_path), Shell(server.api, tmp_path), Shell(server.admin, tmp_path)):
         chosen.ok("token", "create", "--description", chosen.url or "default")
@@ -56,14 +55,14 @@ def test_the_admin_api_is_found_beside_the_default_server(
     ],
 )
 def test_only_the_usual_port_of_the_api_becomes_the_admin_port(url: str, admin: str) -> None:
-    assert admin_address(Target(url)) == admin
+    assert Target(url).admin_address == admin
 
 
 def test_the_admin_api_can_have_a_variable_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUETIME_URL", "http://jobs.example.com")
     monkeypatch.setenv("DUETIME_ADMIN_URL", "http://admin.example.com")
-    assert admin_address(Target()) == "http://admin.example.com"
-    assert admin_address(Target("http://other:7777")) == "http://other:7778"
+    assert Target().admin_address == "http://admin.example.com"
+    assert Target("http://other:7777").admin_address == "http://other:7778"
 
 
 def test_a_new_token_may_read_and_write(shell: Shell) -> None:

@@ -173,10 +173,10 @@ def test_a_job_is_put_back_once_by_two_runs_that_overlap(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from duetime.spark.audit.store import open_view
+from duetime.spark.audit.store import StoreView
 from duetime.spark.reconcile.entries import RepairEntries
 
-entries = RepairEntries(Path(sys.argv[2]), open_view(sys.argv[1]))
+entries = RepairEntries(Path(sys.argv[2]), StoreView(sys.argv[1]))
 for _ in range(3):
     entries.write([b'{"ts":1,"event":"heartbeat"}'] * 25_001)
 os.kill(os.getpid(), signal.SIGKILL)

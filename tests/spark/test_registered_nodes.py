@@ -20,7 +20,7 @@ from duetime.model.names import Queue
 from duetime.spark import schedule
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, JournalProblem
 from duetime.spark.audit.run import Audited, Beside, run_audit
-from duetime.spark.audit.store import open_view
+from duetime.spark.audit.store import StoreView
 from duetime.spark.ingest.run import about_events, known_nodes, run_ingest
 from duetime.spark.ingest.transform import without_known
 from duetime.spark.lake.lake import Lake, Manifest
@@ -168,7 +168,7 @@ def allow(url: str, jobs: int) -> None:
 
 def test_nodes_are_known_through_a_server(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server("--dev", DUETIME_INSTANCE="web", DUETIME_JOURNAL=str(tmp_path / "journal"))
-    with closing(open_view(server.api)) as view:
+    with closing(StoreView(server.api)) as view:
         [(node, record)] = view.registered().items()
     assert (tmp_path / "journal" / node).is_dir()
     assert (node.startswith("web-"), record.last, record.abandoned) == (True, None, False)

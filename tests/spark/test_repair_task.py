@@ -15,7 +15,7 @@ from duetime.journal.reader import read_journal
 from duetime.model.clock import SystemClock
 from duetime.model.job import Delivery, Event
 from duetime.model.names import Queue
-from duetime.spark.audit.store import open_view
+from duetime.spark.audit.store import StoreView
 from duetime.spark.reconcile.entries import RepairEntries
 from duetime.spark.reconcile.repair_task import RepairTask
 
@@ -51,7 +51,7 @@ def plan(now: int, **changed: Any) -> Iterator[pa.RecordBatch]:
 
 
 def carry_out(url: str, batches: Iterator[pa.RecordBatch], now: int, journal: str = "") -> list[dict[str, Any]]:
-    view = open_view(url)
+    view = StoreView(url)
     epoch = view.info().epoch
     view.close()
     task = RepairTask((url, None), epoch, now, journal=journal)
@@ -137,14 +137,14 @@ def test_a_task_writes_its_entries_and_signs_off(address_of: Callable[[str], str
     assert (entries[-1].event, entries[-1].seq) == (Event.CLOSED, 5)
     told = [(row["id"], row["result"], row["jobs"], row["node"], row["entry"]) for row in found]
     assert told == [(None, "pushed", len(NAMES), entries[0].node, None)], "one row for all that were put back"
-    view = open_view(url)
+    view = StoreView(url)
     assert view.registered()[entries[0].node].last == 5
     view.close()
     assert {row["node"] for row in carry_out(url, plan(now, action="expire", expires_at=1), now, str(journal))} == {""}
 
 
 def test_a_task_is_a_registered_node_before_it_has_written(address_of: Callable[[str], str], tmp_path: Path) -> None:
-    with closing(open_view(address_of("sqlite"))) as view:
+    with closing(StoreView(address_of("sqlite"))) as view:
         entries = RepairEntries(tmp_path / "journal", view)
         entries.write([b'{"ts":1,"event":"heartbeat"}'])
         assert view.registered()[entries.node].last is None

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duetime.client import Client, connect
-from duetime.journal.pool_journal import Journaling
+from duetime.client import connect
 from duetime.model.clock import SystemClock
 from duetime.model.job import NewJob
 from duetime.model.names import DEFAULT_POOL, Queue
 from duetime.spark.audit.run import Beside, run_audit
-from duetime.spark.audit.store import ServerView, open_view
+from duetime.spark.audit.store import StoreView
 from duetime.spark.lake.lake import Lake
 from duetime.spark.reconcile.run import run_reconcile
 from duetime.stores.base import Push
@@ -94,22 +93,12 @@ def test_a_job_that_was_adopted_through_a_server_stays_acked(
     assert ids_in(pools.fast) == []
 
 
-@pytest.mark.parametrize(("token", "pool"), [(None, DEFAULT_POOL), ("secret", DEFAULT_POOL), (FAST, "fast")])
-def test_a_server_of_an_earlier_release_serves_the_pool_of_the_token(
-    token: str | None, pool: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It tells the nodes and nothing else."""
-    monkeypatch.setattr(Client, "send", lambda client, call: call.parse(b'{"nodes":[]}'))
-    with closing(ServerView("http://127.0.0.1:1", token)) as view:
-        assert view.journaling() == Journaling(0, pool)
-
-
 def test_a_server_tells_the_pool_of_the_token_and_since_when_it_journals(pools: TwoPools) -> None:
     began = SystemClock().now_ms()
     server = pools.start()
     told: dict[str, int] = {}
     for token in (None, FAST):
-        with closing(open_view(server.api, token)) as view:
+        with closing(StoreView(server.api, token)) as view:
             told[view.journaling().pool] = view.journaling().since
     assert set(told) == {DEFAULT_POOL, "fast"}
     assert all(began <= since <= SystemClock().now_ms() for since in told.values())

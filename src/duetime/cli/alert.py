@@ -4,7 +4,6 @@ The settings are a record in the registry, which every server follows within a s
 changes it; so does a command that is given the URL of the registry's store.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,15 +13,13 @@ import typer
 
 from duetime.alerts import administration
 from duetime.alerts.senders import MailServer
-from duetime.cli.admin_api import AdminApi, admin_address
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, moment, note, safe
-from duetime.client.transport import is_http
+from duetime.client.admin import AdminCall, send_admin
 from duetime.model.clock import SystemClock
 from duetime.model.errors import DuetimeError
 from duetime.model.masking import mask
 from duetime.model.names import is_mail
-from duetime.stores.open import open_store
 from duetime.stores.registry import Registry
 
 Address = Annotated[
@@ -135,18 +132,7 @@ def test(target: Target) -> None:
 
 
 def _ask(
-    target: Target, on_store: Callable[[Registry], Awaitable[dict[str, Any]]], method: str, path: str, **sent: Any
+    target: Target, on_registry: Callable[[Registry], Awaitable[dict[str, Any]]], method: str, path: str, **sent: Any
 ) -> dict[str, Any]:
-    """Ask the admin API, or do the same on a store whose URL was given. Returns the admin API's answer."""
-    url = admin_address(target)
-    if is_http(url):
-        return AdminApi(url).send(method, path, **sent)
-
-    async def run() -> dict[str, Any]:
-        store = await open_store(url)
-        try:
-            return await on_store(store.registry)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
+    """The admin API and the work on the registry answer alike."""
+    return send_admin(target.admin_address, AdminCall(method, path, on_registry, sent=sent))

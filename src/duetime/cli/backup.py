@@ -8,7 +8,7 @@ import typer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.cli.progress import show_progress
-from duetime.cli.store_access import STORE_ONLY, with_store
+from duetime.client.store_link import on_store
 from duetime.model.errors import DuetimeError, InvalidRequest
 from duetime.transfer.backup_file import check_backup, restore_backup, write_backup
 
@@ -33,7 +33,7 @@ def backup(file: BackupFile, target: Target) -> None:
     """
     with show_progress("backup", as_json=target.json, unit="jobs") as progress:
         try:
-            done = with_store(target, lambda store: write_backup(store, file, progress.advance_to), STORE_ONLY)
+            done = on_store(target.address, lambda store: write_backup(store, file, progress.advance_to))
         except OSError as error:
             raise BackupNotWritten(f"cannot write {file}: {error.strerror or error}") from None
     Answer(as_json=target.json).tell(
@@ -61,5 +61,5 @@ def restore(
     if not target.is_chosen:
         raise InvalidRequest("restore into which store? Name it with --url or DUETIME_URL")
     with show_progress("restore", total=found.jobs, as_json=target.json, unit="jobs") as progress:
-        with_store(target, lambda store: restore_backup(store, file, found, progress.advance_to), STORE_ONLY)
+        on_store(target.address, lambda store: restore_backup(store, file, found, progress.advance_to))
     answer.tell({**document, "restored": True}, f"{found.jobs:,} jobs and {found.records:,} records restored.")

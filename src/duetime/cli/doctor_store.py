@@ -1,6 +1,5 @@
 """What the doctor asks every store, and every server: does it answer, how fast, and what time is it there?"""
 
-import asyncio
 import time
 from collections.abc import Generator, Iterator
 from itertools import chain
@@ -14,11 +13,11 @@ from duetime.cli.doctor_redis import examine_redis
 from duetime.cli.doctor_sqlite import examine_sqlite, sqlite_file
 from duetime.cli.options import Target
 from duetime.cli.output import span
+from duetime.client.store_link import on_store
 from duetime.client.transport import is_http
 from duetime.model.errors import DuetimeError, Forbidden, InvalidSettings, StoreUnavailable, Unauthorized
 from duetime.model.masking import mask
 from duetime.stores.base import Store
-from duetime.stores.open import open_store
 
 PINGS = 5
 SLOW_MS = 20.0
@@ -177,7 +176,7 @@ def examine_store(url: str, *, deep: bool) -> Iterator[Finding]:
             return
     try:
         if (yield from _examine_server(scheme, url)):
-            yield from asyncio.run(_ask_store(url, deep=deep))
+            yield from on_store(url, lambda store: _ask_store(store, deep=deep))
     except DuetimeError as error:
         yield from judge(STORE_ERRORS, {"error": error, "url": mask(url)})
 
@@ -195,13 +194,9 @@ def _examine_server(scheme: str, url: str) -> Generator[Finding, None, bool]:
     return True
 
 
-async def _ask_store(url: str, *, deep: bool) -> list[Finding]:
-    store = await open_store(url)
-    try:
-        findings = [*await _timed_pings(store), *judge([DAMAGED], {"damaged": await _damaged(store)})]
-        return findings + ([*judge([DEEP], {"problems": await store.check()})] if deep else [])
-    finally:
-        await store.close()
+async def _ask_store(store: Store, *, deep: bool) -> list[Finding]:
+    findings = [*await _timed_pings(store), *judge([DAMAGED], {"damaged": await _damaged(store)})]
+    return findings + ([*judge([DEEP], {"problems": await store.check()})] if deep else [])
 
 
 async def _timed_pings(store: Store) -> list[Finding]:

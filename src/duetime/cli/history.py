@@ -10,7 +10,6 @@ from rich.text import Text
 from duetime.cli.config import ConfigOption, read_settings
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, preview, safe, span
-from duetime.client.transport import is_http
 from duetime.journal.events import ENDS, REPEATED, Entry, as_fields, body_of
 from duetime.journal.lives import lives_of
 from duetime.journal.reader import Damage, read_job
@@ -59,8 +58,7 @@ def history(
 
 def journal_folder(target: Target, journal: str | None, config: str | None) -> Path:
     """The named folder, else the journal beside the named store, else the server's. Raises InvalidSettings."""
-    store = target.address if target.is_chosen and not is_http(target.address) else None
-    options = options_of(read_settings({"journal": journal, "store": store}, config))
+    options = options_of(read_settings({"journal": journal, "store": target.store}, config))
     if options is None:
         raise InvalidSettings("there is no journal: the setting journal is off; name a folder with --journal")
     if not options.folder.is_dir():

@@ -10,8 +10,7 @@ from duetime.cli.config import ConfigOption
 from duetime.cli.history import JournalOption, journal_folder
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, relative, safe
-from duetime.cli.store_access import STORE_ONLY, with_store
-from duetime.client.transport import is_http
+from duetime.client.store_link import on_store
 from duetime.journal import pool_journal
 from duetime.journal.registered_nodes import RegisteredNode, registered
 from duetime.journal.segments import is_alive, nodes, segments
@@ -27,8 +26,7 @@ def list_nodes(target: Target, journal: JournalOption = None, config: ConfigOpti
 
     With a store's URL also the nodes that its pool knows, wherever they write.
     """
-    is_store = target.is_chosen and not is_http(target.address)
-    known = with_store(target, registered, "") if is_store else {}
+    known = on_store(target.store, registered) if target.store else {}
     try:
         here = nodes(journal_folder(target, journal, config))
     except InvalidSettings:
@@ -102,7 +100,7 @@ def end(
     """
     answer = Answer(as_json=target.json)
     answer.confirm(f"End the journal of {mask(target.address)}?", yes=yes)
-    began = with_store(target, _end, STORE_ONLY)
+    began = on_store(target.address, _end)
     answer.tell({"since": began}, f"The journal that began {rfc3339(began)} has ended.")
 
 

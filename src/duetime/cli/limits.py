@@ -7,7 +7,7 @@ import typer
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, span
-from duetime.cli.token_access import label_of, token_access
+from duetime.cli.token_access import NamespaceTokens
 from duetime.cli.tokens import PoolOption
 from duetime.model.clock import duration_ms
 from duetime.model.errors import InvalidRequest
@@ -20,7 +20,7 @@ TokenArgument = Annotated[str, typer.Argument(metavar="TOKEN", help="The token o
 @takes_options
 def list_limits(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     """List the limits of the namespace's tokens."""
-    found = sorted(token_access(target, pool).list_limits().items())
+    found = sorted(NamespaceTokens(target, pool).list_limits().items())
     if not found and not target.json:
         note(f"no limits in {target.space}")
         return
@@ -49,9 +49,9 @@ def set_limit(limited: TokenArgument, options: LimitOptions, target: Target) -> 
         raise InvalidRequest("say how many: --read N, --write N or both")
     if interval_ms < 1000 or interval_ms % 1000:
         raise InvalidRequest(f"--every is whole seconds, at least one: {options.every!r}")
-    where = token_access(target, options.pool)
+    where = NamespaceTokens(target, options.pool)
     limit = Limit(interval_ms // 1000, options.read, options.write)
-    label = label_of(where, limited)
+    label = where.label_of(limited)
     where.set_limit(label, limit)
     text = f"{label}: {_shown(limit.read)} reads, {_shown(limit.write)} writes every {span(interval_ms)}"
     Answer(as_json=target.json).tell(_document(target, options.pool, label, limit), text)
@@ -60,8 +60,8 @@ def set_limit(limited: TokenArgument, options: LimitOptions, target: Target) -> 
 @takes_options
 def remove(limited: TokenArgument, target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     """Take a token's limit away."""
-    where = token_access(target, pool)
-    label = label_of(where, limited)
+    where = NamespaceTokens(target, pool)
+    label = where.label_of(limited)
     where.set_limit(label, None)
     document = {"namespace": target.space, "pool": pool, "label": label, "removed": True}
     Answer(as_json=target.json).tell(document, f"{label}: no limit")

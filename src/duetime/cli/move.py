@@ -13,9 +13,10 @@ import typer
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, safe
 from duetime.cli.progress import show_progress
+from duetime.client import event_loop
+from duetime.client.store_link import opened_store
 from duetime.model.clock import duration_ms
 from duetime.model.masking import mask
-from duetime.stores.open import open_store
 from duetime.transfer.registry_records import read_records
 from duetime.transfer.store_move import MoveReport, StoreMove, clock_skew_ms, opened, survey
 
@@ -49,7 +50,7 @@ def move(places: MovePlaces, options: MoveOptions, target: Target) -> None:
     code is 1 if something stayed at the source.
     """
     if options.dry_run:
-        asyncio.run(_survey(places, Answer(as_json=target.json)))
+        event_loop.run(_survey(places, Answer(as_json=target.json)))
         return
     report = _run(places, options, as_json=target.json)
     _tell(report, Answer(as_json=target.json))
@@ -75,20 +76,18 @@ def _run(places: MovePlaces, options: MoveOptions, *, as_json: bool) -> MoveRepo
                 )
                 return await moving.run(follow=lambda: options.follow and not stop.is_set())
 
-    return asyncio.run(run())
+    return event_loop.run(run())
 
 
 async def _survey(places: MovePlaces, answer: Answer) -> None:
     """Opens nothing that would have to be made first: a file that is not there stays so."""
     async with AsyncExitStack() as stack:
-        source = await open_store(places.source)
-        stack.push_async_callback(source.close)
+        source = await stack.enter_async_context(opened_store(places.source))
         counts, records = await survey(source), await read_records(source.registry)
         document: dict[str, Any] = {"records": len(records), "jobs": sum(one.total for one in counts.values())}
         text = f"{document['jobs']:,} jobs in {len(counts):,} queues and {len(records):,} records of the registry."
         if _is_there(places.target):
-            target = await open_store(places.target)
-            stack.push_async_callback(target.close)
+            target = await stack.enter_async_context(opened_store(places.target))
             skew_ms, queues = await clock_skew_ms(source, target), len(await target.queues())
             document |= {"skew_ms": skew_ms, "target_queues": queues}
             text += f" The target has {queues:,} queues; its clock is {skew_ms:+,} ms off."

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from urllib.parse import urlsplit
 
 import typer
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:7777"
 """Where `duetime serve --dev` listens."""
+API_PORT = 7777
+ADMIN_PORT = 7778
+"""The ports that `duetime serve` uses if no others are set."""
 GLOBAL_PANEL = "Global options"
 
 
@@ -85,6 +89,25 @@ class Target:
     @property
     def address(self) -> str:
         return self.url or os.environ.get("DUETIME_URL") or DEFAULT_URL
+
+    @property
+    def store(self) -> str | None:
+        """The store's URL, if one was given."""
+        from duetime.client.transport import is_http  # noqa: PLC0415
+
+        return self.address if self.is_chosen and not is_http(self.address) else None
+
+    @property
+    def admin_address(self) -> str:
+        """The URL of the server's admin API, or of a store if one was given: --url, else DUETIME_ADMIN_URL, else
+        DUETIME_URL, else this machine. The API's usual port stands for the admin port, so `--url http://host:7777`
+        works for every command. A server with accounts needs http://user:password@host:7778.
+        """
+        url = self.url or os.environ.get("DUETIME_ADMIN_URL") or self.address
+        parts = urlsplit(url)
+        if not parts.scheme.startswith("http") or parts.port != API_PORT:
+            return url
+        return parts._replace(netloc=f"{parts.netloc.removesuffix(str(API_PORT))}{ADMIN_PORT}").geturl()
 
     @property
     def space(self) -> str:

@@ -7,7 +7,7 @@ import typer
 
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer, note, safe
-from duetime.cli.token_access import label_of, token_access
+from duetime.cli.token_access import NamespaceTokens
 from duetime.model.names import DEFAULT_POOL
 from duetime.protocols.tokens import LABEL as LABEL_LENGTH
 from duetime.protocols.tokens import READ_WRITE, Access, digest_of, split
@@ -32,7 +32,7 @@ class CreateOptions:
 def create(options: CreateOptions, target: Target) -> None:
     """Make a token for the namespace. It is shown this once; only its hash is kept."""
     scopes = frozenset(options.scope) or READ_WRITE
-    secret = split(token_access(target, options.pool).create(options.description, scopes))[1]
+    secret = split(NamespaceTokens(target, options.pool).create(options.description, scopes))[1]
     text = secret if options.pool == DEFAULT_POOL else f"{options.pool}:{secret}"
     document = {
         "namespace": target.space,
@@ -50,7 +50,7 @@ def create(options: CreateOptions, target: Target) -> None:
 @takes_options
 def list_tokens(target: Target, pool: PoolOption = DEFAULT_POOL) -> None:
     """List the namespace's tokens by their labels."""
-    known = token_access(target, pool).list_tokens()
+    known = NamespaceTokens(target, pool).list_tokens()
     if not known and not target.json:
         note(f"no tokens for {target.space}")
         return
@@ -80,9 +80,9 @@ def revoke(
 ) -> None:
     """Refuse a token from now on; other servers follow within a second."""
     chosen, name = split(revoked) if ":" in revoked else (pool, revoked)
-    where = token_access(target, chosen)
-    label = label_of(where, name)
-    where.revoke(f"{chosen}:{label}")
+    where = NamespaceTokens(target, chosen)
+    label = where.label_of(name)
+    where.revoke(label)
     Answer(as_json=target.json).tell(
         {"namespace": target.space, "pool": chosen, "label": label, "revoked": True}, f"{label} revoked"
     )

@@ -372,6 +372,34 @@ def statuses(namespace: str | None) -> Call[list[QueueStatus]]:
     )
 
 
+def queue_names(namespace: str | None) -> Call[list[Queue]]:
+    """Every queue of the namespace, or of all namespaces."""
+
+    async def run(engine: "Engine") -> list[Queue]:
+        return list(await engine.store.queues(namespace))
+
+    through_server = statuses(namespace)
+    return Call(
+        through_server.request, lambda reply: [one.queue for one in through_server.parse(reply)], run, repeatable=True
+    )
+
+
+def queue_counts(namespace: str | None) -> Call[dict[Queue, Counts]]:
+    """Every queue of the namespace, or of all namespaces, with its counts."""
+
+    async def run(engine: "Engine") -> dict[Queue, Counts]:
+        found = await engine.store.queues(namespace)
+        return dict(zip(found, await engine.store.counts(found), strict=True))
+
+    through_server = statuses(namespace)
+    return Call(
+        through_server.request,
+        lambda reply: {one.queue: one.counts for one in through_server.parse(reply)},
+        run,
+        repeatable=True,
+    )
+
+
 def _status(message: messages.QueueOut) -> QueueStatus:
     queue, counts = Queue(message.namespace, message.queue), convert.counts(message.counts)
     return QueueStatus(queue, counts, message.rules, message.next_at or None)

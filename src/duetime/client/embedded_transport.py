@@ -1,19 +1,13 @@
 """Calls into an engine of this process."""
 
 import asyncio
-import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from duetime.client.call import Call
 from duetime.client.embedded_engine import embedded_engine
+from duetime.client.event_loop import LoopThread
 from duetime.engine import Engine
 from duetime.engine.direct_steps import DirectSteps
-
-try:
-    import uvloop
-except ImportError:  # not on every platform
-    uvloop = None
 
 Answer = TypeVar("Answer")
 
@@ -84,22 +78,11 @@ class SyncEmbedded:
     """An engine in a thread of its own. What is usual and about one job is done in the caller's thread."""
 
     def __init__(self, url: str, journal: str | None = None) -> None:
-        self._loop = asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="duetime engine", daemon=True)
-        self._thread.start()
-        self._inner = self._run(self._make(url, journal))
+        self._loop = LoopThread("duetime engine")
+        self._inner = self._loop.run(self._make(url, journal))
 
     async def _make(self, url: str, journal: str | None) -> AsyncEmbedded:
         return AsyncEmbedded(url, journal, has_direct=True)
-
-    def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            # A caller that is interrupted while it waits takes no job with it.
-            future.cancel()
-            raise
 
     @property
     def direct(self) -> DirectSteps | None:
@@ -108,11 +91,9 @@ class SyncEmbedded:
     def send(self, call: Call[Answer]) -> Answer:
         if call.direct and (steps := self._inner.direct) and (answer := call.direct(steps)) is not None:
             return answer
-        return self._run(self._inner.send(call))
+        return self._loop.run(self._inner.send(call))
 
     def close(self) -> None:
-        if self._thread.is_alive():
-            self._run(self._inner.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        if self._loop.is_running:
+            self._loop.run(self._inner.close())
             self._loop.close()

@@ -3,13 +3,19 @@
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
+import msgspec
+
+from duetime.client import calls
 from duetime.client.call import Call, Request, decode, get_request, post_request
 from duetime.engine import Engine
 from duetime.journal.pool_journal import Journaling, known
 from duetime.journal.registered_nodes import RegisteredNode, registered
+from duetime.model.errors import Conflict, DuetimeError
+from duetime.model.job import IfExists, Moved
 from duetime.model.names import DEFAULT_POOL, Queue
-from duetime.stores.base import StoreInfo
+from duetime.stores.base import Push, Pushed, StoreInfo
 from duetime.stores.finishes import JoinCount
+from duetime.stores.registry import MOVED_AWAY
 from duetime.wire import messages
 
 
@@ -29,8 +35,9 @@ def store_info(namespace: str) -> Call[StoreInfo]:
 
 
 def journaling(namespace: str) -> Call[Journaling]:
-    """The name that the pool of a namespace has in the journal, empty if an older server does not tell it, and since
-    when the pool journals, 0 if it does not.
+    """The name that the pool of a namespace has in the journal, and since when the pool journals, 0 if it does not.
+
+    Raises Conflict if the jobs of the store were moved to another one.
     """
 
     def parse(reply: bytes) -> Journaling:
@@ -38,6 +45,9 @@ def journaling(namespace: str) -> Call[Journaling]:
         return Journaling(message.since, message.pool)
 
     async def run(engine: Engine) -> Journaling:
+        if moved := await engine.store.registry.get(MOVED_AWAY, "current"):
+            place = msgspec.json.decode(moved.value)
+            raise Conflict(f"the jobs of this store were moved to {place['to']}: ask that store")
         return await known(engine.store) or Journaling(0, DEFAULT_POOL)
 
     return Call(_nodes_request(namespace), parse, run, repeatable=True)
@@ -54,6 +64,23 @@ def journal_nodes(namespace: str) -> Call[dict[str, RegisteredNode]]:
         return await registered(engine.store)
 
     return Call(_nodes_request(namespace), parse, run, repeatable=True)
+
+
+def put_back(queue: Queue, requests: Sequence[Push]) -> Call[Sequence[Pushed | DuetimeError]]:
+    """Push jobs that a store has lost, one per request; a job that exists is kept. A server journals them and gives
+    each its mark; on a store, which gets the requests as they are, the caller must journal.
+    """
+
+    def answer(result: calls.Result) -> Pushed | DuetimeError:
+        return Pushed([result], 0) if isinstance(result, Moved) else result or DuetimeError()
+
+    each = calls.push_each(queue, [request.jobs[0] for request in requests], IfExists.KEEP)
+    return Call(
+        each.request,
+        lambda reply: [answer(one) for one in each.parse(reply)],
+        lambda engine: engine.store.push(queue, requests),
+        repeatable=True,
+    )
 
 
 def raise_joins(queue: Queue, joins: Sequence[JoinCount]) -> Call[None]:

@@ -23,7 +23,7 @@ from duetime.spark.audit import transform as audit
 from duetime.spark.audit.closed_files import closed_sums, days_of
 from duetime.spark.audit.journal import JournalNow, JournalProblem, Wait, forget_whole_nodes, read_until
 from duetime.spark.audit.scan import scan
-from duetime.spark.audit.store import StoreView, open_view
+from duetime.spark.audit.store import StoreView
 from duetime.spark.audit.transform import SCAN, Scanned
 from duetime.spark.ingest.about import purge_frame
 from duetime.spark.lake.lake import DataFile, Lake, Manifest
@@ -129,7 +129,7 @@ def run_audit(
         told("weighing")
         audited = weigh(lake, evidence, run=run, assume_lost=assume_lost)
         if beside and forget_ended:
-            with closing(open_view(beside.url, beside.token)) as view:
+            with closing(StoreView(beside.url, beside.token)) as view:
                 forget_whole_nodes(lake, evidence.journal, view)
         return audited
     finally:
@@ -159,7 +159,7 @@ def gather(
     with ExitStack() as stack:
         if beside:
             told("scanning the store")
-            view = stack.enter_context(closing(open_view(beside.url, beside.token)))
+            view = stack.enter_context(closing(StoreView(beside.url, beside.token)))
             scanned, registered = scan_store(lake, view, beside, run), view.registered
         told("reading the journal")
         wait = Wait(beside.wait_s if beside else 0, told)

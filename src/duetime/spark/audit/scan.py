@@ -6,7 +6,6 @@ the ready ones, because that is how a job moves when nothing happens but time: a
 twice and not missed. Every other move has a fresh entry, and the audit then believes the journal.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,13 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from duetime.client.event_loop import iterate, run
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.job import Counts, Job, State
 from duetime.model.names import Queue
 from duetime.spark.audit.transform import SCAN
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions
-from duetime.spark.load.task_push import run
 from duetime.spark.schemas import frame
 from duetime.spark.session import parallelism
 from duetime.spark.source.listing import SMALL, Bounds, Listing, split_ranges
@@ -91,13 +90,7 @@ class ScanTask:
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """SHARES -> SCAN."""
-        with asyncio.Runner() as runner:
-            pages = self._pages(share for batch in batches for share in batch.to_pylist())
-            try:
-                while (found := runner.run(_next(pages))) is not None:
-                    yield found
-            finally:
-                runner.run(pages.aclose())
+        yield from iterate(self._pages(share for batch in batches for share in batch.to_pylist()))
 
     async def _pages(self, shares: Iterator[dict[str, Any]]) -> AsyncGenerator[Any]:
         async with Listing.open(self._options) as listing:
@@ -108,10 +101,6 @@ class ScanTask:
                     async for jobs in listing.jobs(queue, State(state), bounds):
                         if jobs:
                             yield _batch(queue, jobs)
-
-
-async def _next(pages: AsyncGenerator[Any]) -> Any:
-    return await anext(pages, None)
 
 
 def _batch(queue: Queue, jobs: Sequence[Job]) -> Any:

@@ -5,12 +5,12 @@ Runs on the driver, before anything is pushed.
 
 from dataclasses import replace
 
+from duetime.client.store_link import opened_store
 from duetime.journal.pool_journal import begin, known, refusal
 from duetime.journal.registered_nodes import registered
 from duetime.journal.settings import embedded_options
 from duetime.model.errors import InvalidSettings
 from duetime.spark.load.options import LoadOptions
-from duetime.stores.open import open_store
 
 
 async def with_journal(options: LoadOptions) -> LoadOptions:
@@ -21,8 +21,7 @@ async def with_journal(options: LoadOptions) -> LoadOptions:
     """
     if options.is_http:
         return options
-    store = await open_store(options.store_url)
-    try:
+    async with opened_store(options.store_url) as store:
         found = await known(store)
         if not found and not options.journal:
             return options
@@ -33,8 +32,6 @@ async def with_journal(options: LoadOptions) -> LoadOptions:
             return options
         pool = found.pool if found else options.pool
         await begin(store, pool)
-    finally:
-        await store.close()
     return replace(options, journal=str(journal.folder.absolute()), pool=pool)
 
 
@@ -42,11 +39,8 @@ async def refuse_journaled(options: LoadOptions) -> None:
     """Raise InvalidSettings if the pool has a journal, in which pushes without an engine would be missing."""
     if options.is_http:
         return
-    store = await open_store(options.store_url)
-    try:
+    async with opened_store(options.store_url) as store:
         found = await known(store)
-    finally:
-        await store.close()
     if found:
         raise InvalidSettings(
             f"the pool {found.pool!r} journals, and .save() writes no journal: write to its server (an http:// url), "

@@ -12,16 +12,17 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime.client import connect_async, store_calls
-from duetime.journal.registered_nodes import RegisteredNode, registered
+from duetime.client import store_calls
+from duetime.client.event_loop import run
+from duetime.client.store_link import AsyncStoreLink
+from duetime.journal.registered_nodes import RegisteredNode
 from duetime.model.ids import IdMaker
 from duetime.spark.audit.journal import JournalIncomplete, JournalNow, Wait, check_complete, read_until
 from duetime.spark.audit.run import WAIT_S
 from duetime.spark.lake.lake import Lake
 from duetime.spark.load.batch import ReconcileFirst, ReconcileRun
 from duetime.spark.load.options import LoadOptions
-from duetime.spark.load.task_push import ask_store, run
-from duetime.stores.open import open_store
+from duetime.spark.load.task_push import ask_store
 
 
 @contextmanager
@@ -74,12 +75,6 @@ def _read_journal(lake: Lake, reconcile: ReconcileRun, options: LoadOptions, asi
 
 
 async def _registered(options: LoadOptions) -> Mapping[str, RegisteredNode]:
-    """The nodes of the journal; a server tells them to whoever may read the namespace."""
-    if options.is_http:
-        async with connect_async(options.url, namespace=options.namespace, token=options.token) as client:
-            return await client.send(store_calls.journal_nodes(options.namespace))
-    store = await open_store(options.store_url)
-    try:
-        return await registered(store)
-    finally:
-        await store.close()
+    """The nodes of the journal; a server tells them to everybody who may read the namespace."""
+    async with AsyncStoreLink.open(options.store_url, options.token) as link:
+        return await link.send(store_calls.journal_nodes(options.namespace))

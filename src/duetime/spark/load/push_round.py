@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from duetime.client.event_loop import run
 from duetime.model.errors import DuetimeError, StoreUnavailable
 from duetime.model.ids import IdMaker
 from duetime.spark.lake.lake import Lake
@@ -24,7 +25,7 @@ from duetime.spark.load.job_rows import ROWS
 from duetime.spark.load.known_jobs import known_jobs
 from duetime.spark.load.options import MARK_LIFE_MS, LoadOptions
 from duetime.spark.load.push_files import RESULTS, FilePart, FilePusher
-from duetime.spark.load.task_push import LoadFailed, ask_store, run
+from duetime.spark.load.task_push import LoadFailed, ask_store
 from duetime.spark.session import is_connect, parallelism, whole_file_session
 from duetime.stores.base import StoreInfo
 

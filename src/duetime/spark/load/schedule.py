@@ -16,6 +16,7 @@ from msgspec import structs
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from duetime.client.event_loop import run
 from duetime.model.clock import rfc3339
 from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.ids import IdMaker
@@ -25,7 +26,7 @@ from duetime.spark.load.job_rows import ROWS, check_columns, job_rows, order
 from duetime.spark.load.journal_rules import with_journal
 from duetime.spark.load.options import BadRecords, LoadFields, LoadOptions, read_options
 from duetime.spark.load.push_round import find_round, push_round
-from duetime.spark.load.task_push import ask_store, run
+from duetime.spark.load.task_push import ask_store
 from duetime.stores.base import StoreInfo
 
 SAMPLE = 5

@@ -6,25 +6,20 @@ with the store's own words.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from duetime.client import AsyncClient, calls, connect_async, store_calls
+from duetime.client.bulk import open_bulk_load
 from duetime.model.backoff import Exponential, Outage
 from duetime.model.errors import DuetimeError, StoreUnavailable
-from duetime.model.job import IfExists, Moved
-from duetime.model.names import Queue
 from duetime.spark.load.chunks import Portion
 from duetime.spark.load.options import LoadOptions
-from duetime.stores.base import Pushed, StoreInfo
-from duetime.stores.bulk import Bulk, Failed, JobColumns, Loaded, LoadStep, LostColumns, Pace, loaded
-from duetime.stores.open import open_bulk
+from duetime.stores.base import StoreInfo
+from duetime.stores.bulk import Bulk, Loaded, LoadStep, Pace
 
 TRIES = 12
 PAUSE = Exponential(base_ms=100, cap_ms=10_000)
-HTTP_UNDER_WAY = 4
 
 T = TypeVar("T")
 OnLoaded = Callable[[Portion, Loaded], Awaitable[None]]
@@ -54,21 +49,9 @@ class LoadFailed(DuetimeError):
     status = 409
 
 
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in a new event loop; in another thread if this one runs a loop already, as notebooks do."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
-
-
 async def open_destination(options: LoadOptions) -> Bulk:
     """The store, or the server in front of it."""
-    if options.is_http:
-        return HttpBulk(connect_async(options.url, namespace=options.namespace, token=options.token), options.namespace)
-    return await open_bulk(options.store_url)
+    return await open_bulk_load(options.store_url, namespace=options.namespace, token=options.token)
 
 
 async def ask_store(options: LoadOptions) -> StoreInfo:
@@ -167,46 +150,3 @@ class Pacer:
         self._free_at += jobs / self._rate
         if pause > 0:
             await asyncio.sleep(pause)
-
-
-class HttpBulk:
-    """Keeps the contract of `stores.bulk.Bulk` through a server, which journals for us."""
-
-    def __init__(self, client: AsyncClient, namespace: str) -> None:
-        self._client = client
-        self._namespace = namespace
-
-    async def load(
-        self, queue: Queue, columns: JobColumns, steps: Sequence[LoadStep], *, pace: Pace | None = None
-    ) -> AsyncIterator[Loaded | Failed]:
-        waiting: list[asyncio.Task[Loaded | Failed]] = []
-        try:
-            for step in steps:
-                if pace:
-                    await pace(step.last - step.first)
-                if len(waiting) == HTTP_UNDER_WAY:
-                    yield await waiting.pop(0)
-                waiting.append(asyncio.create_task(self._send(queue, columns, step)))
-            while waiting:
-                yield await waiting.pop(0)
-        finally:
-            for task in waiting:
-                task.cancel()
-
-    async def _send(self, queue: Queue, columns: JobColumns, step: LoadStep) -> Loaded | Failed:
-        call = calls.push(queue, columns.jobs(step.first, step.last), IfExists.KEEP, step.mark)
-        try:
-            return loaded(step, await self._client.send(call))
-        except DuetimeError as error:
-            return Failed(step, error)
-
-    async def put_back(self, queue: Queue, jobs: LostColumns) -> int | Sequence[Pushed | DuetimeError]:
-        """A server gives each job its mark by itself."""
-        answers = await self._client.send(calls.push_each(queue, jobs.jobs(), IfExists.KEEP))
-        return [Pushed([answer], 0) if isinstance(answer, Moved) else answer or DuetimeError() for answer in answers]
-
-    async def ping(self) -> StoreInfo:
-        return await self._client.send(store_calls.store_info(self._namespace))
-
-    async def close(self) -> None:
-        await self._client.close()

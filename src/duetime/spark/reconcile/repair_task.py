@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from duetime.client.event_loop import LoopThread
 from duetime.journal.events import REPEATED, Draft, body_fields
 from duetime.journal.lines import write_text
 from duetime.model.errors import Conflict, DuetimeError
 from duetime.model.job import STEP_BYTES, STEP_JOBS, Event, Job, Moved, NewJob, Priority
 from duetime.model.names import Queue
-from duetime.spark.audit.store import StoreView, open_view
+from duetime.spark.audit.store import StoreView
 from duetime.spark.load.job_columns import arrow, kernels
 from duetime.spark.load.options import LoadOptions
 from duetime.spark.load.task_push import open_destination
@@ -86,17 +87,17 @@ class RepairTask:
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Rows of PLAN, sorted by queue -> RESULTS."""
         with ExitStack() as stack:
-            view = stack.enter_context(closing(open_view(*self._address)))
+            view = stack.enter_context(closing(StoreView(*self._address)))
             entries = None
             if self._journal:
                 entries = stack.enter_context(closing(RepairEntries(Path(self._journal), view)))
             url, token = self._address
-            runner = stack.enter_context(asyncio.Runner())
-            bulk = runner.run(open_destination(LoadOptions(url, token=token)))
-            stack.callback(lambda: runner.run(bulk.close()))
+            loop = stack.enter_context(LoopThread())
+            bulk = loop.run(open_destination(LoadOptions(url, token=token)))
+            stack.callback(lambda: loop.run(bulk.close()))
             for batch in batches:
                 plain, others = _split(arrow.Table.from_batches([batch]), self._now(view))
-                yield from runner.run(self._put_back(view, bulk, plain, entries))
+                yield from loop.run(self._put_back(view, bulk, plain, entries))
                 for rows in _chunks(others.to_pylist()):
                     yield _told(self._carry_out(view, _queue(rows[0]), rows), entries)
 

@@ -25,7 +25,7 @@ from duetime.model.job import DAY_MS
 from duetime.spark.audit.closed_files import days_of
 from duetime.spark.audit.journal import check_complete, forget_whole_nodes
 from duetime.spark.audit.run import Beside, Evidence, Told, born_after, findings, gather, write_places
-from duetime.spark.audit.store import StoreView, open_view
+from duetime.spark.audit.store import StoreView
 from duetime.spark.audit.transform import Scanned
 from duetime.spark.ingest.about import about_events
 from duetime.spark.lake.files import Files, LocalFiles, files_for
@@ -72,7 +72,7 @@ def run_reconcile(
                 scanned.ended_at,
                 journal=str(files.path(journal)) if isinstance(files, LocalFiles) else "",
             )
-            with closing(open_view(beside.url, beside.token)) as view:
+            with closing(StoreView(beside.url, beside.token)) as view:
                 if counted is not None:
                     joins.raise_counts(counted, view)
                 with _driver_entries(files, journal, view) as entries:

@@ -7,15 +7,15 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from duetime.client import AsyncClient, calls, connect_async
+from duetime.client import calls
+from duetime.client.store_link import AsyncStoreLink
 from duetime.model.clock import MAX_INSTANT
 from duetime.model.job import STEP_JOBS, Job, Priority, State
 from duetime.model.names import Queue
 from duetime.spark.load.options import LoadOptions
-from duetime.stores.base import Page, Store
-from duetime.stores.open import cursor_at, open_store
+from duetime.stores.open import cursor_at
 
 SMALL = 5_000
 """So few delayed jobs are not worth a second range."""
@@ -53,37 +53,25 @@ class Bounds(NamedTuple):
         return Bounds(self.first, following.last, self.after_id, following.last_id)
 
 
-class ListingPlace(Protocol):
-    """What can be listed both in a store and through a server."""
-
-    async def queues(self) -> Sequence[Queue]: ...
-
-    async def page(self, queue: Queue, state: State, cursor: str | None, limit: int) -> Page: ...
-
-    async def histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]: ...
-
-
 class Listing:
     """Reads the jobs of a store or a server page by page; it changes nothing."""
 
-    def __init__(self, place: ListingPlace, url: str) -> None:
-        self._place = place
-        self._url = url
-        self.queues = place.queues
-        self.histogram = place.histogram
+    def __init__(self, link: AsyncStoreLink, options: LoadOptions) -> None:
+        self._send, self._url = link.send, options.url
+        # A server lists the queues of the namespace that the token is for, a store those of all namespaces.
+        self._namespace = options.namespace if link.is_server else None
 
     @classmethod
     @asynccontextmanager
     async def open(cls, options: LoadOptions) -> AsyncGenerator["Listing"]:
-        if options.is_http:
-            async with connect_async(options.url, namespace=options.namespace, token=options.token) as client:
-                yield cls(_OnServer(client), options.url)
-            return
-        store = await open_store(options.store_url)
-        try:
-            yield cls(_InStore(store), options.url)
-        finally:
-            await store.close()
+        async with AsyncStoreLink.open(options.store_url, options.token) as link:
+            yield cls(link, options)
+
+    async def queues(self) -> Sequence[Queue]:
+        return await self._send(calls.queue_names(self._namespace))
+
+    async def histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
+        return await self._send(calls.due_histogram(queue, edges))
 
     @property
     def can_begin_anywhere(self) -> bool:
@@ -113,7 +101,7 @@ class Listing:
 
     async def _run(self, queue: Queue, state: State, cursor: str | None) -> AsyncIterator[Sequence[Job]]:
         while True:
-            page = await self._place.page(queue, state, cursor, STEP_JOBS)
+            page = await self._send(calls.list_jobs(queue, state, cursor, STEP_JOBS))
             yield page.jobs
             if page.cursor is None:
                 return
@@ -125,37 +113,9 @@ class Listing:
         bounds = Bounds(due_at, due_at, after_id)
         for state in (State.DELAYED, State.READY):
             for priority, cursor in self._starts(state, bounds):
-                page = await self._place.page(queue, state, cursor, 1)
+                page = await self._send(calls.list_jobs(queue, state, cursor, 1))
                 found += [job.id for job in page.jobs if job.due_at == due_at and priority in (None, job.priority)]
         return min(found, default=None)
-
-
-class _InStore:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def queues(self) -> Sequence[Queue]:
-        return await self._store.queues()
-
-    async def page(self, queue: Queue, state: State, cursor: str | None, limit: int) -> Page:
-        return await self._store.list_jobs(queue, state, cursor=cursor, limit=limit)
-
-    async def histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
-        return await self._store.due_histogram(queue, edges)
-
-
-class _OnServer:
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-
-    async def queues(self) -> Sequence[Queue]:
-        return [status.queue for status in await self._client.send(calls.statuses(self._client.namespace))]
-
-    async def page(self, queue: Queue, state: State, cursor: str | None, limit: int) -> Page:
-        return await self._client.send(calls.list_jobs(queue, state, cursor, limit))
-
-    async def histogram(self, queue: Queue, edges: Sequence[int]) -> Sequence[int]:
-        return await self._client.send(calls.due_histogram(queue, edges))
 
 
 async def split_ranges(listing: Listing, queue: Queue, bounds: Bounds, parts: int) -> list[Bounds]:

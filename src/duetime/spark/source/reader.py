@@ -7,8 +7,8 @@ states are not read, and a range begins and ends where the filter does. `read` r
 driver.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -33,13 +33,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from duetime.client.event_loop import iterate, run
 from duetime.model.clock import MAX_INSTANT, instant_ms
 from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.job import Job, State
 from duetime.model.names import Queue
 from duetime.spark.load.job_columns import arrow
 from duetime.spark.load.options import LoadOptions, read_options
-from duetime.spark.load.task_push import run
 from duetime.spark.source.listing import Bounds, Listing, split_ranges
 
 _TEXT, _TIME = StringType(), TimestampType()
@@ -182,13 +182,9 @@ class StoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, Share) or not partition.queue.name:
             return
-        pages = self._pages(partition)
-        with asyncio.Runner() as runner:
-            try:
-                while (jobs := runner.run(_next(pages))) is not None:
-                    yield _as_batch(jobs, self._schema)
-            finally:
-                runner.run(pages.aclose())
+        with closing(iterate(self._pages(partition))) as pages:
+            for jobs in pages:
+                yield _as_batch(jobs, self._schema)
 
     async def _pages(self, share: Share) -> AsyncGenerator[list[Job]]:
         async with Listing.open(self._options) as listing:
@@ -200,10 +196,6 @@ def _floor_ms(value: Any) -> int:
     """The last whole millisecond that is not after the instant; `instant_ms` rounds up."""
     at = instant_ms(value)
     return at - 1 if value.microsecond % 1000 else at
-
-
-async def _next(pages: AsyncGenerator[list[Job]]) -> list[Job] | None:
-    return await anext(pages, None)
 
 
 def _arrow_schema(schema: StructType) -> Any:

@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from duetime.client.event_loop import run
 from duetime.model.errors import InvalidRequest, InvalidSettings
 from duetime.model.ids import IdMaker
 from duetime.spark.load.chunks import Cutter
@@ -22,7 +23,7 @@ from duetime.spark.load.job_columns import arrow, job_columns, kernels
 from duetime.spark.load.job_rows import KNOWN, check_columns
 from duetime.spark.load.journal_rules import refuse_journaled
 from duetime.spark.load.options import MARK_LIFE_MS, BadRecords, LoadOptions, read_options
-from duetime.spark.load.task_push import PushCounts, ask_store, push_portions, run
+from duetime.spark.load.task_push import PushCounts, ask_store, push_portions
 from duetime.spark.source.reader import JOBS
 from duetime.stores.base import Mark
 
