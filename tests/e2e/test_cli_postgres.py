@@ -182,20 +182,6 @@ def test_migrate_prints_what_somebody_else_can_run(
     shell.ok("push", "mail", "x")
 
 
-def test_migrate_upgrades_what_an_older_release_has_made(
-    admin_url: str, database: "psycopg.Connection[Any]", tmp_path: Path
-) -> None:
-    shell = Shell(admin_url, tmp_path)
-    shell.ok("migrate")
-    database.execute("DROP VIEW duetime.duetime_jobs")
-    database.execute("DROP FUNCTION duetime.body_text")
-    database.execute("DROP TABLE duetime.incoming")
-    database.execute("DELETE FROM duetime.migrations WHERE number IN (2, 4)")
-    assert shell.ok("migrate").out == "applied 0002_incoming\napplied 0004_readable_jobs\n"
-    shell.ok("push", "mail", "x")
-    assert database.execute("SELECT payload FROM duetime.duetime_jobs").fetchall() == [("x",)]
-
-
 def test_migrate_knows_sqlite_and_what_needs_nothing(tmp_path: Path) -> None:
     file = Shell(f"sqlite://{tmp_path}/jobs.db", tmp_path)
     assert "CREATE TABLE" in file.ok("migrate", "--sql").out

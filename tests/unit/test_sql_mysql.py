@@ -19,11 +19,12 @@ from duetime.model.errors import (
 from duetime.model.job import IfExists, Lease, NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Wake
-from duetime.stores.mysql.connection import MysqlAddress, MysqlLink, open_connection, translate
+from duetime.stores.mysql import connection as mysql_connection
+from duetime.stores.mysql.connection import MysqlAddress, translate
 from duetime.stores.mysql.store import MysqlStore
 from duetime.stores.open import open_store
 from duetime.stores.sql import connection_threads
-from duetime.stores.sql.queries import load_schema, statements
+from duetime.stores.sql.queries import load_migrations
 from tests.plugins.mysql_server import PREFIX, MysqlServer
 from tests.plugins.until import until
 
@@ -77,25 +78,6 @@ def database(server: MysqlServer, name: str) -> Iterator[str]:
     server.administer(f"DROP DATABASE {name}")
 
 
-def described(server: MysqlServer, name: str) -> list[str]:
-    """How each table of a database would be made."""
-    tables = server.administer(f"SHOW TABLES FROM {name}")
-    made = [str(server.administer(f"SHOW CREATE TABLE {name}.`{table}`")[0][1]) for (table,) in tables]
-    return [statement.replace(f"`{name}`.", "") for statement in made]
-
-
-def test_the_schema_is_what_the_migrations_make(mysql_server: MysqlServer) -> None:
-    with database(mysql_server, "by_migrations") as url, database(mysql_server, "by_schema") as other:
-        MysqlLink(MysqlAddress.parse(url), None).prepare_tables()
-        address = MysqlAddress.parse(other)
-        with closing(open_connection(address)) as connection, connection.cursor() as cursor:
-            for statement in statements(load_schema("mysql")):
-                cursor.execute(address.name_tables(statement))
-        made = described(mysql_server, "by_migrations")
-        assert made == described(mysql_server, "by_schema")
-        assert len(made) > 10
-
-
 async def test_stores_with_other_prefixes_share_a_database(mysql_server: MysqlServer) -> None:
     with database(mysql_server, "shared") as url:
         one, other = [await MysqlStore.open(f"{url}&prefix={prefix}") for prefix in ("one_", "")]
@@ -136,6 +118,18 @@ async def test_a_migration_that_was_cut_off_is_finished(mysql_server: MysqlServe
         assert (await store.registry.increment("n")).value == 1
         assert (await store.ping()).epoch
         await store.close()
+
+
+async def test_an_upgrade_applies_what_is_missing(mysql_server: MysqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with database(mysql_server, "upgraded") as url:
+        await (await MysqlStore.open(url)).close()
+        change = "ALTER TABLE dt.discarded ADD COLUMN later bigint;\n"
+        both = {**load_migrations("mysql"), 2: ("0002_later", change)}
+        monkeypatch.setattr(mysql_connection, "load_migrations", lambda dialect: both)
+        assert [migration.name for migration in mysql_connection.pending(MysqlAddress.parse(url))] == ["0002_later"]
+        await (await MysqlStore.open(url)).close()
+        assert mysql_connection.pending(MysqlAddress.parse(url)) == []
+        assert mysql_server.administer(f"SELECT later FROM upgraded.{PREFIX}discarded") == ()
 
 
 @pytest.mark.parametrize(("name", "opens"), [("9999_breaking_change", False), ("9999_more", True)])

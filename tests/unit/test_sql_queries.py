@@ -1,4 +1,4 @@
-"""The SQL files: how they load, that the schema is what the migrations make, that queries stay on their indexes."""
+"""The SQL files: how they load, and that queries stay on their indexes."""
 
 import re
 import sqlite3
@@ -9,7 +9,7 @@ import pytest
 
 from duetime.stores import sqlite
 from duetime.stores.sql import queries
-from duetime.stores.sql.queries import for_one_id, for_rows, load_migrations, load_queries, load_schema, statements
+from duetime.stores.sql.queries import for_one_id, for_rows, load_queries, load_schema, statements
 
 QUERIES = load_queries("sqlite")
 PLANNED = {name: query for name, query in QUERIES.items() if not query.startswith("PRAGMA")}
@@ -40,11 +40,10 @@ def test_a_query_has_a_name_a_description_and_a_statement(dialect: Path) -> None
     assert load_queries("toy") == {"one": "SELECT 1", "two": "SELECT\n    2\nFROM t"}
 
 
-def test_queries_come_from_all_files_but_schema_and_migrations(dialect: Path) -> None:
+def test_queries_come_from_all_files_but_the_schema(dialect: Path) -> None:
     (dialect / "a.sql").write_text("-- name: one\n-- description: x\nSELECT 1;\n")
     (dialect / "b.sql").write_text("-- name: two\n-- description: x\nSELECT 2;\n")
     (dialect / "schema.sql").write_text("CREATE TABLE t (a);\n")
-    (dialect / "migrations").mkdir()
     (dialect / "notes.txt").write_text("-- name: three\n-- description: x\nSELECT 3;\n")
     assert set(load_queries("toy")) == {"one", "two"}
 
@@ -54,17 +53,6 @@ def test_a_name_stands_once(dialect: Path) -> None:
         (dialect / file).write_text("-- name: one\n-- description: x\nSELECT 1;\n")
     with pytest.raises(ValueError, match="'one' stands twice"):
         load_queries("toy")
-
-
-def test_migrations_come_in_the_order_of_their_numbers(dialect: Path) -> None:
-    (dialect / "migrations").mkdir()
-    for name in ("0010_late.sql", "0002_early.sql", "0001_first.sql"):
-        (dialect / "migrations" / name).write_text(f"-- {name}\n")
-    assert [(number, name) for number, (name, _) in load_migrations("toy").items()] == [
-        (1, "0001_first"),
-        (2, "0002_early"),
-        (10, "0010_late"),
-    ]
 
 
 def test_a_script_falls_into_statements_without_comments() -> None:
@@ -88,24 +76,6 @@ def test_every_query_is_used() -> None:
     folders = [Path(module.__file__).parent for module in (sqlite, queries) if module.__file__]
     source = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     assert [name for name in QUERIES if f'"{name}"' not in source] == []
-
-
-# --- the schema
-
-
-def build(scripts: list[str]) -> set[tuple[str, str, str]]:
-    with sqlite3.connect(":memory:") as connection:
-        for script in scripts:
-            for statement in statements(script):
-                connection.execute(statement)
-        rows = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    connection.close()
-    # Where a column was added, SQLite writes its comma and bracket with other blanks.
-    return {(kind, name, re.sub(r"\s+(?=[,)])", "", re.sub(r"\s+", " ", text))) for kind, name, text in rows}
-
-
-def test_the_schema_is_what_the_migrations_make() -> None:
-    assert build([load_schema("sqlite")]) == build([script for _, script in load_migrations("sqlite").values()])
 
 
 # --- the plans

@@ -14,6 +14,8 @@ from duetime.model.job import Event, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed, Store
 from duetime.stores.open import open_store
+from duetime.stores.sql.queries import load_migrations
+from duetime.stores.sqlite import connection as file_connection
 from duetime.stores.sqlite.step import SqliteStep
 from duetime.stores.sqlite.store import SqliteStore
 
@@ -121,6 +123,18 @@ async def test_a_file_that_a_newer_release_has_upgraded(store: SqliteStore, path
         connection.execute("INSERT INTO migrations VALUES (9999, '9999_future', 0)")
     with pytest.raises(StoreUnavailable, match=r"newer Duetime .* \(migration 9999\)"):
         await SqliteStore.open(path)
+
+
+async def test_an_upgrade_applies_what_is_missing(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = {**load_migrations("sqlite"), 2: ("0002_later", "ALTER TABLE discarded ADD COLUMN later INTEGER;\n")}
+    monkeypatch.setattr(file_connection, "load_migrations", lambda dialect: both)
+    assert [migration.name for migration in file_connection.pending(str(path))] == ["0002_later"]
+    await (await SqliteStore.open(path)).close()
+    assert file_connection.pending(str(path)) == []
+    with raw(path) as database:
+        assert database.execute("SELECT later FROM discarded").fetchall() == []
 
 
 async def test_pages_that_were_overwritten(path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from duetime.model.clock import ManualClock
 from duetime.model.errors import LeaseLost
-from duetime.model.job import DAY_MS, STEP_BYTES, STEP_JOBS, TOTAL_DAYS, Counts, IfExists, NewJob, State, Totals
+from duetime.model.job import DAY_MS, STEP_BYTES, STEP_JOBS, TOTAL_DAYS, Counts, IfExists, NewJob, State
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Mark, Push, Pushed, RulesChange
 from duetime.stores.finishes import Finish
@@ -184,34 +184,6 @@ async def test_a_queue_with_rules_is_not_forgotten(store: SqliteStore, clock: Ma
     await store.reap()
     assert (await store.configure(QUEUE)).paused
     assert await store.queues() == [QUEUE]
-
-
-async def test_jobs_from_before_there_were_totals_count_after_the_upgrade(tmp_path: Path) -> None:
-    # Given a file of an older release
-    path = tmp_path / "old.db"
-    store = await SqliteStore.open(path, synchronous="OFF")
-    await push(store, "dead", "leased", "waiting")
-    [[dead, leased]] = (await store.reserve(QUEUE, [Ask(2, 60_000)])).deliveries
-    await store.kill(dead.lease)
-    await store.close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DROP TABLE results")
-        connection.execute("DROP TABLE totals")
-        connection.execute("DROP TRIGGER jobs_deleted")
-        connection.execute("DROP TABLE bodies")
-        for column in ("kept", "today", *(f"today_{what}" for what in Totals.__struct_fields__)):
-            connection.execute(f"ALTER TABLE queues DROP COLUMN {column}")
-        connection.execute("DELETE FROM migrations WHERE number >= 3")
-
-    # When it is opened, and one of its jobs moves
-    store = await SqliteStore.open(path, synchronous="OFF")
-    await store.ack(QUEUE, [leased.lease])
-
-    # Then the totals leave room for the others
-    [totals] = await store.totals([QUEUE])
-    assert totals.running == Totals(accepted=3, delivered=1, dead=1, acked=1)
-    assert await store.check() == []
-    await store.close()
 
 
 async def test_the_totals_of_a_forgotten_queue_go_after_its_last_day(store: SqliteStore, clock: ManualClock) -> None:

@@ -20,7 +20,7 @@ from duetime.model.ids import ThreadedIdMaker
 from duetime.model.job import MAX_BODY, IfExists, NewJob
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_queue
 from duetime.stores.sql.incoming import IncomingStatements, incoming_statements
-from duetime.stores.sql.rows import OFFLINE, as_json
+from duetime.stores.sql.rows import as_json
 
 DIALECTS = {
     "psycopg": "postgres",
@@ -169,8 +169,10 @@ def _check_rules(request: PushInRequest, row: Any) -> None:
     """Refuse what the queue refuses, as far as it is known now."""
     if row is None:
         return
-    max_jobs, max_body, held, kept = tuple(cast(Mapping[str, int], row).values() if isinstance(row, Mapping) else row)
-    if kept & OFFLINE:
+    max_jobs, max_body, held, offline = tuple(
+        cast(Mapping[str, int], row).values() if isinstance(row, Mapping) else row
+    )
+    if offline:
         raise TopicOffline.of_queue()
     for job in request.jobs:
         if max_body and len(job.body) > max_body:

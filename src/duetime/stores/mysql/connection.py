@@ -333,7 +333,7 @@ class Migrator:
     def pending(self) -> list[Migration]:
         """What `run` would do, as scripts for a client, which may be cut off and run again as well."""
         found: list[Migration] = []
-        has_own_table = self._has_own_table()
+        self._has_own_table()
         for number in self.missing():
             name, script = self._migrations[number]
             noted = (
@@ -341,8 +341,7 @@ class Migrator:
                 f"VALUES ({number}, '{name}', unix_timestamp() * 1000) "
                 "ON DUPLICATE KEY UPDATE applied_at = values(applied_at)"
             )
-            first = [] if found or has_own_table else [self._own_table()]
-            parts = [*map(_repeatable, [*first, *self._statements(script)]), noted]
+            parts = [*map(_repeatable, self._statements(script)), noted]
             found.append(Migration(name, "".join(f"{part};\n" for part in parts)))
         return found
 

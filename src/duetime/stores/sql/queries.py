@@ -37,9 +37,11 @@ def load_queries(dialect: str) -> Mapping[str, str]:
 
 
 def load_migrations(dialect: str) -> Mapping[int, tuple[str, str]]:
-    """Number to (name, script), in the order in which they apply."""
-    found = sorted((file.name, file.read_text(encoding="utf-8")) for file in _folder(dialect, "migrations").iterdir())
-    return {int(name[:4]): (name.removesuffix(".sql"), script) for name, script in found if name.endswith(".sql")}
+    """Number to (name, script), in the order in which they apply.
+
+    There is one, the schema itself. The first change after a release adds a folder of numbered scripts beside it.
+    """
+    return {1: ("0001_initial", load_schema(dialect))}
 
 
 def check_newer(database: str, unknown: Mapping[int, str]) -> None:

@@ -19,8 +19,6 @@ log = logging.getLogger("duetime.stores")
 
 WAITING, LEASED, DEAD, GONE = 0, 1, 2, -1
 """Places in the column `place`; GONE is never stored, it tells the writer to delete the row."""
-KEPT, OFFLINE = 1, 2
-"""Flags in the column `kept`. A version that knows the first one only keeps the queue."""
 PLACE_NAMES = ("waiting", "leased", "dead")
 NO_RULES = QueueRules()
 PRIORITIES: tuple[Priority, ...] = tuple(Priority)
@@ -32,7 +30,6 @@ _encode = msgspec.json.Encoder().encode
 class QueueRow(Struct):
     """A queue in one step; its fields are in the order of the columns. `id` is 0 until the queue has a row.
 
-    `kept` holds two rules: 1 kept, and 2 offline, which keeps the row as well.
     `today` is the day whose totals are in the row itself; SQLite alone has it. `happened` is no column; it holds what
     the step adds to the queue's totals.
     """
@@ -45,6 +42,7 @@ class QueueRow(Struct):
     max_jobs: int = 0
     max_body: int = 0
     kept: int = 0
+    offline: int = 0
     floor: int = 0
     last_born: int = 0
     expired: int = 0
@@ -73,17 +71,14 @@ class QueueRow(Struct):
             expired_to_dead=bool(self.expired_to_dead),
             max_jobs=self.max_jobs,
             max_body=self.max_body,
-            kept=bool(self.kept & KEPT),
-            offline=bool(self.kept & OFFLINE),
+            kept=bool(self.kept),
+            offline=bool(self.offline),
         )
 
     def change_rules(self, change: RulesChange) -> None:
-        values = {name: int(value) for name, value in msgspec.structs.asdict(change).items() if value is not UNSET}
-        rules = self.rules()
-        kept, offline = values.pop("kept", rules.kept), values.pop("offline", rules.offline)
-        self.kept = KEPT * kept + OFFLINE * offline
-        for name, value in values.items():
-            setattr(self, name, value)
+        for name, value in msgspec.structs.asdict(change).items():
+            if value is not UNSET:
+                setattr(self, name, int(value))
 
     def idle_from(self) -> int:
         """When the queue is forgotten if nothing is pushed; 0 while it has jobs or rules, or is not known."""

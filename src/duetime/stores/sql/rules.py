@@ -37,7 +37,6 @@ from duetime.stores.sql.rows import (
     DEAD,
     GONE,
     LEASED,
-    OFFLINE,
     PLACE_NAMES,
     PRIORITIES,
     WAITING,
@@ -228,7 +227,7 @@ class PushPlan:
         self._queue_row, self._jobs, self._now = queue_row, jobs, now
         largest = min(filter(None, (queue_row.max_body, largest)), default=0)
         self._max_body, self._max_jobs = (largest, queue_row.max_jobs) if capped else (0, 0)
-        self._offline = capped and queue_row.kept & OFFLINE
+        self._offline = capped and queue_row.offline
         if follow:
             self._max_jobs = self._offline = 0
         self._stored = frozenset(jobs)

@@ -293,6 +293,7 @@ SELECT
     q.max_jobs,
     q.max_body,
     q.kept,
+    q.offline,
     q.floor,
     q.last_born,
     q.expired,

@@ -11,6 +11,7 @@ SELECT
     max_jobs,
     max_body,
     kept,
+    offline,
     floor,
     last_born,
     expired,
@@ -33,6 +34,7 @@ SELECT
     max_jobs,
     max_body,
     kept,
+    offline,
     floor,
     last_born,
     expired,
@@ -69,6 +71,7 @@ INSERT INTO dt.queues (
     max_jobs,
     max_body,
     kept,
+    offline,
     floor,
     last_born,
     expired,
@@ -76,7 +79,7 @@ INSERT INTO dt.queues (
     leased,
     dead,
     reap_at
-) VALUES (%(id)s, %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+) VALUES (%(id)s, %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 ON DUPLICATE KEY UPDATE known = known;
 
 SELECT row_count();
@@ -96,6 +99,7 @@ SET
     max_jobs = %(max_jobs)s,
     max_body = %(max_body)s,
     kept = %(kept)s,
+    offline = %(offline)s,
     floor = %(floor)s,
     last_born = %(last_born)s,
     expired = %(expired)s,
@@ -419,6 +423,6 @@ SELECT
     coalesce(q.max_jobs, 0) AS max_jobs,
     least(coalesce(nullif(q.max_body, 0), packet.most), packet.most) AS max_body,
     coalesce(q.jobs, 0) AS jobs,
-    coalesce(q.kept, 0) AS kept
+    coalesce(q.offline, 0) AS offline
 FROM (SELECT @@max_allowed_packet DIV 2 - 65536 AS most) AS packet
 LEFT JOIN dt.queues AS q FORCE INDEX (by_name) ON q.namespace = %(namespace)s AND q.name = %(name)s;

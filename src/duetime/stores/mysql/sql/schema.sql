@@ -1,4 +1,4 @@
--- The schema as it is after all migrations; read this one, upgrade with those. A test keeps the two equal.
+-- The tables of a store, and migration 1, which makes them.
 -- `dt.name` stands for the table with the prefix of the store's URL. MySQL calls the collation utf8mb4_0900_bin.
 -- Instants are epoch milliseconds, flags 0 or 1, and an instant of 0 means none. Texts compare by code point.
 
@@ -41,6 +41,7 @@ CREATE TABLE dt.queues (
     max_jobs bigint NOT NULL,
     max_body bigint NOT NULL,
     kept tinyint NOT NULL,              -- never forgotten, nor are its totals
+    offline tinyint NOT NULL,           -- refuses pushes
     floor bigint NOT NULL,              -- every later born is above it
     last_born bigint NOT NULL,          -- the highest born, or the end of the last job; tells when the queue was used
     expired bigint NOT NULL,            -- running total
@@ -242,3 +243,7 @@ SELECT
 FROM dt.jobs AS j
 INNER JOIN dt.queues AS q ON q.id = j.queue
 INNER JOIN dt.bodies AS b ON b.queue = j.queue AND b.id = j.id;
+
+INSERT IGNORE INTO dt.meta (one, epoch, registry_version) VALUES (1, replace(uuid(), '-', ''), 0);
+
+INSERT IGNORE INTO dt.forgotten (one, registry_version, floor) VALUES (1, 0, 0);

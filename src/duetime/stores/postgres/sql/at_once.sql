@@ -6,7 +6,7 @@
 -- description: Nobody else changes the queue until the transaction ends. The next statement sees what others committed.
 SELECT 1 FROM dt.queues WHERE id = %(queue)s FOR UPDATE;
 
--- Every rule of the queue that can refuse a push stands in its conditions; `kept` of 2 and more is offline. A list whose
+-- Every rule of the queue that can refuse a push stands in its conditions. A list whose
 -- values are all the same has only the first of them: unnest answers null behind the end of a list. Ids of one moment
 -- are not sought one by one if the queue holds nothing between the least and the greatest of them.
 -- name: push_at_once
@@ -29,7 +29,7 @@ changed AS (
     WHERE
         q.id = %(queue)s
         AND q.floor < clock.now
-        AND q.kept < 2
+        AND q.offline = 0
         AND (q.max_jobs = 0 OR q.jobs + %(count)s <= q.max_jobs)
         AND (q.max_body = 0 OR q.max_body >= %(largest)s)
         AND (
@@ -206,7 +206,7 @@ changed AS (
         q.ctid = seen.place_of_row
         AND q.xmin = seen.version
         AND q.floor < seen.now
-        AND q.kept < 2
+        AND q.offline = 0
         AND (q.max_jobs = 0 OR q.jobs < q.max_jobs)
         AND (q.max_body = 0 OR q.max_body >= %(largest)s)
         AND NOT EXISTS (SELECT 1 FROM dt.jobs WHERE queue = %(queue)s AND id = %(job_id)s)
@@ -312,7 +312,7 @@ changed AS (
             WHEN
                 q.jobs > %(count)s
                 OR q.known = 0
-                OR q.paused + q.strict + q.expired_to_dead + q.kept + q.max_jobs + q.max_body > 0
+                OR q.paused + q.strict + q.expired_to_dead + q.kept + q.offline + q.max_jobs + q.max_body > 0
                 OR q.reap_at BETWEEN 1 AND greatest(q.last_born, clock.now) + %(idle_ms)s
                 THEN q.reap_at
             ELSE greatest(q.last_born, clock.now) + %(idle_ms)s

@@ -11,6 +11,7 @@ SELECT
     max_jobs,
     max_body,
     kept,
+    offline,
     floor,
     last_born,
     expired,
@@ -33,6 +34,7 @@ WITH held AS MATERIALIZED (
         max_jobs,
         max_body,
         kept,
+        offline,
         floor,
         last_born,
         expired,
@@ -72,6 +74,7 @@ INSERT INTO dt.queues (
     max_jobs,
     max_body,
     kept,
+    offline,
     floor,
     last_born,
     expired,
@@ -79,7 +82,7 @@ INSERT INTO dt.queues (
     leased,
     dead,
     reap_at
-) VALUES (nextval('dt.queue_ids'), %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+) VALUES (nextval('dt.queue_ids'), %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 ON CONFLICT (namespace, name) DO NOTHING
 RETURNING id;
 
@@ -98,6 +101,7 @@ SET
     max_jobs = %(max_jobs)s,
     max_body = %(max_body)s,
     kept = %(kept)s,
+    offline = %(offline)s,
     floor = %(floor)s,
     last_born = %(last_born)s,
     expired = %(expired)s,
@@ -447,6 +451,6 @@ SELECT
     max_jobs,
     max_body,
     jobs,
-    kept
+    offline
 FROM dt.queues
 WHERE namespace = %(namespace)s AND name = %(name)s;

@@ -1,4 +1,4 @@
--- The schema as it is after all migrations; read this one, upgrade with those. A test keeps the two equal.
+-- The tables of a store, and migration 1, which makes them.
 -- `dt.name` and `dt_name` stand for the schema and the prefix of the store's URL.
 -- Instants are epoch milliseconds, flags 0 or 1, and an instant of 0 means none. Texts compare by code point.
 
@@ -37,6 +37,7 @@ CREATE TABLE dt.queues (
     max_jobs bigint NOT NULL,
     max_body bigint NOT NULL,
     kept smallint NOT NULL,             -- never forgotten, nor are its totals
+    offline smallint NOT NULL,          -- refuses pushes
     floor bigint NOT NULL,              -- every later born is above it
     last_born bigint NOT NULL,          -- the highest born, or the end of the last job; tells when the queue was used
     expired bigint NOT NULL,            -- running total
@@ -235,3 +236,7 @@ SELECT
 FROM dt.jobs AS j
 INNER JOIN dt.queues AS q ON q.id = j.queue
 INNER JOIN dt.bodies AS b ON b.queue = j.queue AND b.id = j.id;
+
+INSERT INTO dt.meta (one, epoch, registry_version) VALUES (1, replace(gen_random_uuid()::text, '-', ''), 0);
+
+INSERT INTO dt.forgotten (one, registry_version, floor) VALUES (1, 0, 0);

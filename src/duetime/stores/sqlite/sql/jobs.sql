@@ -237,6 +237,7 @@ SELECT
     queues.max_jobs,
     queues.max_body,
     queues.kept,
+    queues.offline,
     queues.floor,
     queues.last_born,
     queues.expired,

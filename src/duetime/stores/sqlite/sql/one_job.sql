@@ -90,7 +90,7 @@ BEGIN
         AND paused = 0
         AND max_jobs = 0
         AND max_body = 0
-        AND kept < 2
+        AND offline = 0
         AND today = new.day;
 
     SELECT raise(IGNORE) WHERE changes() = 0;
@@ -301,7 +301,7 @@ BEGIN
         AND id = (SELECT reserved.queue FROM reserved WHERE reserved.id IS NULL)
         AND jobs = 0
         AND known = 1
-        AND max(paused, strict, expired_to_dead, max_jobs, max_body, kept) = 0
+        AND max(paused, strict, expired_to_dead, max_jobs, max_body, kept, offline) = 0
         AND NOT (reap_at > 0 AND reap_at <= last_born + new.idle_ms);
 
     UPDATE reserved
@@ -363,6 +363,6 @@ BEGIN
         AND name = new.name
         AND jobs = 0
         AND known = 1
-        AND max(paused, strict, expired_to_dead, max_jobs, max_body, kept) = 0
+        AND max(paused, strict, expired_to_dead, max_jobs, max_body, kept, offline) = 0
         AND NOT (reap_at > 0 AND reap_at <= last_born + new.idle_ms);
 END;

@@ -11,6 +11,7 @@ SELECT
     max_jobs,
     max_body,
     kept,
+    offline,
     floor,
     last_born,
     expired,
@@ -47,6 +48,7 @@ INSERT INTO queues (
     max_jobs,
     max_body,
     kept,
+    offline,
     floor,
     last_born,
     expired,
@@ -54,7 +56,7 @@ INSERT INTO queues (
     leased,
     dead,
     reap_at
-) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 
 -- name: update_queue
 -- description: Write back what a step changed. Positional, because it runs in almost every step.
@@ -67,6 +69,7 @@ SET
     max_jobs = ?,
     max_body = ?,
     kept = ?,
+    offline = ?,
     floor = ?,
     last_born = ?,
     expired = ?,
@@ -87,6 +90,7 @@ SET
     max_jobs = ?,
     max_body = ?,
     kept = ?,
+    offline = ?,
     floor = ?,
     last_born = ?,
     expired = ?,

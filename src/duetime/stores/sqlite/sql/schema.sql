@@ -1,4 +1,4 @@
--- The schema as it is after all migrations; read this one, upgrade with those. A test keeps the two equal.
+-- The tables of a store, and migration 1, which makes them.
 -- Instants are epoch milliseconds, flags 0 or 1, and an instant of 0 means none.
 
 -- One row: what the whole file knows about itself.
@@ -34,6 +34,8 @@ CREATE TABLE queues (
     expired_to_dead INTEGER NOT NULL,
     max_jobs INTEGER NOT NULL,
     max_body INTEGER NOT NULL,
+    kept INTEGER NOT NULL,              -- never forgotten, nor are its totals
+    offline INTEGER NOT NULL,           -- refuses pushes
     floor INTEGER NOT NULL,             -- every later born is above it
     last_born INTEGER NOT NULL,         -- the highest born, or the end of the last job; tells when the queue was used
     expired INTEGER NOT NULL,           -- running total
@@ -41,7 +43,6 @@ CREATE TABLE queues (
     leased INTEGER NOT NULL,            -- ... in place 1
     dead INTEGER NOT NULL,              -- ... in place 2
     reap_at INTEGER NOT NULL,           -- a lower bound of when the reaper is next needed; 0 = never
-    kept INTEGER NOT NULL DEFAULT 0,    -- never forgotten, nor are its totals
     today INTEGER NOT NULL DEFAULT 0,   -- the day of the totals that follow; those of earlier days are in `totals`
     today_accepted INTEGER NOT NULL DEFAULT 0,
     today_delivered INTEGER NOT NULL DEFAULT 0,
@@ -184,3 +185,7 @@ CREATE TABLE counters (
 
 -- serves delete_old_counters
 CREATE INDEX counters_old ON counters (expires_at) WHERE expires_at > 0;
+
+INSERT INTO meta (one, epoch, wakes, registry_version) VALUES (1, lower(hex(randomblob(8))), 0, 0);
+
+INSERT INTO forgotten (one, registry_version, floor) VALUES (1, 0, 0);
