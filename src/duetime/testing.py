@@ -38,13 +38,11 @@ from duetime.worker.app import App
 from duetime.worker.batch_keeper import BatchKeeper
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.execution import execute, find, run_task, run_task_async
-from duetime.worker.follow_up import finish_of
-from duetime.worker.held_jobs import NOT_A_TASK
+from duetime.worker.held_jobs import NOT_A_TASK, error_text, finish_of
 from duetime.worker.options import DEFAULT_BACKOFF, WorkerOptions
 from duetime.worker.pusher import Outgoing, Pusher, in_generation, successor, unstored_answer
 from duetime.worker.retry_rules import Policy, Verb, decide, refused
 from duetime.worker.runs import Ended, Failure, JobInfo, Outcome, Run
-from duetime.worker.settler import error_text
 from duetime.worker.task import Task
 from duetime.worker.task_exceptions import Cancel
 from duetime.worker.thread_loop import ThreadLoop
@@ -175,14 +173,14 @@ class Box:
             lease, failure = delivery.lease, Failure(NOT_A_TASK, "the body of the job is no task")
             _now(self._store.kill(lease, str(failure)))
             return Ran("", lease.id, lease.attempt, Ended.FAIL, failure)
-        return self._run(Run(0, delivery, payload, timeout_s=0, lease_s=TTR_MS / 1000))
+        return self._run(Run(0, delivery, payload, timeout_s=0))
 
     def _run(self, run: Run) -> Ran:
         policy = Policy(WorkerOptions.tries, DEFAULT_BACKOFF)
         if failure := refused(run, policy, self.now):
             outcome = Outcome(Ended.FAIL, failure)
         else:
-            outcome = _aside(lambda: execute(self._app, run.info(), NO_WORKER, self._loop))
+            outcome = _aside(lambda: execute(self._app, run.info(), NO_WORKER, self._loop, run.payload))
         task = self._app.find_task(run.payload.name)
         backoff = task.backoff if task else None
         decision = decide(run, outcome, policy=policy, backoff=backoff, now_ms=self.now)
@@ -281,7 +279,7 @@ class Inline:
         info = JobInfo(
             job.id, "", queue.name, queue.namespace, outgoing.name, 1, 1, job.tries, 0.0, job.body, job.attributes
         )
-        return find(self._app, info, NO_WORKER)
+        return find(self._app, info, NO_WORKER, read(job.body))
 
 
 class MemoryCaller:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from duetime.callbacks.breaker import Breaker
-from duetime.callbacks.courier import RENEWED_AT_ONCE, Courier, CourierOptions
+from duetime.callbacks.courier import Courier, CourierOptions
 from duetime.callbacks.slots import Slots
 from duetime.callbacks.topic_lane import TopicLane
-from duetime.model.job import Lease, NewJob, Priority, State
+from duetime.model.job import NewJob, Priority, State
 from duetime.model.topic import Success
 from tests.courier.conftest import LOOPBACK, World
 from tests.courier.receiver import OK, Receiver, Says
@@ -295,43 +295,6 @@ class TestShortLease:
         assert len(receiver.calls) == 1
 
 
-class TestManyLongCalls:
-    @pytest.fixture
-    def options(self) -> CourierOptions:
-        return CourierOptions(allowed=LOOPBACK, lease_ms=3000, grace_s=2)
-
-    async def test_leases_are_renewed_side_by_side_within_a_bound(
-        self, world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A store that takes its time to renew one lease must not let the others lapse."""
-        go, extend, under_way, most = asyncio.Event(), world.engine.extend, 0, 0
-        receiver.answer = lambda call: Says(hold=go)
-
-        async def counted(lease: Lease, ttr_ms: int) -> int:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            # Whatever is renewed together is begun before any of it comes back from here.
-            await asyncio.sleep(0)
-            under_way -= 1
-            return await extend(lease, ttr_ms)
-
-        monkeypatch.setattr(world.engine, "extend", counted)
-        count = RENEWED_AT_ONCE + 10
-        await world.topic(timeout_ms=60_000, in_flight=count)
-        for number in range(count):
-            await world.add(str(number))
-        await receiver.got(count)
-
-        await until(lambda: most >= RENEWED_AT_ONCE)
-
-        go.set()
-        for number in range(count):
-            await world.gone(str(number))
-        assert most == RENEWED_AT_ONCE
-        assert len(receiver.calls) == count
-
-
 class TestShortLeaseAndFewSlots:
     @pytest.fixture
     def options(self) -> CourierOptions:
@@ -370,12 +333,10 @@ class TestShortLeaseAndFewSlots:
         await receiver.got(1)
         await world.topic("second", timeout_ms=60_000)
         await world.add("2", key="second")
-        lane = world.lane("second")
-        assert isinstance(lane, TopicLane)
-        await until(lambda: bool(lane.running))
+        await until(lambda: world.courier.held == 2)
 
         await world.service.jobs.delete(world.place("second"), "2")
-        await until(lambda: not lane.running)  # the renewal noticed
+        await until(lambda: world.courier.held == 1)  # the renewal noticed
         go.set()
         await world.gone("1", key="first")
         await world.add("3", key="second")

@@ -51,7 +51,7 @@ async def test_whatever_an_answer_is_its_job_is_settled(
 
     lane = world.lane("mail")
     assert isinstance(lane, TopicLane)
-    await until(lambda: not lane.running)
+    await until(lambda: not world.courier.held)
 
 
 async def test_a_number_beyond_64_bits_is_large_and_not_a_success(world: World, receiver: Receiver) -> None:
@@ -87,7 +87,7 @@ async def test_a_fault_of_ours_is_a_failed_attempt(
 
     receiver.answer = lambda call: OK
     await world.gone("1")
-    await until(lambda: not lane.running)
+    await until(lambda: not world.courier.held)
 
     async def counted() -> bool:
         return (await world.totals(topic))["failed"] >= 1
@@ -100,26 +100,25 @@ async def test_a_fault_in_one_round_of_acks_does_not_hold_the_next(
 ) -> None:
     """What succeeds while a round of acks breaks is acked by the next round."""
     await world.topic()
-    lane = world.lane("mail")
-    assert isinstance(lane, TopicLane)
-    ack, began, go = lane._ack, asyncio.Event(), asyncio.Event()
+    ack, began, go = world.engine.ack, asyncio.Event(), asyncio.Event()
 
     async def broken(*_: object) -> object:
-        monkeypatch.setattr(lane, "_ack", ack)
+        monkeypatch.setattr(world.engine, "ack", ack)
         began.set()
         await go.wait()
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(lane, "_ack", broken)
+    monkeypatch.setattr(world.engine, "ack", broken)
     await world.add("1")
     await began.wait()
     await world.add("2")
-    await until(lambda: len(lane._done) == 1)
+    await receiver.got(2)
+    await until(lambda: world.courier.in_flight == 0)
     go.set()
 
     await world.gone("2")
     assert len(receiver.calls) == 2
-    await until(lambda: not lane.running)
+    await until(lambda: not world.courier.held)
 
 
 @pytest.mark.parametrize(

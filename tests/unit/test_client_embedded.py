@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -213,13 +214,35 @@ def test_a_subscription_acks_only_what_its_consumer_took(client: duetime.Client)
             raise ValueError("not yet")
 
     subscription = ready.subscribe(consumer)
-    subscription.RELEASE_DELAY = 0
+    subscription.RELEASE_DELAY_S = 0
     ready.offer("twice")
     ready.offer("once")
     for _ in range(3):
         assert tried.acquire(timeout=60)
     subscription.close()
     assert sorted(map(str, seen)) == ["once", "twice", "twice"]
+    assert client.queue("values").counts().total == 0
+
+
+def test_a_subscription_renews_the_lease_of_a_value_that_takes_long(client: duetime.Client) -> None:
+    ready = duetime.BlockingQueue(client, "values")
+    seen: list[object] = []
+    began, go = threading.Event(), threading.Event()
+
+    def consumer(value: object) -> None:
+        seen.append(value)
+        began.set()
+        assert go.wait(60)
+
+    subscription = ready.subscribe(consumer, ttr="1s")
+    ready.offer("slow", id="slow")
+    assert began.wait(60)
+    first = client.queue("values").get("slow").lease_until
+    while client.queue("values").get("slow").lease_until < first + 1000:
+        time.sleep(0.02)
+    go.set()
+    subscription.close()
+    assert seen == ["slow"]
     assert client.queue("values").counts().total == 0
 
 

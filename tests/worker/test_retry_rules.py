@@ -22,7 +22,7 @@ def make(*, used: int = 1, tries: int = 0, attempt: int = 0, **fields: Any) -> R
     lease = Lease(Queue("default", "mail"), "id", NOW, attempt or used)
     delivery = Delivery(lease, b"", NOW, NOW, Priority.NORMAL, tries, used)
     payload = Payload(displayName="send", name="send", data=msgspec.Raw(b"{}"), uuid="u", **fields)
-    return Run(1, delivery, payload, timeout_s=1, lease_s=1)
+    return Run(1, delivery, payload, timeout_s=1)
 
 
 @pytest.mark.parametrize(

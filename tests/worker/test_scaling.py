@@ -5,26 +5,26 @@ from typing import Any
 
 import pytest
 
-from duetime.worker.scaling import LATE_MS, PlaceCount
+from duetime.worker.scaling import LATE_MS, ConcurrencyScaler
 from tests.plugins.until import until
 from tests.worker.conftest import Start
 
 LATE = LATE_MS + 1
 
 
-def test_places_grow_by_a_half_while_jobs_are_late_and_all_are_busy() -> None:
-    count = PlaceCount(2, 9, calm_s=30)
-    assert [count.look(LATE, busy, 0) for busy in (1, 2, 3, 4, 6, 9, 9)] == [2, 3, 4, 6, 9, 9, 9]
-    assert PlaceCount(2, 9, 30).look(LATE_MS, 2, 0) == 2
+def test_concurrency_grows_by_a_half_while_jobs_are_late_and_all_are_busy() -> None:
+    count = ConcurrencyScaler(2, 9, calm_s=30)
+    assert [count.update(LATE, busy, 0) for busy in (1, 2, 3, 4, 6, 9, 9)] == [2, 3, 4, 6, 9, 9, 9]
+    assert ConcurrencyScaler(2, 9, 30).update(LATE_MS, 2, 0) == 2
 
 
-def test_places_go_one_by_one_when_one_was_free_for_long() -> None:
-    count = PlaceCount(1, 4, calm_s=30, places=0)
+def test_concurrency_shrinks_one_by_one_when_one_was_free_for_long() -> None:
+    count = ConcurrencyScaler(1, 4, calm_s=30)
     for busy in (1, 2, 3):
-        count.look(LATE, busy, 0)
-    assert count.places == 4
-    assert [count.look(0, 2, now) for now in (0, 29, 30, 59, 60)] == [4, 4, 3, 3, 2]
-    assert [count.look(0, busy, now) for busy, now in ((2, 80), (1, 89), (1, 118), (0, 119), (0, 200))] == [
+        count.update(LATE, busy, 0)
+    assert count.concurrency == 4
+    assert [count.update(0, 2, now) for now in (0, 29, 30, 59, 60)] == [4, 4, 3, 3, 2]
+    assert [count.update(0, busy, now) for busy, now in ((2, 80), (1, 89), (1, 118), (0, 119), (0, 200))] == [
         2,
         2,
         2,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
 from duetime.callbacks.breaker import Breaker
@@ -21,10 +21,12 @@ from duetime.callbacks.slots import Slots
 from duetime.callbacks.targets import AllowedTargets, Network
 from duetime.callbacks.topic_lane import Alert, LaneHost, LaneTools, RemovedTopicLane, TopicLane, delivers
 from duetime.callbacks.topic_registry import KIND, REMOVED_KIND, TopicAddress, TopicRegistry
+from duetime.consumer.held_leases import HeldLeases
+from duetime.engine.duties import Rounds, run_duty
 from duetime.engine.pools import Pools
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import Clock, SystemClock
-from duetime.model.errors import DuetimeError, LeaseLost, TopicNotFound
+from duetime.model.errors import TopicNotFound
 from duetime.model.topic import Status, Topic, host_of
 from duetime.stores.base import RulesChange
 
@@ -32,8 +34,6 @@ log = logging.getLogger("duetime.courier")
 
 FOLLOW_EVERY_S = 0.1
 """The pause after looking through all topics: the registry may change more often than that is worth."""
-RENEWED_AT_ONCE = 50
-"""How many leases are renewed at once: enough to renew thousands in time, few enough to let the store serve others."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,21 @@ class Courier:
     ) -> None:
         self._pools = pools
         self._registry_copy = registry_copy
+        self._version = -1
         self._options = options or CourierOptions()
         self._draining = draining or asyncio.Event()
         self._topics = TopicRegistry(lambda: pools.registry, registry_copy)
         self._clock: Clock = SystemClock()
         self._hosts: dict[str, LaneHost] = {}
         self._lanes: dict[TopicAddress, tuple[TopicLane | RemovedTopicLane, asyncio.Task[None]]] = {}
-        self._retired: list[TopicLane | RemovedTopicLane] = []
+        self._leases: dict[str, HeldLeases] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._work: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
         self._caller = Caller(AllowedTargets(self._options.allowed))
         self._tools = LaneTools(
             engine=pools.engine,
+            leases=self._leases_in,
             caller=self._caller,
             slots=Slots(self._options.in_flight),
             host=self._host,
@@ -93,7 +95,10 @@ class Courier:
 
     async def __aenter__(self) -> "Courier":
         await self._caller.__aenter__()
-        self._duties = [asyncio.create_task(duty) for duty in (self._follow(), self._renew(), self._drain())]
+        self._duties = [
+            asyncio.create_task(run_duty(Rounds("courier", self._follow))),
+            asyncio.create_task(self._drain()),
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -102,7 +107,8 @@ class Courier:
         for task in (*self._work, *self._duties):
             task.cancel()
         await asyncio.gather(*self._work, *self._duties, return_exceptions=True)
-        await self._give_back()
+        for leases in self._leases.values():
+            await leases.give_back_all()
         await self._caller.__aexit__(None, None, None)
 
     async def _finish_work(self) -> None:
@@ -134,6 +140,20 @@ class Courier:
     def in_flight(self) -> int:
         return self._tools.slots.used
 
+    @property
+    def held(self) -> int:
+        """How many leases this courier holds."""
+        return sum(len(leases) for leases in self._leases.values())
+
+    def _leases_in(self, pool: str) -> HeldLeases:
+        leases = self._leases.get(pool)
+        if leases is None:
+            engine = partial(self._pools.engine, pool)
+            leases = HeldLeases(engine, self._options.lease_ms, self._spawn, self._clock.monotonic)
+            self._leases[pool] = leases
+            self._duties.append(asyncio.create_task(run_duty(leases)))
+        return leases
+
     def _host(self, name: str) -> LaneHost:
         host = self._hosts.get(name)
         if host is None:
@@ -153,16 +173,14 @@ class Courier:
 
     # --- which lanes there are
 
-    async def _follow(self) -> None:
-        version = -1
-        while not self._draining.is_set():
-            version = await self._registry_copy.changed(version)
-            try:
-                await self._match()
-            except Exception:
-                # A record that cannot be read must not end all deliveries.
-                log.exception("topics_unreadable")
-            await asyncio.sleep(FOLLOW_EVERY_S)
+    async def _follow(self) -> float | None:
+        self._version = await self._registry_copy.changed(self._version)
+        try:
+            await self._match()
+        except Exception:
+            # A record that cannot be read must not end all deliveries.
+            log.exception("topics_unreadable")
+        return None if self._draining.is_set() else FOLLOW_EVERY_S
 
     async def _match(self) -> None:
         """Have a lane for every topic that delivers and for every removed one that has jobs left."""
@@ -207,10 +225,9 @@ class Courier:
 
     async def _close(self, address: TopicAddress) -> None:
         """Let a lane take no more jobs; its calls come to their end."""
-        lane, task = self._lanes.pop(address)
+        _, task = self._lanes.pop(address)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-        self._retired.append(lane)
         task.cancel()
         [ended] = await asyncio.gather(task, return_exceptions=True)
         if isinstance(ended, Exception):
@@ -236,50 +253,3 @@ class Courier:
         # Another task may be closing lanes, too. A lane that ends may start a give-back, which must begin before the
         # work is waited for.
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-    # --- leases
-
-    def _all_lanes(self) -> list[TopicLane | RemovedTopicLane]:
-        self._retired = [lane for lane in self._retired if lane.running]
-        return [*(lane for lane, _ in self._lanes.values()), *self._retired]
-
-    async def _renew(self) -> None:
-        """Renew leases three times in the length of one, because a call may take longer than its lease lasts. Those
-        that are younger than a sixth of that wait for the next round.
-        """
-        pause_s = self._options.lease_ms / 3000
-        while True:
-            await asyncio.sleep(pause_s)
-            now = self._clock.monotonic()
-            due = [
-                (since, lane, lease)
-                for lane in self._all_lanes()
-                for lease, since in lane.running.items()
-                if now - since >= pause_s / 2
-            ]
-            due.sort(key=itemgetter(0))
-            for batch in (due[at : at + RENEWED_AT_ONCE] for at in range(0, len(due), RENEWED_AT_ONCE)):
-                # Calls that ended while other leases were renewed are left out.
-                await asyncio.gather(*(self._extend(lane, lease) for _, lane, lease in batch if lease in lane.running))
-
-    async def _extend(self, lane: TopicLane | RemovedTopicLane, lease: Any) -> None:
-        try:
-            await self._pools.engine(lane.address.pool).extend(lease, self._options.lease_ms)
-        except LeaseLost:
-            lane.running.pop(lease, None)
-        except DuetimeError as error:
-            log.warning("lease_not_renewed", extra={"topic": lane.address.key, "error": error.message})
-        except Exception:
-            # The other leases are still to be renewed.
-            log.exception("lease_not_renewed", extra={"topic": lane.address.key})
-        else:
-            if lease in lane.running:
-                lane.running[lease] = self._clock.monotonic()
-
-    async def _give_back(self) -> None:
-        for lane in self._all_lanes():
-            for lease in list(lane.running):
-                try:
-                    await self._pools.engine(lane.address.pool).give_back(lease)
-                except DuetimeError as error:
-                    log.info("not_given_back", extra={"id": lease.id, "error": error.message})

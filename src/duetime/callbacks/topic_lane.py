@@ -22,8 +22,9 @@ from duetime.callbacks.request import CallbackRequest, curl_command, retries_of,
 from duetime.callbacks.signing import attempt_headers
 from duetime.callbacks.slots import Slots
 from duetime.callbacks.topic_registry import TopicAddress, TopicRegistry, secrets_of
+from duetime.consumer.held_leases import HeldLeases
+from duetime.engine.duties import Rounds, run_duty
 from duetime.engine.engine import Engine
-from duetime.model.backoff import Outage
 from duetime.model.clock import Clock
 from duetime.model.condition import Condition, parse
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
@@ -37,7 +38,6 @@ notify_log = logging.getLogger("duetime.notify")
 PARK_MS = 600_000
 AT_ONCE = 100
 """How many jobs one reserve takes at most."""
-ACK_TRIES = 6
 HALT_S = 5.0
 
 Alert = Callable[[str, str, str, Sequence[str]], Awaitable[None]]
@@ -57,6 +57,7 @@ class LaneTools:
     """What all lanes of a process share."""
 
     engine: Callable[[str], Engine]
+    leases: Callable[[str], HeldLeases]
     caller: Caller
     slots: Slots
     host: Callable[[str], LaneHost]
@@ -75,16 +76,13 @@ class TopicLane:
 
     def __init__(self, address: TopicAddress, topic: Topic, tools: LaneTools) -> None:
         self.address = address
-        self.running: dict[Lease, float] = {}
-        """The leases that this lane holds, and when each was taken or last renewed."""
         self.streak = Streak()
         self._tools = tools
+        self._leases = tools.leases(address.pool)
         self._in_flight = 0
         self._freed = asyncio.Event()
         self._edited = asyncio.Event()
         self._edited_rules = asyncio.Event()
-        self._done: list[Lease] = []
-        self._finishing = False
         self._next_start = 0.0
         self.set_topic(topic)
 
@@ -107,66 +105,56 @@ class TopicLane:
 
     async def run(self) -> None:
         """Deliver until cancelled. A cancelled lane holds no job that it has not begun to deliver."""
-        keeping = asyncio.create_task(self._keep_rules())
+        keeping = asyncio.create_task(run_duty(Rounds(f"queue rules of {self.address.key}", self._keep_rules)))
         try:
-            outage = Outage()
-            while True:
-                try:
-                    await self._round()
-                    outage.worked()
-                except DuetimeError as error:
-                    if outage.failed():
-                        log.warning("lane_waits", extra={"topic": self.address.key, "error": error.message})
-                    await asyncio.sleep(outage.pause_s)
+            await run_duty(Rounds(f"callbacks of {self.address.key}", self._round))
         finally:
             keeping.cancel()
 
-    async def _keep_rules(self) -> None:
-        """Mark the topic's queue as kept, because its totals are the topic's counts, and as offline while the topic is.
-        Whoever changes the topic does this, too, unless a part of the store was down, or its release was older.
+    async def _keep_rules(self) -> float | None:
+        """Mark the topic's queue as kept, because its totals are the topic's counts, and as offline while the topic is;
+        then wait for the next edit. Whoever changes the topic does this, too, unless a part of the store was down.
         """
-        outage = Outage()
-        while True:
-            self._edited_rules.clear()
-            try:
-                offline = self.topic.status is Status.OFFLINE
-                rules = RulesChange(kept=True, offline=offline)
-                await self._tools.engine(self.address.pool).configure(self.address.queue, rules)
-                await self._edited_rules.wait()
-                outage.worked()
-                continue
-            except DuetimeError as error:
-                if outage.failed():
-                    log.warning("queue_not_kept", extra={"topic": self.address.key, "error": error.message})
-            except Exception:
-                log.exception("queue_not_kept", extra={"topic": self.address.key})
-                return
-            await asyncio.sleep(outage.pause_s)
+        self._edited_rules.clear()
+        rules = RulesChange(kept=True, offline=self.topic.status is Status.OFFLINE)
+        try:
+            await self._tools.engine(self.address.pool).configure(self.address.queue, rules)
+        except DuetimeError:
+            raise
+        except Exception:
+            log.exception("queue_not_kept", extra={"topic": self.address.key})
+            return None
+        await self._edited_rules.wait()
+        return 0.0
 
-    async def _round(self) -> None:
+    async def _round(self) -> float:
         """Wait for a job, then deliver until no more are ready."""
         await self._until_allowed()
         engine = self._tools.engine(self.address.pool)
         found = await engine.reserve([self.address.queue], limit=1, ttr_ms=self._tools.lease_ms, wait_ms=PARK_MS)
         if not found:
-            return
-        [first] = found
-        # The wait for a slot may be longer than a lease, so the lease is among those that are renewed.
-        self.running[first.lease] = self._tools.clock.monotonic()
+            return 0.0
+        lease = found[0].lease
+        # The wait for a slot may be longer than a lease, so the lease is renewed meanwhile.
+        self._leases.add(lease)
         try:
             await self._until_allowed()
             _, host = await self._take(1)
         except BaseException:
-            self.running.pop(first.lease, None)
-            self._tools.spawn(_give_back(engine, found))
+            self._tools.spawn(self._give_back(lease))
             raise
-        if first.lease in self.running:
+        if lease in self._leases:
             self._start(found, host)
         else:
             # The lease was lost during the wait: the job was removed, or another consumer has it.
             self._put_back(1, host)
         while await self._fill(engine):
             pass
+        return 0.0
+
+    async def _give_back(self, lease: Lease) -> None:
+        with suppress(LeaseLost):
+            await self._leases.give_back(lease)
 
     async def _fill(self, engine: Engine) -> bool:
         """Deliver as many ready jobs as there are slots for; False if fewer were ready."""
@@ -235,14 +223,14 @@ class TopicLane:
         for delivery in found:
             self._breaker.begin()
             host.breaker.begin()
-            self.running[delivery.lease] = now
+            self._leases.add(delivery.lease)
             self._tools.spawn(self._deliver(delivery, self.topic, host))
 
     # --- one delivery
 
     async def _deliver(self, delivery: Delivery, topic: Topic, host: LaneHost) -> None:
-        """Whatever happens, the lease does not stay in `running`, where it would be renewed for ever: it is acked,
-        released, or left to lapse. Only the lease of a cancelled delivery stays; the courier gives it back.
+        """Whatever happens, the lease is not renewed for ever: it is acked, released, or left to expire. Only the lease
+        of a cancelled delivery stays held; the courier gives it back.
         """
         about = {"topic": self.address.key, "id": delivery.lease.id}
         try:
@@ -259,7 +247,7 @@ class TopicLane:
                 await self._settle_fault(delivery, topic, f"the delivery broke: {type(error).__name__}: {error}")
             except Exception:
                 log.exception("not_settled", extra=about)
-        self.running.pop(delivery.lease, None)
+        self._leases.drop(delivery.lease)
 
     async def _attempt(self, delivery: Delivery, topic: Topic, host: LaneHost) -> bool:
         """Call, and settle a failure. True: the call succeeded, and its lease is among those to be acked."""
@@ -277,7 +265,7 @@ class TopicLane:
         self._log(delivery, topic, answer, verdict)
         if verdict is Verdict.DONE:
             self.streak.worked()
-            self._finish(delivery.lease)
+            self._leases.ack(delivery.lease)
             return True
         patience_s = retry_after_s(answer, now_ms=self._tools.clock.now_ms())
         if patience_s and topic.callback == self.topic.callback:
@@ -321,47 +309,6 @@ class TopicLane:
             observers = self._tools.engine(self.address.pool).observers
             observers.notified(delivery.lease, status=answer.status, ms=answer.ms)
 
-    # --- success
-
-    def _finish(self, lease: Lease) -> None:
-        self._done.append(lease)
-        if not self._finishing:
-            self._finishing = True
-            self._tools.spawn(self._finish_all())
-
-    async def _finish_all(self) -> None:
-        """Ack the jobs that succeeded; those that succeed meanwhile go into the next round."""
-        try:
-            while self._done:
-                batch, self._done = self._done, []
-                try:
-                    await self._ack(batch)
-                except Exception:
-                    # These leases lapse. The jobs that succeeded meanwhile must be acked without waiting for another.
-                    log.exception("not_acked", extra={"topic": self.address.key, "jobs": len(batch)})
-                finally:
-                    for lease in batch:
-                        self.running.pop(lease, None)
-        finally:
-            self._finishing = False
-
-    async def _ack(self, batch: Sequence[Lease]) -> None:
-        outage = Outage()
-        while True:
-            try:
-                answers = await self._tools.engine(self.address.pool).ack(batch)
-                break
-            except DuetimeError as error:
-                outage.failed()
-                if not isinstance(error, StoreUnavailable) or outage.failures == ACK_TRIES:
-                    about = {"topic": self.address.key, "jobs": len(batch), "error": error.message}
-                    log.warning("not_acked", extra=about)
-                    return
-            await asyncio.sleep(outage.pause_s)
-        lost = sum(isinstance(answer, LeaseLost) for answer in answers)
-        if lost:
-            log.info("leases_lost", extra={"topic": self.address.key, "jobs": lost})
-
     # --- failure
 
     async def _settle_failure(
@@ -372,12 +319,11 @@ class TopicLane:
         answer: CallbackAnswer,
         verdict: Verdict,
     ) -> None:
-        engine = self._tools.engine(self.address.pool)
         if answer.status == GONE:
             # The halt reaches every process within a second; until then this lane makes no calls.
             self._breaker.hold(HALT_S)
             await self._tools.halt(self.address, "the receiver answered 410 Gone")
-            await engine.give_back(delivery.lease)
+            await self._leases.give_back(delivery.lease)
             title = f"the topic {topic.name or topic.key} is halted"
             await self._tools.alert(f"halted/{self.address.key}", title, self._gone(), topic.alert)
             return
@@ -397,13 +343,12 @@ class TopicLane:
         self, delivery: Delivery, topic: Topic, why: str, delay_ms: int | None, request: CallbackRequest | None
     ) -> None:
         """Release the job for its next attempt, or kill it if this was the last (`delay_ms` is None)."""
-        engine = self._tools.engine(self.address.pool)
         number = retries_of(delivery)
         gave_up = f"gave up after {number + 1} attempts: {why}"
         if delay_ms is None:
-            moved = await engine.kill(delivery.lease, error=gave_up)
+            moved = await self._leases.kill(delivery.lease, error=gave_up)
         else:
-            moved = await engine.release(delivery.lease, delay_ms=delay_ms, error=retry_error(number + 1, why))
+            moved = await self._leases.release(delivery.lease, delay_ms=delay_ms, error=retry_error(number + 1, why))
         if moved.event is Event.DEAD:
             await self._alert(delivery, topic, request, gave_up)
 
@@ -429,23 +374,14 @@ class RemovedTopicLane:
     def __init__(self, address: TopicAddress, topic: Topic, tools: LaneTools, topics: TopicRegistry) -> None:
         self.address = address
         self.topic = topic
-        self.running: dict[Lease, float] = {}
         self._tools = tools
         self._topics = topics
 
     async def run(self) -> None:
-        outage = Outage()
-        while True:
-            try:
-                if await self._round():
-                    return
-                outage.worked()
-            except DuetimeError as error:
-                if outage.failed():
-                    log.warning("lane_waits", extra={"topic": self.address.key, "error": error.message})
-                await asyncio.sleep(outage.pause_s)
+        """Returns when the last job is gone, or the topic was added again."""
+        await run_duty(Rounds(f"jobs of the removed topic {self.address.key}", self._round))
 
-    async def _round(self) -> bool:
+    async def _round(self) -> float | None:
         engine = self._tools.engine(self.address.pool)
         [counts] = await engine.store.counts([self.address.queue])
         if counts.delayed + counts.ready + counts.leased == 0:
@@ -454,26 +390,20 @@ class RemovedTopicLane:
             if await self._topics.exists(self.address):
                 # The topic was added again meanwhile, so its queue must be kept again.
                 await engine.configure(self.address.queue, RulesChange(kept=True))
-            return True
+            return None
         found = await engine.reserve(
             [self.address.queue], limit=AT_ONCE, ttr_ms=self._tools.lease_ms, wait_ms=min(PARK_MS, 60_000)
         )
         if found and await self._topics.exists(self.address):
             # The topic was added again; as soon as this process learns that, a TopicLane delivers its jobs.
-            await _give_back(engine, found)
-            return True
+            for delivery in found:
+                with suppress(LeaseLost):
+                    await self._tools.leases(self.address.pool).give_back(delivery.lease)
+            return None
         for delivery in found:
             with suppress(LeaseLost):  # somebody else removed the job
                 await engine.kill(delivery.lease, error="the topic was removed")
-        return False
-
-
-async def _give_back(engine: Engine, found: Sequence[Delivery]) -> None:
-    for delivery in found:
-        try:
-            await engine.give_back(delivery.lease)
-        except DuetimeError as error:
-            log.info("not_given_back", extra={"id": delivery.lease.id, "error": error.message})
+        return 0.0
 
 
 def delivers(topic: Topic) -> bool:

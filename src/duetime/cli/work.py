@@ -115,7 +115,7 @@ def work(
         once=until.once,
         stop_when_empty=until.stop_when_empty,
         stop_when_empty_for_s=duration_ms(until.stop_when_empty_for) / 1000,
-        most_places=most,
+        max_concurrency=most,
     )
     set_up_logging(read_settings({"log_format": "json" if as_json else None}, None))
     report(loaded, as_json=as_json, verbose=what.verbose)

@@ -9,19 +9,25 @@ if its consumer dies, and is gone only when it is acknowledged.
         send(taken.value)
 """
 
+import asyncio
 import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NoReturn, Protocol
 
+from duetime.client.call import Call
 from duetime.client.client import Client, QueueClient
+from duetime.client.client_leases import ClientLeases
 from duetime.client.leased_job import LeasedJob
+from duetime.consumer.held_leases import Answer, HeldLeases
+from duetime.engine.duties import run_duty
 from duetime.model.backoff import Outage
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import DuetimeError, JobNotFound, StoreUnavailable
-from duetime.model.job import DEFAULT_TTR_MS, STEP_JOBS, Delivery, IfExists, Job, NewJob, State
+from duetime.model.job import DEFAULT_TTR_MS, STEP_JOBS, Delivery, IfExists, Job, Lease, NewJob, State
 from duetime.stores.base import QueueRules
 
 log = logging.getLogger("duetime.client")
@@ -227,13 +233,13 @@ class DelayedQueue(Collection):
 
     def add(self, *_: Any) -> NoReturn:
         """Refused, as in Redisson: a delayed value needs its delay, which `offer` takes."""
-        raise NotImplementedError("a delayed queue takes values with their delay: offer(value, delay)")
+        raise NotImplementedError("DelayedQueue values must have a delay: use offer(value, delay)")
 
     add_all = index_of = move = add
 
     def expire(self, *_: Any) -> NoReturn:
         """Refused: a queue does not expire as a whole. Its values do, each by its own ttl."""
-        raise NotImplementedError("a queue does not expire; a value does: offer(value, delay, ttl=...)")
+        raise NotImplementedError("queue cannot expire as a whole: use offer(value, delay, ttl=...)")
 
     clear_expire = expire
 
@@ -392,7 +398,7 @@ class BlockingQueue(Collection):
 
     def subscribe(self, consumer: Callable[[Any], None], *, ttr: Duration = TTR_S) -> "Subscription":
         """Call `consumer` with every value, in a thread; acknowledged when it returns, released when it raises."""
-        return Subscription(self, consumer, ttr)
+        return Subscription(self._client, self, consumer, ttr)
 
     def rules(self) -> QueueRules:
         """The queue's rules; a cap is `max_jobs`."""
@@ -421,19 +427,25 @@ class BlockingQueue(Collection):
 def _first(values: Collection) -> Any:
     for value in values:
         return value
-    raise LookupError(f"there is no value in {values!r}")
+    raise LookupError(f"no value in {values!r}")
 
 
 class Subscription:
-    """A consumer in a thread of its own, until it is closed."""
+    """Calls a consumer with one value after the other, in a thread of its own, until it is closed. A second thread
+    renews the lease of the value that the consumer works on.
+    """
 
-    RELEASE_DELAY = 1
+    RELEASE_DELAY_S = 1
 
-    def __init__(self, queue: BlockingQueue, consumer: Callable[[Any], None], ttr: Duration) -> None:
+    def __init__(self, client: Client, queue: BlockingQueue, consumer: Callable[[Any], None], ttr: Duration) -> None:
+        self._client = client
         self._queue = queue
         self._consumer = consumer
         self._ttr = ttr
         self._closed = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._leases = HeldLeases(lambda: ClientLeases(self._send), duration_ms(ttr), self._loop.create_task)
+        self._renewal = self._loop.create_task(run_duty(self._leases))
         self._thread = threading.Thread(target=self._run, name="duetime subscription", daemon=True)
         self._thread.start()
 
@@ -443,20 +455,48 @@ class Subscription:
         self._thread.join()
 
     def _run(self) -> None:
+        renewing = threading.Thread(target=self._renew, name="duetime lease renewal", daemon=True)
+        renewing.start()
         while not self._closed.is_set():
             try:
                 taken = self._queue.poll("1s", ttr=self._ttr)
                 if taken:
-                    self._handle(taken)
+                    asyncio.run_coroutine_threadsafe(self._hold(taken.lease), self._loop).result()
+                    asyncio.run_coroutine_threadsafe(self._report(taken, self._consume(taken)), self._loop).result()
             except (DuetimeError, ValueError) as error:
                 log.warning("subscription_error", extra={"error": str(error)})
-                self._closed.wait(self.RELEASE_DELAY)
+                self._closed.wait(self.RELEASE_DELAY_S)
+        self._loop.call_soon_threadsafe(self._renewal.cancel)
+        renewing.join()
 
-    def _handle(self, taken: Taken) -> None:
+    def _consume(self, taken: Taken) -> str:
+        """Returns what the consumer failed with, empty if it did not fail."""
         try:
             self._consumer(taken.value)
         except Exception as error:  # the consumer's code may raise anything
             log.exception("consumer_failed")
-            taken.release(self.RELEASE_DELAY, error=f"{type(error).__name__}: {error}")
-        else:
-            taken.ack()
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    # --- in the thread that renews
+
+    def _renew(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._renewal)
+        self._loop.close()
+
+    async def _send(self, call: Call[Any]) -> Any:
+        # Nothing else runs in this loop, so the call may block it.
+        return self._client.send(call)
+
+    async def _hold(self, lease: Lease) -> None:
+        self._leases.add(lease)
+
+    async def _report(self, taken: Taken, error: str) -> None:
+        if error:
+            await self._leases.release(taken.lease, delay_ms=self.RELEASE_DELAY_S * 1000, error=error)
+            return
+        acked: asyncio.Future[Answer] = self._loop.create_future()
+        self._leases.ack(taken.lease, acked.set_result)
+        if isinstance(answer := await acked, DuetimeError):
+            raise answer

@@ -7,6 +7,7 @@ instead of limping on.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from duetime.model.backoff import OUTAGE, Backoff, Outage
@@ -31,8 +32,8 @@ class Pulse:
 class Duty(Protocol):
     name: str
 
-    async def run_once(self) -> float:
-        """One round; answers the seconds to rest before the next."""
+    async def run_once(self) -> float | None:
+        """One round; returns the seconds to rest before the next, None to end."""
         ...
 
     async def rest(self, seconds: float) -> None:
@@ -40,8 +41,22 @@ class Duty(Protocol):
         ...
 
 
+class Rounds:
+    """A duty that calls one function, with plain sleeps in between."""
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[float | None]]) -> None:
+        self.name = name
+        self._work = work
+
+    async def run_once(self) -> float | None:
+        return await self._work()
+
+    async def rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
 async def run_duty(duty: Duty, policy: Backoff = OUTAGE, pulse: Pulse | None = None) -> None:
-    """Until cancelled, or a bug in the duty."""
+    """Until cancelled, the duty ends itself, or a bug in the duty."""
     pulse = pulse or Pulse()
     loop = asyncio.get_running_loop()
     outage = Outage(policy)
@@ -58,4 +73,6 @@ async def run_duty(duty: Duty, policy: Backoff = OUTAGE, pulse: Pulse | None = N
         pulse.began = None
         if failures := outage.worked():
             log.info("duty_works", extra={"duty": duty.name, "failures": failures})
+        if pause is None:
+            return
         await duty.rest(pause)

@@ -27,7 +27,8 @@ PAUSES = "pauses"
 
 class Payload(Struct, rename={"name": "job"}, omit_defaults=False):
     """Times are Laravel's: `timeout` in seconds, `retryUntil` and `createdAt` in unix seconds, `backoff` as seconds
-    joined by commas (or one of our own policies, such as exponential:1s). None leaves it to the worker.
+    joined by commas (or one of our own policies, such as exponential:1s). None leaves it to the worker. `chained` and
+    `joining` are what follows from the job, as `worker/chains.py` and `worker/groups.py` write it.
     """
 
     displayName: str | None
@@ -42,6 +43,8 @@ class Payload(Struct, rename={"name": "job"}, omit_defaults=False):
     retryUntil: float | None = None
     createdAt: int | None = None
     delay: float | None = None
+    chained: Raw | UnsetType = UNSET
+    joining: Raw | UnsetType = UNSET
 
 
 class ForeignPayload(Struct, rename={"name": "job"}):
@@ -60,6 +63,8 @@ class ForeignPayload(Struct, rename={"name": "job"}):
     timeoutAt: float | None = None
     createdAt: int | None = None
     delay: float | UnsetType | None = UNSET
+    chained: Raw | UnsetType = UNSET
+    joining: Raw | UnsetType = UNSET
 
     def known(self) -> Payload:
         backoff = self.backoff
@@ -76,6 +81,8 @@ class ForeignPayload(Struct, rename={"name": "job"}):
             retryUntil=self.retryUntil if self.retryUntil is not None else self.timeoutAt,
             createdAt=self.createdAt,
             delay=None if self.delay is UNSET else self.delay,
+            chained=self.chained,
+            joining=self.joining,
         )
 
 

@@ -14,13 +14,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from duetime.client.calls import push
 from duetime.model.errors import InvalidRequest
 from duetime.model.job import DAY_MS, MAX_BODY, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue, check_queue
 from duetime.stores.base import Mark
+from duetime.wire.payload import Payload
 from duetime.worker.handle import Place, TaskHandle
 from duetime.worker.pusher import Outgoing, renamed
 
@@ -49,12 +50,6 @@ class ChainedStep(Struct, frozen=True, omit_defaults=True):
     tries: int = 0
     priority: Priority = Priority.NORMAL
     attributes: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
-
-
-class ChainedBody(Struct):
-    """What a body says about the steps that follow."""
-
-    chained: list[ChainedStep] = []
 
 
 @dataclass(frozen=True)
@@ -118,13 +113,9 @@ def with_steps(body: bytes, steps: Sequence[ChainedStep]) -> bytes:
     return body[:-1] + b"," + CHAINED + msgspec.json.encode(steps) + b"}"
 
 
-def has_steps(body: bytes) -> bool:
-    return CHAINED in body
-
-
-def next_job(queue: Queue, body: bytes, result: bytes | None) -> NewJob | None:
+def next_job(queue: Queue, payload: Payload, result: bytes | None) -> NewJob | None:
     """The job that follows from a step that is done, for the queue of that step. Raises msgspec.MsgspecError."""
-    steps = msgspec.json.decode(body, type=ChainedBody).chained
+    steps = [] if payload.chained is UNSET else msgspec.json.decode(payload.chained, type=list[ChainedStep])
     if not steps:
         return None
     one, rest = steps[0], steps[1:]

@@ -59,7 +59,7 @@ def serve(app: "App", sock: socket.socket) -> None:
     clock = RunClock()
     signal.signal(signal.SIGUSR1, clock.ring)
     signal.signal(STOP_SOON, clock.warn)
-    app.listeners.tell(TaskEvent("child_starting"))
+    app.listeners.notify(TaskEvent("child_starting"))
     loop = ThreadLoop()
     while True:
         message = sock.recv(child_socket.BUFFER)

@@ -8,7 +8,6 @@ A second signal gives those back, too.
 """
 
 import asyncio
-import itertools
 import logging
 import os
 import signal
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from duetime.client import connect_async
 from duetime.client.calls import oldest
-from duetime.model.backoff import Outage
-from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.engine.duties import Rounds, run_duty
+from duetime.model.errors import DuetimeError
 from duetime.wire.payload import PAUSES, RESTARTS
 from duetime.wire.worker_beats import (
     BEAT_S,
@@ -41,8 +40,7 @@ from duetime.worker.held_jobs import HeldJobs
 from duetime.worker.memory import resident_mb
 from duetime.worker.options import WorkerOptions
 from duetime.worker.pool import PoolHost, WorkerPool
-from duetime.worker.scaling import WAITS, PlaceCount
-from duetime.worker.settler import LeaseKeeper
+from duetime.worker.scaling import WAITS, ConcurrencyScaler
 from duetime.worker.shared_counters import count
 
 if TYPE_CHECKING:
@@ -76,9 +74,11 @@ class Worker:
         self._fetcher = Fetcher(self._client, options, self._jobs, self.stop)
         self._pool = self._fetcher.pool = make_pool(self._fetcher)
         self._batches = BatchKeeper(app)
-        self._places = PlaceCount(options.concurrency, options.most_places, WAITS * options.sleep_s)
-        self._keeper = LeaseKeeper(self._client, self._spawn, options.lease_s, self._jobs.lease_lost)
+        self._scaler = ConcurrencyScaler(options.concurrency, options.max_concurrency, WAITS * options.sleep_s)
         self._started_at = time.monotonic()
+        self._began = int(time.time())
+        self._has_beaten = False
+        self._restarts = 0
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._paused_by: set[str] = set()
@@ -108,28 +108,39 @@ class Worker:
         return self._status
 
     async def _first_contact(self) -> int | None:
-        """The restart counter as it is now. Waits for a store that is away; None if told to stop meanwhile."""
-        outage = Outage()
-        while not self._stopping.is_set():
-            try:
-                return await self._client.send(count(self._app.namespace, RESTARTS))
-            except StoreUnavailable as error:
-                if outage.failed():
-                    log.warning("store_unavailable", extra={"error": error.message})
-                await self._pause(outage.pause_s)
-        return None
+        """The restart counter as it is now. Waits for a store that is unavailable; None if told to stop meanwhile."""
+        restarts: list[int] = []
+
+        async def read_counter() -> None:
+            restarts.append(await self._client.send(count(self._app.namespace, RESTARTS)))
+
+        contact = asyncio.create_task(run_duty(Rounds("first contact", read_counter)))
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([contact, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not contact.done():
+            contact.cancel()
+            return None
+        contact.result()
+        return restarts[0]
 
     async def _work(self, restarts: int) -> None:
-        teller = self._jobs.teller
+        events = self._jobs.events
         async with AsyncExitStack() as stack:
             stack.enter_context(self._app.client_pusher.worker(self._client))
             for companion in self._app.companions:
                 await stack.enter_async_context(companion(self._app, self._client))
             await self._pool.start()
-            self._spawn(self._tick())
-            self._spawn(self._every_second(restarts))
-            self._spawn(self._beat())
-            teller.worker(TaskEvent("worker_starting"))
+            self._restarts = restarts
+            duties = (
+                self._jobs.leases,
+                Rounds("timeouts", self._tick),
+                Rounds("worker signals", self._every_second),
+                Rounds("worker beat", self._beat),
+            )
+            for duty in duties:
+                self._spawn(run_duty(duty))
+            events.notify_worker(TaskEvent("worker_starting"))
             log.info("worker_started", extra={"queues": ",".join(self._options.queues), "pool": self._options.pool})
             if self._app.url.startswith("memory:"):
                 log.warning(
@@ -147,7 +158,9 @@ class Worker:
         if self._jobs.held:
             log.error("jobs_not_settled", extra={"jobs": len(self._jobs.held)})
         memory_mb, jobs = resident_mb(), self._jobs.jobs
-        teller.worker(TaskEvent("stopping", reason=self.reason, status=self._status, jobs=jobs, memory_mb=memory_mb))
+        events.notify_worker(
+            TaskEvent("stopping", reason=self.reason, status=self._status, jobs=jobs, memory_mb=memory_mb)
+        )
         log.info("worker_stopped", extra={"reason": self.reason, "jobs": jobs})
 
     # --- stopping
@@ -195,7 +208,7 @@ class Worker:
         if self._stopping.is_set():
             self._hurry.set()
         else:
-            self._jobs.teller.worker(TaskEvent("interrupted"))
+            self._jobs.events.notify_worker(TaskEvent("interrupted"))
             running = sum(1 for run in self._jobs.held.values() if not run.ended_at)
             log.info("worker_stopping", extra={"running": running, "hint": "a second Ctrl-C gives running jobs back"})
             self.stop("interrupted")
@@ -203,7 +216,7 @@ class Worker:
     def _suspend(self, by: str) -> None:
         """Take no new jobs until everybody who paused this worker, by signal or by counter, resumes it."""
         if not self._paused_by:
-            self._jobs.teller.worker(TaskEvent("pausing"))
+            self._jobs.events.notify_worker(TaskEvent("pausing"))
             self._stop_fetching()
         self._paused_by.add(by)
 
@@ -211,7 +224,7 @@ class Worker:
         if by in self._paused_by:
             self._paused_by.discard(by)
             if not self._paused_by:
-                self._jobs.teller.worker(TaskEvent("resuming"))
+                self._jobs.events.notify_worker(TaskEvent("resuming"))
             self._fetch()
 
     async def _follow_pause(self) -> None:
@@ -222,19 +235,19 @@ class Worker:
             self._resume("counter")
 
     async def _scale(self) -> None:
-        """Have more places while jobs are late, and fewer when they are not needed."""
-        if not self._options.most_places:
+        """Run more jobs at a time while jobs are late, and fewer when that is not needed."""
+        if not self._options.max_concurrency:
             return
         late_ms = 0
         for name in self._fetcher.queues:
             seen = await self._client.queue(name).status()
             late_ms = max(late_ms, seen.counts.now - (oldest(seen) or seen.counts.now))
         busy = sum(1 for run in self._jobs.held.values() if not run.ended_at)
-        before = self._places.places
-        if (places := self._places.look(late_ms, busy, time.monotonic())) != before:
-            log.info("concurrency_changed", extra={"concurrency": places, "late_ms": late_ms})
-            self._fetcher.concurrency = places
-            self._pool.resize(places)
+        concurrency = self._scaler.update(late_ms, busy, time.monotonic())
+        if concurrency != self._fetcher.concurrency:
+            log.info("concurrency_changed", extra={"concurrency": concurrency, "late_ms": late_ms})
+            self._fetcher.concurrency = concurrency
+            self._pool.resize(concurrency)
             self._fetcher.widened()
 
     async def _follow_batches(self) -> None:
@@ -251,7 +264,7 @@ class Worker:
 
     def _fetch(self) -> None:
         if not self._paused_by and not self._stopping.is_set() and self._fetching is None:
-            self._fetching = self._spawn(self._fetcher.run())
+            self._fetching = self._spawn(run_duty(self._fetcher))
 
     def _stop_fetching(self) -> None:
         """Takes effect at once: a cancelled reserve takes no more jobs."""
@@ -260,54 +273,42 @@ class Worker:
             self._fetching = None
         self._fetcher.clear()
 
-    async def _tick(self) -> None:
-        leases_at = 0.0
-        while True:
-            await asyncio.sleep(BUSY_TICK_S if self._jobs.held else IDLE_TICK_S)
-            now = time.monotonic()
-            self._pool.check(now)
-            self._fetcher.check(now)
-            if now >= leases_at:
-                leases_at = now + self._keeper.pause_s
-                self._keeper.check(list(self._jobs.held.values()), now)
-            if self._options.max_time_s and now - self._started_at > self._options.max_time_s:
-                self.stop("max_time")
+    async def _tick(self) -> float:
+        now = time.monotonic()
+        self._pool.check(now)
+        self._fetcher.check(now)
+        if self._options.max_time_s and now - self._started_at > self._options.max_time_s:
+            self.stop("max_time")
+        return BUSY_TICK_S if self._jobs.held else IDLE_TICK_S
 
-    async def _every_second(self, restarts: int) -> None:
-        while True:
-            await asyncio.sleep(SECOND_S)
-            if limit_mb := self._options.memory_mb:
-                self._pool.check_memory(limit_mb)
-                if resident_mb() > limit_mb:
-                    self.stop("memory")
-            await self._jobs.write_progress()
-            try:
-                if await self._client.send(count(self._app.namespace, RESTARTS)) != restarts:
-                    self.stop("restart_signal")
-                await self._follow_pause()
-                await self._jobs.follow_paused_tasks()
-                await self._follow_batches()
-                await self._scale()
-            except StoreUnavailable:
-                continue  # the fetcher and the settler log outages of the store
-            except DuetimeError as error:
-                log.warning("restarts_not_followed", extra={"error": error.message})
+    async def _every_second(self) -> float:
+        if limit_mb := self._options.memory_mb:
+            self._pool.check_memory(limit_mb)
+            if resident_mb() > limit_mb:
+                self.stop("memory")
+        await self._jobs.write_progress()
+        if await self._client.send(count(self._app.namespace, RESTARTS)) != self._restarts:
+            self.stop("restart_signal")
+        await self._follow_pause()
+        await self._jobs.follow_paused_tasks()
+        await self._follow_batches()
+        await self._scale()
+        return SECOND_S
 
-    async def _beat(self) -> None:
-        """Say every few seconds that this worker is there, for those who look at the console."""
+    async def _beat(self) -> float:
+        """Report every few seconds that this worker is there, for the console."""
         options = self._options
-        began = int(time.time())
-        for pause_s in itertools.chain([SECOND_S], itertools.repeat(BEAT_S)):
-            with suppress(DuetimeError):  # outages are logged elsewhere; a token may not be allowed to count
-                number, jobs = beat_number(), len(self._jobs.held)
-                place = (socket.gethostname(), os.getpid(), options.pool, self._fetcher.concurrency)
-                me = WorkerBeat(*place, ",".join(options.queues), began)
-                for name in self._run_names(me, number):
-                    await self._client.send(count(self._app.namespace, name, 1, life_ms=LIFE_MS))
-                await self._client.send(count(self._app.namespace, beat_name(me, number), jobs + 1, life_ms=LIFE_MS))
-                await self._jobs.report_unknown_tasks()
-                await self._say_why_idle()
-            await asyncio.sleep(pause_s)
+        with suppress(DuetimeError):  # outages are logged elsewhere; a token may not be allowed to count
+            number, jobs = beat_number(), len(self._jobs.held)
+            place = (socket.gethostname(), os.getpid(), options.pool, self._fetcher.concurrency)
+            me = WorkerBeat(*place, ",".join(options.queues), self._began)
+            for name in self._run_names(me, number):
+                await self._client.send(count(self._app.namespace, name, 1, life_ms=LIFE_MS))
+            await self._client.send(count(self._app.namespace, beat_name(me, number), jobs + 1, life_ms=LIFE_MS))
+            await self._jobs.report_unknown_tasks()
+            await self._say_why_idle()
+        is_first, self._has_beaten = not self._has_beaten, True
+        return SECOND_S if is_first else BEAT_S
 
     async def _say_why_idle(self) -> None:
         """Log once that a queue of an idle worker is paused, or that nothing was ever pushed to any of its queues."""
@@ -338,8 +339,3 @@ class Worker:
             beat = RunBeat(me.host, me.pid, lease.queue.name, lease.id, run.payload.name, began_at)
             names.append(run_name(beat, number))
         return [name for name in names if len(name) <= MAX_COUNTER_NAME]
-
-    async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()

@@ -6,15 +6,20 @@ logged and changes nothing, except that `looping` may return False to skip a rou
 Laravel's.
 """
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field
 
 from duetime.model.errors import InvalidRequest
-from duetime.worker.runs import Failure, JobInfo
+from duetime.worker.retry_rules import Decision
+from duetime.worker.runs import Ended, Failure, JobInfo, Run
+
+if TYPE_CHECKING:
+    from duetime.worker.app import App
 
 log = logging.getLogger("duetime.worker")
 
@@ -76,9 +81,9 @@ class Listeners:
 
     def add(self, name: str, listener: L) -> L:
         if name not in NAMES:
-            raise InvalidRequest(f"there is no event {name!r}; there are {', '.join(NAMES)}")
+            raise InvalidRequest(f"event must be one of {', '.join(NAMES)}, got {name!r}")
         if inspect.iscoroutinefunction(listener):
-            raise InvalidRequest(f"a listener is a plain function; {listener!r} is async")
+            raise InvalidRequest(f"listener must be a plain function, got the async {listener!r}")
         self._by_name.setdefault(name, []).append(listener)
         return listener
 
@@ -86,7 +91,7 @@ class Listeners:
         """Whether it is worth making the event."""
         return name in self._by_name
 
-    def tell(self, event: TaskEvent) -> bool:
+    def notify(self, event: TaskEvent) -> bool:
         """False if a listener said False."""
         agreed = True
         for listener in self._by_name.get(event.name, ()):
@@ -95,3 +100,75 @@ class Listeners:
             except Exception:
                 log.exception("listener_failed", extra={"event_name": event.name})
         return agreed
+
+
+class JobEvents:
+    """What a worker reports about its jobs; the sequences are Laravel's."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+        self._listeners = app.listeners
+
+    def notify(
+        self, name: str, run: Run, *, failure: Failure | None = None, delay_ms: int = 0, reason: str = ""
+    ) -> None:
+        if self._listeners.wanted(name):
+            event = TaskEvent(
+                name,
+                job=run.info(),
+                failure=failure,
+                delay_ms=delay_ms,
+                duration_ms=run.duration_ms,
+                reason=reason,
+            )
+            self._listeners.notify(event)
+
+    def notify_worker(self, event: TaskEvent) -> bool:
+        return not self._listeners.wanted(event.name) or self._listeners.notify(event)
+
+    def on_acked(self, run: Run, decision: Decision) -> None:
+        """The job was acked: the function returned, or the task cancelled its job."""
+        if decision.by_task:
+            self.notify("cancelled", run, failure=decision.failure)
+        else:
+            self.notify("processed", run)
+        self.notify("attempted", run)
+
+    def on_given_back(self, run: Run, decision: Decision) -> None:
+        """The job waits as if it had not been delivered: it never began, or it was postponed."""
+        if decision.by_task:
+            self.notify("postponed", run, failure=decision.failure, delay_ms=decision.delay_ms)
+            self.notify("attempted", run)
+        else:
+            self.notify("given_back", run)
+
+    def on_retry(self, run: Run, decision: Decision, ended: Ended, delay_ms: int) -> None:
+        """The job waits for its next try."""
+        failure = decision.failure
+        if decision.by_task:
+            self.notify("processed", run)
+            self.notify("released", run, failure=failure, delay_ms=delay_ms)
+        else:
+            self.notify("timed_out" if ended is Ended.TIMED_OUT else "exception_occurred", run, failure=failure)
+            self.notify("released_after_exception", run, failure=failure, delay_ms=delay_ms)
+        self.notify("attempted", run, failure=None if decision.by_task else failure)
+
+    async def on_failed(self, run: Run, decision: Decision, ended: Ended, reason: str) -> None:
+        """The job is a dead letter."""
+        failure = decision.failure or Failure("duetime.Failed", reason)
+        await self._call_failed_hook(run, failure)
+        self.notify("failed", run, failure=failure, reason=reason)
+        if decision.by_task:
+            self.notify("processed", run)
+        else:
+            self.notify("timed_out" if ended is Ended.TIMED_OUT else "exception_occurred", run, failure=failure)
+        self.notify("attempted", run, failure=failure)
+
+    async def _call_failed_hook(self, run: Run, failure: Failure) -> None:
+        task = self._app.tasks.get(run.payload.name)
+        if task is None or task.failed_hook is None:
+            return
+        try:
+            await asyncio.to_thread(task.failed_hook, run.info(), failure)
+        except Exception:
+            log.exception("failed_hook_failed", extra={"task": run.payload.name})

@@ -9,8 +9,7 @@ import msgspec
 
 from duetime.model.errors import DuetimeError
 from duetime.model.job import MAX_RESULT
-from duetime.wire.payload import read
-from duetime.worker.chains import has_steps
+from duetime.wire.payload import Payload, read
 from duetime.worker.current_job import CurrentJob, JobLink, reset_current, set_current
 from duetime.worker.groups import wants_result
 from duetime.worker.middleware_chain import call_async, call_plain, open_through
@@ -36,40 +35,40 @@ class UnknownTask(DuetimeError):
         return cls(f"this worker has no task {name!r}")
 
 
-def find(app: "App", info: JobInfo, link: JobLink) -> tuple[Task[..., Any], CurrentJob]:
+def find(app: "App", info: JobInfo, link: JobLink, payload: Payload) -> tuple[Task[..., Any], CurrentJob]:
     """The task of a job, and the job as the task sees it. Raises UnknownTask."""
-    try:
-        payload = read(info.body)
-    except msgspec.MsgspecError as error:
-        raise UnknownTask(f"the body is no task: {error}") from None
     task = app.find_task(payload.name)
     if task is None:
         raise UnknownTask.of(payload.name)
     return task, CurrentJob(info, link, task, bytes(payload.data))
 
 
-def execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop) -> Outcome:
-    """Run a job in a plain thread; `loop` runs coroutines to their end. Never raises: a task that exits has failed."""
+def execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop, payload: Payload | None = None) -> Outcome:
+    """Run a job in a plain thread; `loop` runs coroutines to their end. Never raises: a task that exits has failed.
+    Reads the payload from the body unless it is given.
+    """
     try:
-        return copy_context().run(_execute, app, info, link, loop)
+        return copy_context().run(_execute, app, info, link, loop, payload or read(info.body))
+    except msgspec.MsgspecError as error:
+        return ended_by(UnknownTask(f"job body must be a task, got something else: {error}"))
     except BaseException as error:
         return ended_by(error)
 
 
-def _execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop) -> Outcome:
+def _execute(app: "App", info: JobInfo, link: JobLink, loop: ThreadLoop, payload: Payload) -> Outcome:
     """In a context of its own: variables that the run sets end with it."""
-    task, job = find(app, info, link)
+    task, job = find(app, info, link, payload)
     set_current(job)
-    return _done(task, info, run_task(task, job, loop))
+    return _done(task, payload, run_task(task, job, loop))
 
 
-async def execute_async(app: "App", info: JobInfo, link: JobLink) -> Outcome:
+async def execute_async(app: "App", info: JobInfo, link: JobLink, payload: Payload) -> Outcome:
     """The same for an async task on a running loop. A cancelled one raises CancelledError."""
     token = None
     try:
-        task, job = find(app, info, link)
+        task, job = find(app, info, link, payload)
         token = set_current(job)
-        return _done(task, info, await run_task_async(task, job))
+        return _done(task, payload, await run_task_async(task, job))
     except (Exception, SystemExit) as error:
         return ended_by(error)
     finally:
@@ -77,16 +76,16 @@ async def execute_async(app: "App", info: JobInfo, link: JobLink) -> Outcome:
             reset_current(token)
 
 
-def _done(task: Task[..., Any], info: JobInfo, answer: Any) -> Outcome:
+def _done(task: Task[..., Any], payload: Payload, answer: Any) -> Outcome:
     """What the task returned goes along if it is to be kept, or if a next step or a callback may want it."""
-    if not task.result_ms and not has_steps(info.body) and not wants_result(info.body):
+    if not task.result_ms and not wants_result(payload):
         return DONE
     try:
         result = msgspec.json.encode(answer)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Fail(f"the result of {task.name} cannot be written as JSON: {error}") from None
+        raise Fail(f"result of {task.name} cannot be written as JSON: {error}") from None
     if len(result) > MAX_RESULT:
-        raise Fail(f"the result of {task.name} has {len(result)} bytes; at most {MAX_RESULT} are kept")
+        raise Fail(f"result of {task.name} must have at most {MAX_RESULT} bytes, got {len(result)}")
     return Outcome(Ended.DONE, result=result)
 
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from duetime.client.calls import cancel, get, results
 from duetime.model.errors import InvalidRequest
@@ -22,6 +22,7 @@ from duetime.model.job import DAY_MS, MAX_BODY, MAX_RESULT_MS, STEP_JOBS, Event,
 from duetime.model.names import FOLLOWS, Queue, check_queue
 from duetime.stores.finishes import Join
 from duetime.wire.messages import MAX_RESULTS
+from duetime.wire.payload import Payload
 from duetime.worker.chains import FORWARD, ChainedStep, TaskStep, chained, new_job
 from duetime.worker.handle import Place, TaskHandle, Work
 from duetime.worker.pusher import Outgoing, renamed
@@ -51,10 +52,6 @@ class Joining(Struct, frozen=True, omit_defaults=True):
     @property
     def join(self) -> Join:
         return Join(self.name, self.of, [new_job(self.then, bytes(self.then.body))], MAX_RESULT_MS)
-
-
-class JoiningBody(Struct):
-    joining: Joining | None = None
 
 
 class GroupMembers(Struct, frozen=True):
@@ -225,15 +222,17 @@ def group(*steps: TaskStep[Any]) -> TaskGroup:
     return TaskGroup(steps)
 
 
-def joining_of(body: bytes) -> Joining | None:
+def joining_of(payload: Payload) -> Joining | None:
     """The join that a job takes part in. Raises msgspec.MsgspecError."""
-    return msgspec.json.decode(body, type=JoiningBody).joining if JOINING in body else None
+    return None if payload.joining is UNSET else msgspec.json.decode(payload.joining, type=Joining)
 
 
-def wants_result(body: bytes) -> bool:
-    """Whether the result of a job is to be kept for the callback of its group."""
+def wants_result(payload: Payload) -> bool:
+    """Returns whether a next step or the callback of a group may want the result of the job."""
+    if payload.chained is not UNSET:
+        return True
     try:
-        joining = joining_of(body)
+        joining = joining_of(payload)
     except msgspec.MsgspecError:
         return False
     return joining is not None and joining.results_ms > 0

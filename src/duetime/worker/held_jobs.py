@@ -1,7 +1,7 @@
 """The jobs that a worker holds, from the moment they are reserved until the store knows what became of them.
 
-What the pool says about a run becomes a decision (`retry_rules.py`), the decision an answer of the store
-(`settler.py`), and the answer what listeners hear (`event_order.py`).
+What the pool says about a run becomes a decision (`retry_rules.py`), the decision a call to the store
+(`consumer/held_leases.py`), and the store's answer an event for listeners (`events.py`).
 """
 
 import asyncio
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from duetime.client import AsyncClient
-from duetime.client.calls import Result
+from duetime.client.client_leases import ClientLeases
+from duetime.consumer.held_leases import Answer, HeldLeases, Spawn
 from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.job import DAY_MS, Delivery, Event, Moved
+from duetime.stores.base import Finish
 from duetime.wire.payload import (
     PAUSED_TASKS,
     UNKNOWN_LIFE_MS,
@@ -28,14 +30,14 @@ from duetime.wire.payload import (
     read,
     unknown_task,
 )
+from duetime.worker.chains import next_job
 from duetime.worker.current_job import EXTEND, PROGRESS
-from duetime.worker.event_order import EventOrder
+from duetime.worker.events import JobEvents
 from duetime.worker.execution import UnknownTask, ended_by
-from duetime.worker.follow_up import finish_of
+from duetime.worker.groups import joining_of
 from duetime.worker.options import WorkerOptions
 from duetime.worker.retry_rules import Decision, Policy, Verb, decide, last, refused
 from duetime.worker.runs import DONE, Ended, Failure, Outcome, Run
-from duetime.worker.settler import Settler, Spawn
 from duetime.worker.shared_counters import count, exceptions_name, progress_name
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ log = logging.getLogger("duetime.worker")
 
 FINISHED = Decision(Verb.ACK)
 NOT_A_TASK = "duetime.NotATask"
+NOT_FINISHED = "duetime.NotFinished"
 PAUSED_MS = 5_000
 """When a job of a paused task is looked at again."""
 MOST_UNKNOWN = 20
@@ -61,12 +64,12 @@ class HeldJobs:
         self.last_job_at = time.monotonic()
         self.empty = asyncio.Event()
         self.empty.set()
-        self.teller = EventOrder(app)
+        self.events = JobEvents(app)
         self._app = app
         self._options = options
         self._client = client
         self._spawn = spawn
-        self._settler = Settler(client, spawn, self._settled, partial(finish_of, app))
+        self.leases = HeldLeases(lambda: ClientLeases(client.send), round(options.lease_s * 1000), spawn)
         self._policy = Policy(options.tries, options.backoff)
         self._numbers = itertools.count(1)
         self._progress: dict[int, Run] = {}
@@ -88,12 +91,12 @@ class HeldJobs:
             delivery,
             payload,
             timeout_s=self._timeout(payload),
-            lease_s=self._options.lease_s,
         )
         self.held[run.number] = run
+        self.leases.add(delivery.lease, partial(self.lease_lost, run))
         self.taken += 1
         self.empty.clear()
-        self.teller.tell("popped", run)
+        self.events.notify("popped", run)
         if not payload.name:
             failure = Failure(NOT_A_TASK, "the body of the job is no task")
             return self._refuse(run, Decision(Verb.KILL, failure=failure, failed=True))
@@ -117,16 +120,16 @@ class HeldJobs:
         return payload.timeout if payload.timeout is not None else self._options.timeout_s
 
     def _refuse(self, run: Run, decision: Decision) -> None:
-        self.teller.tell("processing", run)
+        self.events.notify("processing", run)
         run.outcome = Outcome(Ended.RAISED, decision.failure)
         run.ended_at = time.monotonic()
-        self._settler.settle(run, decision)
+        self._report(run, decision)
 
     def _put_off(self, run: Run) -> None:
         """The task is paused: its job comes back later, and no try is lost."""
         self.taken -= 1
         run.ended_at = time.monotonic()
-        self._settler.settle(run, Decision(Verb.GIVE_BACK, PAUSED_MS, by_hand=True))
+        self._report(run, Decision(Verb.GIVE_BACK, PAUSED_MS, by_task=True))
 
     async def follow_paused_tasks(self) -> None:
         """Learn which tasks an operator has paused. Raises DuetimeError."""
@@ -140,20 +143,20 @@ class HeldJobs:
         """Give the job back: it has not begun, another worker may have it, and no try is lost."""
         self.taken -= 1
         run.ended_at = run.ended_at or time.monotonic()
-        self._settler.settle(run, Decision(Verb.GIVE_BACK))
+        self._report(run, Decision(Verb.GIVE_BACK))
 
     # --- what the pool says
 
     def began(self, run: Run) -> None:
         if not run.was_announced:
             run.was_announced = True
-            self.teller.tell("processing", run)
+            self.events.notify("processing", run)
 
     def ended(self, run: Run, outcome: Outcome) -> None:
         run.ended_at = time.monotonic()
         run.outcome = outcome
         if outcome is DONE:
-            self._settler.settle(run, FINISHED)
+            self._report(run, FINISHED)
         elif outcome.ended is Ended.BACK:
             self.give_back(run)
         elif outcome.ended is Ended.RAISED and run.payload.maxExceptions:
@@ -178,7 +181,7 @@ class HeldJobs:
         decision = decide(run, run.outcome, policy=self._policy, backoff=backoff, now_ms=now_ms)
         if exhausted and not decision.failed:
             decision = last(run, run.outcome.failure)
-        self._settler.settle(run, decision)
+        self._report(run, decision)
 
     def _count_unknown(self, run: Run) -> None:
         """The first of a task since the last report is logged at once."""
@@ -210,36 +213,65 @@ class HeldJobs:
 
     # --- out
 
-    def _settled(self, run: Run, decision: Decision, answer: Result) -> None:
+    def _report(self, run: Run, decision: Decision) -> None:
+        """Tell the store what became of a job."""
+        if decision.verb is Verb.ACK:
+            finish = finish_of(self._app, run)
+            self.leases.ack(run.delivery.lease, partial(self._acked, run, decision, finish), finish)
+        else:
+            self._spawn(self._release(run, decision))
+
+    async def _release(self, run: Run, decision: Decision) -> None:
+        lease, delay_ms, error = run.delivery.lease, decision.delay_ms, error_text(decision)
+        try:
+            if decision.verb is Verb.RELEASE:
+                answer: Answer = await self.leases.release(lease, delay_ms=delay_ms, error=error)
+            elif decision.verb is Verb.KILL:
+                answer = await self.leases.kill(lease, error=error)
+            else:
+                answer = await self.leases.give_back(lease, delay_ms=delay_ms if decision.by_task else None)
+        except DuetimeError as refusal:
+            answer = refusal
+        self._reported(run, decision, answer)
+
+    def _acked(self, run: Run, decision: Decision, finish: Finish | None, answer: Answer) -> None:
+        if finish and isinstance(answer, DuetimeError) and not isinstance(answer, LeaseLost):
+            failure = Failure(NOT_FINISHED, f"job is done, but its follow-up was refused: {answer.message}")
+            self._report(run, Decision(Verb.KILL, failure=failure, failed=True))
+        else:
+            self._reported(run, decision, answer)
+
+    def _reported(self, run: Run, decision: Decision, answer: Answer) -> None:
         if run.lost or isinstance(answer, DuetimeError):
             self._lost(run, answer)
         elif decision.verb is Verb.GIVE_BACK:
-            self.teller.back(run, decision)
+            self.events.on_given_back(run, decision)
         elif decision.verb is Verb.ACK:
-            self.teller.done(run, decision)
+            self.events.on_acked(run, decision)
         elif answer is not None and answer.event is Event.RELEASED:
-            self.teller.again(run, decision, run.outcome.ended, decision.delay_ms)
+            self.events.on_retry(run, decision, run.outcome.ended, decision.delay_ms)
         else:
             self._spawn(self._over(run, decision, answer))
             return
         self._close(run, decision)
 
     async def _over(self, run: Run, decision: Decision, answer: Moved | None) -> None:
-        await self.teller.over(run, decision, run.outcome.ended, answer.reason or answer.event if answer else "")
+        await self.events.on_failed(run, decision, run.outcome.ended, answer.reason or answer.event if answer else "")
         self._close(run, decision)
 
-    def _lost(self, run: Run, error: Result) -> None:
+    def _lost(self, run: Run, error: Answer) -> None:
         if isinstance(error, DuetimeError) and not isinstance(error, LeaseLost):
             log.error("not_settled", extra={"job": run.delivery.lease.id, "error": error.message})
         if not run.lost:
-            self.teller.tell("lease_lost", run)
-        self.teller.tell("attempted", run)
+            self.events.notify("lease_lost", run)
+        self.events.notify("attempted", run)
 
     def lease_lost(self, run: Run) -> None:
         """A running job lost its lease: it was cancelled or replaced, or the store was away for too long. Nobody waits
         for it any more, so its time is over.
         """
-        self.teller.tell("lease_lost", run)
+        run.lost = True
+        self.events.notify("lease_lost", run)
         if run.started_at:
             run.deadline = time.monotonic()
 
@@ -265,3 +297,30 @@ class HeldJobs:
                     await self._client.send(count(queue.namespace, name, run.progress - before, life_ms=DAY_MS))
             except DuetimeError as error:
                 log.warning("progress_not_kept", extra={"job": job_id, "error": error.message})
+
+
+def finish_of(app: "App", run: Run) -> Finish | None:
+    """What is stored together with the ack of a job: its result, the next step of its chain, the join of its group.
+    Returns None if a plain ack will do.
+    """
+    if run.outcome.ended is not Ended.DONE:
+        return None
+    lease, payload, result = run.delivery.lease, run.payload, run.outcome.result
+    task = app.find_task(payload.name)
+    kept_ms = task.result_ms if task is not None else 0
+    following = joining = None
+    try:
+        joining = joining_of(payload)
+        following = next_job(lease.queue, payload, result)
+    except msgspec.MsgspecError as error:
+        log.error("what_follows_not_readable", extra={"job": lease.id, "error": str(error)})
+    if joining is not None:
+        kept_ms = max(kept_ms, joining.results_ms)
+    if following is None and joining is None and (result is None or not kept_ms):
+        return None
+    join = joining.join if joining is not None else None
+    return Finish(lease, [following] if following else (), result if kept_ms else None, kept_ms, join)
+
+
+def error_text(decision: Decision) -> str:
+    return "" if decision.failure is None else decision.failure.traceback or str(decision.failure)

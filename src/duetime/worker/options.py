@@ -25,9 +25,9 @@ DEFAULT_THREADS = 10
 @dataclass(frozen=True)
 class WorkerOptions:
     """0 means no limit, and for `timeout_s` none. `lease_s` is how long a dead worker's jobs wait for another one;
-    while a worker lives it renews the lease. With `most_places` the worker runs up to so many jobs at a time instead of
-    `concurrency` when jobs are late. `sleep_s` is the length of one wait on empty queues, not a delay: a job
-    that comes or falls due meanwhile starts at once.
+    while a worker lives it renews the lease. With `max_concurrency` the worker runs up to that many jobs at a time,
+    instead of `concurrency`, when jobs are late. `sleep_s` is the length of one wait on empty queues, not a delay: a
+    job that comes or falls due meanwhile starts at once.
     """
 
     queues: tuple[str, ...]
@@ -45,17 +45,19 @@ class WorkerOptions:
     once: bool = False
     stop_when_empty: bool = False
     stop_when_empty_for_s: float = 0.0
-    most_places: int = 0
+    max_concurrency: int = 0
 
     def __post_init__(self) -> None:
         if not self.queues:
-            raise InvalidSettings("a worker needs at least one queue")
+            raise InvalidSettings("worker must have at least one queue")
         if self.concurrency < 1:
-            raise InvalidSettings(f"a worker runs at least one job at a time, not {self.concurrency}")
-        if self.most_places and self.most_places < self.concurrency:
-            raise InvalidSettings(f"{self.concurrency}..{self.most_places} is no range: the smaller number comes first")
+            raise InvalidSettings(f"concurrency must be at least 1, got {self.concurrency}")
+        if self.max_concurrency and self.max_concurrency < self.concurrency:
+            raise InvalidSettings(
+                f"{self.concurrency}..{self.max_concurrency} is no range: the smaller number comes first"
+            )
         if self.lease_s < 1:
-            raise InvalidSettings(f"a lease lasts at least 1s, not {self.lease_s:g}s")
+            raise InvalidSettings(f"lease must be at least 1s, got {self.lease_s:g}s")
 
     @property
     def most_jobs(self) -> int:

@@ -85,9 +85,8 @@ class LocalPool:
     async def _run_async(self, place: LocalSlot) -> None:
         run = place.run
         try:
-            outcome = await execute_async(
-                self._app, run.info(), JobLink(partial(self._host.said, run), self._is_stopping)
-            )
+            link = JobLink(partial(self._host.said, run), self._is_stopping)
+            outcome = await execute_async(self._app, run.info(), link, run.payload)
         except asyncio.CancelledError:
             outcome = LATE if place.leave_at else BACK
         self._ended(place, outcome)
@@ -169,6 +168,6 @@ class LocalPool:
 def _guarded(app: "App", run: Run, link: JobLink, loop: ThreadLoop) -> Outcome:
     """TimedOut can also strike between the lines around the task."""
     try:
-        return execute(app, run.info(), link, loop)
+        return execute(app, run.info(), link, loop, run.payload)
     except TimedOut:
         return LATE

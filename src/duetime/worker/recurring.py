@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from duetime.client import AsyncClient
 from duetime.client.calls import bulk, finish, push
-from duetime.model.backoff import OUTAGE, Outage
+from duetime.engine.duties import Rounds, run_duty
 from duetime.model.errors import DuetimeError, InvalidRequest, JobNotFound, LeaseLost
 from duetime.model.job import Delivery, Event, IfExists, NewJob, State
 from duetime.model.names import MAX_ID, Queue, check_id, check_queue
@@ -38,6 +38,8 @@ TTR_S = 30
 WAIT_S = 20
 REPLANT_S = 60
 """How often a worker looks whether every schedule still has its tick: somebody may have purged the queue."""
+BROKEN_S = 2.0
+"""The pause after an error of our own."""
 MARK_LIFE_MS = 7 * 86_400_000
 PAUSE_S = 5
 """How long a tick waits that this worker does not know, or whose run was refused."""
@@ -96,9 +98,10 @@ class Scheduler:
         self._queue: Queue = check_queue(app.namespace, TICKS)
         self._task: asyncio.Task[None] | None = None
         self._refused: set[str] = set()
+        self._plant_at = 0.0
 
     async def __aenter__(self) -> "Scheduler":
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(run_duty(Rounds("recurring tasks", self._run_once)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -106,24 +109,19 @@ class Scheduler:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self) -> None:
-        outage, plant_at = Outage(), 0.0
-        while True:
-            try:
-                if time.monotonic() >= plant_at:
-                    await (self.replant() if plant_at else self.plant())
-                    plant_at = time.monotonic() + REPLANT_S
-                ticks = await self._client.queue(TICKS).reserve(limit=10, ttr=TTR_S, wait=WAIT_S)
-                for tick in ticks:
-                    await self._try_handle(tick.delivery)
-                outage.worked()
-            except DuetimeError as error:
-                if outage.failed():
-                    log.warning("schedules_wait", extra={"error": error.message})
-                await asyncio.sleep(outage.pause_s)
-            except Exception:
-                log.exception("schedules_broke")
-                await asyncio.sleep(OUTAGE.cap_ms / 1000)
+    async def _run_once(self) -> float:
+        try:
+            if time.monotonic() >= self._plant_at:
+                await (self.replant() if self._plant_at else self.plant())
+                self._plant_at = time.monotonic() + REPLANT_S
+            for tick in await self._client.queue(TICKS).reserve(limit=10, ttr=TTR_S, wait=WAIT_S):
+                await self._try_handle(tick.delivery)
+        except DuetimeError:
+            raise
+        except Exception:
+            log.exception("schedules_broke")
+            return BROKEN_S
+        return 0.0
 
     async def plant(self) -> None:
         """See to it that every schedule has its tick; one that was changed in the program starts anew."""

@@ -31,13 +31,13 @@ class Verb(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """`failed`: this is the end of the job. `by_hand`: the task asked for it."""
+    """`failed`: this is the end of the job. `by_task`: the task asked for it."""
 
     verb: Verb
     delay_ms: int = 0
     failure: Failure | None = None
     failed: bool = False
-    by_hand: bool = False
+    by_task: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def decide(run: Run, outcome: Outcome, *, policy: Policy, backoff: Backoff | Non
     failure = outcome.failure
     match outcome.ended:
         case Ended.DONE | Ended.CANCEL:
-            return Decision(Verb.ACK, by_hand=outcome.ended is Ended.CANCEL, failure=failure)
+            return Decision(Verb.ACK, by_task=outcome.ended is Ended.CANCEL, failure=failure)
         case Ended.BACK:
             return Decision(Verb.GIVE_BACK)
         case Ended.POSTPONED | Ended.UNKNOWN:
@@ -89,24 +89,24 @@ def decide(run: Run, outcome: Outcome, *, policy: Policy, backoff: Backoff | Non
             if outcome.ended is Ended.UNKNOWN:
                 given_back = run.delivery.lease.attempt - run.delivery.used
                 delay_ms = UNKNOWN_BACKOFF.delay_ms(given_back + 1)
-            return Decision(Verb.GIVE_BACK, delay_ms, failure, by_hand=True)
+            return Decision(Verb.GIVE_BACK, delay_ms, failure, by_task=True)
         case Ended.FAIL:
-            return Decision(Verb.KILL, failure=failure, failed=True, by_hand=True)
+            return Decision(Verb.KILL, failure=failure, failed=True, by_task=True)
         case Ended.RAISED | Ended.RETRY | Ended.TIMED_OUT | Ended.GONE:
-            by_hand = outcome.ended is Ended.RETRY
+            by_task = outcome.ended is Ended.RETRY
             if _is_last(run, policy, now_ms) or (outcome.ended is Ended.TIMED_OUT and run.payload.failOnTimeout):
-                return last(run, failure, by_hand=by_hand)
+                return last(run, failure, by_task=by_task)
             delay_ms = outcome.after_ms
             if delay_ms is None:
                 delay_ms = _wait_ms(run, policy, backoff)
-            return Decision(Verb.RELEASE, delay_ms, failure, by_hand=by_hand)
+            return Decision(Verb.RELEASE, delay_ms, failure, by_task=by_task)
 
 
-def last(run: Run, failure: Failure | None, *, by_hand: bool = False) -> Decision:
+def last(run: Run, failure: Failure | None, *, by_task: bool = False) -> Decision:
     """The end of a job. Where its tries are used up in the store as well, a release ends it with the reason "tries"."""
     tries = run.delivery.tries
     verb = Verb.RELEASE if 0 < tries <= run.delivery.used else Verb.KILL
-    return Decision(verb, failure=failure, failed=True, by_hand=by_hand)
+    return Decision(verb, failure=failure, failed=True, by_task=by_task)
 
 
 def _is_last(run: Run, policy: Policy, now_ms: int) -> bool:

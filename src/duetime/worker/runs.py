@@ -6,7 +6,7 @@ a pool says about it; what that means for the job is decided in `retry_rules.py`
 
 import time
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from msgspec import Struct
@@ -84,20 +84,14 @@ class Run:
     delivery: Delivery
     payload: Payload
     timeout_s: float
-    lease_s: InitVar[float]
     reserved_at: float = field(default_factory=time.monotonic)
-    lease_until: float = 0.0
     started_at: float = 0.0
     ended_at: float = 0.0
     deadline: float = 0.0
     lost: bool = False
-    renewing: bool = False
     was_announced: bool = False
     progress: int = -1
     outcome: Outcome = DONE
-
-    def __post_init__(self, lease_s: float) -> None:
-        self.lease_until = self.reserved_at + lease_s
 
     def begin(self) -> None:
         """The run begins now, and so does its timeout."""

@@ -1,43 +1,42 @@
 """How many jobs a worker runs at a time, between two bounds, by how late the jobs of its queues are.
 
-One number serves all queues of a worker, because any of its places runs jobs of any of them: where Horizon moves
-processes from one queue to another, here the next free place takes the job that is due. So there is one question left:
-are there enough places? Late jobs while all places are busy say no; places that nobody needs for a while say yes.
+One number serves all queues of a worker, because each of its slots runs jobs of any of them: where Horizon moves
+processes from one queue to another, here the next free slot runs the job that is due. Late jobs while all slots are
+busy ask for more slots; slots that nobody needs for a while go.
 """
 
 from dataclasses import dataclass
 
 LATE_MS = 1_000
-"""A job that is later than this wants more places."""
+"""A job that is later than this asks for more slots."""
 WAITS = 10
-"""A place goes when one was free for so many of the worker's waits on empty queues (`--sleep`), 30 s by default."""
+"""A slot goes when one was free for this many of the worker's waits on empty queues (`--sleep`), 30 s by default."""
 
 
 @dataclass
-class PlaceCount:
-    """`places` is how many there should be. `calm_s` is how long one must be free before one goes."""
+class ConcurrencyScaler:
+    """`calm_s` is how long a slot must be free before one goes."""
 
     least: int
     most: int
     calm_s: float
-    places: int = 0
     _calm_since: float | None = None
 
     def __post_init__(self) -> None:
-        self.places = self.least
+        self.concurrency = self.least
 
-    def look(self, late_ms: int, busy: int, now: float) -> int:
-        """Take note of how late the oldest due job is and how many places are busy; answers `places`.
+    def update(self, late_ms: int, busy: int, now: float) -> int:
+        """Note how late the oldest due job is and how many slots are busy; returns how many slots there should be.
 
         They grow by a half at a time, at least by one, and go one at a time.
         """
-        if busy >= self.places:
+        if busy >= self.concurrency:
             self._calm_since = None
             if late_ms > LATE_MS:
-                self.places = min(self.most, self.places + max(1, self.places // 2))
+                self.concurrency = min(self.most, self.concurrency + max(1, self.concurrency // 2))
         elif self._calm_since is None:
             self._calm_since = now
         elif now - self._calm_since >= self.calm_s:
             self._calm_since = now
-            self.places = max(self.least, self.places - 1)
-        return self.places
+            self.concurrency = max(self.least, self.concurrency - 1)
+        return self.concurrency

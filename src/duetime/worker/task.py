@@ -292,7 +292,7 @@ class Task(Generic[P, R]):
         if not listeners.wanted("queueing"):
             return {}
         event = TaskEvent("queueing", job=self._info(payload, queue))
-        listeners.tell(event)
+        listeners.notify(event)
         return event.extra
 
     def _info(self, payload: Payload, queue: str, job_id: str = "") -> JobInfo:
@@ -319,7 +319,7 @@ class Task(Generic[P, R]):
             info = JobInfo(
                 moved.id, "", queue.name, queue.namespace, self.name, 0, 0, outgoing.job.tries, 0.0, outgoing.job.body
             )
-            self.app.listeners.tell(TaskEvent(name, job=info))
+            self.app.listeners.notify(TaskEvent(name, job=info))
         job, now = outgoing.job, self.app.clock.now_ms()
         asked_at = now + job.delay_ms if job.due_at is None else job.due_at
         return TaskHandle(self, outgoing.queue, moved, asked_at=asked_at if asked_at > now else 0)
