@@ -21,10 +21,10 @@ import uvloop
 from bench.core_parts.setting import a_redis
 from bench.report import median, spread, table
 from duetime.engine import Engine
-from duetime.engine.observers import Observer
+from duetime.engine.recorder import Recorder
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import Fsync, JournalOptions
+from duetime.journal.recorder import open_journal_recorder
 from duetime.model.ids import IdMaker
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
@@ -52,11 +52,11 @@ async def pushes(url: str, folder: Path, mode: Fsync | None, sizes: Sizes) -> Fi
     async with AsyncExitStack() as stack:
         store = await open_store(url)
         stack.push_async_callback(store.close)
-        observers: Sequence[Observer] = ()
+        recorders: Sequence[Recorder] = ()
         if mode is not None:
             journal = await stack.enter_async_context(Journal(JournalOptions(folder, fsync=mode)))
-            observers = await join_journal(store, journal, "default")
-        engine = await stack.enter_async_context(Engine(store, observers=observers))
+            recorders = await open_journal_recorder(store, journal, "default")
+        engine = await stack.enter_async_context(Engine(store, recorders=recorders))
         started, cpu_started = time.perf_counter(), time.process_time()
         await asyncio.gather(*(produce(engine) for _ in range(producers)))
         took, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started

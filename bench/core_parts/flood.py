@@ -13,8 +13,8 @@ from bench.core_parts.setting import a_redis, push_all
 from bench.report import number, percentile, table
 from duetime.engine import Engine
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
+from duetime.journal.recorder import open_journal_recorder
 from duetime.model.ids import IdMaker
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
@@ -83,8 +83,8 @@ def measure(url: str, count: int, kinds: list[tuple[int, int]]) -> list[list[str
             store = await open_store(url)
             stack.push_async_callback(store.close)
             journal = await stack.enter_async_context(Journal(JournalOptions(folder)))
-            observers = await join_journal(store, journal, "default")
-            engine = await stack.enter_async_context(Engine(store, observers=observers))
+            recorders = await open_journal_recorder(store, journal, "default")
+            engine = await stack.enter_async_context(Engine(store, recorders=recorders))
             gc.collect()
             gc.freeze()  # as the server does
             rows.append(["no flood", *numbers(await no_flood(engine, 2.0)), ""])

@@ -15,7 +15,7 @@ from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.model.job import NewJob
 from duetime.model.names import Queue
-from duetime.server.observers import PoolObservers
+from duetime.server.recorders import PoolRecorders
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.open import open_store
 from tests.plugins.until import until
@@ -27,7 +27,7 @@ MAIL = Queue("default", "mail")
 async def figures(url: str, *, server: str) -> AsyncIterator[tuple[Pools, LiveFigures, RateHistory]]:
     """What one server process has, with samples in quick succession."""
     meters, siblings = Meters(), Alone()
-    pools = Pools({"default": url}, open_store=open_store, watch=PoolObservers(meters).watch)
+    pools = Pools({"default": url}, open_store=open_store, watch=PoolRecorders(meters).watch)
     Scraper(pools, siblings, meters)
     async with pools, RegistryCopy(lambda: pools.registry) as copy:
         history = RateHistory(lambda: pools.registry, copy, server)

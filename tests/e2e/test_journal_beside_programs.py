@@ -1,4 +1,4 @@
-"""A server with a journal and programs with engines of their own on one Redis: nobody bypasses the journal."""
+"""A server with a journal and programs with engines of their own on one Redis: who journals, and who is named."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import Addresses
-from tests.e2e.shell import Shell, program
+from tests.e2e.shell import Shell
 from tests.plugins.processes import guard, release
 
 pytestmark = pytest.mark.store_kind("redis")
@@ -91,7 +91,7 @@ def events(shell: Shell, job_id: str) -> list[str]:
     return [entry["event"] for entry in ran.documents]
 
 
-def test_a_program_that_runs_already_journals_before_the_servers_first_entry(
+def test_a_program_that_runs_already_goes_on_without_the_journal_and_is_named(
     shell: Shell, serve: Serve, start: Callable[..., Program]
 ) -> None:
     running = start()
@@ -104,36 +104,27 @@ def test_a_program_that_runs_already_journals_before_the_servers_first_entry(
     assert running.does("push", "after") == "after"
     later = start()
     assert later.does("pop") == "after"
+    nodes = shell.json("journal", "list")
+    assert sorted(node["state"] for node in nodes) == ["no journal", "writing", "writing"]
     running.end()
     later.end()
     assert events(shell, "before") == []
-    assert events(shell, "served") == ["accepted", "delivered", "acked"]
-    assert events(shell, "after") == ["accepted", "delivered", "acked"]
+    assert events(shell, "served") == ["accepted"]
+    assert events(shell, "after") == ["delivered", "acked"]
     nodes = shell.json("journal", "list")
-    assert len(nodes) == 3
+    assert len(nodes) == 2, "the program without a journal has signed off"
     assert {node["folder"] for node in nodes} == {str(shell.folder / "journal")}
 
 
-def test_a_journal_does_not_begin_beside_a_program_that_was_told_off(
+def test_a_program_whose_journal_is_off_works_on_a_pool_that_journals(
     shell: Shell, serve: Serve, start: Callable[..., Program]
 ) -> None:
-    stubborn = start("off")
-    assert stubborn.does("push", "a") == "a"
-    ran = subprocess.run(
-        [*program(), "serve", "--store", shell.url, "--port", "0", "--admin-port", "0", "--dev"],
-        env=shell.environment(),
-        cwd=shell.folder,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert ran.returncode == 2
-    assert "told to keep no journal" in ran.stderr + ran.stdout
-    assert stubborn.does("pop") == "a", "what ran goes on"
-    stubborn.end()
     serve("--dev", "--journal", str(shell.folder / "journal"))
-    assert "has journaled since" in start("off").does("push", "b")["refused"]
+    without = start("off")
+    assert without.does("push", "a") == "a"
+    assert [node["state"] for node in shell.json("journal", "list")] == ["writing", "no journal"]
+    assert without.does("pop") == "a"
+    assert events(shell, "a") == []
 
 
 def test_journal_list_names_the_folders_of_programs_elsewhere(

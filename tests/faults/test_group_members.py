@@ -13,9 +13,9 @@ import pytest
 from duetime.engine import Engine
 from duetime.journal.events import Entry, body_of
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
+from duetime.journal.recorder import open_journal_recorder
 from duetime.model.clock import ManualClock
 from duetime.model.errors import (
     DuetimeError,
@@ -451,7 +451,7 @@ async def test_what_a_failed_push_left_on_other_members_is_on_record(
 ) -> None:
     members["b"].fail("push", error=PROBLEMS[0])
     async with Journal(JournalOptions(tmp_path)) as journal:
-        async with Engine(group, observers=await join_journal(group, journal, "wide")) as engine:
+        async with Engine(group, recorders=await open_journal_recorder(group, journal, "wide")) as engine:
             with pytest.raises(type(PROBLEMS[0])) as caught:
                 await engine.push(QUEUE, [NewJob(job_id, job_id.encode()) for job_id in IDS])
         await journal.flush()

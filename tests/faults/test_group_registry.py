@@ -11,8 +11,8 @@ from duetime.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.journal import pool_journal
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
+from duetime.journal.recorder import open_journal_recorder
 from duetime.journal.registered_nodes import registered
 from duetime.model.errors import DuetimeError, StoreUnavailable, VersionConflict
 from duetime.model.job import NewJob
@@ -219,12 +219,12 @@ async def test_a_program_goes_on_when_the_first_member_falls(servers: Servers) -
 
 async def test_an_engine_starts_and_journals_while_the_first_member_is_down(servers: Servers, tmp_path: Path) -> None:
     async with group(servers) as store, Journal(JournalOptions(tmp_path / "one")) as journal:
-        async with Engine(store, observers=await join_journal(store, journal, "default")):
+        async with Engine(store, recorders=await open_journal_recorder(store, journal, "default")):
             pass
         servers["a"].kill()
         async with group(servers) as later, Journal(JournalOptions(tmp_path / "two")) as second:
-            observers = await join_journal(later, second, "default")
-            async with Engine(later, observers=observers) as engine:
+            recorders = await open_journal_recorder(later, second, "default")
+            async with Engine(later, recorders=recorders) as engine:
                 alive = next(f"j{n}" for n in range(40) if home(QUEUE, f"j{n}", ("a", "b", "c")) != "a")
                 await engine.push(QUEUE, [NewJob(alive, b"x")])
                 assert second.node in await registered(store)

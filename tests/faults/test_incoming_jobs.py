@@ -16,9 +16,9 @@ from duetime import push_in
 from duetime.engine import Engine
 from duetime.journal.events import REPEATED, Entry
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
+from duetime.journal.recorder import open_journal_recorder
 from duetime.model.clock import ManualClock
 from duetime.model.job import Counts, Event, NewJob
 from duetime.model.names import Queue
@@ -211,7 +211,7 @@ async def journaled(database: Database, folder: Path) -> AsyncIterator[Engine]:
     store = await open_store(database.url)
     async with (
         Journal(JournalOptions(folder, reserve=0)) as journal,
-        Engine(store, observers=await join_journal(store, journal, "default")) as engine,
+        Engine(store, recorders=await open_journal_recorder(store, journal, "default")) as engine,
     ):
         yield engine
     await store.close()

@@ -13,9 +13,9 @@ from duetime.engine import Engine
 from duetime.journal import writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
+from duetime.journal.recorder import open_journal_recorder
 from duetime.model.errors import JournalFull
 from duetime.model.job import Event, NewJob
 from duetime.stores.memory.store import MemoryStore
@@ -51,7 +51,7 @@ async def journaled(disk: Disk) -> AsyncIterator[Engine]:
     store = MemoryStore()
     async with (
         Journal(JournalOptions(disk.folder / "journal", reserve=disk.reserve)) as journal,
-        Engine(store, observers=await join_journal(store, journal, "default")) as engine,
+        Engine(store, recorders=await open_journal_recorder(store, journal, "default")) as engine,
     ):
         yield engine
 

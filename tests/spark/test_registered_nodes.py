@@ -198,6 +198,9 @@ def test_each_registered_node_is_heard_past_the_scan_or_named() -> None:
     assert problems("not-shipped-yet", RegisteredNode(at=90, last=3)) == [("gap", "entries 1 to 3 are missing (3)")]
     assert problems("ended", RegisteredNode(at=10)) == []
     assert problems("beats", RegisteredNode(at=10)) == []
+    without = RegisteredNode(at=90, host="web1", pid=7, journal=False, seen_at=2**40)
+    [(kind, detail)] = problems("without-journal", without)
+    assert (kind, "process 7 on web1 has no journal" in detail) == ("silent", True)
     assert problems("behind", RegisteredNode(at=10, last=6)) == [("gap", "entries 5 to 6 are missing (2)")]
 
 

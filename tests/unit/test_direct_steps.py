@@ -5,10 +5,10 @@ import signal
 import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import pytest
@@ -17,24 +17,21 @@ import redis
 from duetime import connect
 from duetime.client.client import Client
 from duetime.client.embedded_transport import SyncEmbedded
-from duetime.client.job_building import PushFields
+from duetime.client.store_calls import journal_nodes
 from duetime.engine import Engine
 from duetime.engine.direct_steps import DirectSteps
-from duetime.engine.observers import Observer
-from duetime.journal import journal_follower, pool_journal
+from duetime.engine.recorder import Recorder
 from duetime.journal.events import Entry
 from duetime.journal.reader import read_journal
 from duetime.model.clock import ManualClock
 from duetime.model.errors import BodyTooLarge, JobExists, LeaseLost, StoreUnavailable
-from duetime.model.job import Event, IfExists, Lease, NewJob
+from duetime.model.job import IfExists, Lease, NewJob
 from duetime.model.names import Queue
 from duetime.stores.base import Ask, Push, Pushed
 from duetime.stores.direct import UnusualQueues
 from duetime.stores.open import open_store
 from duetime.stores.redis.direct import DirectRedis
-from tests.faults.losing_proxy import LosingProxy
 from tests.faults.redis_vocabulary import dump, lease_one, opened, push_one
-from tests.plugins.redis_server import RedisServer
 from tests.plugins.until import until
 
 QUEUE = Queue("default", "mail")
@@ -55,7 +52,7 @@ def client(url: str) -> Iterator[Client]:
     with connect(url) as client:
         queue = client.queue("mail")
         queue.push("first")
-        with queue.take():  # the queue is known now, and the engine has looked for a journal
+        with queue.take():  # the queue is known now, and the engine is registered
             pass
         yield client
 
@@ -72,11 +69,11 @@ def steps(client: Client) -> DirectSteps:
 
 @pytest.fixture
 def loop_calls(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Grows with every call that goes through the event loop, from here on not for the sake of a journal."""
+    """Grows with every call that goes through the event loop."""
     calls: list[object] = []
-    run = transport(client)._run
-    monkeypatch.setattr(transport(client), "_run", lambda work: (calls.append(work), run(work))[1])
-    monkeypatch.setattr("duetime.journal.journal_follower.LOOK_EVERY_S", 3600)
+    loop = transport(client)._loop
+    run = loop.run
+    monkeypatch.setattr(loop, "run", lambda work: (calls.append(work), run(work))[1])
     return calls
 
 
@@ -241,75 +238,12 @@ def test_a_signal_handler_may_use_the_client(client: Client) -> None:
     assert queue.size() == pushed + 1
 
 
-# --- who hears of it
+# --- who records it
 
 
-class Watching(Observer):
-    """Lets steps be made apart, and learns of each only at its end that it has to hear of it."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.may_begin = True
-
-    def begin_apart(self, call: int) -> bool:
-        return self.may_begin
-
-    def end_apart(self, call: int) -> bool:
-        self.told.append("apart")
-        return False
-
-    def ended(self, call: int) -> None:
-        self.told.append("ended")
-
-    async def pushed(self, queue: Queue, requests: Any, answers: Sequence[Any]) -> Sequence[Any]:
-        self.told += [moved.id for answer in answers for moved in answer.jobs]
-        return answers
-
-    def reserved(self, queue: Queue, reserved: Any) -> None:
-        self.told += [f"{delivery.lease.id} delivered" for delivery in reserved.deliveries[0]]
-
-    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object], joins: object = ()) -> None:
-        self.told += [f"{lease.id} acked" for lease in leases]
-
-
-async def directly(call: Callable[[], Any]) -> Any:
-    """The answer of a direct call. It declines while the reaper writes."""
-    answers: list[Any] = []
-
-    async def is_answered() -> bool:
-        answers.append(await asyncio.to_thread(call))
-        return bool(answers[-1])
-
-    await until(is_answered)
-    return answers[-1]
-
-
-async def test_an_observer_that_needs_to_know_is_told_in_the_event_loop(url: str) -> None:
-    store, watching = await open_store(url), Watching()
-    async with Engine(store, observers=[watching]) as engine:
-        for name in ("earlier", "first"):  # Redis has the scripts then
-            await store.push(QUEUE, [Push([NewJob(name, b"")])])
-        reserved = await store.reserve(QUEUE, [Ask(1, 60_000)])
-        await store.ack(QUEUE, [reserved.deliveries[0][0].lease])
-        direct = engine.direct_steps()
-        assert direct is not None
-
-        await directly(lambda: direct.push(QUEUE, NewJob("second", b""), IfExists.KEEP))
-        found = await directly(lambda: direct.reserve(QUEUE, 60_000, 0))
-        await directly(lambda: direct.ack(found[0].lease))
-        watching.may_begin = False
-        assert await asyncio.to_thread(direct.push, QUEUE, NewJob("third", b""), IfExists.KEEP) is None
-
-        heard = [one for one in watching.told if "/" not in one]
-        assert [one for one in heard if one not in {"apart", "ended"}] == ["second", "first delivered", "first acked"]
-        assert heard.count("apart") >= 3
-        direct.close()
-    await store.close()
-
-
-async def test_an_observer_that_says_nothing_keeps_steps_in_the_engine(url: str) -> None:
+async def test_a_recorder_keeps_steps_in_the_engine(url: str) -> None:
     store = await open_store(url)
-    async with Engine(store, observers=[Observer()]) as engine:
+    async with Engine(store, recorders=[Recorder()]) as engine:
         await store.push(QUEUE, [Push([NewJob("first", b"")])])
         direct = engine.direct_steps()
         assert direct is not None
@@ -319,18 +253,16 @@ async def test_an_observer_that_says_nothing_keeps_steps_in_the_engine(url: str)
     await store.close()
 
 
-def test_a_program_joins_a_journal_that_begins_beside_it(url: str, tmp_path: Path) -> None:
+def test_a_program_stays_without_the_journal_that_begins_during_its_life(url: str, tmp_path: Path) -> None:
     with connect(url) as early:
-        for _ in range(20):
-            early.queue("mail").push("early")
+        early.queue("mail").push("early")
         with connect(url, journal=str(tmp_path / "journal")) as late:
-            late.queue("mail").push("late")
-        for _ in range(20):
-            early.queue("mail").push("journaled")
-
-        follower = cast(Any, transport(early)._inner)._engine.observers.all[0]
-        assert follower._inner is not None
-        assert steps(early).push(QUEUE, NewJob("directly", b""), IfExists.KEEP) is None
+            late.queue("mail").push("late", id="late")
+            nodes = late.send(journal_nodes("default"))
+        early.queue("mail").push("unrecorded")
+    assert sorted(node.journal for node in nodes.values()) == [False, True]
+    entries = [item for item in read_journal(tmp_path / "journal") if isinstance(item, Entry) and item.id]
+    assert [entry.id for entry in entries] == ["late"]
 
 
 # --- Redis alone
@@ -413,40 +345,3 @@ async def test_the_script_for_both_leaves_what_ack_and_reserve_leave(redis_url: 
         dumps.append({key: value for key, value in dump(redis_url).items() if key != b"dt:epoch"})
     assert msgspec.json.encode(answers[0]) == msgspec.json.encode(answers[1])
     assert dumps[0] == dumps[1]
-
-
-@pytest.mark.store_kind("redis")
-@pytest.mark.parametrize("options", [{}, {"attributes": {"kind": "mail"}}], ids=["direct", "general"])
-async def test_a_slow_push_is_in_a_journal_that_begins_meanwhile(
-    redis_server: RedisServer, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: PushFields
-) -> None:
-    """It began before the pool journaled, and reached the store after that."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(pool_journal, "NOTICE_MS", 600)
-    monkeypatch.setattr(journal_follower, "LOOK_EVERY_S", 0.3)
-    async with LosingProxy(redis_server.port) as proxy:
-        client = await asyncio.to_thread(connect, f"{proxy.url}?timeout=20")
-        queue = client.queue("mail")
-        for _ in range(3):
-            await asyncio.to_thread(queue.push, "x")
-        follower = client._transport.get()._inner._engine.observers.all[0]  # type: ignore[attr-defined]
-        looked_at = follower._looked_at
-        while follower._looked_at == looked_at:
-            await asyncio.to_thread(queue.push, "x")
-        proxy.delay_s = 1.5
-        slow = asyncio.create_task(asyncio.to_thread(lambda: queue.push("slow", **options)))
-        await asyncio.sleep(0.1)
-        proxy.delay_s = 0  # the push is on its way
-        other = await asyncio.to_thread(connect, redis_url, journal=str(tmp_path / "journal"))
-        await asyncio.to_thread(other.queue("other").push, "y")
-        moved = await slow
-        await asyncio.to_thread(client.close)
-        await asyncio.to_thread(other.close)
-    store = await open_store(redis_url)
-    found = await pool_journal.known(store)
-    await store.close()
-    assert found is not None
-    assert moved.born >= found.since, "the push came too early for this test"
-    folders = (tmp_path / "journal", tmp_path / "state" / "duetime" / "journal")
-    entries = [item for folder in folders for item in read_journal(folder)]
-    assert moved.id in {item.id for item in entries if isinstance(item, Entry) and item.event is Event.ACCEPTED}

@@ -8,23 +8,24 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from duetime.client import AsyncClient
 from duetime.engine import Engine
 from duetime.engine.pools import Pools
-from duetime.journal import journal, node_folder, writer
+from duetime.journal import journal, node_folder, registered_nodes, writer
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
-from duetime.journal.observer import JournalObserver, join_journal
 from duetime.journal.options import Fsync, JournalOptions
 from duetime.journal.pool_journal import begin, end, known
 from duetime.journal.reader import read_journal
+from duetime.journal.recorder import JournalRecorder, open_journal_recorder
 from duetime.metrics.meters import Meters
 from duetime.model.errors import InvalidSettings, JobExists, JournalFull, StoreUnavailable
 from duetime.model.job import Event, IfExists, NewJob, State
 from duetime.model.names import Queue
-from duetime.server.observers import PoolObservers
+from duetime.server.recorders import PoolRecorders
 from duetime.stores.base import Ask, Push, Store
 from duetime.stores.memory.store import MemoryStore
 from duetime.stores.open import open_store
@@ -63,14 +64,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 async def journaled(folder: Path, store: FaultyStore | None = None, **options: object) -> AsyncIterator[Engine]:
     async with Journal(JournalOptions(folder, **{"reserve": 0, **options})) as one:
         store = store or FaultyStore(MemoryStore())
-        async with Engine(store, observers=await join_journal(store, one, "default")) as engine:
+        async with Engine(store, recorders=await open_journal_recorder(store, one, "default")) as engine:
             yield engine
 
 
-def observer_of(engine: Engine) -> JournalObserver:
-    [observer] = engine.observers.all
-    assert isinstance(observer, JournalObserver)
-    return observer
+def recorder_of(engine: Engine) -> JournalRecorder:
+    [recorder] = engine.recorders.all
+    assert isinstance(recorder, JournalRecorder)
+    return recorder
 
 
 def events(folder: Path) -> list[tuple[str, str]]:
@@ -191,7 +192,7 @@ async def test_while_the_journal_fails_pushes_are_refused_before_the_store(tmp_p
         assert not caught.value.outcome_unknown
         assert store.count("push") == 2
         disk.broken = False
-        await until(lambda: observer_of(engine)._journal.writer.failure is None)
+        await until(lambda: recorder_of(engine)._journal.writer.failure is None)
         assert events(tmp_path) == [("accepted", "a"), ("accepted", "b")]
         await push(engine, "c")
 
@@ -204,13 +205,13 @@ async def test_a_backlog_that_grows_too_large_stops_everything(
         await push(engine, *"abcdefghij")
         disk.broken = True
         found = await engine.reserve([QUEUE], limit=9)
-        await until(lambda: observer_of(engine)._journal.writer.backlog > 1000)
+        await until(lambda: recorder_of(engine)._journal.writer.backlog > 1000)
         for call in (engine.reserve([QUEUE]), engine.ack([found[0].lease]), engine.cancel(QUEUE, ["a"])):
             with pytest.raises(StoreUnavailable, match="cannot be written") as caught:
                 await call
             assert not caught.value.outcome_unknown
         disk.broken = False
-        await until(lambda: observer_of(engine)._journal.writer.backlog == 0)
+        await until(lambda: recorder_of(engine)._journal.writer.backlog == 0)
         await engine.ack([found[0].lease])
 
 
@@ -242,7 +243,7 @@ async def test_a_heartbeat_is_not_ahead_of_a_call_under_way(tmp_path: Path) -> N
     """What happened before a heartbeat's time stands before it, or reconcile would bring back what is being acked."""
     store = FaultyStore(MemoryStore())
     async with journaled(tmp_path, store) as engine:
-        joined = observer_of(engine)
+        joined = recorder_of(engine)
         before = (await store.ping()).now
         gate = asyncio.Event()
         store.slow("push", answer=gate)
@@ -260,33 +261,72 @@ async def test_a_heartbeat_is_not_ahead_of_a_call_under_way(tmp_path: Path) -> N
 # --- whether a pool journals
 
 
-async def test_a_pool_that_journals_is_not_opened_without_one(tmp_path: Path) -> None:
+async def test_a_pool_journals_from_the_first_engine_with_a_journal_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     url = f"sqlite://{tmp_path}/jobs.db"
-    async with Pools({"default": url}, open_store=open_store, watch=PoolObservers(Meters()).watch) as pools:
-        assert await known(pools.engine("default").store) is None, "nobody asked for a journal yet"
-    async with (
-        Journal(JournalOptions(tmp_path / "journal")) as one,
-        Pools({"default": url}, open_store=open_store, watch=PoolObservers(Meters(), one).watch) as pools,
-    ):
-        record = await known(pools.engine("default").store)
-        now = (await pools.engine("default").store.ping()).now
-        assert record
-        assert (record.pool, now - 60_000 < record.since <= now) == ("default", True)
-        with pytest.raises(InvalidSettings, match=r"journaled since .*--journal, DUETIME_JOURNAL"):
-            async with Pools({"default": url}, open_store=open_store, watch=PoolObservers(Meters()).watch):
-                pass
-        assert await end(pools.engine("default").store)
-    async with Pools({"default": url}, open_store=open_store, watch=PoolObservers(Meters()).watch) as pools:
-        assert pools.errors() == {}
+    async with Pools({"default": url}, open_store=open_store, watch=PoolRecorders(Meters()).watch) as pools:
+        without = pools.engine("default")
+        assert await known(without.store) is None, "nobody asked for a journal yet"
+        await push(without, "unrecorded")
+        async with (
+            Journal(JournalOptions(tmp_path / "journal")) as one,
+            Pools({"default": url}, open_store=open_store, watch=PoolRecorders(Meters(), one).watch) as journaling,
+        ):
+            record = await known(without.store)
+            now = (await without.store.ping()).now
+            assert record
+            assert (record.pool, now - 60_000 < record.since <= now) == ("default", True)
+            [warning] = [one for one in caplog.records if one.message == "programs_without_journal"]
+            assert f"process {os.getpid()} on " in str(warning.__dict__["programs"])
+            await push(without, "unrecorded too")
+            await push(journaling.engine("default"), "recorded")
+            assert await end(without.store)
+    assert events(tmp_path / "journal") == [("accepted", "recorded")]
+
+
+async def test_an_engine_without_a_journal_is_a_node_while_it_may_change_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registered_nodes, "RENEW_EVERY_S", 0.01)
+    url = f"sqlite://{tmp_path}/jobs.db"
+    store = await open_store(url)
+    async with AsyncClient(url, journal="off") as client:
+        assert (await client.queue("mail").counts()).ready == 0
+        assert await registered_nodes.registered(store) == {}, "it has only read"
+        await client.push_on("mail", "x")
+        [(name, first)] = (await registered_nodes.registered(store)).items()
+        assert (first.journal, first.pid, first.last) == (False, os.getpid(), None)
+
+        async def is_renewed() -> bool:
+            found = (await registered_nodes.registered(store))[name]
+            assert found.at == first.at, "its changes since then are missing"
+            return found.seen_at > first.seen_at
+
+        await until(is_renewed)
+        await store.registry.delete(registered_nodes.KIND, name)
+        await until(lambda: registered_nodes.registered(store))
+    assert await registered_nodes.registered(store) == {}
+    await store.close()
+
+
+async def test_a_program_that_was_killed_before_the_journal_began_owes_it_nothing() -> None:
+    store = MemoryStore()
+    now = (await store.ping()).now
+    for name, seen_at in (("killed", now - 61_000), ("running", now)):
+        node = registered_nodes.RegisteredNode(1, journal=False, seen_at=seen_at)
+        await store.registry.put(registered_nodes.KIND, name, msgspec.json.encode(node))
+    await begin(store, "default")
+    assert set(await registered_nodes.registered(store)) == {"running"}
 
 
 async def test_since_when_is_not_moved_by_later_engines(tmp_path: Path) -> None:
     store = MemoryStore()
     async with Journal(JournalOptions(tmp_path)) as one:
-        await join_journal(store, one, "first")
+        await open_journal_recorder(store, one, "first")
         before = await known(store)
         await asyncio.sleep(0.005)
-        await join_journal(store, one, "second")
+        await open_journal_recorder(store, one, "second")
         assert await known(store) == before
 
 
@@ -296,7 +336,7 @@ async def test_a_wiped_store_learns_again_since_when_it_journals(
     monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
     store = MemoryStore()
     async with Journal(JournalOptions(tmp_path)) as one:
-        await join_journal(store, one, "default")
+        await open_journal_recorder(store, one, "default")
         before = await known(store)
         await end(store)
         store._epoch = "another data set"
@@ -308,7 +348,7 @@ async def test_a_journal_that_was_ended_stays_so(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(journal, "HEARTBEAT_S", 0.01)
     store = MemoryStore()
     async with Journal(JournalOptions(tmp_path)) as one:
-        await join_journal(store, one, "default")
+        await open_journal_recorder(store, one, "default")
         await end(store)
         beats = one.writer.seq
         await until(lambda: one.writer.seq > beats + 3)
@@ -328,9 +368,8 @@ async def test_an_embedded_engine_journals_if_its_pool_does(tmp_path: Path, monk
         await client.push_on("mail", "second", id="second")
     assert events(tmp_path / "elsewhere") == [("accepted", "first")]
     assert events(folder) == [("accepted", "second")], "beside the file, where a server would write"
-    with pytest.raises(InvalidSettings, match="journal="):
-        async with AsyncClient(url, journal="off") as client:
-            await client.push_on("mail", "third")
+    async with AsyncClient(url, journal="off") as client:
+        await client.push_on("mail", "unrecorded")
     monkeypatch.setenv("DUETIME_JOURNAL", str(tmp_path / "third"))
     async with AsyncClient(url) as client:
         await client.push_on("mail", "third", id="third")
@@ -407,6 +446,3 @@ async def test_an_embedded_engine_on_redis_writes_where_the_pool_does_or_among_t
         await client.push_on("mail", "third", id="third")
     assert events(tmp_path / "state" / "duetime" / "journal") == [("accepted", "third")]
     assert not folder.exists()
-    with pytest.raises(InvalidSettings, match="has journaled since"):
-        async with AsyncClient(redis_url, journal="off") as client:
-            await client.push_on("mail", "fourth")

@@ -11,10 +11,10 @@ from duetime.engine import Engine
 from duetime.journal import journal
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.pool_journal import begin, end
 from duetime.journal.reader import read_journal
+from duetime.journal.recorder import open_journal_recorder
 from duetime.journal.registered_nodes import NodeRegistration, register, registered, sign_off
 from duetime.model.clock import SystemClock
 from duetime.model.errors import StoreUnavailable
@@ -34,7 +34,7 @@ def entries(folder: Path, node: str) -> list[Entry]:
 async def test_a_node_is_known_before_its_first_event_and_signs_off_with_its_last(tmp_path: Path) -> None:
     store = MemoryStore()
     async with Journal(JournalOptions(tmp_path, reserve=0)) as one:
-        async with Engine(store, observers=await join_journal(store, one, "default")) as engine:
+        async with Engine(store, recorders=await open_journal_recorder(store, one, "default")) as engine:
             [(node, found)] = (await registered(store)).items()
             assert (node, found.last) == (one.node, None)
             await push(engine, "a")
@@ -75,7 +75,7 @@ async def test_living_nodes_tell_a_wiped_store_of_all_nodes(tmp_path: Path, monk
     await register(store, "pruned")
     async with (
         Journal(JournalOptions(tmp_path, reserve=0)) as one,
-        Engine(store, observers=await join_journal(store, one, "default")),
+        Engine(store, recorders=await open_journal_recorder(store, one, "default")),
     ):
         await register(store, "came-later")
         await sign_off(store, "came-later", 7)

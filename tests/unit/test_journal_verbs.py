@@ -11,9 +11,9 @@ import redis
 from duetime.engine import Engine
 from duetime.journal.events import Draft, Entry
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
+from duetime.journal.recorder import open_journal_recorder
 from duetime.journal.repeated_pushes import READ_AT_ONCE
 from duetime.model.clock import ManualClock
 from duetime.model.errors import JobExists, LeaseLost
@@ -107,7 +107,7 @@ def sure_of_time(drafts: list[Draft], ts: int) -> list[Draft]:
 async def scene(store: Store, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Scene]:
     async with (
         Journal(JournalOptions(tmp_path / "journal", reserve=0)) as journal,
-        Engine(store, observers=await join_journal(store, journal, "default")) as engine,
+        Engine(store, recorders=await open_journal_recorder(store, journal, "default")) as engine,
     ):
         yield Scene(engine, journal, clock)
 

@@ -9,7 +9,7 @@ from duetime.metrics.meters import Meters
 from duetime.metrics.scraper import Scraper
 from duetime.model.job import NewJob, State
 from duetime.model.names import Queue
-from duetime.server.observers import PoolObservers
+from duetime.server.recorders import PoolRecorders
 from duetime.server.supervision.siblings import Alone
 from duetime.stores.base import Store
 from duetime.stores.memory.store import MemoryStore
@@ -28,7 +28,7 @@ class Process:
         async def open_store(_: str) -> Store:
             return store
 
-        self.pools = Pools({"default": "x:"}, open_store=open_store, watch=PoolObservers(self.meters).watch)
+        self.pools = Pools({"default": "x:"}, open_store=open_store, watch=PoolRecorders(self.meters).watch)
         self.scraper = Scraper(self.pools, Alone(), self.meters)
 
     async def push(self, queue: Queue, *ids: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from duetime.engine import Engine
-from duetime.engine.observers import Observer
+from duetime.engine.recorder import Recorder
 from duetime.model.errors import JobExists, StoreDamaged, StoreUnavailable
-from duetime.model.job import Event, IfExists, Lease, Moved, NewJob, Priority
+from duetime.model.job import Event, IfExists, Moved, NewJob, Priority
 from duetime.model.names import Queue
-from duetime.stores.base import Push, RulesChange
+from duetime.stores.base import RulesChange
 from duetime.stores.open import open_store
 from duetime.stores.redis import keys
 from duetime.stores.redis.codec import RECORD
@@ -206,95 +206,13 @@ async def test_an_engine_that_stops_waits_for_the_answer(redis_url: str, client:
     await store.close()
 
 
-class Joining(Observer):
-    """Learns at the end of each step that it has to hear of it."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def begin_apart(self, call: int) -> bool:
-        return True
-
-    def end_apart(self, call: int) -> bool:
-        return False
-
-    def ended(self, call: int) -> None:
-        self.told.append("ended")
-
-    async def pushed(self, queue: Queue, requests: Sequence[Push], answers: Sequence[Any]) -> Sequence[Any]:
-        self.told += [moved.id for answer in answers for moved in answer.jobs]
-        return answers
-
-    def reserved(self, queue: Queue, reserved: Any) -> None:
-        self.told += [f"{delivery.lease.id} delivered" for delivery in reserved.deliveries[0]]
-
-    def acked(self, queue: Queue, leases: Sequence[Lease], answers: Sequence[object], joins: object = ()) -> None:
-        self.told += [f"{lease.id} acked" for lease in leases]
-
-
-async def test_an_observer_that_needs_to_know_is_told_before_the_answer(redis_url: str, client: redis.Redis) -> None:
-    store, joining = await open_store(redis_url), Joining()
-    async with Engine(store, observers=[joining]) as engine:
+async def test_a_recorder_keeps_steps_in_the_group_commit(redis_url: str, client: redis.Redis) -> None:
+    store = await open_store(redis_url)
+    async with Engine(store, recorders=[Recorder()]) as engine:
         await begun(engine)
-        joining.told.clear()
         before = calls(engine)
         await engine.push(QUEUE, [NewJob("a", b"")])
-        told_after_push = list(joining.told)
-        [delivery] = await engine.reserve([QUEUE])
-        await engine.ack([delivery.lease])
-
-        assert calls(engine) == before
-    assert [one for one in told_after_push if one != "ended"] == ["a"]
-    assert [one for one in joining.told if one != "ended"] == ["a", "a delivered", "a acked"]
-    await store.close()
-
-
-class Counting(Joining):
-    """Knows the steps that have begun and not ended. `declines`: it has to hear of every step."""
-
-    def __init__(self, *, declines: bool = False) -> None:
-        super().__init__()
-        self.under_way: set[int] = set()
-        self.declines = declines
-        self.began_apart = 0
-
-    def begin_apart(self, call: int) -> bool:
-        if not self.declines:
-            self.began_apart += 1
-            self.under_way.add(call)
-        return not self.declines
-
-    def began(self, call: int) -> None:
-        self.under_way.add(call)
-
-    def ended(self, call: int) -> None:
-        self.under_way.discard(call)
-
-
-@pytest.mark.parametrize("declines", ["the store", "another observer"])
-async def test_a_step_that_is_declined_is_over_for_every_observer(
-    redis_url: str, client: redis.Redis, declines: str
-) -> None:
-    store, counting, other = await open_store(redis_url), Counting(), Counting()
-    async with Engine(store, observers=[counting, other]) as engine:
-        await begun(engine)
-        if declines == "the store":
-            await engine.store.configure(QUEUE, RulesChange(max_jobs=1000))
-            await engine.push(QUEUE, [NewJob("rules", b"")])  # the store learns that the queue has rules
-        other.declines = declines == "another observer"
-        before = counting.began_apart
-        await engine.push(QUEUE, [NewJob("a", b"")])
-        assert counting.began_apart > before
-        await until(lambda: not counting.under_way and not other.under_way)
-    await store.close()
-
-
-async def test_an_observer_that_says_nothing_keeps_steps_in_the_group_commit(
-    redis_url: str, client: redis.Redis
-) -> None:
-    store = await open_store(redis_url)
-    async with Engine(store, observers=[Observer()]) as engine:
-        assert engine._posted is None
+        assert calls(engine) > before
     await store.close()
 
 

@@ -21,9 +21,9 @@ from duetime import push_in, push_in_async
 from duetime.engine import Engine
 from duetime.journal.events import Entry
 from duetime.journal.journal import Journal
-from duetime.journal.observer import join_journal
 from duetime.journal.options import JournalOptions
 from duetime.journal.reader import read_journal
+from duetime.journal.recorder import open_journal_recorder
 from duetime.model.errors import (
     BodyTooLarge,
     DuetimeError,
@@ -316,7 +316,7 @@ async def test_a_job_is_on_record_before_it_is_delivered(
 ) -> None:
     async with (
         Journal(JournalOptions(tmp_path, reserve=0)) as journal,
-        Engine(store, observers=await join_journal(store, journal, "default")) as engine,
+        Engine(store, recorders=await open_journal_recorder(store, journal, "default")) as engine,
     ):
         with psycopg.connect(dsn(postgres_url)) as connection:
             push_in(connection, "mail", ["text"], id="a")

@@ -262,7 +262,7 @@ class TopicLane:
             self._put_back(1, host)
         self._tell_breakers(answer, host)
         verdict = judge(topic, self.condition, answer)
-        self._log(delivery, topic, answer, verdict)
+        await self._log(delivery, topic, answer, verdict)
         if verdict is Verdict.DONE:
             self.streak.worked()
             self._leases.ack(delivery.lease)
@@ -291,7 +291,7 @@ class TopicLane:
             host.breaker.abandoned()
             self._breaker.failed()
 
-    def _log(self, delivery: Delivery, topic: Topic, answer: CallbackAnswer, verdict: Verdict) -> None:
+    async def _log(self, delivery: Delivery, topic: Topic, answer: CallbackAnswer, verdict: Verdict) -> None:
         if notify_log.isEnabledFor(logging.INFO):
             notify_log.info(
                 "notified" if verdict is Verdict.DONE else "notify_failed",
@@ -306,8 +306,8 @@ class TopicLane:
                 },
             )
         with suppress(StoreUnavailable):  # a pool that is closed now may be open again for the ack
-            observers = self._tools.engine(self.address.pool).observers
-            observers.notified(delivery.lease, status=answer.status, ms=answer.ms)
+            recorders = self._tools.engine(self.address.pool).recorders
+            await recorders.notified(delivery.lease, status=answer.status, ms=answer.ms)
 
     # --- failure
 

@@ -73,7 +73,7 @@ def _registered(name: str, node: RegisteredNode) -> dict[str, Any]:
     is_over = node.last is not None or node.abandoned
     return {
         "node": name,
-        "state": "closed" if is_over else "elsewhere",
+        "state": ("closed" if is_over else "elsewhere") if node.journal else "no journal",
         "segments": 0,
         "bytes": 0,
         "last": node.last or 0,

@@ -1,37 +1,47 @@
 """An engine in somebody's own program, on the store that a URL names.
 
-It journals if the pool does, from the start or as soon as it notices, or if it is told to. The journal's node is made
-with the first change, so that a program that only looks writes nothing.
+It journals if the pool does when the engine opens, or if it is told to; nothing changes that while the engine runs. The
+journal's node is made with the first change, so that a program that only reads writes nothing.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+import logging
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from duetime.engine import Engine
-from duetime.journal.journal_follower import JournalFollower
-from duetime.journal.options import JournalOptions
-from duetime.journal.registered_nodes import RegisteredNode
-from duetime.journal.settings import embedded_options, is_told_off
+from duetime.engine.recorder import Recorder
+from duetime.journal import pool_journal
+from duetime.journal.journal import Journal
+from duetime.journal.recorder import NodeWithoutJournal, open_journal_recorder
+from duetime.journal.registered_nodes import registered
+from duetime.journal.settings import embedded_options, is_off
+from duetime.model.names import DEFAULT_POOL
+from duetime.stores.base import Store
 from duetime.stores.open import open_store
+
+log = logging.getLogger("duetime.journal")
 
 
 @asynccontextmanager
 async def embedded_engine(url: str, journal: str | None = None) -> AsyncGenerator[Engine]:
-    """`journal` is the folder of a journal that the pool is to have. None: none, unless the pool has one already.
-
-    Raises InvalidSettings if the pool journals and `journal` or DUETIME_JOURNAL is "off".
-    """
-
-    def choose(nodes: Mapping[str, RegisteredNode]) -> JournalOptions | None:
-        return embedded_options(url, journal, nodes=nodes)
-
+    """`journal` is the folder of the engine's journal, or "off". None: it journals if the pool does."""
     async with AsyncExitStack() as stack:
         store = await open_store(url)
         stack.push_async_callback(store.close)
-        if url.startswith("memory:") and not journal:
-            yield await stack.enter_async_context(Engine(store))
-            return
-        told_off = is_told_off(url, journal)
-        follower = JournalFollower(store, choose, told_off=told_off)
-        await follower.begin(wanted=bool(journal) and not told_off)
-        yield await stack.enter_async_context(Engine(store, observers=[follower]))
+        recorders = await _recorders(store, url, journal, stack)
+        yield await stack.enter_async_context(Engine(store, recorders=recorders))
+
+
+async def _recorders(store: Store, url: str, journal: str | None, stack: AsyncExitStack) -> Sequence[Recorder]:
+    if url.startswith("memory:") and not journal:  # no other process can make it a pool that journals
+        return ()
+    found = None if is_off(url, journal) else await pool_journal.known(store)
+    if is_off(url, journal) or not (found or journal):
+        return [NodeWithoutJournal(store)]
+    options = embedded_options(url, journal, nodes=await registered(store))
+    if options is None:
+        return [NodeWithoutJournal(store)]
+    pool = found.pool if found else DEFAULT_POOL
+    log.info("journal_joined", extra={"pool": pool, "folder": str(options.folder)})
+    opened = await stack.enter_async_context(Journal(options, lazy=True))
+    return await open_journal_recorder(store, opened, pool)

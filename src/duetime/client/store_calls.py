@@ -58,7 +58,12 @@ def journal_nodes(namespace: str) -> Call[dict[str, RegisteredNode]]:
 
     def parse(reply: bytes) -> dict[str, RegisteredNode]:
         nodes = decode(reply, messages.JournalNodesOut).nodes
-        return {one.node: RegisteredNode(one.at, one.last, one.abandoned) for one in nodes}
+        return {
+            one.node: RegisteredNode(
+                one.at, one.last, one.abandoned, one.host, pid=one.pid, journal=one.journal, seen_at=one.seen_at
+            )
+            for one in nodes
+        }
 
     async def run(engine: Engine) -> dict[str, RegisteredNode]:
         return await registered(engine.store)

@@ -13,7 +13,7 @@ from duetime.console.meter_samples import KEEP_S, SAMPLE_S, MeterSamples
 from duetime.console.queue_looks import QueueLooks
 from duetime.console.rate_history import RateHistory
 from duetime.engine.pools import Pools
-from duetime.metrics.observer import MetricsObserver
+from duetime.metrics.recorder import MetricsRecorder
 from duetime.metrics.siblings import Siblings
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Job, Lease
@@ -108,9 +108,9 @@ class LiveFigures:
 
     def _running_here(self, pool: str, lease: Lease) -> float | None:
         with suppress(DuetimeError):  # a pool that is not open has delivered nothing
-            for observer in self._pools.engine(pool).observers.all:
-                if isinstance(observer, MetricsObserver):
-                    return observer.running_s(lease)
+            for recorder in self._pools.engine(pool).recorders.all:
+                if isinstance(recorder, MetricsRecorder):
+                    return recorder.running_s(lease)
         return None
 
     async def changes(self, draining: asyncio.Event) -> AsyncIterator[LiveChange]:

@@ -1,7 +1,7 @@
 """Steps of a blocking caller that are made in its own thread, when nobody else is concerned.
 
-A store may offer calls for one job past the event loop (`stores/direct.py`). They are used while no observer has to
-hear of them, no consumer of this engine waits for the queue, and no other thread makes such a call in this moment; two
+A store may offer calls for one job past the event loop (`stores/direct.py`). They are used while no recorder has to
+record them, no consumer of this engine waits for the queue, and no other thread makes such a call in this moment; two
 callers at once are served better together, by the group commit. In all other cases the answer here is None, nothing
 was done, and the caller asks the engine.
 """
@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
 from duetime.engine.admission import check_lease
-from duetime.engine.observers import Observers
 from duetime.engine.reaper import LONGEST_REST_S
+from duetime.engine.recorder import Recorders
 from duetime.engine.shared_calls import SharedCalls
-from duetime.engine.told_steps import look_again, tell_acked, tell_acked_and_reserved, tell_pushed, tell_reserved
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob
 from duetime.model.job_checks import check_job
@@ -37,13 +36,13 @@ class DirectSteps:
         self,
         calls: DirectCalls,
         *,
-        observers: Observers,
+        recorders: Recorders,
         shared: SharedCalls,
         give_back: Callable[[Sequence[Delivery]], None],
         ack_after_loss: Callable[[Sequence[Lease]], Awaitable[list[Moved | LeaseLost | None]]],
         max_body: int,
     ) -> None:
-        self._calls, self._observers, self._shared, self._room = calls, observers, shared, shared.room
+        self._calls, self._recorders, self._shared, self._room = calls, recorders, shared, shared.room
         self._give_back, self._ack_after_loss, self._max_body = give_back, ack_after_loss, max_body
         self._loop = asyncio.get_running_loop()
         self._one_at_a_time = threading.Lock()
@@ -53,9 +52,7 @@ class DirectSteps:
         """As `Engine.push` of one job; None if the engine is to do it."""
         check_job(job, max_body=self._max_body)
         request = Push((job,), if_exists)
-        answer = self._step(
-            self._calls.push, (queue, request), lambda done: tell_pushed(self._observers, queue, request, done)
-        )
+        answer = self._step(self._calls.push, queue, request)
         if isinstance(answer, DuetimeError):
             raise answer
         if answer and self._room.has_line(queue):
@@ -69,11 +66,7 @@ class DirectSteps:
         # Another thread may turn the wheel in the same instant; then one turn of it is lost, which is no harm.
         wheel = self._shared.wheel(queue)
         ask = Ask(1, ttr_ms, wheel.take(1))
-        reserved = self._step(
-            self._calls.reserve,
-            (queue, ask, self._take_back),
-            lambda done: tell_reserved(self._observers, queue, done),
-        )
+        reserved = self._step(self._calls.reserve, queue, ask, self._take_back)
         if not reserved or not reserved.deliveries[0]:
             wheel.put_back(1)
             return None if reserved is None or wait_ms > 0 else []
@@ -83,7 +76,7 @@ class DirectSteps:
         """As `Engine.ack` of one lease; None if the engine is to do it."""
         check_lease(lease)
         try:
-            moved = self._step(self._calls.ack, (lease,), lambda done: tell_acked(self._observers, lease, done))
+            moved = self._step(self._calls.ack, lease)
         except StoreUnavailable:
             return [*self._in_loop(self._ack_after_loss([lease]))]
         return None if moved is None else [moved]
@@ -98,11 +91,7 @@ class DirectSteps:
         check_lease(lease)
         wheel = self._shared.wheel(queue)
         ask = Ask(1, ttr_ms, wheel.take(1))
-        reserved = self._step(
-            self._calls.ack_and_reserve,
-            (lease, ask, self._take_back),
-            lambda done: tell_acked_and_reserved(self._observers, lease, done),
-        )
+        reserved = self._step(self._calls.ack_and_reserve, lease, ask, self._take_back)
         if not reserved or not reserved.deliveries[0]:
             wheel.put_back(1)
         return None if reserved is None else [*reserved.deliveries[0]]
@@ -116,35 +105,15 @@ class DirectSteps:
             finally:
                 self._one_at_a_time.release()
 
-    def _step(self, make: Callable[[*Ts], T | None], of: tuple[*Ts], tell: Callable[[T], Awaitable[T]]) -> T | None:
-        """`tell` runs in the event loop, if an observer has begun meanwhile to want to hear of all."""
+    def _step(self, make: Callable[[*Ts], T | None], *of: *Ts) -> T | None:
         if not self._one_at_a_time.acquire(blocking=False):
             return None
         try:
-            call = None if self._is_closed else self._observers.begin_apart()
-            if call is None:
-                return None
-            answer = None
-            try:
-                answer = make(*of)
-            finally:
-                if not self._observers.end_apart(call):
-                    answer = self._in_loop(self._tell(call, answer, tell))
-            return answer
+            return None if self._is_closed or self._recorders.is_needed else make(*of)
         finally:
             self._one_at_a_time.release()
             if self._is_closed:
                 self.close()
-
-    async def _tell(self, call: int, answer: T | None, tell: Callable[[T], Awaitable[T]]) -> T | None:
-        try:
-            if answer is not None:
-                await look_again(self._observers, "push")
-                answer = await tell(answer)
-        finally:
-            self._observers.end(call)
-        await self._observers.flush()
-        return answer
 
     def _in_loop(self, work: Awaitable[T]) -> T:
         async def run() -> T:

@@ -25,10 +25,9 @@ from duetime.engine.call_weights import by_weight, finish_weight, push_weight
 from duetime.engine.direct_steps import DirectSteps
 from duetime.engine.duties import Pulse, run_duty
 from duetime.engine.group_commit import Answer, AwaitedAnswer, GroupCommit, GroupedCall, Promise, Request
-from duetime.engine.observed_store import ObservedStore
-from duetime.engine.observers import Observer, Observers
 from duetime.engine.posted_steps import PostedSteps
 from duetime.engine.reaper import Reaper
+from duetime.engine.recorder import Recorder, Recorders, Step
 from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.shared_calls import SharedCalls
 from duetime.engine.waiting import Waiter, WaitingRoom, Wants
@@ -72,36 +71,35 @@ class Engine:
         *,
         max_body: int = MAX_BODY,
         chance: Callable[[], float] = chance,
-        observers: Sequence[Observer] = (),
+        recorders: Sequence[Recorder] = (),
     ) -> None:
         """`chance` (0 to 1) spreads what several engines would do in the same instant."""
         self.store = store
-        self.observers = Observers(observers)
-        self._steps = ObservedStore(store, self.observers)
+        self.recorders = Recorders(recorders)
         self._max_body = max_body
         self._tasks = asyncio.TaskGroup()
         self._context = Context()
         self._duties: list[asyncio.Task[None]] = []
+        self._receipts: Sequence[str] = ()
         self._turns = AnswerTurns(self._spawn)
         self._outage = replace(OUTAGE, chance=chance)
         self._pulses = {duty.name: Pulse() for duty in (Reaper, WaitingRoom)}
         self._reaper = Reaper(self._reap, chance)
         self._room = WaitingRoom(store, self._turns, reserve=self._reserve_for_waiting, give_back=self.give_back_later)
         self._results = ResultWaiting(lambda queue, ids: self._looks.submit(queue, ids, len(ids)))
-        self._calls = calls = SharedCalls(self._steps, self._room, self._results, self._reaper, store.results)
+        self._calls = calls = SharedCalls(store, self.recorders, self._room, self._results, self._reaper)
         self._posted = self._posted_steps()
-        promise = self.observers.promise
-        self._pushes = self._group("push", calls.push, max_weight=STEP_BYTES, promise=promise)
-        self._acks = self._group("ack", calls.ack, promise=promise)
-        self._finishes = self._group("finish", calls.finish, max_weight=STEP_BYTES, promise=promise)
-        self._looks = self._group("results", calls.results)
-        self._cancels = self._group("cancel", calls.cancel, promise=promise)
-        self._acks_by_id = self._group("cancel", calls.ack_by_id, promise=promise)
-        self._reserves = self._group("reserve", calls.reserve, orphan=self.give_back_later)
+        promise = self.recorders.flushed
+        self._pushes = self._group(calls.push, max_weight=STEP_BYTES, promise=promise)
+        self._acks = self._group(calls.ack, promise=promise)
+        self._finishes = self._group(calls.finish, max_weight=STEP_BYTES, promise=promise)
+        self._looks = self._group(calls.results)
+        self._cancels = self._group(calls.cancel, promise=promise)
+        self._acks_by_id = self._group(calls.ack_by_id, promise=promise)
+        self._reserves = self._group(calls.reserve, orphan=self.give_back_later)
 
     def _group(
         self,
-        verb: str,
         call: GroupedCall[Request, Answer],
         *,
         max_weight: int = STEP_JOBS,
@@ -113,7 +111,6 @@ class Engine:
             self._turns,
             max_weight=max_weight,
             orphan=orphan,
-            grouped=self.observers.group_counter(verb),
             promise=promise,
         )
 
@@ -140,7 +137,7 @@ class Engine:
             finally:
                 await self._tasks.__aexit__(None, None, None)
         finally:
-            await self.observers.close()
+            await self.recorders.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         try:
@@ -203,7 +200,10 @@ class Engine:
         answers: list[Moved | DuetimeError | None] = []
         for chunk in _chunks(ids):
             with _partly_done(answers):
-                step = await self._steps.reschedule(queue, chunk, delay_ms=delay_ms, due_at=due_at)
+                step = await self.recorders.run_alone(
+                    Step("reschedule", queue, chunk),
+                    lambda ids=chunk: self.store.reschedule(queue, ids, delay_ms=delay_ms, due_at=due_at),
+                )
             self._calls.moved(queue, step)
             answers += step
         return answers
@@ -302,7 +302,8 @@ class Engine:
         """Give a job back to be tried again after a delay."""
         check_lease(lease)
         check_times(delay_ms=delay_ms)
-        moved = await self._steps.release(lease, delay_ms, _cut(error))
+        step = Step("release", lease.queue, [lease])
+        moved = await self.recorders.run_alone(step, lambda: self.store.release(lease, delay_ms, _cut(error)))
         self._calls.moved(lease.queue, [moved])
         return moved
 
@@ -310,14 +311,16 @@ class Engine:
         """Undo a delivery that did not reach its consumer; with a delay, for one that may not work on it before."""
         check_lease(lease)
         check_times(delay_ms=delay_ms or 0)
-        moved = await self._steps.give_back(lease, delay_ms)
+        step = Step("give_back", lease.queue, [lease])
+        moved = await self.recorders.run_alone(step, lambda: self.store.give_back(lease, delay_ms))
         self._calls.moved(lease.queue, [moved])
         return moved
 
     async def kill(self, lease: Lease, *, error: str = "") -> Moved:
         """Send a job to the dead letters."""
         check_lease(lease)
-        return await self._steps.kill(lease, _cut(error))
+        step = Step("kill", lease.queue, [lease])
+        return await self.recorders.run_alone(step, lambda: self.store.kill(lease, _cut(error)))
 
     async def extend(self, lease: Lease, ttr_ms: int = DEFAULT_TTR_MS) -> int:
         """Renew a lease; answers its new end."""
@@ -328,14 +331,13 @@ class Engine:
         return until
 
     def _posted_steps(self) -> PostedSteps | None:
-        if not self.observers.may_be_apart or not isinstance(self.store, OffersPostedCalls):
+        if not isinstance(self.store, OffersPostedCalls):
             return None
         return PostedSteps(
             self.store.posted_calls(),
-            observers=self.observers,
+            recorders=self.recorders,
             shared=self._calls,
             give_back=self.give_back_later,
-            spawn=self._spawn,
         )
 
     def direct_steps(self) -> DirectSteps | None:
@@ -345,7 +347,7 @@ class Engine:
             return None
         return DirectSteps(
             calls,
-            observers=self.observers,
+            recorders=self.recorders,
             shared=self._calls,
             give_back=self.give_back_later,
             ack_after_loss=self.ack_after_loss,
@@ -391,7 +393,12 @@ class Engine:
         for chunk in steps:
             want = min(limit - len(moved), STEP_JOBS) if chunk is None else len(chunk)
             with _partly_done(moved):
-                answers = await self._steps.respawn(queue, ids=chunk, limit=want, ttl_ms=ttl_ms, tries=tries)
+                answers = await self.recorders.run_alone(
+                    Step("respawn", queue, chunk or ()),
+                    lambda ids=chunk, want=want: self.store.respawn(
+                        queue, ids=ids, limit=want, ttl_ms=ttl_ms, tries=tries
+                    ),
+                )
             step = [answer for answer in answers if isinstance(answer, Moved)]
             problem = next((answer for answer in answers if isinstance(answer, StoreUnavailable)), problem)
             self._calls.moved(queue, step)
@@ -408,7 +415,10 @@ class Engine:
         step = Purged(0, 0, more=True)
         while step.more:
             with _partly_done(range(removed)):
-                step = await self._steps.purge(queue, states, limit=None if limit is None else limit - removed)
+                left = None if limit is None else limit - removed
+                step = await self.recorders.run_alone(
+                    Step("purge", queue, states), lambda left=left: self.store.purge(queue, states, limit=left)
+                )
             removed += step.removed
         for problem in step.problems:
             raise done_in_part(problem, removed, "removed")
@@ -424,11 +434,18 @@ class Engine:
         return self._calls.reserve(queue, wants)
 
     async def _reap(self, limit: int) -> Reaped:
-        reaped = await self._steps.reap(limit)
+        reaped = await self.recorders.run_reap(lambda: self._reap_store(limit))
+        self._receipts = reaped.receipts
         for queue, moved in reaped.moved.items():
             self._calls.moved(queue, moved)
         for queue, pushed in reaped.pushed.items():
             self._calls.moved(queue, [moved for _, answer in pushed for moved in answer.jobs])
+        return reaped
+
+    async def _reap_store(self, limit: int) -> Reaped:
+        """`_receipts` are of imported jobs that the last round has recorded; the store hears of them once."""
+        reaped = await self.store.reap(limit, recorded=self._receipts)
+        self._receipts = ()
         return reaped
 
     def give_back_later(self, deliveries: Sequence[Delivery]) -> None:

@@ -66,7 +66,7 @@ class Inbox(Generic[Request, Answer]):
 class GroupCommit(Generic[Request, Answer]):
     """One verb's group commit over all queues. `max_weight` bounds a call, but one request always fits.
 
-    `orphan` takes an answer whose caller went away during the call; `grouped` is told how many requests share one.
+    `orphan` takes an answer whose caller went away during the call.
     `promise`, asked right after a call, is what must be done before its answers are given, None if nothing; if it
     fails, its error takes the place of every answer that is not an error itself.
     """
@@ -78,14 +78,12 @@ class GroupCommit(Generic[Request, Answer]):
         *,
         max_weight: int,
         orphan: Callable[[Answer], None] | None = None,
-        grouped: Callable[[int], None] | None = None,
         promise: Promise | None = None,
     ) -> None:
         self._call = call
         self._turns = turns
         self._max_weight = max_weight
         self._orphan = orphan
-        self._grouped = grouped
         self._promise = promise
         self._closed = False
         # A queue has an inbox while at least one runner serves it.
@@ -174,8 +172,6 @@ class GroupCommit(Generic[Request, Answer]):
     async def _serve(self, queue: Queue, entries: Sequence[Submission[Request, Answer]]) -> None:
         self.calls += 1
         self.requests += len(entries)
-        if self._grouped:
-            self._grouped(len(entries))
         try:
             answers = await self._call(queue, [request for request, _, _ in entries])
             pairs = list(zip(entries, answers, strict=True))

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from duetime.engine.engine import Engine
-from duetime.engine.observers import Watched
+from duetime.engine.recorder import Recorded
 from duetime.model.backoff import Outage
 from duetime.model.errors import DuetimeError, InvalidSettings, PoolNotFound, StoreUnavailable
 from duetime.model.job import MAX_BODY
@@ -34,12 +34,12 @@ FIRST_LOOK_S = 5.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
 OpenStore = Callable[[str], Awaitable[Store]]
-Watch = Callable[[str, Store], Awaitable[Watched]]
+Watch = Callable[[str, Store], Awaitable[Recorded]]
 """Takes a pool's name and its store."""
 
 
-async def unwatched(pool: str, store: Store) -> Watched:
-    return Watched(store)
+async def unrecorded(pool: str, store: Store) -> Recorded:
+    return Recorded(store)
 
 
 class Pool:
@@ -57,7 +57,7 @@ class Pools:
     """An async context manager: inside it the pools are open, or being opened.
 
     The registry is the default pool's, unless `registry_url` names another store; if that is also a pool's URL, the
-    two share it. `watch` chooses the observers of each pool's engine. `make_engine` takes the arguments of an
+    two share it. `watch` chooses the recorders of each pool's engine. `make_engine` takes the arguments of an
     Engine; another kind of engine is set before this is entered.
     """
 
@@ -70,7 +70,7 @@ class Pools:
         open_store: OpenStore,
         registry_url: str = "",
         max_body: int = MAX_BODY,
-        watch: Watch = unwatched,
+        watch: Watch = unrecorded,
     ) -> None:
         if DEFAULT_POOL not in urls:
             raise InvalidSettings(f"there must be a pool {DEFAULT_POOL!r}")
@@ -154,7 +154,7 @@ class Pools:
         outage = Outage()
         while not self._stop.is_set():
             try:
-                watched = await self._open(pool)
+                recorded = await self._open(pool)
             except InvalidSettings as error:
                 self._failed(pool, error, outage)
                 raise
@@ -162,11 +162,11 @@ class Pools:
                 self._failed(pool, error, outage)
             else:
                 outage.worked()
-                await self._serve(pool, watched)
+                await self._serve(pool, recorded)
                 outage.failed()
             await self._pause(outage.pause_s)
 
-    async def _open(self, pool: Pool) -> Watched:
+    async def _open(self, pool: Pool) -> Recorded:
         store = await self._open_store(pool.url)
         try:
             return await self._watch(pool.name, store)
@@ -174,10 +174,10 @@ class Pools:
             await store.close()
             raise
 
-    async def _serve(self, pool: Pool, watched: Watched) -> None:
-        store, observers = watched
+    async def _serve(self, pool: Pool, recorded: Recorded) -> None:
+        store, recorders = recorded
         try:
-            async with self.make_engine(store, max_body=self._max_body, observers=observers) as engine:
+            async with self.make_engine(store, max_body=self._max_body, recorders=recorders) as engine:
                 pool.engine, pool.error = engine, None
                 pool.tried.set()
                 log.info("pool_open", extra={"pool": pool.name})

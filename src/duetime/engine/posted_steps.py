@@ -6,16 +6,14 @@ together, so only one such step is under way; all else goes through the group co
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from duetime.engine.answer_turns import Spawn
-from duetime.engine.observers import Observers
+from duetime.engine.recorder import Recorders
 from duetime.engine.shared_calls import SharedCalls
-from duetime.engine.told_steps import look_again, tell_acked, tell_pushed, tell_reserved
 from duetime.model.job import Delivery, IfExists, Lease, Moved, NewJob
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed
+from duetime.stores.base import Ask, Push, Pushed, Reserved
 from duetime.stores.direct import Done, PostedCalls
 
 T = TypeVar("T")
@@ -26,13 +24,12 @@ class PostedSteps:
         self,
         calls: PostedCalls,
         *,
-        observers: Observers,
+        recorders: Recorders,
         shared: SharedCalls,
         give_back: Callable[[Sequence[Delivery]], None],
-        spawn: Spawn,
     ) -> None:
-        self._calls, self._observers, self._shared = calls, observers, shared
-        self._give_back, self._spawn = give_back, spawn
+        self._calls, self._recorders, self._shared = calls, recorders, shared
+        self._give_back = give_back
         self._is_busy = False
         self._ended: asyncio.Future[None] | None = None
 
@@ -48,17 +45,19 @@ class PostedSteps:
         return await self._step(
             lambda done: self._calls.push(queue, request, done),
             lambda pushed: self._shared.moved(queue, pushed.jobs),
-            lambda pushed: tell_pushed(self._observers, queue, request, pushed),
         )
 
     async def reserve(self, queue: Queue, ttr_ms: int) -> list[Delivery] | None:
         """One job if one is ready; None if nothing was done."""
         wheel, known = self._shared.wheel(queue), self._shared.room.news
         ask = Ask(1, ttr_ms, wheel.take(1))
+
+        def learn(reserved: Reserved) -> None:
+            self._shared.learn(queue, [ask], reserved, since=known)
+
         reserved = await self._step(
             lambda done: self._calls.reserve(queue, ask, done),
-            lambda reserved: self._shared.learn(queue, [ask], reserved, since=known),
-            lambda reserved: tell_reserved(self._observers, queue, reserved),
+            learn,
             lambda reserved: self._give_back(reserved.deliveries[0]),
         )
         if not reserved or not reserved.deliveries[0]:
@@ -67,21 +66,16 @@ class PostedSteps:
 
     async def ack(self, lease: Lease) -> Moved | None:
         """None if nothing was done. Raises StoreUnavailable if it is not known."""
-        return await self._step(
-            lambda done: self._calls.ack(lease, done), None, lambda moved: tell_acked(self._observers, lease, moved)
-        )
+        return await self._step(lambda done: self._calls.ack(lease, done))
 
     async def _step(
         self,
         post: Callable[[Done[T]], bool],
-        note: Callable[[T], None] | None,
-        tell: Callable[[T], Awaitable[T]],
+        note: Callable[[T], None] | None = None,
         orphan: Callable[[T], None] | None = None,
     ) -> T | None:
-        """`note` is called with the answer in any case, `orphan` if the caller has gone, and `tell` if an observer has
-        begun, since the step began, to want to hear of all.
-        """
-        if self._is_busy or (call := self._observers.begin_apart()) is None:
+        """`note` is called with the answer in any case, `orphan` if the caller has gone."""
+        if self._is_busy or self._recorders.is_needed:
             return None
         reply = LoneReply(orphan)
 
@@ -93,42 +87,12 @@ class PostedSteps:
                 if answer is not None and note:
                     note(answer)
             finally:  # the caller gets its answer, whatever else fails
-                if self._observers.end_apart(call):
-                    reply.give(answer, error)
-                else:
-                    self._spawn(self._tell(call, answer, error, tell, reply))
+                reply.give(answer, error)
 
-        is_posted = False
-        try:
-            is_posted = post(done)
-        finally:
-            if not is_posted:
-                self._observers.drop_apart(call)
-        if not is_posted:
+        if not post(done):
             return None
         self._is_busy = True
         return await reply.wait()
-
-    async def _tell(
-        self,
-        call: int,
-        answer: T | None,
-        error: Exception | None,
-        tell: Callable[[T], Awaitable[T]],
-        reply: "LoneReply[T]",
-    ) -> None:
-        try:
-            if answer is not None:
-                await look_again(self._observers, "push")
-                answer = await tell(answer)
-        except Exception as failed:
-            answer, error = None, failed
-        self._observers.end(call)
-        try:
-            await self._observers.flush()
-        except Exception as failed:
-            answer, error = None, failed
-        reply.give(answer, error)
 
 
 class LoneReply(Generic[T]):

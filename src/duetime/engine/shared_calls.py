@@ -5,34 +5,32 @@ of jobs that were pushed, and the reaper hears of leases that were given out.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from duetime.engine.heavy_calls import HeavyCalls
-from duetime.engine.observed_store import ObservedStore
 from duetime.engine.reaper import Reaper
+from duetime.engine.recorder import Recorders, Step
 from duetime.engine.result_waiting import ResultWaiting
 from duetime.engine.waiting import WaitingRoom, Wants
 from duetime.engine.wheel import Wheel
 from duetime.model.errors import DuetimeError, LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, Lease, Moved
 from duetime.model.names import Queue
-from duetime.stores.base import Ask, Push, Pushed, Reserved
+from duetime.stores.base import Ask, Push, Pushed, Reserved, Store
 from duetime.stores.finishes import Finish, Finished, KeptResult
 from duetime.stores.pushed_parts import pushed_parts
 
-MAX_WHEELS = 10_000
+T = TypeVar("T")
 
-ReadResults = Callable[[Queue, Sequence[str]], Awaitable[Sequence[KeptResult | None]]]
-"""`Store.results`."""
+MAX_WHEELS = 10_000
 
 
 class SharedCalls:
     def __init__(
-        self, store: ObservedStore, room: WaitingRoom, results: ResultWaiting, reaper: Reaper, read: ReadResults
+        self, store: Store, recorders: Recorders, room: WaitingRoom, results: ResultWaiting, reaper: Reaper
     ) -> None:
-        self._store = store
+        self._store, self._recorders = store, recorders
         self._results = results
-        self._read = read
         self.room = room
         self._reaper = reaper
         self._heavy = HeavyCalls()
@@ -43,7 +41,8 @@ class SharedCalls:
         jobs = 0
         for request in requests:
             jobs += len(request.jobs)
-        answers = await self._heavy.make(jobs, self._store.push, queue, requests)
+        step = Step("push", queue, requests, len(requests))
+        answers = await self._call(jobs, step, lambda: self._store.push(queue, requests))
         _, parts = pushed_parts(requests, answers)
         pushed = [part.jobs for part in parts if isinstance(part, Pushed) and not part.repeated]
         self.moved(queue, pushed[0] if len(pushed) == 1 else [moved for jobs in pushed for moved in jobs])
@@ -57,7 +56,8 @@ class SharedCalls:
         unused = sum([ask.limit for ask in asks])
         known = self.room.news
         try:
-            reserved = await self._heavy.make(unused, self._store.reserve, queue, asks)
+            step = Step("reserve", queue, asks, len(wants))
+            reserved = await self._call(unused, step, lambda: self._store.reserve(queue, asks))
             unused -= sum(map(len, reserved.deliveries))
         finally:
             wheel.put_back(unused)
@@ -81,7 +81,8 @@ class SharedCalls:
         self, queue: Queue, requests: Sequence[Sequence[Lease]]
     ) -> Sequence[Sequence[Moved | LeaseLost | None]]:
         leases = [lease for some in requests for lease in some]
-        return _split(await self._heavy.make(len(leases), self._store.ack, queue, leases), requests)
+        step = Step("ack", queue, leases, len(requests))
+        return _split(await self._call(len(leases), step, lambda: self._store.ack(queue, leases)), requests)
 
     async def finish(
         self, queue: Queue, requests: Sequence[Sequence[Finish]]
@@ -89,7 +90,8 @@ class SharedCalls:
         """Those who wait here for jobs and results hear of them at once."""
         finishes = [one for some in requests for one in some]
         jobs = sum([1 + len(one.then) for one in finishes])
-        answers = await self._heavy.make(jobs, self._store.finish, queue, finishes)
+        step = Step("finish", queue, finishes, len(requests))
+        answers = await self._call(jobs, step, lambda: self._store.finish(queue, finishes))
         done = [(one, answer) for one, answer in zip(finishes, answers, strict=True) if isinstance(answer, Finished)]
         self.moved(queue, [moved for _, answer in done for moved in answer.then])
         if kept := [one.lease.id for one, _ in done if one.keeps_result]:
@@ -103,16 +105,25 @@ class SharedCalls:
         ids = list(dict.fromkeys(job_id for some in requests for job_id in some))
         found: dict[str, KeptResult] = {}
         while ids:
-            answers = await self._read(queue, ids)
+            step = Step("results", queue, ids, len(requests))
+            answers = await self._recorders.run(step, lambda some=ids: self._store.results(queue, some))
             found.update({one.id: one for one in answers if one})
             ids = ids[len(answers) :]
         return [{job_id: found[job_id] for job_id in some if job_id in found} for some in requests]
 
     async def cancel(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
-        return _split(await self._store.cancel(queue, [job_id for ids in requests for job_id in ids]), requests)
+        ids = [job_id for some in requests for job_id in some]
+        step = Step("cancel", queue, ids, len(requests))
+        return _split(await self._recorders.run(step, lambda: self._store.cancel(queue, ids)), requests)
 
     async def ack_by_id(self, queue: Queue, requests: Sequence[Sequence[str]]) -> Sequence[Sequence[Moved | None]]:
-        return _split(await self._store.ack_by_id(queue, [job_id for ids in requests for job_id in ids]), requests)
+        """Cancel in the name of a consumer that has finished."""
+        ids = [job_id for some in requests for job_id in some]
+        step = Step("ack_by_id", queue, ids, len(requests))
+        return _split(await self._recorders.run(step, lambda: self._store.cancel(queue, ids, finished=True)), requests)
+
+    def _call(self, jobs: int, step: Step, call: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        return self._heavy.make(jobs, self._recorders.run, step, call)
 
     def moved(self, queue: Queue, answers: Sequence[object]) -> None:
         """This process put jobs into waiting: its own consumers need no wake from the store."""

@@ -1,25 +1,28 @@
 """A pool's journal: the record that the pool has one, and the drafts made from the answers of its store.
 
-A pool that journals has a record beside its jobs that says since when. Audit and reconcile cover all events after that
-time, so from then on every engine on the pool writes a journal, or does not work on it (`journal_follower.py`).
+A pool that journals has a record in its registry that says since when. Audit and reconcile cover all events after that
+time. Every engine that opens from then on journals, unless its journal is off. Engines without a journal are nodes
+whose entries are missing (`registered_nodes.py`).
 """
 
-import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
 from msgspec import UNSET, Struct
 
-from duetime.journal.engines_without_journal import WithoutJournal, engines_without_journal
+from duetime.engine.recorder import Notified
 from duetime.journal.events import REPEATED, Draft
-from duetime.journal.registered_nodes import forget, registered
+from duetime.journal.registered_nodes import forget, nodes_without_journal, registered
 from duetime.model.clock import rfc3339
 from duetime.model.errors import InvalidSettings, VersionConflict
 from duetime.model.job import Event, Lease, Moved, State
 from duetime.model.names import Queue
 from duetime.stores.base import Reserved, Store
 from duetime.stores.finishes import SeenJoin
+
+log = logging.getLogger("duetime.journal")
 
 KIND = "journal"
 KEY = "pool"
@@ -38,46 +41,17 @@ async def known(store: Store) -> Journaling | None:
     return msgspec.json.decode(record.value, type=Journaling) if record else None
 
 
-NOTICE_MS = 2_000
-"""A journal that begins beside engines without one waits this long for them to notice, which takes them a second."""
-
-
 async def begin(store: Store, pool: str) -> Journaling:
     """Make the pool one that journals, if it is not yet; answers the record. Idempotent.
 
-    Returns when no engine works on the pool without knowing it. Raises InvalidSettings if one was told to keep no
-    journal.
+    Programs that run without a journal are named in a warning: what they do is missing from it.
     """
-    has_waited = False
-    while True:
-        if (found := await known(store)) is None:
-            await _create(store, pool)
-            continue
-        wait_ms = found.since - (await store.ping()).now
-        if wait_ms <= 0 or has_waited:
-            return found
-        await asyncio.sleep(min(wait_ms, NOTICE_MS) / 1000)
-        has_waited = True
-
-
-async def _create(store: Store, pool: str) -> None:
-    now = (await store.ping()).now
-    later = Journaling(now + NOTICE_MS, pool)
-    try:
-        record = await store.registry.put(KIND, KEY, msgspec.json.encode(later), if_version=0)
-    except VersionConflict:  # somebody else was quicker
-        return
-    others = await engines_without_journal(store)
-    if WithoutJournal.TOLD_OFF in others:
-        await store.registry.delete(KIND, KEY, if_version=record.version)
-        raise InvalidSettings(
-            "a server or program that was told to keep no journal works on this store, or was killed within the last "
-            "minute; what it does could not be audited or brought back. Stop it or let it journal, or start this one "
-            "with --journal off, too"
-        )
-    if not others:
-        with suppress(VersionConflict):
-            await store.registry.put(KIND, KEY, msgspec.json.encode(Journaling(now, pool)), if_version=record.version)
+    while (found := await known(store)) is None:
+        await remember(store, Journaling((await store.ping()).now, pool))
+    if others := await nodes_without_journal(store, found.since):
+        programs = [f"{name} (process {node.pid} on {node.host})" for name, node in sorted(others.items())]
+        log.warning("programs_without_journal", extra={"pool": pool, "programs": programs})
+    return found
 
 
 async def remember(store: Store, journaling: Journaling) -> None:
@@ -89,12 +63,12 @@ async def remember(store: Store, journaling: Journaling) -> None:
 
 async def end(store: Store) -> bool:
     """End the pool's journaling, so that engines may start without a journal. False if it did not journal."""
-    await forget(store, await registered(store))
+    await forget(store, [name for name, node in (await registered(store)).items() if node.journal])
     return await store.registry.delete(KIND, KEY)
 
 
 def refusal(journaling: Journaling) -> InvalidSettings:
-    """Why an engine without a journal must not start on this pool."""
+    """Why a load without a journal must not push into this pool."""
     return InvalidSettings(
         f"the pool {journaling.pool!r} has journaled since {rfc3339(journaling.since)}, and what bypasses the journal "
         "cannot be audited or brought back: name a folder with --journal, DUETIME_JOURNAL, journal in duetime.toml or "
@@ -125,8 +99,8 @@ def delivered(pool: str, queue: Queue, reserved: Reserved) -> Iterator[Draft]:
             )
 
 
-def notified(pool: str, lease: Lease, ts: int, answer: tuple[int, int]) -> Draft:
-    """A callback's answer: its status, which is 0 without an answer, and how many milliseconds it took."""
+def notified(pool: str, lease: Lease, ts: int, answer: Notified) -> Draft:
+    """A callback's answer."""
     return Draft(
         ts=ts,
         event=Event.NOTIFIED,
@@ -136,8 +110,8 @@ def notified(pool: str, lease: Lease, ts: int, answer: tuple[int, int]) -> Draft
         id=lease.id,
         born=lease.born,
         attempt=lease.attempt,
-        status=answer[0],
-        ms=answer[1],
+        status=answer.status,
+        ms=answer.ms,
     )
 
 

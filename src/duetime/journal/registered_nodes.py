@@ -1,11 +1,14 @@
-"""The nodes of a pool's journal, as records in the pool's registry.
+"""The nodes of a pool, as records in the pool's registry: every program whose engine changes jobs is one.
 
-A node registers before its first event and signs off with its last seq. So a reader knows which nodes exist before
-any of their entries has arrived, and can tell a complete journal from one of which a part is still to come. Living
-nodes remember these records, and write them again into a store that was wiped.
+A node registers before its first change. A node with a journal signs off with the number of its last entry. So a reader
+knows which nodes exist before any of their entries has arrived, and can tell a complete journal from one of which a
+part is still to come. A node without a journal renews its record, and removes it when its engine stops: as long as it
+may be running, entries of it are missing from the pool's journal. Living nodes with a journal remember the records of
+all nodes, and write them again into a store that was wiped.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,11 +17,16 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from duetime.model.errors import VersionConflict
+from duetime.model.errors import DuetimeError, VersionConflict
+from duetime.model.ids import IdMaker
 from duetime.stores.base import Store
 from duetime.stores.registry import Record
 
 KIND = "journal_node"
+
+RENEW_EVERY_S = 20.0
+STALE_MS = 60_000
+"""A node without a journal that did not renew its record for so long was killed."""
 
 
 class RegisteredNode(Struct, frozen=True, omit_defaults=True):
@@ -26,7 +34,8 @@ class RegisteredNode(Struct, frozen=True, omit_defaults=True):
 
     `last` is the seq of its last entry that may be about this pool; None while the node may still write some. An
     `abandoned` node, such as a load that has to begin anew, ended half way, and its missing entries were promised to
-    nobody. `host` and `folder` say where the node writes; both are empty for nodes of earlier releases and of loads.
+    nobody. `host`, `pid` and `folder` say who the node is and where it writes; they are empty for loads. A node without
+    a journal has `journal` False, and `seen_at` is when it last renewed its record.
     """
 
     at: int
@@ -34,6 +43,13 @@ class RegisteredNode(Struct, frozen=True, omit_defaults=True):
     abandoned: bool = False
     host: str = ""
     folder: str = ""
+    pid: int = 0
+    journal: bool = True
+    seen_at: int = 0
+
+    def lacks_entries(self, since: int) -> bool:
+        """Whether the node has no journal and may have made changes after `since`, when the pool's journal began."""
+        return not self.journal and self.seen_at >= since - STALE_MS
 
 
 async def register(store: Store, node: str, folder: Path | None = None) -> None:
@@ -43,8 +59,10 @@ async def register(store: Store, node: str, folder: Path | None = None) -> None:
     record = await store.registry.get(KIND, node)
     if record is None or _decode(record).last is not None:
         at = _decode(record).at if record else (await store.ping()).now
-        host, where = (socket.gethostname(), str(folder)) if folder else ("", "")
-        await store.registry.put(KIND, node, msgspec.json.encode(RegisteredNode(at, host=host, folder=where)))
+        made = RegisteredNode(at)
+        if folder:
+            made = RegisteredNode(at, host=socket.gethostname(), folder=str(folder), pid=os.getpid())
+        await store.registry.put(KIND, node, msgspec.json.encode(made))
 
 
 async def sign_off(store: Store, node: str, last: int) -> None:
@@ -69,6 +87,15 @@ async def registered(store: Store) -> dict[str, RegisteredNode]:
     return {record.key: _decode(record) for record in await store.registry.list_records(KIND)}
 
 
+async def nodes_without_journal(store: Store, since: int) -> dict[str, RegisteredNode]:
+    """The running programs without a journal. Removes the records of those that were killed before `since`, the store's
+    time at which the pool's journal began: they can owe it no entries.
+    """
+    nodes = {name: node for name, node in (await registered(store)).items() if not node.journal}
+    await forget(store, [name for name, node in nodes.items() if not node.lacks_entries(since)])
+    return {name: node for name, node in nodes.items() if node.lacks_entries(since)}
+
+
 async def forget(store: Store, nodes: Iterable[str]) -> None:
     """Remove the records of nodes of which no entry can be missing any more."""
     for node in nodes:
@@ -80,12 +107,17 @@ def _decode(record: Record) -> RegisteredNode:
 
 
 class NodeRegistration:
-    """One process's registration with one pool, and its copy of the records of all nodes."""
+    """One engine's registration with one pool, and its copy of the records of all nodes. Without a name, it is the
+    registration of an engine without a journal.
+    """
 
-    def __init__(self, store: Store, node: str, folder: Path | None = None) -> None:
-        self._store, self._node, self._folder = store, node, folder
+    def __init__(self, store: Store, node: str = "", folder: Path | None = None) -> None:
+        self._store, self._folder = store, folder
+        self._has_journal = bool(node)
+        self._node = node or f"{socket.gethostname()}-{os.getpid()}-{IdMaker().make()}"
         self._known: dict[str, bytes] = {}
         self._version = 0
+        self._began_at = 0
         self.is_made = False
         self._has_ended = False
         self._making = asyncio.Lock()
@@ -93,10 +125,35 @@ class NodeRegistration:
     async def make(self) -> None:
         """Register once. Raises StoreUnavailable; then the node must not write."""
         async with self._making:
-            if not (self.is_made or self._has_ended):
+            if self.is_made or self._has_ended:
+                return
+            if self._has_journal:
                 await register(self._store, self._node, self._folder)
                 await self._learn()
-                self.is_made = True
+            else:
+                await self._put_without_journal()
+            self.is_made = True
+
+    async def _put_without_journal(self) -> None:
+        now = (await self._store.ping()).now
+        self._began_at = self._began_at or now
+        host, pid = socket.gethostname(), os.getpid()
+        record = RegisteredNode(self._began_at, host=host, pid=pid, journal=False, seen_at=now)
+        await self._store.registry.put(KIND, self._node, msgspec.json.encode(record))
+
+    async def keep_renewed(self) -> None:
+        """Renew the record of an engine without a journal until cancelled."""
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            with suppress(DuetimeError):  # the store is down; tried again after the next pause
+                await self._put_without_journal()
+
+    async def withdraw(self) -> None:
+        """The engine without a journal has stopped: its record goes."""
+        async with self._making:
+            was_made, self.is_made, self._has_ended = self.is_made, False, True
+            if was_made:
+                await self._store.registry.delete(KIND, self._node)
 
     async def renew(self) -> None:
         """Copy the records of all nodes, or write the copied ones again if the store was wiped."""

@@ -75,7 +75,7 @@ def embedded_options(
     *,
     nodes: Mapping[str, RegisteredNode] = {},
 ) -> JournalOptions | None:
-    """The options for an engine in somebody's program. None if it was told "off", or the store is in memory.
+    """The options for an engine in somebody's program. None if the journal is off, or the store is in memory.
 
     The folder is `journal` if given, else DUETIME_JOURNAL, else beside a SQLite file, else where another of the pool's
     `nodes` writes on this host, else a folder of the user's. The other variables of the journal count as well. All
@@ -87,7 +87,7 @@ def embedded_options(
     return options_of(settings)
 
 
-def is_told_off(store_url: str, journal: str | None, environment: Mapping[str, str] = os.environ) -> bool:
+def is_off(store_url: str, journal: str | None, environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a program said that its engine is to keep no journal."""
     return _embedded_settings(store_url, journal, environment).journal.lower() == OFF
 

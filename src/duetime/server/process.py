@@ -34,7 +34,7 @@ from duetime.protocols.tcp import TcpDoor, TcpOptions
 from duetime.protocols.tcp.commands import CommandRules, Commands
 from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut, companions
 from duetime.server.listeners import ListenerSpec, Listening, Make, Sockets, close_all
-from duetime.server.observers import PoolObservers
+from duetime.server.recorders import PoolRecorders
 from duetime.server.supervision.signals import Orders
 from duetime.stores.open import open_store
 
@@ -139,15 +139,15 @@ async def serve(
         options = options_of(settings)
         tracing = await stack.enter_async_context(_trace(settings)) if settings.otel_endpoint else None
         meters = Meters(settings.metrics_queues)
-        observers = PoolObservers(meters, await stack.enter_async_context(Journal(options)) if options else None)
+        recorders = PoolRecorders(meters, await stack.enter_async_context(Journal(options)) if options else None)
         pools = Pools(
             settings.pools,
             open_store=open_store,
             registry_url=settings.registry_store,
             max_body=settings.max_body,
-            watch=observers.watch,
+            watch=recorders.watch,
         )
-        observers.count_parked(pools)
+        recorders.count_parked(pools)
         if tracing is not None:
             pools.make_engine = tracing.engine
         await stack.enter_async_context(pools)

@@ -1,7 +1,7 @@
 """An engine whose verbs leave spans. Needs the extra [otel]; the plain engine knows nothing of it and pays nothing.
 
-It is a subclass and no observer: a span lies around one caller's request, in that caller's context, and a push writes
-its context into the jobs before they are stored. Observers hear of store calls, which many callers share.
+It is a subclass and no recorder: a span lies around one caller's request, in that caller's context, and a push writes
+its context into the jobs before they are stored. Recorders get store calls, which many callers share.
 """
 
 from collections.abc import Sequence

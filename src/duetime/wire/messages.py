@@ -386,12 +386,19 @@ class NamespaceOut(Struct):
 
 
 class JournalNodeOut(Struct, omit_defaults=True):
-    """`at` is when the node registered, in the store's time; `last` is the number of its last entry, if it ended."""
+    """`at` is when the node registered, in the store's time; `last` is the number of its last entry, if it ended.
+
+    A program without a journal has `journal` false; `seen_at` is when it last renewed its registration.
+    """
 
     node: str
     at: int
     last: int | None = None
     abandoned: bool = False
+    host: str = ""
+    pid: int = 0
+    journal: bool = True
+    seen_at: int = 0
 
 
 class JournalNodesOut(Struct):

@@ -24,7 +24,7 @@ from duetime.model.settings import Settings, load
 from duetime.protocols.lmstfy import LmstfyDoor, LmstfyParts
 from duetime.protocols.lmstfy.shortcut import LmstfyShortcut
 from duetime.server.apps import Runtime, admin_app, api_app, api_shortcut
-from duetime.server.observers import PoolObservers
+from duetime.server.recorders import PoolRecorders
 from duetime.stores.open import open_store
 from tests.protocols.lmstfy.client import Lmstfy
 from tests.protocols.lmstfy.wire import Address
@@ -37,7 +37,7 @@ T = TypeVar("T")
 @asynccontextmanager
 async def open_runtime(settings: Settings) -> AsyncIterator[Runtime]:
     meters = Meters(settings.metrics_queues)
-    watch = PoolObservers(meters).watch
+    watch = PoolRecorders(meters).watch
     async with (
         Pools(settings.pools, open_store=open_store, max_body=settings.max_body, watch=watch) as pools,
         RegistryCopy(lambda: pools.registry) as registry_copy,

@@ -107,7 +107,10 @@ async def list_workers(request: NativeRequest[None, None]) -> Reply:
 
 async def journal_nodes(request: NativeRequest[None, None]) -> Reply:
     nodes = await registered(request.engine.store)
-    found = [JournalNodeOut(name, one.at, one.last, one.abandoned) for name, one in sorted(nodes.items())]
+    found = [
+        JournalNodeOut(name, one.at, one.last, one.abandoned, one.host, one.pid, one.journal, one.seen_at)
+        for name, one in sorted(nodes.items())
+    ]
     journaling = await known(request.engine.store)
     # The server writes its entries under its own name of the pool, whatever the store's record calls it.
     return Reply(200, JournalNodesOut(found, request.pool, journaling.since if journaling else 0))

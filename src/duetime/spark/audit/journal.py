@@ -103,6 +103,12 @@ class JournalNow:
 
     def _silence(self, name: str) -> str:
         """Why a node counts as silent, and where its entries are or who can write them."""
+        record = self.registered.get(name)
+        if record and not record.journal:
+            return (
+                f"process {record.pid} on {record.host} has no journal, so what it does is missing here: stop it and "
+                "start it again, which makes it journal"
+            )
         place = self._place(name)
         is_batch = name.startswith(BATCH_NODE) and not place  # a server may be called batch, and tells its folder
         if name not in self.nodes:

@@ -1,15 +1,15 @@
 """What a watched store counts: every event, every time, and nothing twice."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from duetime.engine import Engine
-from duetime.engine.observed_store import ObservedStore
-from duetime.engine.observers import Observers
+from duetime.engine.recorder import ALL_QUEUES, Recorders, Step
 from duetime.metrics.meters import Meters, Snapshot
-from duetime.metrics.observer import VERBS, MetricsObserver, TimedStore
 from duetime.metrics.pool_meters import COUNTERS, MAX_RUNNING, PoolMeters
+from duetime.metrics.recorder import VERBS, MetricsRecorder, TimedStore
 from duetime.model.errors import LeaseLost, StoreUnavailable
 from duetime.model.job import Delivery, IfExists, Lease, NewJob, Priority, State
 from duetime.model.names import Queue
@@ -32,8 +32,22 @@ class Hands:
         return self.ms
 
 
+class RecordingStore(ForwardingStore):
+    """Records every call, as an engine does."""
+
+    def __init__(self, inner: Store, recorders: Recorders) -> None:
+        super().__init__(inner)
+        self._recorders = recorders
+
+    async def _call(self, verb: str, call: Any, *args: Any, **options: Any) -> Any:
+        about = args[0]
+        queue = about.queue if isinstance(about, Lease) else about if isinstance(about, Queue) else ALL_QUEUES
+        asked = [about] if isinstance(about, Lease) else args[1] if len(args) > 1 else ()
+        return await self._recorders.run(Step(verb, queue, asked), lambda: call(*args, **options))
+
+
 class Bench:
-    """`store` and its observer, without an engine's duties beside."""
+    """`store` and its recorder, without an engine's duties beside."""
 
     def __init__(self, max_queues: int = 1000) -> None:
         self.clock = Hands()
@@ -41,8 +55,8 @@ class Bench:
         self.pool = PoolMeters(self.meters, "default")
         self.faulty = FaultyStore(MemoryStore(self.clock))
         self.timed = TimedStore(self.faulty, self.pool)
-        self.observer = MetricsObserver(self.pool)
-        self.store = ObservedStore(self.timed, Observers([self.observer]))
+        self.recorder = MetricsRecorder(self.pool)
+        self.store = RecordingStore(self.timed, Recorders([self.recorder]))
 
     async def push(self, *ids: str, queue: Queue = QUEUE, **options: object) -> None:
         jobs = [NewJob(job_id, b"x", **options) for job_id in ids]  # type: ignore[arg-type]
@@ -115,7 +129,7 @@ async def test_the_life_of_jobs(bench: Bench) -> None:
 
 
 async def test_an_ack_by_id_alone_is_an_ack(bench: Bench) -> None:
-    async with Engine(bench.timed, observers=[bench.observer]) as engine:
+    async with Engine(bench.timed, recorders=[bench.recorder]) as engine:
         await engine.push(QUEUE, [NewJob("a", b""), NewJob("b", b"")])
         await engine.reserve([QUEUE])
         await engine.ack_by_id(QUEUE, ["a", "nobody"])
@@ -157,7 +171,7 @@ async def test_an_expired_job_is_counted_wherever_it_is_met(bench: Bench) -> Non
 
 async def test_lateness_wait_and_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
-    monkeypatch.setattr("duetime.metrics.observer.now_s", lambda: seconds[0])
+    monkeypatch.setattr("duetime.metrics.recorder.now_s", lambda: seconds[0])
     await bench.push("a", delay_ms=30_000)
     bench.clock.ms += 30_007
     [lease] = await bench.reserve()
@@ -218,7 +232,7 @@ async def test_requests_that_share_a_call_are_counted() -> None:
     meters = Meters()
     pool = PoolMeters(meters, "default")
     store = FaultyStore(MemoryStore())
-    async with Engine(TimedStore(store, pool), observers=[MetricsObserver(pool)]) as engine:
+    async with Engine(TimedStore(store, pool), recorders=[MetricsRecorder(pool)]) as engine:
         gate = asyncio.Event()
         store.slow("push", request=gate)
         pushes = [asyncio.create_task(engine.push(QUEUE, [NewJob("0", b"")]))]

@@ -1,0 +1,234 @@
+"""What is recorded of the store calls of an engine. The journal and the metrics are recorders.
+
+    before(step)            the store is about to be called; may raise to refuse the step
+    the store does it
+    after(step, outcome)    what the store answered, or the error that it raised
+    flushed()               awaited before the caller gets its answer
+
+The engine makes every store call that moves jobs through `Recorders.run`, so no verb can bypass a recorder. A verb that
+is called alone (release, kill, purge ...) also waits for `flushed` there. For verbs that the batcher groups, the
+batcher waits, so that the next store call need not.
+"""
+
+import asyncio
+import logging
+from asyncio import Future
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from duetime.model.errors import DuetimeError, StoreUnavailable
+from duetime.model.job import Event, Lease, Moved
+from duetime.model.names import Queue
+from duetime.stores.base import Purged, Reaped, Store
+
+log = logging.getLogger("duetime.engine")
+
+T = TypeVar("T")
+
+MAY_HAPPEN_AGAIN = frozenset({Event.RELEASED, Event.GIVEN_BACK, Event.LEASE_EXPIRED})
+"""Events that may be answered before they are flushed: losing such an entry breaks no guarantee."""
+
+
+class Step:
+    """One store call. Compared by identity, so that a recorder can remember the steps under way.
+
+    `asked` and the outcome of each verb:
+
+    | verb | asked | outcome |
+    |---|---|---|
+    | push | `Push` | `Pushed` or an error for each |
+    | reserve | `Ask` | `Reserved` |
+    | ack | `Lease` | `Moved`, an error or None for each |
+    | finish | `Finish` | `Finished`, an error or None for each |
+    | cancel, ack_by_id | ids | `Moved`, an error or None for each |
+    | release, give_back, kill | one `Lease` | `Moved` |
+    | reschedule, respawn | ids | `Moved`, an error or None for each |
+    | purge | states | `Purged` |
+    | reap | nothing | `Reaped` |
+    | results | ids | `KeptResult` or None for each |
+    | notify | one `Lease` | `Notified`: the callback's answer, without a store call |
+
+    `callers` says how many requests share the call.
+    """
+
+    __slots__ = ("asked", "callers", "queue", "verb")
+
+    def __init__(self, verb: str, queue: Queue, asked: Sequence[Any] = (), callers: int = 1) -> None:
+        self.verb, self.queue, self.asked, self.callers = verb, queue, asked, callers
+
+
+class Notified(NamedTuple):
+    """The HTTP status of a callback's answer, 0 without an answer, and how many milliseconds it took."""
+
+    status: int
+    ms: int
+
+
+ALL_QUEUES = Queue("", "")
+"""The queue of a step that is about all queues: reap."""
+
+
+class Recorder:
+    """Every method does nothing by default. An error that is not a DuetimeError is a bug: it reaches the caller of the
+    step, but never ends the reaper.
+    """
+
+    is_needed: bool = True
+    """False while the recorder has nothing to record. Then a single-job call may be made without it."""
+
+    async def before(self, step: Step) -> None:
+        """The store is about to be called. Raise a DuetimeError to refuse the step."""
+
+    async def after(self, step: Step, outcome: Any) -> Any:
+        """Called once for each step that this recorder did not refuse. Returns what the callers get: `outcome`, or the
+        same with errors in place of some answers. `outcome` is an exception if the call failed or another recorder
+        refused the step; then the returned value is ignored.
+        """
+        return outcome
+
+    def flushed(self) -> Future[None] | None:
+        """Completes when every entry that an answer depends on is written. None if nothing is pending."""
+        return None
+
+    async def close(self) -> None:
+        """The engine has stopped; its store is still open."""
+
+
+class Recorded(NamedTuple):
+    """A store as an engine is to use it, and the recorders of that engine."""
+
+    store: Store
+    recorders: Sequence[Recorder] = ()
+
+
+class Recorders:
+    """All recorders of an engine, in the order in which they are called."""
+
+    def __init__(self, recorders: Sequence[Recorder]) -> None:
+        self.all = tuple(recorders)
+        self._running: set[asyncio.Task[Any]] = set()
+        self._flushing = tuple(one for one in self.all if type(one).flushed is not Recorder.flushed)
+
+    @property
+    def is_needed(self) -> bool:
+        """False if a single-job call may be made without any recorder."""
+        return any([one.is_needed for one in self.all])
+
+    async def run(self, step: Step, call: Callable[[], Awaitable[T]]) -> T:
+        """Make one store call and record it. Does not wait for `flushed`."""
+        if not self.all:
+            return await call()
+        begun = 0
+        outcome: Any = None
+        try:
+            for one in self.all:
+                await one.before(step)
+                begun += 1
+            outcome = await call()
+        except BaseException as error:
+            for one in self.all[:begun]:
+                await one.after(step, error)
+            raise
+        for place, one in enumerate(self.all):
+            try:
+                outcome = await one.after(step, outcome)
+            except BaseException:
+                # The step happened, so the others record it all the same.
+                for other in self.all[place + 1 :]:
+                    await other.after(step, outcome)
+                raise
+        return outcome
+
+    async def run_alone(self, step: Step, call: Callable[[], Awaitable[T]]) -> T:
+        """Make one store call, record it, and wait until it is flushed if its answer depends on that. The step runs to
+        completion even if the caller is cancelled.
+        """
+        if not self.all:
+            return await call()
+
+        async def recorded() -> T:
+            outcome = await self.run(step, call)
+            if _waits_for_flush(outcome):
+                await self.flush()
+            return outcome
+
+        return await self._to_completion(recorded())
+
+    async def run_reap(self, call: Callable[[], Awaitable[Reaped]]) -> Reaped:
+        """Record a round of the reaper. A bug of a recorder is logged and raised as StoreUnavailable, so that the
+        reaper tries again later; any other error would end the reaper, and with it the engine.
+        """
+        if not self.all:
+            return await call()
+        failed: list[Exception] = []
+
+        async def store_call() -> Reaped:
+            try:
+                return await call()
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        async def recorded() -> Reaped:
+            try:
+                reaped = await self.run(Step("reap", ALL_QUEUES), store_call)
+                if reaped.pushed:
+                    await self.flush()
+            except DuetimeError:
+                raise
+            except Exception as error:
+                if error in failed:
+                    raise
+                log.exception("recorder_failed")
+                raise StoreUnavailable(f"a recorder of the engine failed: {error!r}") from error
+            return reaped
+
+        return await self._to_completion(recorded())
+
+    async def _to_completion(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._completed)
+        return await asyncio.shield(task)
+
+    def _completed(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, also if the caller has gone
+
+    async def notified(self, lease: Lease, *, status: int, ms: int) -> None:
+        """The callback of a leased job answered with this HTTP status (0: not at all)."""
+        step = Step("notify", lease.queue, [lease])
+        for one in self.all:
+            await one.after(step, Notified(status, ms))
+
+    @property
+    def flushed(self) -> Callable[[], Future[Any] | None] | None:
+        """`Recorder.flushed` of all recorders together; None if no recorder ever has anything to flush."""
+        if len(self._flushing) == 1:
+            return self._flushing[0].flushed
+        return self._all_flushed if self._flushing else None
+
+    def _all_flushed(self) -> Future[Any] | None:
+        pending = [future for one in self._flushing if (future := one.flushed()) is not None]
+        return asyncio.gather(*pending) if pending else None
+
+    async def flush(self) -> None:
+        if pending := self._all_flushed():
+            await pending
+
+    async def close(self) -> None:
+        """The engine has stopped: steps that have begun end, and their entries are written or known to be lost."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+        if pending := self._all_flushed():
+            # Callers that wait for it get its error; here it only has to be over.
+            await asyncio.gather(pending, return_exceptions=True)
+        for one in self.all:
+            await one.close()
+
+
+def _waits_for_flush(outcome: Any) -> bool:
+    if isinstance(outcome, Purged):
+        return True
+    moved: Sequence[object] = [outcome] if isinstance(outcome, Moved) else outcome
+    return any(isinstance(one, Moved) and one.event not in MAY_HAPPEN_AGAIN for one in moved)
