@@ -58,7 +58,7 @@ class Post:
         """A second apart."""
         for _ in range(number):
             self.clock.advance("1s")
-            await self.watchdog.run_once()
+            await self.watchdog.check()
             with suppress(DuetimeError):
                 await self.registry_copy.refresh()
 
@@ -379,22 +379,22 @@ def test_another_user_cannot_hold_the_lock_that_decides_who_speaks(
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     locks = [DeploymentLock("redis://one")]
-    assert locks[0].speaks()
-    assert list((tmp_path / "home/.cache/duetime").glob("*.speaker"))
+    assert locks[0].is_leader()
+    assert list((tmp_path / "home/.cache/duetime").glob("*.leader"))
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "session"))
     (tmp_path / "session/duetime").mkdir(0o777, parents=True)
     locks += [DeploymentLock("redis://one"), DeploymentLock("redis://one")]
-    assert (locks[1].speaks(), locks[2].speaks()) == (True, False)
+    assert (locks[1].is_leader(), locks[2].is_leader()) == (True, False)
     [lock] = (tmp_path / "session/duetime").iterdir()
     assert (lock.stat().st_mode & 0o777, lock.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     locks[1].close()
-    assert locks[2].speaks()
+    assert locks[2].is_leader()
 
     monkeypatch.setenv("RUNTIME_DIRECTORY", f"{tmp_path}/unit:{tmp_path}/other")
     locks.append(DeploymentLock("redis://one"))
-    assert locks[3].speaks()
-    assert list((tmp_path / "unit/duetime").glob("*.speaker"))
+    assert locks[3].is_leader()
+    assert list((tmp_path / "unit/duetime").glob("*.leader"))
     for one in locks:
         one.close()
 
@@ -404,4 +404,4 @@ def test_every_process_speaks_if_there_is_no_place_for_the_lock(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "file"))
-    assert [DeploymentLock("redis://one").speaks() for _ in range(2)] == [True, True]
+    assert [DeploymentLock("redis://one").is_leader() for _ in range(2)] == [True, True]

@@ -90,7 +90,7 @@ def test_an_id_that_is_taken_keeps_the_job_that_has_it(app: duetime.App) -> None
     second = send.options(id="welcome-17").delay("bob")
 
     assert (first.event, second.event) == (Event.ACCEPTED, Event.KEPT)
-    with pytest.raises(InvalidRequest, match="one id, 'a', and 2 calls"):
+    with pytest.raises(InvalidRequest, match="cannot use id='a' for 2 calls"):
         send.options(id="a").bulk([("ann",), ("bob",)])
 
 

@@ -3,10 +3,10 @@
 A problem that lasts is a record in the registry while it lasts: who manages to write it sends the alert, who manages
 to remove it sends the recovery notice, so fifty processes that see the same thing send one mail. Processes look at
 different moments, began at different times and may reach different things, so whoever sees the problem renews its
-record, and it is over when somebody finds it gone and nobody has renewed it for a while. While the registry
-itself cannot be reached, one process per machine speaks (it holds a lock file): that is what people must hear of. An
-event that is over when it is seen, such as a callback that was given up, is told at once and then at most once in a
-while, with the number of those in between.
+record, and it is over when somebody finds it gone and nobody has renewed it for a while. While the registry itself
+cannot be reached, one process per machine, which holds a lock file, sends the alerts. An event that is over when it is
+seen, such as a callback that was given up, is sent at once and then at most once in a while, with the number of those
+in between.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ class Alerts:
         self._clock = clock or SystemClock()
         self._renewed: dict[str, tuple[int, float]] = {}
         self._sender = AlertSender()
-        self._speaker = DeploymentLock(deployment)
+        self._deployment_lock = DeploymentLock(deployment)
         self._sending: set[asyncio.Task[None]] = set()
         self._local: dict[str, Firing] = {}
         self._unsaid: dict[tuple[str, str], int] = {}
@@ -158,7 +158,7 @@ class Alerts:
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*self._sending, return_exceptions=True)
-        self._speaker.close()
+        self._deployment_lock.close()
 
     # --- problems that last
 
@@ -204,20 +204,20 @@ class Alerts:
             return
         except DuetimeError:
             self._local[key] = firing
-            if not self._speaker.speaks():
+            if not self._deployment_lock.is_leader():
                 return
         log.warning("alert", extra={"problem": key, "title": problem.title})
-        self._tell(problem.addresses, problem.title, problem.text)
+        self._notify(problem.addresses, problem.title, problem.text)
 
     async def _remind(self, key: str, problem: Problem, firing: Firing) -> None:
         still = msgspec.structs.replace(firing, problem=problem, told_at=time.time())
         if key in self._local:
             self._local[key] = still
-            speaks = self._speaker.speaks()
+            is_leader = self._deployment_lock.is_leader()
         else:
-            speaks = await self._replace(key, still)
-        if speaks:
-            self._tell(problem.addresses, f"still: {problem.title}", f"{problem.text}\n\n{_lasting(firing)}")
+            is_leader = await self._replace(key, still)
+        if is_leader:
+            self._notify(problem.addresses, f"still: {problem.title}", f"{problem.text}\n\n{_lasting(firing)}")
 
     async def _replace(self, key: str, firing: Firing) -> bool:
         record = self._registry_copy.get(FIRING, key)
@@ -238,11 +238,11 @@ class Alerts:
             if key not in self._local:
                 return  # it is still recorded, and ended when the registry is back
             removed = False
-        ours = self._speaker.speaks() if self._local.pop(key, None) else removed
+        ours = self._deployment_lock.is_leader() if self._local.pop(key, None) else removed
         if ours:
             await self._remember(firing)
             log.info("alert_ended", extra={"problem": key, "title": firing.problem.title})
-            self._tell(firing.problem.addresses, f"over: {firing.problem.title}", _lasting(firing))
+            self._notify(firing.problem.addresses, f"over: {firing.problem.title}", _lasting(firing))
 
     async def _remember(self, firing: Firing) -> None:
         """Add a problem that is over to the record of past ones, for people who look later."""
@@ -275,7 +275,7 @@ class Alerts:
         if before := self._unsaid.pop(name, 0):
             text = f"{text}\n\n{before} more since the last notice."
         log.warning("alert", extra={"problem": kind, "title": subject})
-        self._tell(addresses, subject, text)
+        self._notify(addresses, subject, text)
 
     # --- sending
 
@@ -287,7 +287,7 @@ class Alerts:
             log.warning("alert_settings_unreadable", extra={"error": str(error)})
         return self._known
 
-    def _tell(self, addresses: Collection[str], title: str, text: str) -> None:
+    def _notify(self, addresses: Collection[str], title: str, text: str) -> None:
         settings = self.settings()
         of_topic = _of_topic(addresses, settings.channels, self._mail_domains)
         everybody = list(dict.fromkeys([*settings.addresses, *of_topic]))
@@ -319,7 +319,7 @@ def _of_topic(addresses: Collection[str], channels: Mapping[str, str], mail_doma
 
 
 class DeploymentLock:
-    """A file lock that one process of a deployment on this machine holds, which then speaks for all of them. When that
+    """A file lock that one process of a deployment on this machine holds, and is their leader. When that
     process ends, another one gets the lock.
     """
 
@@ -327,10 +327,10 @@ class DeploymentLock:
         self._name = hashlib.sha256(deployment.encode()).hexdigest()[:16]
         self._file: int | None = None
 
-    def speaks(self) -> bool:
+    def is_leader(self) -> bool:
         if self._file is None:
             try:
-                file = os.open(_private_folder() / f"{self._name}.speaker", os.O_RDWR | os.O_CREAT, 0o600)
+                file = os.open(_private_folder() / f"{self._name}.leader", os.O_RDWR | os.O_CREAT, 0o600)
             except (OSError, RuntimeError) as error:
                 log.warning("alert_lock_failed", extra={"error": str(error)})
                 return True  # an alert from every process is better than none

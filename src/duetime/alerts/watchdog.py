@@ -14,6 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from duetime.alerts.problems import AlertReport, Alerts, Problem
+from duetime.engine.duties import run_duty
 from duetime.engine.pools import Pools
 from duetime.model.clock import Clock, SystemClock
 from duetime.model.errors import DuetimeError
@@ -66,7 +67,7 @@ class GrowthWindow:
         return now.dead - min(one.dead for one in self.seen)
 
 
-def rounds_between_looks(queues: int) -> int:
+def rounds_between_scans(queues: int) -> int:
     """How many rounds pass between two looks at so many queues."""
     return max(SLOW_EVERY, queues // QUEUES_PER_ROUND)
 
@@ -98,7 +99,7 @@ class Watchdog:
         self._slow: dict[str, Mapping[str, Problem]] = {}
         self._clock = clock or SystemClock()
         self._dead: dict[tuple[str, Queue], GrowthWindow] = {}
-        self._looked_at: dict[str, float] = {}
+        self._last_checked_at: dict[str, float] = {}
         self._queues: dict[str, int] = {}
         self._unsure: dict[str, set[str]] = {}
         """Keys of problems, by pool, about which this process cannot tell yet."""
@@ -106,7 +107,7 @@ class Watchdog:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Watchdog":
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(run_duty(self))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,22 +115,24 @@ class Watchdog:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.run_once()
-            except DuetimeError as error:
-                log.warning("watchdog_fails", extra={"error": error.message})
-            except Exception:
-                # A bug in a check must not end the watchdog.
-                log.exception("watchdog_broke")
-            await asyncio.sleep(CHECK_EVERY_S)
+    async def rest(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
-    async def run_once(self) -> None:
-        """One round over all pools."""
+    async def run_once(self) -> float:
+        """One round over all pools. An error of our own must not end the watchdog."""
+        try:
+            await self.check()
+        except DuetimeError as error:
+            log.warning("watchdog_fails", extra={"error": error.message})
+        except Exception:
+            log.exception("watchdog_broke")
+        return CHECK_EVERY_S
+
+    async def check(self) -> None:
+        """Check all pools once. Raises DuetimeError."""
         round_number, names = self._rounds, self._pools.names
         self._rounds += 1
-        waits = {name: rounds_between_looks(self._queues.get(name, 0)) for name in names}
+        waits = {name: rounds_between_scans(self._queues.get(name, 0)) for name in names}
         found = await asyncio.gather(*(self._check(name, slow=round_number % waits[name] == 0) for name in names))
         more = await self._more()
         problems: dict[str, Problem] = dict(more.problems)
@@ -144,7 +147,7 @@ class Watchdog:
             return False
         if what.startswith("down:"):  # one of the pool's stores
             return not self._strikes.get(key, 0)
-        return what == "down" or (name in self._looked_at and key not in self._unsure[name])
+        return what == "down" or (name in self._last_checked_at and key not in self._unsure[name])
 
     async def _check(self, name: str, *, slow: bool) -> Mapping[str, Problem]:
         """What is wrong with a pool. One that is down keeps the slow problems that it had: nobody can tell."""
@@ -161,7 +164,7 @@ class Watchdog:
         if slow:
             try:
                 async with asyncio.timeout(SLOW_EVERY * CHECK_EVERY_S):
-                    self._slow[name] = await self._look(name, store, info)
+                    self._slow[name] = await self._scan(name, store, info)
             except (DuetimeError, TimeoutError) as error:
                 log.info("watchdog_look_failed", extra={"pool": name, "error": str(error)})
         return {**self._slow.get(name, {}), **dict(self._parts_down(name, info))}
@@ -176,7 +179,7 @@ class Watchdog:
             if self._strikes[key] >= STRIKES:
                 yield key, _part_down(name, error.message)
 
-    async def _look(self, name: str, store: Store, info: StoreInfo) -> Mapping[str, Problem]:
+    async def _scan(self, name: str, store: Store, info: StoreInfo) -> Mapping[str, Problem]:
         problems = dict(self._memory(name, info))
         unsure: set[str] = set()
         queues = await store.queues()
@@ -190,7 +193,7 @@ class Watchdog:
             if self._targets.lateness_s:
                 for queue, head in zip(chunk, await store.heads(chunk), strict=True):
                     problems.update(self._late(name, queue, head, info.now))
-        self._looked_at[name], self._unsure[name] = self._clock.monotonic(), unsure
+        self._last_checked_at[name], self._unsure[name] = self._clock.monotonic(), unsure
         return problems
 
     def _memory(self, name: str, info: StoreInfo) -> Iterator[tuple[str, Problem]]:
@@ -213,7 +216,7 @@ class Watchdog:
             return
         if key not in self._dead:
             # A queue that is new since the last look had no dead letters then; before the first look nothing is known.
-            before = self._looked_at.get(name)
+            before = self._last_checked_at.get(name)
             self._dead[key] = GrowthWindow(Seen(now, dead) if before is None else Seen(before, 0))
         window = self._dead[key]
         grown = window.gained(Seen(now, dead))

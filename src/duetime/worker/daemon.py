@@ -37,9 +37,8 @@ from duetime.worker.batch_keeper import BatchKeeper
 from duetime.worker.events import TaskEvent
 from duetime.worker.fetcher import Fetcher
 from duetime.worker.held_jobs import HeldJobs
-from duetime.worker.memory import resident_mb
 from duetime.worker.options import WorkerOptions
-from duetime.worker.pool import PoolHost, WorkerPool
+from duetime.worker.pool import PoolHost, WorkerPool, resident_mb
 from duetime.worker.scaling import WAITS, ConcurrencyScaler
 from duetime.worker.shared_counters import count
 

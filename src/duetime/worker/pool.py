@@ -1,9 +1,15 @@
-"""What a worker asks of a pool, and what a pool tells its worker."""
+"""The interfaces between a worker and its pool, and the memory of a process."""
 
+import os
+import resource
+import sys
+from pathlib import Path
 from typing import Protocol
 
 from duetime.worker.runs import Outcome, Run
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MB = 1_048_576
 GRACE_S = 1.0
 """How long a job may clean up after its time is over, before its process is ended."""
 
@@ -44,7 +50,7 @@ class WorkerPool(Protocol):
     async def start(self) -> None: ...
 
     def resize(self, size: int) -> None:
-        """Have so many places. What runs in a place that goes comes to its end first."""
+        """Resize to `size` slots. A removed slot finishes its running job first."""
         ...
 
     def room(self) -> int:
@@ -70,3 +76,15 @@ class WorkerPool(Protocol):
     async def close(self, *, force: bool) -> None:
         """Without force nothing is running any more. With it, what runs is ended now and told as BACK."""
         ...
+
+
+def resident_mb(pid: int | None = None) -> float:
+    """Resident memory of a process, by default this one; 0 if unknown: it is gone, or there is no /proc to ask."""
+    try:
+        pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        if pid is not None or sys.platform == "linux":
+            return 0.0
+        # Without /proc there is only the highest it ever was, in bytes on macOS.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB
+    return pages * PAGE / MB

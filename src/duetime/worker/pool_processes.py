@@ -1,7 +1,7 @@
 """A pool of processes: plain functions, one at a time in each, and a timeout that really ends them.
 
-A process has a mailbox with at most `depth` jobs in it. Jobs that wait behind one that takes long are taken back out of
-the mailbox and given to another process. A job whose time is over is told so by a signal, which the task sees as
+A process has a inbox with at most `depth` jobs in it. Jobs that wait behind one that takes long are taken back out of
+the inbox and given to another process. A job whose time is over is told so by a signal, which the task sees as
 TimedOut; a second later its process is killed. Either way the process is replaced.
 """
 
@@ -15,10 +15,8 @@ import time
 from collections import deque
 
 from duetime.worker import child_socket
-from duetime.worker.child import STOP_SOON
-from duetime.worker.fork_server import ForkServer
-from duetime.worker.memory import resident_mb
-from duetime.worker.pool import GRACE_S, PoolHost
+from duetime.worker.fork_server import STOP_SOON, ForkServer
+from duetime.worker.pool import GRACE_S, PoolHost, resident_mb
 from duetime.worker.runs import BACK, DONE, Ended, Failure, Outcome, Run
 from duetime.worker.task_exceptions import TIMED_OUT
 
@@ -33,7 +31,7 @@ DIED = "duetime.ProcessDied"
 
 
 class PoolChild:
-    """One process and its mailbox. `runs` are the jobs in it, the first one running. It takes no more when `ending`."""
+    """One process and its inbox. `runs` are the jobs in it, the first one running. It takes no more when `ending`."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -47,7 +45,7 @@ class PoolChild:
         self.kill_at = 0.0
 
     def take_back(self) -> list[Run]:
-        """Take jobs that the process has not read yet back out of its mailbox."""
+        """Take jobs that the process has not read yet back out of its inbox."""
         numbers: set[int] = set()
         while True:
             try:
@@ -220,7 +218,7 @@ class ProcessPool:
             notes = self._fork_server.read_notes()
         except ConnectionError:
             asyncio.get_running_loop().remove_reader(self._fork_server.sock)
-            log.critical("nursery_lost")
+            log.critical("fork_server_lost")
             self._fork_server_lost = True
             self._host.broken()
             return

@@ -9,23 +9,23 @@ import copy
 import inspect
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, get_type_hints
 
 from msgspec import Raw
 
 from duetime.client import checks
+from duetime.client.job_building import IfExistsWord, PriorityWord
 from duetime.model.backoff import Backoff, Fixed, Listed, parse, wait_ms
 from duetime.model.clock import Duration, Instant, delay_ms, duration_ms, instant_ms
 from duetime.model.errors import InvalidRequest
 from duetime.model.ids import LENGTH, decode
-from duetime.model.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, MAX_TRIES, Event, IfExists, Moved, NewJob
+from duetime.model.job import DAY_MS, DEFAULT_TRIES, MAX_RESULT_MS, MAX_TRIES, Event, IfExists, Moved, NewJob, Priority
 from duetime.model.job_checks import check_tries, check_whole
-from duetime.model.names import check_queue
+from duetime.model.names import Queue, check_attributes, check_queue
 from duetime.wire.payload import Payload, write
 from duetime.worker.arguments import PREVIOUS, Arguments
-from duetime.worker.call_options import CallFields, CallOptions, change
 from duetime.worker.chains import TaskStep
 from duetime.worker.events import TaskEvent
 from duetime.worker.handle import TaskHandle
@@ -74,6 +74,62 @@ class TaskOptions:
             raise InvalidRequest(f"middleware must be a list of functions or other callables, got {middleware!r}")
 
 
+class CallFields(TypedDict, total=False):
+    """docs/tasks.md has the table."""
+
+    queue: str
+    priority: Priority | PriorityWord
+    ttl: Duration
+    id: str
+    if_exists: IfExists | IfExistsWord
+    tries: int
+    delay: Duration
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """None leaves it to the task. `headers` become the attributes of the job."""
+
+    queue: Queue | None = None
+    priority: Priority = Priority.NORMAL
+    ttl_ms: int = 0
+    id: str | None = None
+    if_exists: IfExists = IfExists.KEEP
+    tries: int | None = None
+    delay_ms: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def change_options(options: CallOptions, namespace: str, given: CallFields) -> CallOptions:
+    """The options with those that are given; headers are added to those that are there. Raises TypeError for an
+    unknown name, InvalidRequest for a value that does not fit.
+    """
+    checks.check_options(given, CallFields.__annotations__.keys())
+    changed: dict[str, Any] = {}
+    for name, value in dict[str, Any](given).items():
+        match name:
+            case "queue":
+                changed[name] = check_queue(namespace, value)
+            case "priority":
+                changed[name] = checks.priority(value)
+            case "ttl":
+                changed["ttl_ms"] = duration_ms(value)
+            case "id":
+                changed[name] = checks.job_id(value)
+            case "if_exists":
+                changed[name] = checks.if_exists(value)
+            case "tries":
+                changed[name] = check_tries(value)
+            case "delay":
+                changed["delay_ms"] = delay_ms(value)
+            case _:
+                headers = {**options.headers, **checks.attributes(value)}
+                check_attributes(headers)
+                changed["headers"] = headers
+    return replace(options, **changed)
+
+
 class Task(Generic[P, R]):
     """`defaults` are the options that the task was made with. No middleware goes around one that `is_internal`."""
 
@@ -93,7 +149,9 @@ class Task(Generic[P, R]):
         self.unique_ms = 0 if options.unique_for is None else duration_ms(options.unique_for)
         self.result_ms = 0 if options.result_ttl is None else duration_ms(options.result_ttl)
         if self.result_ms > MAX_RESULT_MS:
-            raise InvalidRequest(f"a result is kept for at most {MAX_RESULT_MS // DAY_MS} days")
+            raise InvalidRequest(
+                f"result_ttl must be at most {MAX_RESULT_MS // DAY_MS} days, got {options.result_ttl!r}"
+            )
         self.failed_hook: FailedHook | None = None
         self._call = CallOptions()
         self._retry_until = options.retry_until
@@ -135,7 +193,7 @@ class Task(Generic[P, R]):
 
         Raises TypeError for an unknown name, InvalidRequest for a value that does not fit.
         """
-        changed = change(self._call, self.app.namespace, options)
+        changed = change_options(self._call, self.app.namespace, options)
         if (changed.id is not None or "if_exists" in options) and self.unique_ms:
             raise InvalidRequest(f"{self.name} is unique by its arguments: options cannot set id or if_exists")
         if changed.tries is not None and self._retry_until is not None:
@@ -274,7 +332,7 @@ class Task(Generic[P, R]):
         wait_ms = None if delay is None else delay_ms(delay)
         many = [self.prepare(wait_ms, None, *_split(call)) for call in calls]
         if self._call.id is not None and len(many) > 1:
-            raise InvalidRequest(f"one id, {self._call.id!r}, and {len(many)} calls: each job has an id of its own")
+            raise InvalidRequest(f"cannot use id={self._call.id!r} for {len(many)} calls: ids must be unique")
         return many
 
     def _until(self, due: int) -> int | None:
@@ -333,7 +391,7 @@ def _split(call: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
         case Mapping():
             return (), dict(cast("Mapping[str, Any]", call))
         case _:
-            raise InvalidRequest(f"a call is a tuple of arguments or a mapping of them by name, not {call!r}")
+            raise InvalidRequest(f"call must be a tuple of arguments or a mapping of them by name, got {call!r}")
 
 
 def check_function(function: object) -> None:
