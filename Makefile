@@ -65,13 +65,15 @@ test-full: setup-dev ## Run every test at full size
 check: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/blocking_client.py --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
 quick: check ## The same, and the unit and contract tests on memory and SQLite
 	$(PYTEST) --stores memory,sqlite tests/unit tests/contract $(ARGS)
 
-format: $(VENV)/.stamp-dev ## Format the code and apply the safe fixes
+format: $(VENV)/.stamp-dev ## Generate the blocking client, format the code and apply the safe fixes
+	$(BIN)/python tools/blocking_client.py
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

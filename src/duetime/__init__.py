@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duetime.client import AsyncClient, Client, connect, connect_async
+    from duetime.client.async_client import AsyncLeasedJob
+    from duetime.client.client import LeasedJob
     from duetime.client.collections import BlockingQueue, DelayedQueue, Taken
-    from duetime.client.leased_job import AsyncLeasedJob, LeasedJob
     from duetime.client.push_in import push_in, push_in_async
     from duetime.client.reliable_queue import (
         MessageOptions,
@@ -168,7 +169,8 @@ _MODULES = (
     "duetime.stores.finishes",
     "duetime.client",
     "duetime.client.collections",
-    "duetime.client.leased_job",
+    "duetime.client.async_client",
+    "duetime.client.client",
     "duetime.client.push_in",
     "duetime.client.reliable_queue",
     "duetime.worker.app",

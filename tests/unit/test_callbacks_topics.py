@@ -1,6 +1,5 @@
 """Topics as records: their checks, where they are kept, and their counts."""
 
-import inspect
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,7 +7,6 @@ from msgspec import structs
 
 from duetime.callbacks.topic_registry import OVERLAP_MS, TopicAddress, TopicRegistry, secrets_of
 from duetime.callbacks.topic_service import TopicService
-from duetime.client import topics as client_topics
 from duetime.engine import Engine
 from duetime.engine.registry_copy import RegistryCopy
 from duetime.model.clock import ManualClock
@@ -234,14 +232,3 @@ async def test_the_queue_of_a_topic_is_kept(engine: Engine, service: TopicServic
     await service.add(PLACE, a_topic())
 
     assert (await engine.configure(PLACE.queue)).kept
-
-
-# --- the SDK
-
-
-def test_both_colours_of_the_sdk_are_one() -> None:
-    def public(kind: type) -> dict[str, str]:
-        found = inspect.getmembers(kind, inspect.isfunction)
-        return {name: f"{inspect.signature(one)} {one.__doc__}" for name, one in found if not name.startswith("_")}
-
-    assert public(client_topics.Topics) == public(client_topics.AsyncTopics)

@@ -25,8 +25,7 @@ from rich.text import Text
 from duetime.cli.options import Target, takes_options
 from duetime.cli.output import Answer
 from duetime.client import Client, connect
-from duetime.client.client import QueueClient
-from duetime.client.leased_job import LeasedJob
+from duetime.client.client import LeasedJob, QueueClient
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Event, Moved
 

@@ -4,34 +4,46 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from duetime.client import calls
-from duetime.client.call import Call, then
+from duetime.client.call import Call
 from duetime.client.leased_job import JobInHand
 from duetime.model.job import Delivery
 from duetime.model.names import Queue
 
 if TYPE_CHECKING:
+    from duetime.engine import Engine
     from duetime.engine.direct_steps import DirectSteps
 
 
-def ack_first(leased: calls.Leased) -> Call[None]:
-    """Finish a job, before another one is looked for. Raises LeaseLost."""
+def ack_and_reserve(queue: Queue, leased: calls.Leased, ttr_ms: int) -> Call[list[Delivery] | None]:
+    """Finish a job, and lease a ready job of the queue if that is possible in the same step. Raises LeaseLost.
 
-    def settled(answers: Sequence[calls.Result]) -> None:
-        calls.first(answers)
-        _mark_settled(leased)
-
-    return then(calls.ack(calls.lease_of(leased).queue, [leased]), settled)
-
-
-def ack_and_reserve(steps: "DirectSteps", queue: Queue, leased: calls.Leased, ttr_ms: int) -> list[Delivery] | None:
-    """Finish a job and lease one of the queue, if one is ready, in one step. None: nothing was done."""
+    The answer is None if no job was looked for: the caller reserves one then.
+    """
     lease = calls.lease_of(leased)
-    found = steps.ack_and_reserve(lease, ttr_ms) if lease.queue == queue else None
-    if found is not None:
-        _mark_settled(leased)
-    return found
+    ack = calls.ack(lease.queue, [leased])
 
+    def acked(answers: Sequence[calls.Result]) -> None:
+        calls.first(answers)
+        mark_settled()
 
-def _mark_settled(leased: calls.Leased) -> None:
-    if isinstance(leased, JobInHand):
-        leased.mark_settled()
+    def mark_settled() -> None:
+        if isinstance(leased, JobInHand):
+            leased.mark_settled()
+
+    async def run(engine: "Engine") -> None:
+        acked(await ack.run(engine))
+
+    def run_direct(steps: "DirectSteps") -> list[Delivery] | None:
+        found = steps.ack_and_reserve(lease, ttr_ms) if lease.queue == queue else None
+        if found is not None:
+            mark_settled()
+        return found
+
+    return Call(
+        ack.request,
+        lambda reply: acked(ack.parse(reply)),
+        run,
+        repeatable=True,
+        subject=ack.subject,
+        direct=run_direct,
+    )

@@ -1,35 +1,100 @@
-"""The SDK for asyncio: the twins of `client.py`, with `await`."""
+"""The SDK for asyncio.
 
+A client speaks for a namespace, a queue client for one queue of it, dead letters for those of its jobs that died, and
+a leased job for a job that a consumer holds. Every method is one Call, or a few, handed to the transport.
+"""
+
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from types import TracebackType
 from typing import TypeVar, Unpack
 
 from duetime.client import calls, checks
-from duetime.client.ack_and_reserve_call import ack_first
+from duetime.client.ack_and_reserve_call import ack_and_reserve
 from duetime.client.call import Call
 from duetime.client.calls import Leased, QueueStatus, Result, StateWord
 from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_jobs, delayed, new_push
-from duetime.client.leased_job import AsyncLeasedJob, AsyncTaking
+from duetime.client.leased_job import AsyncQueue, JobInHand
 from duetime.client.lookup import Lookup
 from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_async
 from duetime.client.request_reply_call import Answered, call
 from duetime.model.clock import Duration, Instant, duration_ms
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.ids import ThreadedIdMaker
-from duetime.model.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, QueueTotals, State
+from duetime.model.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, QueueTotals, State
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
 from duetime.stores.base import Page, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
 
 Answer = TypeVar("Answer")
+
+log = logging.getLogger("duetime.client")
+
 TTR_S = DEFAULT_TTR_MS // 1000
+
+
+class AsyncLeasedJob(JobInHand):
+    """A job that this consumer holds: what `pop`, `reserve` and `take` give. `delivery` has its facts as data.
+
+    As a context manager it is acked at the end of the block, or released if the block raises; a job that was settled
+    inside the block is left alone.
+    """
+
+    def __init__(self, client: "AsyncClient", delivery: Delivery) -> None:
+        super().__init__(delivery)
+        self._client = client
+
+    async def ack(self) -> None:
+        """Finish the job. LeaseLost if somebody else has it by now."""
+        await self._client.ack(self.lease)
+        self._is_settled = True
+
+    async def release(self, delay: Duration = 0, *, error: str = "") -> Moved:
+        """Give the job back, to be tried again after the delay."""
+        moved = await self._client.release(self.lease, delay=delay, error=error)
+        self._is_settled = True
+        return moved
+
+    async def give_back(self) -> Moved:
+        """Undo the delivery: the job has its old place and its try again."""
+        moved = await self._client.give_back(self.lease)
+        self._is_settled = True
+        return moved
+
+    async def kill(self, error: str = "") -> Moved:
+        """Send the job to the dead letters."""
+        moved = await self._client.kill(self.lease, error=error)
+        self._is_settled = True
+        return moved
+
+    async def extend(self, ttr: Duration = TTR_S) -> int:
+        """Hold the job for longer, from now; answers the new end of the lease in epoch milliseconds."""
+        return await self._client.extend(self.lease, ttr)
+
+    async def __aenter__(self) -> "AsyncLeasedJob":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_settled:
+            return
+        if kind is None:
+            await self.ack()
+            return
+        try:
+            await self.release(error=f"{kind.__name__}: {error}")
+        except LeaseLost:
+            # The consumer's own exception says more; another consumer has the job by now.
+            log.warning("lease_lost", extra={"job": self.id})
 
 
 class AsyncClient:
     """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine.
 
-    It may be used after a fork, in a new event loop.
+    It may be used after a fork. Blocking code may use it in several threads, a coroutine in one event loop.
     """
 
     def __init__(
@@ -111,7 +176,7 @@ class AsyncClient:
         return await self.send(calls.statuses(self.namespace))
 
 
-class AsyncQueueClient:
+class AsyncQueueClient(AsyncQueue[AsyncLeasedJob]):
     """One queue."""
 
     def __init__(self, client: AsyncClient, queue: Queue) -> None:
@@ -164,17 +229,12 @@ class AsyncQueueClient:
         StoreUnavailable with an unknown outcome the same call may be repeated; a job that the lost answer had is
         delivered again after its ttr.
         """
+        ttr_ms, wait_ms, found = duration_ms(ttr), duration_ms(wait), None
         if ack is not None:
-            for duration in (ttr, wait):
-                duration_ms(duration)  # raises before anything is done
-            await self._send(ack_first(ack))
-        return next(iter(await self.reserve(ttr=ttr, wait=wait)), None)
-
-    def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> AsyncTaking:
-        """Lease the next job, waiting for ever or until the timeout (then TimeoutError). As a context manager it is
-        acked at the end of the block, or released if the block raises.
-        """
-        return AsyncTaking(self._take(timeout, ttr))
+            found = await self._send(ack_and_reserve(self.name, ack, ttr_ms))
+        if found is None or (wait_ms and not found):
+            found = await self._send(calls.reserve(self.name.namespace, [self.name], 1, ttr, wait))
+        return AsyncLeasedJob(self._client, found[0]) if found else None
 
     async def _take(self, timeout: Duration | None, ttr: Duration) -> AsyncLeasedJob:
         for wait in calls.parks(timeout):

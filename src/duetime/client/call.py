@@ -72,11 +72,6 @@ def then(call: Call[Answer], finish: Callable[[Answer], Other]) -> Call[Other]:
     )
 
 
-def declined(call: Call[Answer]) -> Call[Answer]:
-    """The same call after its direct step was tried in vain."""
-    return msgspec.structs.replace(call, direct=None)
-
-
 # --- requests and replies
 
 

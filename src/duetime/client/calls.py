@@ -37,6 +37,7 @@ from duetime.wire import convert, messages
 
 if TYPE_CHECKING:
     from duetime.engine import Engine
+    from duetime.engine.direct_steps import DirectSteps
 
 Leased = Lease | Delivery | JobInHand
 Result = Moved | DuetimeError | None
@@ -68,11 +69,30 @@ def push(queue: Queue, jobs: Sequence[NewJob], if_exists: IfExists, mark: Mark |
 
 
 def push_one(queue: Queue, job: NewJob, if_exists: IfExists = IfExists.KEEP) -> Call[Moved]:
-    return then(push(queue, [job], if_exists), _first_job)
+    """Written without `then`, because producers call it most often."""
+    jobs = (job,)
+
+    async def run(engine: "Engine") -> Moved:
+        return (await engine.push(queue, jobs, if_exists=if_exists)).jobs[0]
+
+    def run_direct(steps: "DirectSteps") -> Moved | None:
+        pushed = steps.push(queue, job, if_exists)
+        return pushed.jobs[0] if pushed else None
+
+    return Call(
+        lambda: post_request(queue, "batch", _batch(jobs, if_exists, mark_for_repeats(jobs))),
+        _first_pushed,
+        run,
+        if_exists is not IfExists.ERROR,
+        subject=Pushing(queue, jobs, lambda others: push_one(queue, others[0], if_exists)),
+        direct=run_direct,
+    )
 
 
-def _first_job(pushed: Pushed) -> Moved:
-    return pushed.jobs[0]
+def _first_pushed(reply: bytes) -> Moved:
+    moved = convert.results(decode(reply, messages.PushedOut).results)[0]
+    assert isinstance(moved, Moved)
+    return moved
 
 
 def bulk(queue: Queue, jobs: Iterable[NewJob], if_exists: IfExists = IfExists.KEEP) -> Iterator[Call[Pushed]]:

@@ -1,41 +1,101 @@
-"""The SDK for ordinary code: blocking calls.
+# Generated from async_client.py by tools/blocking_client.py: change that file and run the tool again.
+"""The SDK for blocking code.
 
-`Client` speaks for a namespace, `QueueClient` for one queue of it and `DeadLetters` for those of its jobs that died.
-Every method is one Call handed to the transport; the async twins in `async_client.py` differ in nothing but `await`,
-and a test compares their signatures. A store of this process may offer direct steps: push, pop and ack of one job try
-those first, and make a Call only for what these decline.
+A client speaks for a namespace, a queue client for one queue of it, dead letters for those of its jobs that died, and
+a leased job for a job that a consumer holds. Every method is one Call, or a few, handed to the transport.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from types import TracebackType
 from typing import TypeVar, Unpack
 
 from duetime.client import calls, checks
-from duetime.client.ack_and_reserve_call import ack_and_reserve, ack_first
-from duetime.client.call import Call, declined
+from duetime.client.ack_and_reserve_call import ack_and_reserve
+from duetime.client.call import Call
 from duetime.client.calls import Leased, QueueStatus, Result, StateWord
 from duetime.client.job_building import Body, IfExistsWord, JobFields, PushFields, as_jobs, delayed, new_push
-from duetime.client.leased_job import LeasedJob
+from duetime.client.leased_job import BlockingQueueBase, JobInHand
 from duetime.client.lookup import Lookup
 from duetime.client.open_transport import ConnectOptions, ProcessTransport, open_sync
 from duetime.client.request_reply_call import Answered, call
 from duetime.model.clock import Duration, Instant, duration_ms
-from duetime.model.errors import DuetimeError
+from duetime.model.errors import DuetimeError, LeaseLost
 from duetime.model.ids import ThreadedIdMaker
-from duetime.model.job import DEFAULT_TTR_MS, Counts, IfExists, Job, Moved, NewJob, QueueTotals, State
+from duetime.model.job import DEFAULT_TTR_MS, Counts, Delivery, IfExists, Job, Moved, NewJob, QueueTotals, State
 from duetime.model.masking import mask
 from duetime.model.names import DEFAULT_NAMESPACE, Queue, check_namespace, check_queue
 from duetime.stores.base import Page, QueueRules, RulesChange
 from duetime.stores.finishes import Finish, Finished, KeptResult
 
 Answer = TypeVar("Answer")
+
+log = logging.getLogger("duetime.client")
+
 TTR_S = DEFAULT_TTR_MS // 1000
+
+
+class LeasedJob(JobInHand):
+    """A job that this consumer holds: what `pop`, `reserve` and `take` give. `delivery` has its facts as data.
+
+    As a context manager it is acked at the end of the block, or released if the block raises; a job that was settled
+    inside the block is left alone.
+    """
+
+    def __init__(self, client: "Client", delivery: Delivery) -> None:
+        super().__init__(delivery)
+        self._client = client
+
+    def ack(self) -> None:
+        """Finish the job. LeaseLost if somebody else has it by now."""
+        self._client.ack(self.lease)
+        self._is_settled = True
+
+    def release(self, delay: Duration = 0, *, error: str = "") -> Moved:
+        """Give the job back, to be tried again after the delay."""
+        moved = self._client.release(self.lease, delay=delay, error=error)
+        self._is_settled = True
+        return moved
+
+    def give_back(self) -> Moved:
+        """Undo the delivery: the job has its old place and its try again."""
+        moved = self._client.give_back(self.lease)
+        self._is_settled = True
+        return moved
+
+    def kill(self, error: str = "") -> Moved:
+        """Send the job to the dead letters."""
+        moved = self._client.kill(self.lease, error=error)
+        self._is_settled = True
+        return moved
+
+    def extend(self, ttr: Duration = TTR_S) -> int:
+        """Hold the job for longer, from now; answers the new end of the lease in epoch milliseconds."""
+        return self._client.extend(self.lease, ttr)
+
+    def __enter__(self) -> "LeasedJob":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_settled:
+            return
+        if kind is None:
+            self.ack()
+            return
+        try:
+            self.release(error=f"{kind.__name__}: {error}")
+        except LeaseLost:
+            # The consumer's own exception says more; another consumer has the job by now.
+            log.warning("lease_lost", extra={"job": self.id})
 
 
 class Client:
     """A namespace on a server (http URL) or in a store (store URL). A context manager; closing it twice is fine.
 
-    It may be used by several threads, and after a fork.
+    It may be used after a fork. Blocking code may use it in several threads, a coroutine in one event loop.
     """
 
     def __init__(
@@ -54,7 +114,6 @@ class Client:
         self._url = url
         self.make_id = ThreadedIdMaker().make
         self._transport = ProcessTransport(ConnectOptions(url, token, journal, tracing), open_sync)
-        self.transport = self._transport.get
 
     def __enter__(self) -> "Client":
         return self
@@ -93,9 +152,7 @@ class Client:
 
     def ack(self, leased: Leased) -> None:
         """Finish a job. Repeating it is no error; LeaseLost if somebody else has the job by now."""
-        lease = calls.lease_of(leased)
-        answers = steps.ack(lease) if (steps := self.transport().direct) else None
-        calls.first(self.send(declined(calls.ack(lease.queue, [leased]))) if answers is None else answers)
+        calls.first(self.send(calls.ack(calls.lease_of(leased).queue, [leased])))
 
     def release(self, leased: Leased, *, delay: Duration = 0, error: str = "") -> Moved:
         """Give a job back, to be tried again after the delay."""
@@ -118,14 +175,14 @@ class Client:
         return self.send(calls.statuses(self.namespace))
 
 
-class QueueClient:
+class QueueClient(BlockingQueueBase[LeasedJob]):
     """One queue."""
 
     def __init__(self, client: Client, queue: Queue) -> None:
         self.name = queue
         self.dead = DeadLetters(client, queue)
         self._client = client
-        self._send, self._transport = client.send, client.transport
+        self._send = client.send
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -133,8 +190,7 @@ class QueueClient:
     def push(self, body: Body, **options: Unpack[PushFields]) -> Moved:
         """Add a job; if its id is taken, that job is kept, replaced, or JobExists is raised, as `if_exists` says."""
         job, if_exists = new_push(body, options, self._client.make_id)
-        pushed = steps.push(self.name, job, if_exists) if (steps := self._transport().direct) else None
-        return pushed.jobs[0] if pushed else self._send(declined(calls.push_one(self.name, job, if_exists)))
+        return self._send(calls.push_one(self.name, job, if_exists))
 
     def push_raw(self, body: bytes, **options: Unpack[PushFields]) -> Moved:
         """Add a job whose body is taken byte for byte."""
@@ -171,23 +227,13 @@ class QueueClient:
         delivered again after its ttr.
         """
         ttr_ms, wait_ms, found = duration_ms(ttr), duration_ms(wait), None
-        steps = self._transport().direct
-        if ack is None:
-            found = steps.reserve(self.name, ttr_ms, wait_ms) if steps else None
-        else:
-            found = ack_and_reserve(steps, self.name, ack, ttr_ms) if steps else None
-            if found is None:
-                self._send(declined(ack_first(ack)))
-            elif not found and wait_ms:
-                found = None
-        if found is None:
-            found = self._send(declined(calls.reserve(self.name.namespace, [self.name], 1, ttr, wait)))
+        if ack is not None:
+            found = self._send(ack_and_reserve(self.name, ack, ttr_ms))
+        if found is None or (wait_ms and not found):
+            found = self._send(calls.reserve(self.name.namespace, [self.name], 1, ttr, wait))
         return LeasedJob(self._client, found[0]) if found else None
 
-    def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> LeasedJob:
-        """Lease the next job, waiting for ever or until the timeout (then TimeoutError). As a context manager it is
-        acked at the end of the block, or released if the block raises.
-        """
+    def _take(self, timeout: Duration | None, ttr: Duration) -> LeasedJob:
         for wait in calls.parks(timeout):
             if job := self.pop(ttr=ttr, wait=wait):
                 return job
@@ -265,18 +311,6 @@ class QueueClient:
     def size(self) -> int:
         """Everything that waits or runs: ready + delayed + leased."""
         return calls.size(self.counts())
-
-    def __len__(self) -> int:
-        """As `size`."""
-        return self.size()
-
-    def __bool__(self) -> bool:
-        """A queue is one also while it is empty."""
-        return True
-
-    def __contains__(self, job_id: object) -> bool:
-        """Whether there is a job with this id, in any state."""
-        return isinstance(job_id, str) and self.get_many([job_id]) != [None]
 
     def pending_size(self) -> int:
         return self.counts().ready

@@ -84,10 +84,6 @@ class SyncEmbedded:
     async def _make(self, url: str, journal: str | None) -> AsyncEmbedded:
         return AsyncEmbedded(url, journal, has_direct=True)
 
-    @property
-    def direct(self) -> DirectSteps | None:
-        return self._inner.direct
-
     def send(self, call: Call[Answer]) -> Answer:
         if call.direct and (steps := self._inner.direct) and (answer := call.direct(steps)) is not None:
             return answer

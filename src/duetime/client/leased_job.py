@@ -1,29 +1,24 @@
-"""A job in your hands: what `pop`, `reserve` and `take` of the SDK give.
+"""What the blocking and the async client do differently, and what their leased jobs share.
 
-Inside Duetime a delivery is plain data (`duetime.Delivery`); these two wrap it for the program that works on it, one
-for blocking code and one for asyncio. As a context manager such a job is acked at the end of the block, or released if
-the block raises; a job that was settled inside the block is left alone.
+`client.py` is generated from `async_client.py`; only the bases of the queues are written twice, because `take` of an
+async queue can be awaited or entered, and only a blocking queue has a length.
 """
 
 import json
-import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from duetime.model.clock import Duration
-from duetime.model.errors import LeaseLost
-from duetime.model.job import DEFAULT_TTR_MS, Delivery, Lease, Moved, Priority
+from duetime.model.job import DEFAULT_TTR_MS, Delivery, Job, Lease, Priority
 from duetime.model.names import Queue
-
-log = logging.getLogger("duetime.client")
 
 TTR_S = DEFAULT_TTR_MS // 1000
 SHOWN_BYTES = 60
 
 
 class JobInHand:
-    """What both kinds share: the job's facts. `delivery` has them as data."""
+    """The facts of a leased job. `delivery` has them as data."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -102,140 +97,27 @@ class JobInHand:
         return f"<{type(self).__name__} {self.id} of {self.queue}, {tries}, body {shown}>"
 
 
-class BlockingClient(Protocol):
-    """What a job needs of its client."""
-
-    def ack(self, leased: Lease) -> None: ...
-    def release(self, leased: Lease, *, delay: Duration = 0, error: str = "") -> Moved: ...
-    def give_back(self, leased: Lease) -> Moved: ...
-    def kill(self, leased: Lease, *, error: str = "") -> Moved: ...
-    def extend(self, leased: Lease, ttr: Duration = TTR_S) -> int: ...
-
-
-class LeasedJob(JobInHand):
-    """A job in the hands of blocking code."""
-
-    def __init__(self, client: BlockingClient, delivery: Delivery) -> None:
-        super().__init__(delivery)
-        self._client = client
-
-    def ack(self) -> None:
-        """Finish the job. LeaseLost if somebody else has it by now."""
-        self._client.ack(self.lease)
-        self._is_settled = True
-
-    def release(self, delay: Duration = 0, *, error: str = "") -> Moved:
-        """Give the job back, to be tried again after the delay."""
-        moved = self._client.release(self.lease, delay=delay, error=error)
-        self._is_settled = True
-        return moved
-
-    def give_back(self) -> Moved:
-        """Undo the delivery: the job has its old place and its try again."""
-        moved = self._client.give_back(self.lease)
-        self._is_settled = True
-        return moved
-
-    def kill(self, error: str = "") -> Moved:
-        """Send the job to the dead letters."""
-        moved = self._client.kill(self.lease, error=error)
-        self._is_settled = True
-        return moved
-
-    def extend(self, ttr: Duration = TTR_S) -> int:
-        """Hold the job for longer, from now; answers the new end of the lease in epoch milliseconds."""
-        return self._client.extend(self.lease, ttr)
-
-    def __enter__(self) -> "LeasedJob":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._is_settled:
-            return
-        if kind is None:
-            self.ack()
-            return
-        try:
-            self.release(error=f"{kind.__name__}: {error}")
-        except LeaseLost:
-            # The consumer's own exception says more; the job is with somebody else already.
-            log.warning("lease_lost", extra={"job": self.id})
-
-
-class AsyncioClient(Protocol):
-    """As BlockingClient, with `await`."""
-
-    async def ack(self, leased: Lease) -> None: ...
-    async def release(self, leased: Lease, *, delay: Duration = 0, error: str = "") -> Moved: ...
-    async def give_back(self, leased: Lease) -> Moved: ...
-    async def kill(self, leased: Lease, *, error: str = "") -> Moved: ...
-    async def extend(self, leased: Lease, ttr: Duration = TTR_S) -> int: ...
-
-
-class AsyncLeasedJob(JobInHand):
-    """A job in the hands of a coroutine: the twin of LeasedJob, with `await`."""
-
-    def __init__(self, client: AsyncioClient, delivery: Delivery) -> None:
-        super().__init__(delivery)
-        self._client = client
-
-    async def ack(self) -> None:
-        """Finish the job. LeaseLost if somebody else has it by now."""
-        await self._client.ack(self.lease)
-        self._is_settled = True
-
-    async def release(self, delay: Duration = 0, *, error: str = "") -> Moved:
-        """Give the job back, to be tried again after the delay."""
-        moved = await self._client.release(self.lease, delay=delay, error=error)
-        self._is_settled = True
-        return moved
-
-    async def give_back(self) -> Moved:
-        """Undo the delivery: the job has its old place and its try again."""
-        moved = await self._client.give_back(self.lease)
-        self._is_settled = True
-        return moved
-
-    async def kill(self, error: str = "") -> Moved:
-        """Send the job to the dead letters."""
-        moved = await self._client.kill(self.lease, error=error)
-        self._is_settled = True
-        return moved
-
-    async def extend(self, ttr: Duration = TTR_S) -> int:
-        """Hold the job for longer, from now; answers the new end of the lease in epoch milliseconds."""
-        return await self._client.extend(self.lease, ttr)
-
-    async def __aenter__(self) -> "AsyncLeasedJob":
-        return self
-
+class ExitableJob(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._is_settled:
-            return
-        if kind is None:
-            await self.ack()
-            return
-        try:
-            await self.release(error=f"{kind.__name__}: {error}")
-        except LeaseLost:
-            log.warning("lease_lost", extra={"job": self.id})
+    ) -> None: ...
 
 
-class AsyncTaking:
+AsyncJob = TypeVar("AsyncJob", bound=ExitableJob)
+BlockingJob = TypeVar("BlockingJob")
+
+
+class AsyncTaking(Generic[AsyncJob]):
     """What `take` of an async queue gives: `async with queue.take() as job:` or `job = await queue.take()`."""
 
-    def __init__(self, taking: Any) -> None:
+    def __init__(self, taking: Coroutine[Any, Any, AsyncJob]) -> None:
         self._taking = taking
-        self._job: AsyncLeasedJob | None = None
+        self._job: AsyncJob | None = None
 
     def __await__(self) -> Any:
         return self._taking.__await__()
 
-    async def __aenter__(self) -> AsyncLeasedJob:
+    async def __aenter__(self) -> AsyncJob:
         self._job = job = await self._taking
         return job
 
@@ -244,3 +126,47 @@ class AsyncTaking:
     ) -> None:
         if self._job is not None:
             await self._job.__aexit__(kind, error, trace)
+
+
+class AsyncQueue(Generic[AsyncJob]):
+    """What an async queue has of its own."""
+
+    def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> AsyncTaking[AsyncJob]:
+        """Lease the next job; waits forever, or until the timeout (then TimeoutError). As a context manager the job is
+        acked at the end of the block, or released if the block raises.
+        """
+        return AsyncTaking(self._take(timeout, ttr))
+
+    async def _take(self, timeout: Duration | None, ttr: Duration) -> AsyncJob:
+        raise NotImplementedError
+
+
+class BlockingQueueBase(Generic[BlockingJob]):
+    """What a blocking queue has of its own."""
+
+    def take(self, timeout: Duration | None = None, *, ttr: Duration = TTR_S) -> BlockingJob:
+        """Lease the next job; waits forever, or until the timeout (then TimeoutError). As a context manager the job is
+        acked at the end of the block, or released if the block raises.
+        """
+        return self._take(timeout, ttr)
+
+    def _take(self, timeout: Duration | None, ttr: Duration) -> BlockingJob:
+        raise NotImplementedError
+
+    def size(self) -> int:
+        raise NotImplementedError
+
+    def get_many(self, ids: Sequence[str]) -> list[Job | None]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """As `size`."""
+        return self.size()
+
+    def __bool__(self) -> bool:
+        """A queue is one also while it is empty."""
+        return True
+
+    def __contains__(self, job_id: object) -> bool:
+        """Whether there is a job with this id, in any state."""
+        return isinstance(job_id, str) and self.get_many([job_id]) != [None]

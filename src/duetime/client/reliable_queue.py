@@ -21,9 +21,8 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from duetime.client import calls
-from duetime.client.client import Client
+from duetime.client.client import Client, LeasedJob
 from duetime.client.collections import Codec, Collection, Taken
-from duetime.client.leased_job import LeasedJob
 from duetime.model.clock import Duration, duration_ms
 from duetime.model.errors import InvalidRequest, LeaseLost, QueueFull, StoreUnavailable, TopicOffline
 from duetime.model.job import MAX_BODY, STEP_JOBS, Delivery, IfExists, Job, NewJob, Priority, State

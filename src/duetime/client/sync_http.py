@@ -45,8 +45,6 @@ class IdleConnection(NamedTuple):
 
 
 class SyncHttp:
-    direct = None
-
     def __init__(self, url: str, token: str | None, *, more_headers: MoreHeaders = dict) -> None:
         self._server = _address(url)
         self._headers = {**_basic(self._server, "authorization"), **headers(token)}

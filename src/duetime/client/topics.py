@@ -1,178 +1,21 @@
+# Generated from async_topics.py by tools/blocking_client.py: change that file and run the tool again.
 """Topics through the SDK: queues whose jobs a server delivers to a callback URL.
 
-    with duetime.connect(url, namespace="shop") as client:
-        topics = Topics(client)
-        topics.add("mail", "https://shop.example.com/mail", delay="10m")
-        topics.add_job("mail", {"to": "ann"}, id="welcome-17")
+    topics = Topics(client)
+    topics.add("mail", "https://shop.example.com/mail", delay="10m")
+    topics.add_job("mail", {"to": "ann"}, id="welcome-17")
 
-Fields are those of `TopicIn` and `TopicChangeIn`. Every method is one Call; the async twin differs in nothing but
-`await`, and a test compares their signatures.
+Fields are those of `TopicIn` and `TopicChangeIn`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import Any
 
-import msgspec
-from msgspec import UNSET, Raw
-
-from duetime.callbacks.topic_registry import TopicAddress
-from duetime.callbacks.topic_service import TopicService, address_of
-from duetime.client.async_client import AsyncClient
-from duetime.client.call import Call, Request
+from duetime.client import topic_calls
 from duetime.client.client import Client
 from duetime.model.clock import Instant, instant_ms
-from duetime.model.errors import InvalidRequest
 from duetime.model.job import Moved
-from duetime.model.names import DEFAULT_POOL, check_queue
 from duetime.model.topic import Status
-from duetime.wire import bodies, convert, messages
-from duetime.wire.topics import (
-    AddIn,
-    CountersOut,
-    SampleIn,
-    SampleOut,
-    TopicChangeIn,
-    TopicIn,
-    TopicOut,
-    TopicsOut,
-    change_of,
-    topic_of,
-)
-
-Answer = TypeVar("Answer")
-Message = TypeVar("Message", bound=msgspec.Struct)
-
-MAX_WAIT_MS = 600_000
-"""A sample call takes as long as its topic allows."""
-
-
-def read_fields(fields: Mapping[str, Any], kind: type[Message]) -> Message:
-    """Text is read as the field's type, so that a shell can write any of them. Raises InvalidRequest."""
-    try:
-        return msgspec.convert(dict(fields), kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"not a topic: {error}") from None
-
-
-# --- the calls, once
-
-
-def list_topics(namespace: str) -> Call[list[TopicOut]]:
-    return Call(
-        lambda: Request("GET", _path(namespace)),
-        lambda reply: msgspec.json.decode(reply, type=TopicsOut).topics,
-        lambda engine: TopicService.of_engine(engine).list_topics(DEFAULT_POOL, namespace),
-        repeatable=True,
-    )
-
-
-def counters(namespace: str) -> Call[CountersOut]:
-    return Call(
-        lambda: Request("GET", f"/v1/namespaces/{quote(namespace, safe='')}/topic-counters"),
-        lambda reply: msgspec.json.decode(reply, type=CountersOut),
-        lambda engine: TopicService.of_engine(engine).counters(DEFAULT_POOL, namespace),
-        repeatable=True,
-    )
-
-
-def add(namespace: str, message: TopicIn) -> Call[TopicOut]:
-    address = _address(namespace, message.topic)
-    return _one(
-        lambda: Request("POST", _path(namespace), msgspec.json.encode(message)),
-        lambda service: service.add(address, topic_of(message)),
-    )
-
-
-def get(namespace: str, key: str) -> Call[TopicOut]:
-    address = _address(namespace, key)
-    return _one(lambda: Request("GET", _path(namespace, key)), lambda service: service.get(address), repeatable=True)
-
-
-def edit(namespace: str, key: str, message: TopicChangeIn) -> Call[TopicOut]:
-    address = _address(namespace, key)
-    return _one(
-        lambda: Request("PATCH", _path(namespace, key), msgspec.json.encode(message)),
-        lambda service: service.edit(address, change_of(message)),
-        repeatable=message.secret is UNSET,
-    )
-
-
-def set_status(namespace: str, key: str, status: Status) -> Call[TopicOut]:
-    address = _address(namespace, key)
-    return _one(
-        lambda: Request("POST", _path(namespace, key, str(status))),
-        lambda service: service.set_status(address, status),
-        repeatable=True,
-    )
-
-
-def remove(namespace: str, key: str) -> Call[TopicOut]:
-    address = _address(namespace, key)
-    return _one(lambda: Request("DELETE", _path(namespace, key)), lambda service: service.remove(address))
-
-
-def sample(namespace: str, key: str, body: bytes) -> Call[SampleOut]:
-    address = _address(namespace, key)
-    message = SampleIn(_raw(body) if body else UNSET)
-
-    return Call(
-        lambda: Request("POST", _path(namespace, key, "test"), msgspec.json.encode(message)),
-        lambda reply: msgspec.json.decode(reply, type=SampleOut),
-        lambda engine: TopicService.of_engine(engine).sample(address, body),
-        wait_ms=MAX_WAIT_MS,
-    )
-
-
-def add_job(namespace: str, key: str, job_id: str, body: bytes, due_at: int | None) -> Call[Moved]:
-    """Repeatable, because the id comes along."""
-    address = _address(namespace, key)
-    message = AddIn(body=_raw(body), id=job_id, due_at=UNSET if due_at is None else convert.instant_in(due_at))
-
-    def parse(reply: bytes) -> Moved:
-        moved = convert.result(msgspec.json.decode(reply, type=messages.ResultOut))
-        assert isinstance(moved, Moved)
-        return moved
-
-    return Call(
-        lambda: Request("POST", _path(namespace, key, "jobs"), msgspec.json.encode(message)),
-        parse,
-        lambda engine: TopicService.of_engine(engine).add_job(address, job_id, body, due_at=due_at),
-        repeatable=True,
-    )
-
-
-def _one(
-    request: Callable[[], Request],
-    work: Callable[[TopicService], Awaitable[TopicOut]],
-    *,
-    repeatable: bool = False,
-) -> Call[TopicOut]:
-    return Call(
-        request,
-        lambda reply: msgspec.json.decode(reply, type=TopicOut),
-        lambda engine: work(TopicService.of_engine(engine)),
-        repeatable,
-    )
-
-
-def _address(namespace: str, key: str) -> TopicAddress:
-    return address_of(*check_queue(namespace, key))
-
-
-def _path(namespace: str, *rest: str) -> str:
-    parts = "/".join(quote(part, safe="") for part in rest)
-    return f"/v1/namespaces/{quote(namespace, safe='')}/topics" + (f"/{parts}" if parts else "")
-
-
-def _raw(body: bytes) -> Raw:
-    value, _ = bodies.write(body)
-    if value is UNSET:
-        raise InvalidRequest("the body of a topic's job must be text, an object or an array")
-    return value
-
-
-# --- the clients
+from duetime.wire.topics import CountersOut, SampleOut, TopicChangeIn, TopicIn, TopicOut
 
 
 class Topics:
@@ -185,99 +28,44 @@ class Topics:
 
     def list_topics(self) -> list[TopicOut]:
         """All topics of the namespace, with their counts."""
-        return self._send(list_topics(self._namespace))
+        return self._send(topic_calls.list_topics(self._namespace))
 
     def counters(self) -> CountersOut:
         """How many jobs of all topics were written, notified, deleted and failed, also under php-delayqueue's names."""
-        return self._send(counters(self._namespace))
+        return self._send(topic_calls.counters(self._namespace))
 
     def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
         """Make a topic. Raises TopicExists, InvalidCondition."""
-        return self._send(add(self._namespace, read_fields({**fields, "topic": topic, "callback": callback}, TopicIn)))
+        message = topic_calls.read_fields({**fields, "topic": topic, "callback": callback}, TopicIn)
+        return self._send(topic_calls.add(self._namespace, message))
 
     def get(self, topic: str) -> TopicOut:
         """One topic. Raises TopicNotFound."""
-        return self._send(get(self._namespace, topic))
+        return self._send(topic_calls.get(self._namespace, topic))
 
     def edit(self, topic: str, **fields: Any) -> TopicOut:
         """Change some fields. Raises TopicNotFound, InvalidCondition."""
-        return self._send(edit(self._namespace, topic, read_fields(fields, TopicChangeIn)))
+        return self._send(topic_calls.edit(self._namespace, topic, topic_calls.read_fields(fields, TopicChangeIn)))
 
     def online(self, topic: str) -> TopicOut:
         """Take jobs, and deliver again after a halt."""
-        return self._send(set_status(self._namespace, topic, Status.ONLINE))
+        return self._send(topic_calls.set_status(self._namespace, topic, Status.ONLINE))
 
     def offline(self, topic: str) -> TopicOut:
         """Refuse new jobs; those that are there are still delivered."""
-        return self._send(set_status(self._namespace, topic, Status.OFFLINE))
+        return self._send(topic_calls.set_status(self._namespace, topic, Status.OFFLINE))
 
     def remove(self, topic: str) -> TopicOut:
         """Remove a topic; its jobs go to the dead letters as they fall due."""
-        return self._send(remove(self._namespace, topic))
+        return self._send(topic_calls.remove(self._namespace, topic))
 
     def test(self, topic: str, body: Any = None) -> SampleOut:
         """Make one sample call; answers what was sent and what came back."""
-        return self._send(sample(self._namespace, topic, body_bytes(body)))
+        return self._send(topic_calls.sample(self._namespace, topic, topic_calls.body_bytes(body)))
 
     def add_job(self, topic: str, body: Any, *, id: str | None = None, due_at: Instant | None = None) -> Moved:
         """Add a job, or replace the one that has this id. Raises TopicNotFound, TopicOffline."""
         at = None if due_at is None else instant_ms(due_at)
-        return self._send(add_job(self._namespace, topic, id or self._make_id(), body_bytes(body), at))
-
-
-class AsyncTopics:
-    """The topics of a client's namespace."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._send = client.send
-        self._namespace = client.namespace
-        self._make_id = client.make_id
-
-    async def list_topics(self) -> list[TopicOut]:
-        """All topics of the namespace, with their counts."""
-        return await self._send(list_topics(self._namespace))
-
-    async def counters(self) -> CountersOut:
-        """How many jobs of all topics were written, notified, deleted and failed, also under php-delayqueue's names."""
-        return await self._send(counters(self._namespace))
-
-    async def add(self, topic: str, callback: str, **fields: Any) -> TopicOut:
-        """Make a topic. Raises TopicExists, InvalidCondition."""
-        message = read_fields({**fields, "topic": topic, "callback": callback}, TopicIn)
-        return await self._send(add(self._namespace, message))
-
-    async def get(self, topic: str) -> TopicOut:
-        """One topic. Raises TopicNotFound."""
-        return await self._send(get(self._namespace, topic))
-
-    async def edit(self, topic: str, **fields: Any) -> TopicOut:
-        """Change some fields. Raises TopicNotFound, InvalidCondition."""
-        return await self._send(edit(self._namespace, topic, read_fields(fields, TopicChangeIn)))
-
-    async def online(self, topic: str) -> TopicOut:
-        """Take jobs, and deliver again after a halt."""
-        return await self._send(set_status(self._namespace, topic, Status.ONLINE))
-
-    async def offline(self, topic: str) -> TopicOut:
-        """Refuse new jobs; those that are there are still delivered."""
-        return await self._send(set_status(self._namespace, topic, Status.OFFLINE))
-
-    async def remove(self, topic: str) -> TopicOut:
-        """Remove a topic; its jobs go to the dead letters as they fall due."""
-        return await self._send(remove(self._namespace, topic))
-
-    async def test(self, topic: str, body: Any = None) -> SampleOut:
-        """Make one sample call; answers what was sent and what came back."""
-        return await self._send(sample(self._namespace, topic, body_bytes(body)))
-
-    async def add_job(self, topic: str, body: Any, *, id: str | None = None, due_at: Instant | None = None) -> Moved:
-        """Add a job, or replace the one that has this id. Raises TopicNotFound, TopicOffline."""
-        at = None if due_at is None else instant_ms(due_at)
-        return await self._send(add_job(self._namespace, topic, id or self._make_id(), body_bytes(body), at))
-
-
-def body_bytes(body: Any) -> bytes:
-    """None is no body, bytes are taken as they are, everything else becomes JSON."""
-    if body is None:
-        return b""
-    return body if isinstance(body, bytes) else msgspec.json.encode(body)
+        return self._send(
+            topic_calls.add_job(self._namespace, topic, id or self._make_id(), topic_calls.body_bytes(body), at)
+        )

@@ -1,11 +1,8 @@
 """What carries a client's Calls: HTTP, or an engine of this process."""
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from duetime.client.call import Call
-
-if TYPE_CHECKING:
-    from duetime.engine.direct_steps import DirectSteps
 
 Answer = TypeVar("Answer")
 
@@ -20,11 +17,6 @@ class AsyncTransport(Protocol):
 
 
 class SyncTransport(Protocol):
-    @property
-    def direct(self) -> "DirectSteps | None":
-        """Steps for one job that need no Call; None if each Call has to be seen by this transport."""
-        ...
-
     def send(self, call: Call[Answer]) -> Answer: ...
 
     def close(self) -> None: ...

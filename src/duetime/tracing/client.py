@@ -12,6 +12,7 @@ The spans go to the program's own OpenTelemetry provider. `processing` is for th
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+import msgspec
 from opentelemetry.trace import Span
 
 from duetime.client.call import Call
@@ -36,8 +37,6 @@ def trace_headers() -> dict[str, str]:
 
 
 class SyncTraced:
-    direct = None
-
     def __init__(self, inner: SyncTransport) -> None:
         self._inner = inner
         self._tracing = Tracing()
@@ -49,7 +48,8 @@ class SyncTraced:
                     return self._inner.send(again(carried))
             case Settling(verb, leased) if leased:
                 with self._tracing.settling(verb, leased):
-                    return self._inner.send(call)
+                    # Without the direct step, which may also lease a job: no span would tell of it.
+                    return self._inner.send(msgspec.structs.replace(call, direct=None))
             case Reserving():
                 began_ns = now_ns()
                 found = self._inner.send(call)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from duetime.client import Client
-from duetime.client.leased_job import LeasedJob
+from duetime.client.client import LeasedJob
 from duetime.model.errors import DuetimeError
 from duetime.model.job import Moved
 
