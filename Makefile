@@ -14,7 +14,7 @@ AIRFLOW_VENV := .venv-airflow
 BIN := $(VENV)/bin
 # What decides which JavaScript of others is installed with the project.
 ASSETS := tools/console_assets.py tools/npm/package-lock.json
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --durations 10
 
 # Another active environment must not leak into ours.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -56,11 +56,11 @@ $(VENV)/jars/.stamp: tools/jars/pom.xml tools/jars/fetch
 	@tools/jars/fetch $(CURDIR)/$(VENV)/jars
 	@touch $@
 
-test: setup-dev ## Run every test: make test ARGS="-k reserve"
+test: setup-dev ## Run the tests of the short lane: make test ARGS="-k reserve"
 	$(PYTEST) $(ARGS)
 
-test-full: setup-dev ## Run every test at full size
-	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) --timeout 900 $(ARGS)
+test-full: setup-dev ## Run every test on every store, at full size
+	DUETIME_TEST_SCALE=$(FULL_SCALE) $(PYTEST) --full --timeout 900 $(ARGS)
 
 check: $(VENV)/.stamp-dev ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check .

@@ -3,6 +3,8 @@
 # A module that another one imports comes first.
 pytest_plugins = [
     "tests.plugins.bytecode",
+    "tests.plugins.durations",
+    "tests.plugins.lanes",
     "tests.plugins.http_patience",
     "tests.plugins.ports",
     "tests.plugins.mysql_server",

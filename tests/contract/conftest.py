@@ -22,6 +22,7 @@ from tests.contract.not_in_groups import NOT_IN_GROUPS
 from tests.contract.through_direct import ThroughDirect
 from tests.contract.through_http import ThroughHttp, sending_async, sending_sync
 from tests.plugins import mysql_server, postgres_server
+from tests.plugins.lanes import parametrize_by_store
 from tests.protocols.v1.server import serve
 
 STORE_KINDS = ["memory", "sqlite", "redis", "postgres", "mysql"]
@@ -46,23 +47,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "store_only: about what no door offers, such as the bounds of one call")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What no door offers is not asked of one."""
-    kept, left_out = [], []
-    for item in items:
-        kind = getattr(item, "callspec", None) and item.callspec.params.get("store_kind")
-        unasked = kind in DOOR_KINDS and ("store" not in item.fixturenames or item.get_closest_marker("store_only"))
-        if kind in DIRECT_KINDS:
-            unasked = "store" not in item.fixturenames or item.module.__name__.rpartition(".")[2] not in DIRECT_FILES
-            unasked = unasked or bool(item.get_closest_marker("store_only"))
-        unasked = unasked or (kind == GROUP and getattr(item, "originalname", "") in NOT_IN_GROUPS)
-        (left_out if unasked else kept).append(item)
-    if left_out:
-        items[:] = kept
-        config.hook.pytest_deselected(items=left_out)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize_by_store(metafunc, "store_kind", kinds_of(metafunc))
 
 
-@pytest.fixture(params=[*STORE_KINDS, GROUP, *DOOR_KINDS, *DIRECT_KINDS])
+def kinds_of(metafunc: pytest.Metafunc) -> list[str]:
+    """Every kind that this test can run on."""
+    kinds = [*STORE_KINDS]
+    if metafunc.definition.originalname not in NOT_IN_GROUPS:
+        kinds.append(GROUP)
+    if "store" in metafunc.fixturenames and not metafunc.definition.get_closest_marker("store_only"):
+        kinds += DOOR_KINDS
+        if metafunc.module.__name__.rpartition(".")[2] in DIRECT_FILES:
+            kinds += DIRECT_KINDS
+    return kinds
+
+
+@pytest.fixture
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

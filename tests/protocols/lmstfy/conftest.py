@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugins.lanes import parametrize_by_store
 from tests.plugins.redis_server import RedisServer
 from tests.protocols.lmstfy.client import Lmstfy
 from tests.protocols.lmstfy.server import Server
@@ -27,7 +28,11 @@ def lmstfy_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     server.stop()
 
 
-@pytest.fixture(scope="session", params=STORE_KINDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize_by_store(metafunc, "store_kind", STORE_KINDS, scope="session")
+
+
+@pytest.fixture(scope="session")
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
