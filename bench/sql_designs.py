@@ -157,7 +157,7 @@ def measure(url: str, design: str, queues: int, processes: int, seconds: float) 
         connection.execute(address.name_tables(SLOT_TABLE))  # type: ignore[arg-type]
         connection.execute(
             address.name_tables(  # type: ignore[arg-type]
-                "INSERT INTO dt.queues SELECT n, 'bench', n::text, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 "
+                "INSERT INTO dt.queues SELECT n, 'bench', n::text, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 "
                 f"FROM generate_series(1, {queues}) AS n"
             )
         )

@@ -21,9 +21,9 @@ MOST_ROWS = 150
 PREFIX = "planned_"
 TABLES = ("queues", "totals", "marks", "results", "jobs", "bodies", "incoming", "announcements")
 FILL = """
-INSERT INTO planned_queues VALUES (1, 'shop', 'mail', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, ROWS, 0, 0, 1);
+INSERT INTO planned_queues VALUES (1, 'shop', 'mail', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ROWS, 0, 0, 1);
 INSERT INTO planned_queues
-SELECT seq, 'shop', concat('queue ', seq), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1000000 + seq FROM seq_2_to_2000;
+SELECT seq, 'shop', concat('queue ', seq), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1000000 + seq FROM seq_2_to_2000;
 INSERT INTO planned_totals
 SELECT 'shop', concat('queue ', seq), 20000, 1, 1, 1, 1, 1, 1, 1, 1, 1 FROM seq_2_to_2000;
 INSERT INTO planned_marks SELECT 'shop', 'mail', concat('mark ', seq), '', 1000000 + seq, '' FROM seq_1_to_5000;

@@ -27,9 +27,10 @@ MOST_ROWS = 60
 
 SCHEMA = "planned"
 FILL = """
-INSERT INTO planned.queues VALUES (1, 'shop', 'mail', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, %(rows)s, 0, 0, 1);
+INSERT INTO planned.queues VALUES (1, 'shop', 'mail', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, %(rows)s, 0, 0, 1);
 INSERT INTO planned.queues
-SELECT n, 'shop', 'queue ' || n, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1000000 + n FROM generate_series(2, 2000) AS n;
+SELECT n, 'shop', 'queue ' || n, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1000000 + n
+FROM generate_series(2, 2000) AS n;
 INSERT INTO planned.totals
 SELECT 'shop', 'queue ' || n, 20000, 1, 1, 1, 1, 1, 1, 1, 1, 1 FROM generate_series(2, 2000) AS n;
 INSERT INTO planned.totals VALUES ('shop', 'mail', 20000, 1, 1, 1, 1, 1, 1, 1, 1, 1);
