@@ -28,6 +28,9 @@ def dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of SQL files in the place of the package."""
     monkeypatch.setattr(queries, "files", lambda package: tmp_path)
     (tmp_path / "toy" / "sql").mkdir(parents=True)
+    (tmp_path / "sql").mkdir()
+    for file in ("shared", "server"):
+        (tmp_path / "sql" / f"{file}.sql").write_text("")
     return tmp_path / "toy" / "sql"
 
 
@@ -48,10 +51,47 @@ def test_queries_come_from_all_files_but_the_schema(dialect: Path) -> None:
     assert set(load_queries("toy")) == {"one", "two"}
 
 
+def test_a_dialect_replaces_a_shared_statement_by_its_own(dialect: Path) -> None:
+    shared, server = (dialect.parents[1] / "sql" / f"{file}.sql" for file in ("shared", "server"))
+    shared.write_text("-- name: one\n-- description: x\nSELECT 1;\n-- name: two\n-- description: x\nSELECT 2;\n")
+    server.write_text("-- name: three\n-- description: x\nSELECT 3;\n")
+    (dialect / "a.sql").write_text("-- name: two\n-- description: x\nSELECT 'own';\n")
+    assert load_queries("toy") == {"one": "SELECT 1", "two": "SELECT 'own'", "three": "SELECT 3"}
+
+
+def test_shared_statements_in_each_dialect(dialect: Path) -> None:
+    root = dialect.parents[1]
+    (root / "sql" / "shared.sql").write_text(
+        "-- name: one\n-- description: x\n"
+        "SELECT a FROM dt.t FORCE INDEX (by_a) WHERE a = %(a)s\nFOR UPDATE SKIP LOCKED;\n"
+    )
+    for name in ("sqlite", "postgres", "mysql"):
+        (root / name / "sql").mkdir(parents=True)
+    assert [load_queries(name)["one"] for name in ("sqlite", "postgres", "mysql")] == [
+        "SELECT a FROM t WHERE a = :a",
+        "SELECT a FROM dt.t WHERE a = %(a)s\nFOR UPDATE SKIP LOCKED",
+        "SELECT a FROM dt.t FORCE INDEX (by_a) WHERE a = %(a)s\nFOR UPDATE SKIP LOCKED",
+    ]
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgres", "mysql"])
+def test_a_dialect_replaces_no_statement_by_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = load_queries(name)
+    monkeypatch.setattr(queries, "_folder", lambda dialect: Path(__file__).parent)  # no statements of its own
+    assert [
+        query for query, text in load_queries(name).items() if overrides(name, query) and text == whole[query]
+    ] == []
+
+
+def overrides(dialect: str, query: str) -> bool:
+    folder = Path(queries.__file__).parents[1] / dialect / "sql"
+    return any(f"-- name: {query}\n" in file.read_text() for file in folder.glob("*.sql"))
+
+
 def test_a_name_stands_once(dialect: Path) -> None:
     for file in ("a.sql", "b.sql"):
         (dialect / file).write_text("-- name: one\n-- description: x\nSELECT 1;\n")
-    with pytest.raises(ValueError, match="'one' stands twice"):
+    with pytest.raises(ValueError, match="duplicate query 'one'"):
         load_queries("toy")
 
 

@@ -1,4 +1,4 @@
-"""Named statements from the `.sql` files of a dialect.
+"""Named statements from the `.sql` files of a dialect, and from those that dialects share.
 
 A file holds statements, each under its `-- name:` and `-- description:`; the loader knows nothing else about SQL.
 Scripts (schema, migrations) are plain files of statements that end with a semicolon at the end of a line.
@@ -22,18 +22,39 @@ class Migration(NamedTuple):
 
 _HEADER = re.compile(r"^-- name: (\w+)\n-- description: .+\n", re.MULTILINE)
 _COMMENT = re.compile(r"--[^\n]*")
+_INDEX_HINT = re.compile(r" FORCE INDEX \(\w+\)")
+_ROW_LOCK = re.compile(r"\s+FOR UPDATE SKIP LOCKED")
+_PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 def load_queries(dialect: str) -> Mapping[str, str]:
-    """Every named statement of a dialect. A name that stands twice is an error in our files."""
-    queries: dict[str, str] = {}
+    """Every named statement of a dialect: those that dialects share, unless the dialect has its own under that name."""
+    shared = ("shared",) if dialect == "sqlite" else ("shared", "server")
+    queries = {
+        name: _in_dialect(dialect, statement)
+        for file in shared
+        for name, statement in _parse(
+            files("duetime.stores").joinpath("sql", f"{file}.sql").read_text(encoding="utf-8")
+        )
+    }
+    own: dict[str, str] = {}
     for file in _folder(dialect).iterdir():
         if file.name.endswith(".sql"):
             for name, statement in _parse(file.read_text(encoding="utf-8")):
-                if name in queries:
-                    raise ValueError(f"the query {name!r} stands twice in {dialect}/sql/*.sql")
-                queries[name] = statement
-    return queries
+                if name in own:
+                    raise ValueError(f"duplicate query {name!r} in {dialect}/sql/*.sql")
+                own[name] = statement
+    return queries | own
+
+
+def _in_dialect(dialect: str, statement: str) -> str:
+    """A shared statement as a dialect writes it; the head of `shared.sql` names the differences."""
+    if dialect == "mysql":
+        return statement
+    statement = _INDEX_HINT.sub("", statement)
+    if dialect == "sqlite":
+        statement = _PARAMETER.sub(r":\1", _ROW_LOCK.sub("", statement)).replace("dt.", "")
+    return statement
 
 
 def load_migrations(dialect: str) -> Mapping[int, tuple[str, str]]:

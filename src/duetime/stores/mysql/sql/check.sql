@@ -4,9 +4,7 @@
 -- description: Queues whose counts differ from a walk over their jobs.
 SELECT
     concat(q.namespace, '/', q.name),
-    q.jobs,
-    q.leased,
-    q.dead,
+    q.jobs, q.leased, q.dead,
     count(j.id) AS found,
     count(CASE WHEN j.place = 1 THEN 1 END) AS found_leased,
     count(CASE WHEN j.place = 2 THEN 1 END) AS found_dead
@@ -15,44 +13,17 @@ LEFT JOIN dt.jobs AS j ON j.queue = q.id
 GROUP BY q.id
 HAVING q.jobs <> found OR q.leased <> found_leased OR q.dead <> found_dead;
 
--- name: check_places
--- description: Jobs whose fields do not fit the place they are in.
-SELECT
-    queue,
-    id,
-    place
-FROM dt.jobs
-WHERE
-    (place = 1) <> (lease_until > 0)
-    OR (place = 2) <> (dead_at > 0)
-    OR (place = 2) <> (reason <> '')
-    OR (place = 2 AND expires_at > 0)
-    OR used < 0
-    OR used > attempt;
-
--- name: check_owners
--- description: Jobs that belong to no queue, not even to a purged one.
-SELECT
-    queue,
-    id
-FROM dt.jobs AS j
-WHERE
-    NOT EXISTS (SELECT 1 FROM dt.queues AS q WHERE q.id = j.queue)
-    AND NOT EXISTS (SELECT 1 FROM dt.discarded AS d WHERE d.queue = j.queue);
-
 -- name: check_bodies
 -- description: Jobs without a body, and bodies without a job.
 SELECT
-    j.queue,
-    j.id,
+    j.queue, j.id,
     'has no body'
 FROM dt.jobs AS j
 LEFT JOIN dt.bodies AS b ON j.queue = b.queue AND j.id = b.id
 WHERE b.id IS NULL
 UNION ALL
 SELECT
-    b.queue,
-    b.id,
+    b.queue, b.id,
     'is a body without a job'
 FROM dt.bodies AS b
 LEFT JOIN dt.jobs AS j ON j.queue = b.queue AND j.id = b.id
@@ -68,13 +39,3 @@ FROM dt.queues AS q
 INNER JOIN dt.jobs AS j ON j.queue = q.id AND (j.place = 1 OR (j.place = 0 AND j.expires_at > 0))
 GROUP BY q.id
 HAVING q.reap_at = 0 OR q.reap_at > needed_at;
-
--- name: check_incoming
--- description: Rows of other programs that are no jobs and were set aside.
-SELECT
-    number,
-    queue,
-    id
-FROM dt.incoming
-WHERE namespace = ''
-ORDER BY number;

@@ -4,59 +4,23 @@
 -- name: insert_jobs
 -- description: New incarnations wait. The driver repeats the values for many rows.
 INSERT INTO dt.jobs (
-    queue,
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    lease_until,
-    dead_at,
-    tries,
-    used,
-    attempt,
-    size,
-    reason,
+    queue, id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, size, reason,
     error
 ) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: insert_bodies
 -- description: Their payloads.
-INSERT INTO dt.bodies (
-    queue,
-    id,
-    attributes,
-    body
-) VALUES (%s, %s, %s, %s);
+INSERT INTO dt.bodies (queue, id, attributes, body) VALUES (%s, %s, %s, %s);
 
 -- name: find_jobs
 -- description: What the rules need to know about jobs by id; ids that are not there are passed over.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
+SELECT id, born, place, priority, due_at, expires_at, tries, used, attempt
 FROM dt.jobs FORCE INDEX (PRIMARY)
 WHERE queue = %(queue)s AND id IN %(ids)s;
 
 -- name: ready_jobs
 -- description: What a consumer may get from one priority after (after_at, after_id), in order, without payloads.
-SELECT
-    id,
-    born,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt,
-    error,
-    size
+SELECT id, born, due_at, expires_at, tries, used, attempt, error, size
 FROM dt.jobs FORCE INDEX (by_due)
 WHERE
     queue = %(queue)s
@@ -69,17 +33,7 @@ LIMIT %(limit)s;
 -- name: ready_ahead
 -- description: The first jobs that a consumer may get from each priority, in order. A now of null is the clock.
 (
-    SELECT
-        1 AS priority,
-        id,
-        born,
-        due_at,
-        expires_at,
-        tries,
-        used,
-        attempt,
-        error,
-        size
+    SELECT 1 AS priority, id, born, due_at, expires_at, tries, used, attempt, error, size
     FROM dt.jobs FORCE INDEX (by_due)
     WHERE
         queue = %(queue)s
@@ -91,17 +45,7 @@ LIMIT %(limit)s;
 )
 UNION ALL
 (
-    SELECT
-        2 AS priority,
-        id,
-        born,
-        due_at,
-        expires_at,
-        tries,
-        used,
-        attempt,
-        error,
-        size
+    SELECT 2 AS priority, id, born, due_at, expires_at, tries, used, attempt, error, size
     FROM dt.jobs FORCE INDEX (by_due)
     WHERE
         queue = %(queue)s
@@ -113,17 +57,7 @@ UNION ALL
 )
 UNION ALL
 (
-    SELECT
-        3 AS priority,
-        id,
-        born,
-        due_at,
-        expires_at,
-        tries,
-        used,
-        attempt,
-        error,
-        size
+    SELECT 3 AS priority, id, born, due_at, expires_at, tries, used, attempt, error, size
     FROM dt.jobs FORCE INDEX (by_due)
     WHERE
         queue = %(queue)s
@@ -136,10 +70,7 @@ UNION ALL
 
 -- name: get_payloads
 -- description: The bodies of jobs by id, and their attributes.
-SELECT
-    id,
-    body,
-    attributes
+SELECT id, body, attributes
 FROM dt.bodies FORCE INDEX (PRIMARY)
 WHERE queue = %(queue)s AND id IN %(ids)s;
 
@@ -193,16 +124,7 @@ DELETE j FROM dt.jobs AS j FORCE INDEX (PRIMARY) WHERE j.queue = %(queue)s AND j
 
 -- name: lapsed_jobs
 -- description: Leases that ran out, earliest first.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
+SELECT id, born, place, priority, due_at, expires_at, tries, used, attempt
 FROM dt.jobs FORCE INDEX (by_turn)
 WHERE queue = %(queue)s AND place = 1 AND turn_at <= %(now)s
 ORDER BY turn_at, id
@@ -210,16 +132,7 @@ LIMIT %(limit)s;
 
 -- name: expired_jobs
 -- description: Waiting jobs past their time, earliest first.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
+SELECT id, born, place, priority, due_at, expires_at, tries, used, attempt
 FROM dt.jobs FORCE INDEX (by_turn)
 WHERE queue = %(queue)s AND place = 0 AND turn_at > 0 AND turn_at < %(now)s
 ORDER BY turn_at, id
@@ -227,16 +140,7 @@ LIMIT %(limit)s;
 
 -- name: longest_dead
 -- description: The next dead letters to respawn.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
+SELECT id, born, place, priority, due_at, expires_at, tries, used, attempt
 FROM dt.jobs FORCE INDEX (by_turn)
 WHERE queue = %(queue)s AND place = 2
 ORDER BY turn_at, id
@@ -284,23 +188,8 @@ STRAIGHT_JOIN dt.queues AS q FORCE INDEX (by_name)
 -- name: queues_of
 -- description: Rows of queues, the earliest due_at of each priority, and how many damaged rows there are.
 SELECT
-    asked.position,
-    q.id,
-    q.known,
-    q.paused,
-    q.strict,
-    q.expired_to_dead,
-    q.max_jobs,
-    q.max_body,
-    q.kept,
-    q.offline,
-    q.floor,
-    q.last_born,
-    q.expired,
-    q.jobs,
-    q.leased,
-    q.dead,
-    q.reap_at,
+    asked.position, q.id, q.known, q.paused, q.strict, q.expired_to_dead, q.max_jobs, q.max_body, q.kept, q.offline,
+    q.floor, q.last_born, q.expired, q.jobs, q.leased, q.dead, q.reap_at,
     (
         SELECT due_at FROM dt.jobs FORCE INDEX (by_due)
         WHERE queue = q.id AND place = 0 AND priority = 1 ORDER BY due_at LIMIT 1
@@ -345,38 +234,21 @@ SELECT
 -- name: get_jobs
 -- description: Jobs as they are, by id.
 SELECT
-    j.id,
-    j.born,
-    j.place,
-    j.priority,
-    j.due_at,
-    j.expires_at,
-    j.lease_until,
-    j.dead_at,
-    j.tries,
-    j.used,
-    j.attempt,
-    j.reason,
-    j.error,
-    b.attributes,
-    b.body
+    j.id, j.born, j.place, j.priority, j.due_at, j.expires_at, j.lease_until, j.dead_at, j.tries, j.used, j.attempt,
+    j.reason, j.error, b.attributes, b.body
 FROM dt.jobs AS j FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN dt.bodies AS b FORCE INDEX (PRIMARY) ON b.queue = j.queue AND b.id = j.id
 WHERE j.queue = %(queue)s AND j.id IN %(ids)s;
 
 -- name: job_sizes
 -- description: The bytes of jobs' payloads by id.
-SELECT
-    id,
-    size
+SELECT id, size
 FROM dt.jobs FORCE INDEX (PRIMARY)
 WHERE queue = %(queue)s AND id IN %(ids)s;
 
 -- name: list_waiting
 -- description: Keys of one priority's waiting jobs after (after_at, after_id), due by last and not expired at alive_at.
-SELECT
-    due_at,
-    id
+SELECT due_at, id
 FROM dt.jobs FORCE INDEX (by_due)
 WHERE
     queue = %(queue)s
@@ -390,9 +262,7 @@ LIMIT %(limit)s;
 
 -- name: list_leased
 -- description: Keys of leased jobs after (after_at, after_id).
-SELECT
-    turn_at,
-    id
+SELECT turn_at, id
 FROM dt.jobs FORCE INDEX (by_turn)
 WHERE
     queue = %(queue)s
@@ -403,9 +273,7 @@ LIMIT %(limit)s;
 
 -- name: list_dead
 -- description: Keys of dead jobs after (after_at, after_id).
-SELECT
-    turn_at,
-    id
+SELECT turn_at, id
 FROM dt.jobs FORCE INDEX (by_turn)
 WHERE
     queue = %(queue)s
@@ -414,32 +282,14 @@ WHERE
 ORDER BY turn_at, id
 LIMIT %(limit)s;
 
--- name: count_waiting
--- description: How many of one priority wait with first <= due_at < last.
-SELECT count(*) FROM dt.jobs FORCE INDEX (by_due)
-WHERE
-    queue = %(queue)s
-    AND place = 0
-    AND priority = %(priority)s
-    AND due_at >= %(first)s
-    AND due_at < %(last)s;
-
 -- name: set_aside_jobs
 -- description: Rows that cannot be read as jobs leave their queue: the number of the queue is negative from now on.
 SELECT place FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s AND id IN %(ids)s;
 
 UPDATE dt.jobs FORCE INDEX (PRIMARY) SET queue = -queue WHERE queue = %(queue)s AND id IN %(ids)s;
 
--- name: some_jobs
--- description: Any jobs of a discarded queue.
-SELECT id FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s LIMIT %(limit)s;
-
 -- name: delete_queue_jobs
 -- description: All of a queue's jobs, where they are few.
 DELETE b FROM dt.bodies AS b FORCE INDEX (PRIMARY) WHERE b.queue = %(queue)s;
 
 DELETE j FROM dt.jobs AS j FORCE INDEX (PRIMARY) WHERE j.queue = %(queue)s;
-
--- name: last_born
--- description: The highest born among the jobs that a queue holds; looks at each.
-SELECT max(born) FROM dt.jobs FORCE INDEX (PRIMARY) WHERE queue = %(queue)s;

@@ -1,47 +1,11 @@
 -- Queues, marks, totals and what the store knows about itself.
 
--- name: load_queue
--- description: All that verbs must obey, as it was when the transaction began.
-SELECT
-    id,
-    known,
-    paused,
-    strict,
-    expired_to_dead,
-    max_jobs,
-    max_body,
-    kept,
-    offline,
-    floor,
-    last_born,
-    expired,
-    jobs,
-    leased,
-    dead,
-    reap_at
-FROM dt.queues FORCE INDEX (by_name)
-WHERE namespace = %(namespace)s AND name = %(name)s;
-
 -- name: lock_queue
 -- description: The same, and nobody else changes the queue until the transaction ends; sysdate is read after that.
 SELECT
     floor(unix_timestamp(sysdate(3)) * 1000),
-    id,
-    known,
-    paused,
-    strict,
-    expired_to_dead,
-    max_jobs,
-    max_body,
-    kept,
-    offline,
-    floor,
-    last_born,
-    expired,
-    jobs,
-    leased,
-    dead,
-    reap_at
+    id, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born, expired, jobs,
+    leased, dead, reap_at
 FROM dt.queues FORCE INDEX (by_name)
 WHERE namespace = %(namespace)s AND name = %(name)s
 FOR UPDATE;
@@ -61,120 +25,16 @@ SELECT last_insert_id();
 -- name: insert_queue
 -- description: A queue that was not there; its fields follow by update_queue. Answers 1, or 0 if somebody was faster.
 INSERT INTO dt.queues (
-    id,
-    namespace,
-    name,
-    known,
-    paused,
-    strict,
-    expired_to_dead,
-    max_jobs,
-    max_body,
-    kept,
-    offline,
-    floor,
-    last_born,
-    expired,
-    jobs,
-    leased,
-    dead,
-    reap_at
+    id, namespace, name, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born,
+    expired, jobs, leased, dead, reap_at
 ) VALUES (%(id)s, %(namespace)s, %(name)s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 ON DUPLICATE KEY UPDATE known = known;
 
 SELECT row_count();
 
--- name: forgotten_floor
--- description: What a new queue begins with.
-SELECT floor FROM dt.forgotten WHERE one = 1;
-
--- name: update_queue
--- description: Write back what a step changed.
-UPDATE dt.queues
-SET
-    known = %(known)s,
-    paused = %(paused)s,
-    strict = %(strict)s,
-    expired_to_dead = %(expired_to_dead)s,
-    max_jobs = %(max_jobs)s,
-    max_body = %(max_body)s,
-    kept = %(kept)s,
-    offline = %(offline)s,
-    floor = %(floor)s,
-    last_born = %(last_born)s,
-    expired = %(expired)s,
-    jobs = %(jobs)s,
-    leased = %(leased)s,
-    dead = %(dead)s,
-    reap_at = %(reap_at)s
-WHERE id = %(id)s;
-
--- name: change_queue_id
--- description: Leave all jobs behind in one step, however many.
-UPDATE dt.queues SET id = %(new)s WHERE id = %(old)s;
-
--- name: discard
--- description: Hand a purged queue's jobs to the reaper.
-INSERT INTO dt.discarded (queue) VALUES (%(queue)s);
-
--- name: some_discarded
--- description: The next purged queue whose jobs are still to be removed, and that no other reaper works on.
-SELECT queue FROM dt.discarded ORDER BY queue LIMIT 1 FOR UPDATE SKIP LOCKED;
-
--- name: forget_discarded
--- description: All of its jobs are gone.
-DELETE FROM dt.discarded WHERE queue = %(queue)s;
-
--- name: removable_queues
--- description: Purged queues that nobody used for a while; they have no jobs and no rules.
-SELECT
-    id,
-    floor
-FROM dt.queues FORCE INDEX (by_known)
-WHERE known = 0 AND floor <= %(before)s
-ORDER BY floor
-LIMIT %(limit)s
-FOR UPDATE SKIP LOCKED;
-
 -- name: remove_queues
 -- description: The end of rows of queues.
 DELETE q FROM dt.queues AS q FORCE INDEX (PRIMARY) WHERE q.id IN %(ids)s;
-
--- name: forget_floor
--- description: What new queues must begin with.
-UPDATE dt.forgotten SET floor = greatest(floor, %(floor)s) WHERE one = 1;
-
--- name: list_queues
--- description: Every known queue, in order.
-SELECT
-    namespace,
-    name
-FROM dt.queues FORCE INDEX (by_name)
-WHERE known = 1
-ORDER BY namespace, name;
-
--- name: list_namespace
--- description: The known queues of one namespace, in order.
-SELECT
-    namespace,
-    name
-FROM dt.queues FORCE INDEX (by_name)
-WHERE namespace = %(namespace)s AND known = 1
-ORDER BY name;
-
--- name: queues_to_reap
--- description: The reaper's agenda.
-SELECT
-    namespace,
-    name
-FROM dt.queues FORCE INDEX (by_reap)
-WHERE reap_at > 0 AND reap_at <= %(now)s
-ORDER BY reap_at
-LIMIT %(limit)s;
-
--- name: find_free_queue
--- description: One row if nobody holds the queue. Does not wait for its lock.
-SELECT 1 FROM dt.queues FORCE INDEX (by_name) WHERE namespace = %(namespace)s AND name = %(name)s FOR UPDATE SKIP LOCKED;
 
 -- name: next_reap
 -- description: When the reaper is next needed, at the earliest.
@@ -182,34 +42,21 @@ SELECT min(reap_at) FROM dt.queues FORCE INDEX (by_reap) WHERE reap_at > %(after
 
 -- name: get_marks
 -- description: What pushes with these marks answered, and until when the marks live.
-SELECT
-    name,
-    digest,
-    answer,
-    expires_at
+SELECT name, digest, answer, expires_at
 FROM dt.marks FORCE INDEX (PRIMARY)
 WHERE namespace = %(namespace)s AND queue = %(queue)s AND name IN %(names)s;
 
 -- name: set_mark
 -- description: Also over one whose life has ended.
-INSERT INTO dt.marks (
-    namespace,
-    queue,
-    name,
-    digest,
-    expires_at,
-    answer
-) VALUES (%(namespace)s, %(queue)s, %(name)s, %(digest)s, %(expires_at)s, %(answer)s)
+INSERT INTO dt.marks (namespace, queue, name, digest, expires_at, answer)
+VALUES (%(namespace)s, %(queue)s, %(name)s, %(digest)s, %(expires_at)s, %(answer)s)
 ON DUPLICATE KEY UPDATE digest = values(digest), expires_at = values(expires_at), answer = values(answer);
 
 -- name: delete_old_marks
 -- description: Bounded, because nobody waits for it. A mark that was set again meanwhile stays.
 DELETE m
 FROM (
-    SELECT
-        namespace,
-        queue,
-        name
+    SELECT namespace, queue, name
     FROM dt.marks FORCE INDEX (by_end)
     WHERE expires_at <= %(now)s
     ORDER BY expires_at
@@ -222,31 +69,10 @@ WHERE m.expires_at <= %(now)s;
 -- name: add_to_totals
 -- description: What one step did, under its day.
 INSERT INTO dt.totals (
-    namespace,
-    queue,
-    day,
-    accepted,
-    delivered,
-    acked,
-    released,
-    lapsed,
-    dead,
-    cancelled,
-    expired,
-    respawned
+    namespace, queue, day, accepted, delivered, acked, released, lapsed, dead, cancelled, expired, respawned
 ) VALUES (
-    %(namespace)s,
-    %(queue)s,
-    %(day)s,
-    %(accepted)s,
-    %(delivered)s,
-    %(acked)s,
-    %(released)s,
-    %(lapsed)s,
-    %(dead)s,
-    %(cancelled)s,
-    %(expired)s,
-    %(respawned)s
+    %(namespace)s, %(queue)s, %(day)s, %(accepted)s, %(delivered)s, %(acked)s, %(released)s, %(lapsed)s, %(dead)s,
+    %(cancelled)s, %(expired)s, %(respawned)s
 )
 ON DUPLICATE KEY UPDATE
     accepted = accepted + values(accepted),
@@ -262,16 +88,7 @@ ON DUPLICATE KEY UPDATE
 -- name: totals_of
 -- description: What happened in queues, day by day, for many at once.
 SELECT
-    asked.position,
-    t.day,
-    t.accepted,
-    t.delivered,
-    t.acked,
-    t.released,
-    t.lapsed,
-    t.dead,
-    t.cancelled,
-    t.expired,
+    asked.position, t.day, t.accepted, t.delivered, t.acked, t.released, t.lapsed, t.dead, t.cancelled, t.expired,
     t.respawned
 FROM json_table(%(queues)s, '$[*]' COLUMNS (
     position FOR ORDINALITY,
@@ -285,28 +102,9 @@ STRAIGHT_JOIN dt.totals AS t FORCE INDEX (PRIMARY)
 -- description: Of a queue that is purged and not kept.
 DELETE t FROM dt.totals AS t FORCE INDEX (PRIMARY) WHERE t.namespace = %(namespace)s AND t.queue = %(queue)s;
 
--- name: queues_with_old_totals
--- description: Queues that have days which are no longer kept one by one. Bounded, because nobody waits for it.
-SELECT
-    namespace,
-    queue
-FROM dt.totals FORCE INDEX (by_day)
-WHERE day > 0 AND day <= %(before)s
-ORDER BY day
-LIMIT %(limit)s;
-
 -- name: take_old_totals
 -- description: Remove a queue's days that are no longer kept one by one, and answer them.
-SELECT
-    accepted,
-    delivered,
-    acked,
-    released,
-    lapsed,
-    dead,
-    cancelled,
-    expired,
-    respawned
+SELECT accepted, delivered, acked, released, lapsed, dead, cancelled, expired, respawned
 FROM dt.totals FORCE INDEX (PRIMARY)
 WHERE namespace = %(namespace)s AND queue = %(queue)s AND day > 0 AND day <= %(before)s;
 
@@ -334,31 +132,11 @@ WHERE one = 1;
 
 -- name: incoming_queues
 -- description: The queues of jobs that other programs have committed: one look at the index for each queue.
-SELECT
-    namespace,
-    queue
+SELECT namespace, queue
 FROM dt.incoming FORCE INDEX (by_queue)
 WHERE namespace > ''
 GROUP BY namespace, queue
 LIMIT %(limit)s;
-
--- name: take_incoming
--- description: The oldest of them that no other process takes just now, up to a number of jobs.
-SELECT
-    number,
-    id,
-    if_exists,
-    priority,
-    due_at,
-    ttl_ms,
-    tries,
-    attributes,
-    body
-FROM dt.incoming FORCE INDEX (by_queue)
-WHERE namespace = %(namespace)s AND queue = %(name)s
-ORDER BY number
-LIMIT %(limit)s
-FOR UPDATE SKIP LOCKED;
 
 -- name: delete_incoming
 -- description: Those that were taken.
@@ -376,16 +154,6 @@ UPDATE dt.incoming FORCE INDEX (by_queue)
 SET queue = left(concat(namespace, '/', queue), 255), namespace = ''
 WHERE namespace = %(namespace)s AND queue = %(name)s;
 
--- name: late_receipts
--- description: Receipts of taken jobs that expire before an instant, because they were left that long ago.
-SELECT
-    name,
-    answer
-FROM dt.marks FORCE INDEX (PRIMARY)
-WHERE namespace = %(namespace)s AND queue = %(queue)s AND expires_at < %(until)s
-ORDER BY name
-LIMIT %(limit)s;
-
 -- name: delete_receipts
 -- description: The jobs are on record.
 DELETE m FROM dt.marks AS m FORCE INDEX (PRIMARY)
@@ -393,28 +161,10 @@ WHERE m.namespace = %(namespace)s AND m.queue = %(queue)s AND m.name IN %(names)
 
 -- name: insert_incoming
 -- description: One job of another program, in its transaction.
-INSERT INTO dt.incoming (
-    namespace,
-    queue,
-    id,
-    if_exists,
-    priority,
-    due_at,
-    ttl_ms,
-    tries,
-    attributes,
-    body
-) VALUES (
-    %(namespace)s,
-    %(name)s,
-    %(id)s,
-    %(if_exists)s,
-    %(priority)s,
+INSERT INTO dt.incoming (namespace, queue, id, if_exists, priority, due_at, ttl_ms, tries, attributes, body) VALUES (
+    %(namespace)s, %(name)s, %(id)s, %(if_exists)s, %(priority)s,
     coalesce(%(due_at)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(3)) DIV 1000 + %(delay_ms)s),
-    %(ttl_ms)s,
-    %(tries)s,
-    %(attributes)s,
-    %(body)s
+    %(ttl_ms)s, %(tries)s, %(attributes)s, %(body)s
 );
 
 -- name: incoming_rules

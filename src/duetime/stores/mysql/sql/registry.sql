@@ -1,20 +1,10 @@
 -- Records, counters and announcements.
 
--- name: lock_registry
--- description: One writer of records at a time, so that versions become visible in their order.
-SELECT registry_version FROM dt.meta WHERE one = 1 FOR UPDATE;
-
 -- name: get_record
 -- description: One record; a tombstone's value is null.
-SELECT
-    value,
-    version
+SELECT value, version
 FROM dt.registry
 WHERE kind = %(kind)s AND `key` = %(key)s;
-
--- name: registry_version
--- description: The version of the last write.
-SELECT registry_version FROM dt.meta WHERE one = 1;
 
 -- name: next_version
 -- description: Every write of a record has its own version.
@@ -24,12 +14,7 @@ SELECT registry_version FROM dt.meta WHERE one = 1;
 
 -- name: put_record
 -- description: Write a record, or its tombstone with a value of null.
-INSERT INTO dt.registry (
-    kind,
-    `key`,
-    value,
-    version
-) VALUES (%(kind)s, %(key)s, %(value)s, %(version)s)
+INSERT INTO dt.registry (kind, `key`, value, version) VALUES (%(kind)s, %(key)s, %(value)s, %(version)s)
 ON DUPLICATE KEY UPDATE value = values(value), version = values(version);
 
 -- name: delete_old_tombstones
@@ -50,73 +35,29 @@ FROM (
 ) AS old
 STRAIGHT_JOIN dt.registry AS r FORCE INDEX (by_version) ON r.version = old.version;
 
--- name: forget_version
--- description: Whoever knows less than this version can no longer be told what was deleted.
-UPDATE dt.forgotten SET registry_version = greatest(registry_version, %(version)s) WHERE one = 1;
-
--- name: forgotten_version
--- description: The last deletion whose tombstone is gone.
-SELECT registry_version FROM dt.forgotten WHERE one = 1;
-
 -- name: list_records
 -- description: All of a kind, in order.
-SELECT
-    `key`,
-    value,
-    version
+SELECT `key`, value, version
 FROM dt.registry FORCE INDEX (PRIMARY)
 WHERE kind = %(kind)s AND value IS NOT NULL
 ORDER BY `key`;
 
 -- name: records_since
 -- description: What was written after a version, oldest write first; tombstones with a value of null.
-SELECT
-    kind,
-    `key`,
-    value,
-    version
+SELECT kind, `key`, value, version
 FROM dt.registry FORCE INDEX (by_version)
 WHERE version > %(since)s
 ORDER BY version;
 
 -- name: touch_counter
 -- description: A counter that was not there begins as one whose life has ended.
-INSERT INTO dt.counters (
-    name,
-    value,
-    expires_at
-) VALUES (%(name)s, 0, 1)
+INSERT INTO dt.counters (name, value, expires_at) VALUES (%(name)s, 0, 1)
 ON DUPLICATE KEY UPDATE value = value;
-
--- name: lock_counter
--- description: Nobody else changes the counter until the transaction ends. No row if it was removed just now.
-SELECT 1 FROM dt.counters WHERE name = %(name)s FOR UPDATE;
-
--- name: get_counter
--- description: A counter, live or not.
-SELECT
-    value,
-    expires_at
-FROM dt.counters
-WHERE name = %(name)s;
 
 -- name: put_counter
 -- description: Write a counter.
-INSERT INTO dt.counters (
-    name,
-    value,
-    expires_at
-) VALUES (%(name)s, %(value)s, %(expires_at)s)
+INSERT INTO dt.counters (name, value, expires_at) VALUES (%(name)s, %(value)s, %(expires_at)s)
 ON DUPLICATE KEY UPDATE value = values(value), expires_at = values(expires_at);
-
--- name: counters_from
--- description: Live counters whose names are in a range, in order.
-SELECT
-    name,
-    value
-FROM dt.counters FORCE INDEX (PRIMARY)
-WHERE name >= %(prefix)s AND name < %(beyond)s AND (expires_at = 0 OR expires_at > %(now)s)
-ORDER BY name;
 
 -- name: delete_old_counters
 -- description: Bounded, because nobody waits for it. A counter that was used meanwhile stays.
@@ -145,9 +86,7 @@ SELECT coalesce(max(number), 0) FROM dt.announcements;
 
 -- name: announcements_since
 -- description: What was added since the last look, and numbers that were passed over because they were not committed.
-SELECT
-    number,
-    message
+SELECT number, message
 FROM dt.announcements FORCE INDEX (PRIMARY)
 WHERE number > %(last)s OR number IN %(missing)s
 ORDER BY number;

@@ -2,14 +2,8 @@
 
 -- name: keep_result
 -- description: Also over one that the id has from before.
-INSERT INTO dt.results (
-    namespace,
-    queue,
-    id,
-    born,
-    kept_until,
-    result
-) VALUES (%(namespace)s, %(queue)s, %(id)s, %(born)s, %(kept_until)s, %(result)s)
+INSERT INTO dt.results (namespace, queue, id, born, kept_until, result)
+VALUES (%(namespace)s, %(queue)s, %(id)s, %(born)s, %(kept_until)s, %(result)s)
 ON DUPLICATE KEY UPDATE born = values(born), kept_until = values(kept_until), result = values(result);
 
 -- name: result_sizes
@@ -22,33 +16,15 @@ WHERE namespace = %(namespace)s AND queue = %(queue)s AND id IN %(ids)s AND kept
 
 -- name: get_results
 -- description: Results that are kept at this time.
-SELECT
-    id,
-    born,
-    result,
-    kept_until
+SELECT id, born, result, kept_until
 FROM dt.results FORCE INDEX (PRIMARY)
 WHERE namespace = %(namespace)s AND queue = %(queue)s AND id IN %(ids)s AND kept_until > %(now)s;
-
--- name: list_joins
--- description: Counts of joins, which are kept as results under names that no id can be.
-SELECT
-    id,
-    result,
-    kept_until
-FROM dt.results FORCE INDEX (PRIMARY)
-WHERE namespace = %(namespace)s AND queue = %(queue)s AND id > %(after)s AND id < %(before)s AND kept_until > %(now)s
-ORDER BY id
-LIMIT %(limit)s;
 
 -- name: delete_old_results
 -- description: Bounded, because nobody waits for it. A result that was kept again meanwhile stays.
 DELETE r
 FROM (
-    SELECT
-        namespace,
-        queue,
-        id
+    SELECT namespace, queue, id
     FROM dt.results FORCE INDEX (by_end)
     WHERE kept_until <= %(now)s
     ORDER BY kept_until

@@ -50,32 +50,15 @@ changed AS (
 
 new_jobs AS (
     INSERT INTO dt.jobs (
-        queue,
-        id,
-        born,
-        place,
-        priority,
-        due_at,
-        expires_at,
-        lease_until,
-        dead_at,
-        tries,
-        used,
-        attempt,
-        size,
-        reason,
-        error
+        queue, id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, size,
+        reason, error
     )
     SELECT
-        %(queue)s,
-        new.id,
-        changed.now,
-        0,
+        %(queue)s, new.id, changed.now, 0,
         coalesce(new.priority, first.priority),
         coalesce(new.due_at, first.due_at) + coalesce(new.relative, first.relative) * changed.now,
         CASE coalesce(new.ttl_ms, first.ttl_ms) WHEN 0 THEN 0 ELSE changed.now + coalesce(new.ttl_ms, first.ttl_ms) END,
-        0,
-        0,
+        0, 0,
         coalesce(new.tries, first.tries),
         0,
         coalesce(new.attempt, first.attempt),
@@ -109,8 +92,7 @@ new_jobs AS (
 new_bodies AS (
     INSERT INTO dt.bodies (queue, id, attributes, body)
     SELECT
-        %(queue)s,
-        new.id,
+        %(queue)s, new.id,
         coalesce(new.attributes, (%(attributes)b::text [])[1]),
         new.body
     FROM changed
@@ -119,39 +101,18 @@ new_bodies AS (
 
 counted AS (
     INSERT INTO dt.totals AS t (
-        namespace,
-        queue,
-        day,
-        accepted,
-        delivered,
-        acked,
-        released,
-        lapsed,
-        dead,
-        cancelled,
-        expired,
-        respawned
+        namespace, queue, day, accepted, delivered, acked, released, lapsed, dead, cancelled, expired, respawned
     )
     SELECT
-        namespace,
-        name,
+        namespace, name,
         now / 86400000,
-        %(count)s,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0
+        %(count)s, 0, 0, 0, 0, 0, 0, 0, 0
     FROM changed
     ON CONFLICT (namespace, queue, day) DO UPDATE SET accepted = t.accepted + excluded.accepted
 )
 
 SELECT
-    now,
-    paused,
+    now, paused,
     (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 1 ORDER BY due_at LIMIT 1),
     (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 2 ORDER BY due_at LIMIT 1),
     (SELECT due_at FROM dt.jobs WHERE queue = %(queue)s AND place = 0 AND priority = 3 ORDER BY due_at LIMIT 1)
@@ -165,20 +126,13 @@ FROM changed;
 -- name: push_one_at_once
 -- description: As push_at_once, for one job. Answers now, paused, and whether a job is due then or before.
 WITH seen AS MATERIALIZED (
-    SELECT
-        q.ctid AS place_of_row,
-        q.xmin AS version,
-        clock.now
+    SELECT q.ctid AS place_of_row, q.xmin AS version, clock.now
     FROM (
         SELECT coalesce(%(now)s, floor(extract(EPOCH FROM clock_timestamp()) * 1000)::bigint) AS now
         OFFSET 0
     ) AS clock
     CROSS JOIN LATERAL (
-        SELECT
-            ctid,
-            xmin,
-            namespace,
-            name
+        SELECT ctid, xmin, namespace, name
         FROM dt.queues
         WHERE id = %(queue)s
         LIMIT 1
@@ -215,36 +169,13 @@ changed AS (
 
 new_job AS (
     INSERT INTO dt.jobs (
-        queue,
-        id,
-        born,
-        place,
-        priority,
-        due_at,
-        expires_at,
-        lease_until,
-        dead_at,
-        tries,
-        used,
-        attempt,
-        size,
-        reason,
-        error
+        queue, id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, size,
+        reason, error
     )
     SELECT
-        %(queue)s,
-        %(job_id)s,
-        now,
-        0,
-        %(priority)s,
-        due_at,
+        %(queue)s, %(job_id)s, now, 0, %(priority)s, due_at,
         CASE WHEN %(ttl)s = 0 THEN 0 ELSE now + %(ttl)s END,
-        0,
-        0,
-        %(tries)s,
-        0,
-        %(attempt)s,
-        %(size)s,
+        0, 0, %(tries)s, 0, %(attempt)s, %(size)s,
         '',
         ''
     FROM changed
@@ -253,9 +184,7 @@ new_job AS (
 new_body AS (
     INSERT INTO dt.bodies (queue, id, attributes, body)
     SELECT
-        %(queue)s,
-        %(job_id)s,
-        %(attributes)s,
+        %(queue)s, %(job_id)s, %(attributes)s,
         %(body)b
     FROM changed
 ),
@@ -269,8 +198,7 @@ counted AS (
 )
 
 SELECT
-    now,
-    paused,
+    now, paused,
     EXISTS (
         SELECT 1
         FROM dt.jobs
@@ -288,11 +216,7 @@ held AS MATERIALIZED (
     SELECT j.ctid AS place_of_row
     FROM unnest(%(ids)b::text [], %(borns)b::bigint [], %(attempts)b::bigint []) AS lease (id, born, attempt)
     CROSS JOIN LATERAL (
-        SELECT
-            ctid,
-            place,
-            born,
-            attempt
+        SELECT ctid, place, born, attempt
         FROM dt.jobs
         WHERE queue = %(queue)s AND id = lease.id
         LIMIT 1
@@ -339,32 +263,12 @@ gone_bodies AS (
 
 counted AS (
     INSERT INTO dt.totals AS t (
-        namespace,
-        queue,
-        day,
-        accepted,
-        delivered,
-        acked,
-        released,
-        lapsed,
-        dead,
-        cancelled,
-        expired,
-        respawned
+        namespace, queue, day, accepted, delivered, acked, released, lapsed, dead, cancelled, expired, respawned
     )
     SELECT
-        namespace,
-        name,
+        namespace, name,
         now / 86400000,
-        0,
-        0,
-        %(count)s,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0
+        0, 0, %(count)s, 0, 0, 0, 0, 0, 0
     FROM changed
     ON CONFLICT (namespace, queue, day) DO UPDATE SET acked = t.acked + excluded.acked
 )
@@ -378,11 +282,7 @@ WITH clock AS MATERIALIZED (
 ),
 
 q AS MATERIALIZED (
-    SELECT
-        namespace,
-        name,
-        paused,
-        strict
+    SELECT namespace, name, paused, strict
     FROM dt.queues
     WHERE id = %(queue)s
 ),
@@ -399,17 +299,7 @@ ready AS MATERIALIZED (
         VALUES (1::smallint, %(high)s::bigint), (2::smallint, %(normal)s::bigint), (3::smallint, %(low)s::bigint)
     ) AS p (priority, quota)
     CROSS JOIN LATERAL (
-        SELECT
-            ctid AS place_of_row,
-            id,
-            born,
-            due_at,
-            expires_at,
-            tries,
-            used,
-            attempt,
-            error,
-            size
+        SELECT ctid AS place_of_row, id, born, due_at, expires_at, tries, used, attempt, error, size
         FROM dt.jobs
         WHERE queue = %(queue)s AND place = 0 AND priority = p.priority AND due_at <= clock.now
         ORDER BY due_at, id
@@ -463,32 +353,12 @@ changed AS (
 
 counted AS (
     INSERT INTO dt.totals AS t (
-        namespace,
-        queue,
-        day,
-        accepted,
-        delivered,
-        acked,
-        released,
-        lapsed,
-        dead,
-        cancelled,
-        expired,
-        respawned
+        namespace, queue, day, accepted, delivered, acked, released, lapsed, dead, cancelled, expired, respawned
     )
     SELECT
-        q.namespace,
-        q.name,
+        q.namespace, q.name,
         clock.now / 86400000,
-        0,
-        usual.jobs,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0
+        0, usual.jobs, 0, 0, 0, 0, 0, 0, 0
     FROM q
     CROSS JOIN clock
     CROSS JOIN usual
@@ -501,9 +371,7 @@ left_over AS (
     SELECT min(j.due_at) AS due_at
     FROM (VALUES (1::smallint), (2::smallint), (3::smallint)) AS p (priority)
     LEFT JOIN LATERAL (
-        SELECT
-            due_at,
-            id
+        SELECT due_at, id
         FROM picked
         WHERE priority = p.priority
         ORDER BY turn DESC
@@ -523,29 +391,15 @@ left_over AS (
 )
 
 SELECT
-    clock.now,
-    q.paused,
-    left_over.due_at,
-    b.body,
-    b.attributes,
-    picked.priority,
-    picked.id,
-    picked.born,
-    picked.due_at,
-    picked.expires_at,
-    picked.tries,
-    picked.used,
-    picked.attempt,
-    picked.error
+    clock.now, q.paused, left_over.due_at, b.body, b.attributes, picked.priority, picked.id, picked.born,
+    picked.due_at, picked.expires_at, picked.tries, picked.used, picked.attempt, picked.error
 FROM usual
 CROSS JOIN clock
 CROSS JOIN q
 CROSS JOIN left_over
 LEFT JOIN picked ON true
 LEFT JOIN LATERAL (
-    SELECT
-        body,
-        attributes
+    SELECT body, attributes
     FROM dt.bodies
     WHERE queue = %(queue)s AND id = picked.id
     LIMIT 1

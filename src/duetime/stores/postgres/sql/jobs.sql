@@ -8,35 +8,11 @@
 -- name: insert_jobs
 -- description: New incarnations wait; columns of the same length, one statement for any number of jobs.
 INSERT INTO dt.jobs (
-    queue,
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    lease_until,
-    dead_at,
-    tries,
-    used,
-    attempt,
-    size,
-    reason,
+    queue, id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, size, reason,
     error
 )
 SELECT
-    %(queue)s,
-    new.id,
-    new.born,
-    0,
-    new.priority,
-    new.due_at,
-    new.expires_at,
-    0,
-    0,
-    new.tries,
-    0,
-    new.attempt,
+    %(queue)s, new.id, new.born, 0, new.priority, new.due_at, new.expires_at, 0, 0, new.tries, 0, new.attempt,
     new.size,
     '',
     ''
@@ -54,37 +30,15 @@ FROM unnest(
 -- name: insert_bodies
 -- description: Their payloads.
 INSERT INTO dt.bodies (queue, id, attributes, body)
-SELECT
-    %(queue)s,
-    new.id,
-    new.attributes,
-    new.body
+SELECT %(queue)s, new.id, new.attributes, new.body
 FROM unnest(%(ids)b::text [], %(attributes)b::text [], %(bodies)b::bytea []) AS new (id, attributes, body);
 
 -- name: find_jobs
 -- description: What the rules need to know about jobs by id; ids that are not there are passed over.
-SELECT
-    j.id,
-    j.born,
-    j.place,
-    j.priority,
-    j.due_at,
-    j.expires_at,
-    j.tries,
-    j.used,
-    j.attempt
+SELECT j.id, j.born, j.place, j.priority, j.due_at, j.expires_at, j.tries, j.used, j.attempt
 FROM unnest(%(ids)b::text []) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT
-        id,
-        born,
-        place,
-        priority,
-        due_at,
-        expires_at,
-        tries,
-        used,
-        attempt
+    SELECT id, born, place, priority, due_at, expires_at, tries, used, attempt
     FROM dt.jobs
     WHERE queue = %(queue)s AND id = wanted.id
     LIMIT 1
@@ -92,16 +46,7 @@ CROSS JOIN LATERAL (
 
 -- name: ready_jobs
 -- description: What a consumer may get from one priority after (after_at, after_id), in order, without payloads.
-SELECT
-    id,
-    born,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt,
-    error,
-    size
+SELECT id, born, due_at, expires_at, tries, used, attempt, error, size
 FROM dt.jobs
 WHERE
     queue = %(queue)s
@@ -114,29 +59,10 @@ LIMIT %(limit)s;
 
 -- name: ready_ahead
 -- description: The first jobs that a consumer may get from each priority, in order. A now of null is the clock.
-SELECT
-    p.priority,
-    j.id,
-    j.born,
-    j.due_at,
-    j.expires_at,
-    j.tries,
-    j.used,
-    j.attempt,
-    j.error,
-    j.size
+SELECT p.priority, j.id, j.born, j.due_at, j.expires_at, j.tries, j.used, j.attempt, j.error, j.size
 FROM (VALUES (1::smallint), (2::smallint), (3::smallint)) AS p (priority)
 CROSS JOIN LATERAL (
-    SELECT
-        id,
-        born,
-        due_at,
-        expires_at,
-        tries,
-        used,
-        attempt,
-        error,
-        size
+    SELECT id, born, due_at, expires_at, tries, used, attempt, error, size
     FROM dt.jobs
     WHERE
         queue = %(queue)s
@@ -149,15 +75,10 @@ CROSS JOIN LATERAL (
 
 -- name: get_payloads
 -- description: The bodies of jobs by id, and their attributes.
-SELECT
-    wanted.id,
-    b.body,
-    b.attributes
+SELECT wanted.id, b.body, b.attributes
 FROM unnest(%(ids)b::text []) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT
-        body,
-        attributes
+    SELECT body, attributes
     FROM dt.bodies
     WHERE queue = %(queue)s AND id = wanted.id
     LIMIT 1
@@ -182,10 +103,7 @@ WHERE ctid = ANY(ARRAY(
 SELECT count(*)
 FROM unnest(%(ids)b::text [], %(borns)b::bigint [], %(attempts)b::bigint []) AS lease (id, born, attempt)
 CROSS JOIN LATERAL (
-    SELECT
-        place,
-        born,
-        attempt
+    SELECT place, born, attempt
     FROM dt.jobs
     WHERE queue = %(queue)s AND id = lease.id
     LIMIT 1
@@ -238,72 +156,6 @@ WHERE ctid = ANY(ARRAY(
     CROSS JOIN LATERAL (SELECT ctid FROM dt.jobs WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS found
 ));
 
--- name: lapsed_jobs
--- description: Leases that ran out, earliest first.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
-FROM dt.jobs
-WHERE queue = %(queue)s AND place = 1 AND lease_until <= %(now)s
-ORDER BY lease_until, id
-LIMIT %(limit)s;
-
--- name: expired_jobs
--- description: Waiting jobs past their time, earliest first.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
-FROM dt.jobs
-WHERE queue = %(queue)s AND place = 0 AND expires_at > 0 AND expires_at < %(now)s
-ORDER BY expires_at, id
-LIMIT %(limit)s;
-
--- name: longest_dead
--- description: The next dead letters to respawn.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
-FROM dt.jobs
-WHERE queue = %(queue)s AND place = 2
-ORDER BY dead_at, id
-LIMIT %(limit)s;
-
--- name: next_lapse
--- description: When the queue's next lease runs out.
-SELECT
-    (SELECT lease_until FROM dt.jobs WHERE queue = %(queue)s AND place = 1 ORDER BY lease_until LIMIT 1);
-
--- name: next_expiry
--- description: When the queue's next waiting job expires.
-SELECT
-    (
-        SELECT expires_at FROM dt.jobs
-        WHERE queue = %(queue)s AND place = 0 AND expires_at > 0
-        ORDER BY expires_at
-        LIMIT 1
-    );
-
 -- name: heads
 -- description: The earliest due_at per priority; three seeks instead of an index without the priority.
 SELECT
@@ -326,23 +178,8 @@ ORDER BY asked.position;
 -- name: counts_of
 -- description: What queues hold, for many at once. Of one without waiting jobs no job is read, but damaged rows.
 SELECT
-    asked.position,
-    q.id,
-    q.known,
-    q.paused,
-    q.strict,
-    q.expired_to_dead,
-    q.max_jobs,
-    q.max_body,
-    q.kept,
-    q.offline,
-    q.floor,
-    q.last_born,
-    q.expired,
-    q.jobs,
-    q.leased,
-    q.dead,
-    q.reap_at,
+    asked.position, q.id, q.known, q.paused, q.strict, q.expired_to_dead, q.max_jobs, q.max_body, q.kept, q.offline,
+    q.floor, q.last_born, q.expired, q.jobs, q.leased, q.dead, q.reap_at,
     CASE WHEN q.jobs > q.leased + q.dead THEN
         (
             SELECT count(*) FROM dt.jobs
@@ -367,45 +204,17 @@ INNER JOIN dt.queues AS q ON q.namespace = asked.namespace AND q.name = asked.na
 -- name: get_jobs
 -- description: Jobs as they are, by id.
 SELECT
-    j.id,
-    j.born,
-    j.place,
-    j.priority,
-    j.due_at,
-    j.expires_at,
-    j.lease_until,
-    j.dead_at,
-    j.tries,
-    j.used,
-    j.attempt,
-    j.reason,
-    j.error,
-    b.attributes,
-    b.body
+    j.id, j.born, j.place, j.priority, j.due_at, j.expires_at, j.lease_until, j.dead_at, j.tries, j.used, j.attempt,
+    j.reason, j.error, b.attributes, b.body
 FROM unnest(%(ids)b::text []) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT
-        id,
-        born,
-        place,
-        priority,
-        due_at,
-        expires_at,
-        lease_until,
-        dead_at,
-        tries,
-        used,
-        attempt,
-        reason,
-        error
+    SELECT id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, reason, error
     FROM dt.jobs
     WHERE queue = %(queue)s AND id = wanted.id
     LIMIT 1
 ) AS j
 CROSS JOIN LATERAL (
-    SELECT
-        attributes,
-        body
+    SELECT attributes, body
     FROM dt.bodies
     WHERE queue = %(queue)s AND id = wanted.id
     LIMIT 1
@@ -413,57 +222,9 @@ CROSS JOIN LATERAL (
 
 -- name: job_sizes
 -- description: The bytes of jobs' payloads by id.
-SELECT
-    wanted.id,
-    j.size
+SELECT wanted.id, j.size
 FROM unnest(%(ids)b::text []) AS wanted (id)
 CROSS JOIN LATERAL (SELECT size FROM dt.jobs WHERE queue = %(queue)s AND id = wanted.id LIMIT 1) AS j;
-
--- name: list_waiting
--- description: Keys of one priority's waiting jobs after (after_at, after_id), due by last and not expired at alive_at.
-SELECT
-    due_at,
-    id
-FROM dt.jobs
-WHERE
-    queue = %(queue)s
-    AND place = 0
-    AND priority = %(priority)s
-    AND due_at <= %(last)s
-    AND (due_at, id) > (%(after_at)s, %(after_id)s)
-    AND (expires_at = 0 OR expires_at >= %(alive_at)s)
-ORDER BY due_at, id
-LIMIT %(limit)s;
-
--- name: list_leased
--- description: Keys of leased jobs after (after_at, after_id).
-SELECT
-    lease_until,
-    id
-FROM dt.jobs
-WHERE queue = %(queue)s AND place = 1 AND (lease_until, id) > (%(after_at)s, %(after_id)s)
-ORDER BY lease_until, id
-LIMIT %(limit)s;
-
--- name: list_dead
--- description: Keys of dead jobs after (after_at, after_id).
-SELECT
-    dead_at,
-    id
-FROM dt.jobs
-WHERE queue = %(queue)s AND place = 2 AND (dead_at, id) > (%(after_at)s, %(after_id)s)
-ORDER BY dead_at, id
-LIMIT %(limit)s;
-
--- name: count_waiting
--- description: How many of one priority wait with first <= due_at < last.
-SELECT count(*) FROM dt.jobs
-WHERE
-    queue = %(queue)s
-    AND place = 0
-    AND priority = %(priority)s
-    AND due_at >= %(first)s
-    AND due_at < %(last)s;
 
 -- name: set_aside_jobs
 -- description: Rows that cannot be read as jobs leave their queue: the number of the queue is negative from now on.
@@ -475,10 +236,6 @@ WHERE ctid = ANY(ARRAY(
 ))
 RETURNING place;
 
--- name: some_jobs
--- description: Any jobs of a discarded queue.
-SELECT id FROM dt.jobs WHERE queue = %(queue)s LIMIT %(limit)s;
-
 -- name: delete_queue_jobs
 -- description: All of a queue's jobs, where they are few.
 WITH gone AS (
@@ -486,7 +243,3 @@ WITH gone AS (
 )
 
 DELETE FROM dt.jobs WHERE queue = %(queue)s;
-
--- name: last_born
--- description: The highest born among the jobs that a queue holds; looks at each.
-SELECT max(born) FROM dt.jobs WHERE queue = %(queue)s;

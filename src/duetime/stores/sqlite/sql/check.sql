@@ -4,30 +4,9 @@
 -- description: The file's own structure, and each index against its table.
 PRAGMA integrity_check(20);
 
--- name: check_counts
--- description: Queues whose counts differ from a walk over their jobs.
-SELECT
-    queues.namespace || '/' || queues.name,
-    queues.jobs,
-    queues.leased,
-    queues.dead,
-    count(jobs.id),
-    count(CASE WHEN jobs.place = 1 THEN 1 END),
-    count(CASE WHEN jobs.place = 2 THEN 1 END)
-FROM queues
-LEFT JOIN jobs ON jobs.queue = queues.id
-GROUP BY queues.id
-HAVING
-    queues.jobs <> count(jobs.id)
-    OR queues.leased <> count(CASE WHEN jobs.place = 1 THEN 1 END)
-    OR queues.dead <> count(CASE WHEN jobs.place = 2 THEN 1 END);
-
 -- name: check_places
 -- description: Jobs whose fields do not fit the place they are in.
-SELECT
-    queue,
-    id,
-    place
+SELECT queue, id, place
 FROM jobs
 WHERE
     place NOT IN (0, 1, 2)
@@ -41,37 +20,20 @@ WHERE
 
 -- name: check_owners
 -- description: Jobs that belong to no queue, not even to a purged one.
-SELECT
-    queue,
-    id
+SELECT queue, id
 FROM jobs
 WHERE queue NOT IN (SELECT id FROM queues) AND queue NOT IN (SELECT queue FROM discarded);
-
--- name: check_agenda
--- description: Queues that the reaper would visit too late, or never.
-SELECT
-    queues.namespace || '/' || queues.name,
-    queues.reap_at,
-    min(CASE WHEN jobs.place = 1 THEN jobs.lease_until ELSE jobs.expires_at + 1 END)
-FROM queues
-INNER JOIN jobs ON jobs.queue = queues.id AND (jobs.place = 1 OR (jobs.place = 0 AND jobs.expires_at > 0))
-GROUP BY queues.id
-HAVING
-    queues.reap_at = 0
-    OR queues.reap_at > min(CASE WHEN jobs.place = 1 THEN jobs.lease_until ELSE jobs.expires_at + 1 END);
 
 -- name: check_bodies
 -- description: Jobs whose large body is not there, and bodies that no job names.
 SELECT
-    queue,
-    id,
+    queue, id,
     'has no body'
 FROM jobs
 WHERE typeof(body) = 'integer' AND body NOT IN (SELECT number FROM bodies)
 UNION ALL
 SELECT
-    0,
-    number,
+    0, number,
     'is a body without a job'
 FROM bodies
 WHERE number NOT IN (SELECT body FROM jobs WHERE typeof(body) = 'integer');

@@ -4,22 +4,8 @@
 -- name: insert_job
 -- description: A new incarnation waits. Positional, because it runs for hundreds of jobs a call.
 INSERT INTO jobs (
-    queue,
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    lease_until,
-    dead_at,
-    tries,
-    used,
-    attempt,
-    reason,
-    error,
-    attributes,
-    body
+    queue, id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, reason, error,
+    attributes, body
 ) VALUES (?, ?, ?, 0, ?, ?, ?, 0, 0, ?, 0, ?, '', '', ?, ?);
 
 -- name: insert_body
@@ -29,15 +15,7 @@ INSERT INTO bodies (body) VALUES (?);
 -- name: find_jobs
 -- description: What the rules need to know about jobs by id; ids that are not there are passed over.
 SELECT
-    jobs.id,
-    jobs.born,
-    jobs.place,
-    jobs.priority,
-    jobs.due_at,
-    jobs.expires_at,
-    jobs.tries,
-    jobs.used,
-    jobs.attempt
+    jobs.id, jobs.born, jobs.place, jobs.priority, jobs.due_at, jobs.expires_at, jobs.tries, jobs.used, jobs.attempt
 FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 
@@ -45,28 +23,13 @@ CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
 -- description: What a consumer may get from one priority after (after_at, after_id), in order, without payloads.
 SELECT json_group_array(
     json_array(
-        id,
-        born,
-        due_at,
-        expires_at,
-        tries,
-        used,
-        attempt,
-        error,
+        id, born, due_at, expires_at, tries, used, attempt, error,
         size + coalesce(length(CAST(attributes AS BLOB)), 0)
     )
 )
 FROM (
     SELECT
-        id,
-        born,
-        due_at,
-        expires_at,
-        tries,
-        used,
-        attempt,
-        error,
-        attributes,
+        id, born, due_at, expires_at, tries, used, attempt, error, attributes,
         CASE typeof(body)
             WHEN 'integer' THEN (SELECT length(bodies.body) FROM bodies WHERE bodies.number = jobs.body)
             ELSE length(body)
@@ -139,65 +102,6 @@ WHERE queue = :queue AND id = :id;
 DELETE FROM jobs
 WHERE queue = :queue AND id IN (SELECT value FROM json_each(:ids));
 
--- name: lapsed_jobs
--- description: Leases that ran out, earliest first.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
-FROM jobs
-WHERE queue = :queue AND place = 1 AND lease_until <= :now
-ORDER BY lease_until, id
-LIMIT :limit;
-
--- name: expired_jobs
--- description: Waiting jobs past their time, earliest first.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
-FROM jobs
-WHERE queue = :queue AND place = 0 AND expires_at > 0 AND expires_at < :now
-ORDER BY expires_at, id
-LIMIT :limit;
-
--- name: longest_dead
--- description: The next dead letters to respawn.
-SELECT
-    id,
-    born,
-    place,
-    priority,
-    due_at,
-    expires_at,
-    tries,
-    used,
-    attempt
-FROM jobs
-WHERE queue = :queue AND place = 2
-ORDER BY dead_at, id
-LIMIT :limit;
-
--- name: next_lapse
--- description: When the queue's next lease runs out.
-SELECT min(lease_until) FROM jobs WHERE queue = :queue AND place = 1;
-
--- name: next_expiry
--- description: When the queue's next waiting job expires.
-SELECT min(expires_at) FROM jobs WHERE queue = :queue AND place = 0 AND expires_at > 0;
-
 -- name: heads
 -- description: The earliest due_at per priority; three seeks instead of an index without the priority.
 SELECT
@@ -229,23 +133,9 @@ SELECT
         WHERE queue = queues.id AND place = 0 AND expires_at > 0 AND expires_at < :now
     ),
     (SELECT count(*) FROM jobs WHERE queue = -queues.id),
-    queues.id,
-    queues.known,
-    queues.paused,
-    queues.strict,
-    queues.expired_to_dead,
-    queues.max_jobs,
-    queues.max_body,
-    queues.kept,
-    queues.offline,
-    queues.floor,
-    queues.last_born,
-    queues.expired,
-    queues.jobs,
-    queues.leased,
-    queues.dead,
-    queues.reap_at,
-    queues.today
+    queues.id, queues.known, queues.paused, queues.strict, queues.expired_to_dead, queues.max_jobs, queues.max_body,
+    queues.kept, queues.offline, queues.floor, queues.last_born, queues.expired, queues.jobs, queues.leased,
+    queues.dead, queues.reap_at, queues.today
 FROM json_each(:names) AS asked
 LEFT JOIN queues
     ON queues.namespace = json_extract(asked.value, '$[0]') AND queues.name = json_extract(asked.value, '$[1]');
@@ -253,20 +143,8 @@ LEFT JOIN queues
 -- name: get_jobs
 -- description: Jobs as they are, by id.
 SELECT
-    jobs.id,
-    jobs.born,
-    jobs.place,
-    jobs.priority,
-    jobs.due_at,
-    jobs.expires_at,
-    jobs.lease_until,
-    jobs.dead_at,
-    jobs.tries,
-    jobs.used,
-    jobs.attempt,
-    jobs.reason,
-    jobs.error,
-    jobs.attributes,
+    jobs.id, jobs.born, jobs.place, jobs.priority, jobs.due_at, jobs.expires_at, jobs.lease_until, jobs.dead_at,
+    jobs.tries, jobs.used, jobs.attempt, jobs.reason, jobs.error, jobs.attributes,
     CASE typeof(jobs.body)
         WHEN 'integer' THEN (SELECT bodies.body FROM bodies WHERE bodies.number = jobs.body)
         ELSE jobs.body
@@ -287,42 +165,6 @@ SELECT
     ) + coalesce(length(CAST(jobs.attributes AS BLOB)), 0)
 FROM json_each(:ids) AS wanted
 CROSS JOIN jobs ON jobs.queue = :queue AND jobs.id = wanted.value;
-
--- name: list_waiting
--- description: Keys of one priority's waiting jobs after (after_at, after_id), due by last and not expired at alive_at.
-SELECT
-    due_at,
-    id
-FROM jobs
-WHERE
-    queue = :queue
-    AND place = 0
-    AND priority = :priority
-    AND due_at <= :last
-    AND (due_at, id) > (:after_at, :after_id)
-    AND (expires_at = 0 OR expires_at >= :alive_at)
-ORDER BY due_at, id
-LIMIT :limit;
-
--- name: list_leased
--- description: Keys of leased jobs after (after_at, after_id).
-SELECT
-    lease_until,
-    id
-FROM jobs
-WHERE queue = :queue AND place = 1 AND (lease_until, id) > (:after_at, :after_id)
-ORDER BY lease_until, id
-LIMIT :limit;
-
--- name: list_dead
--- description: Keys of dead jobs after (after_at, after_id).
-SELECT
-    dead_at,
-    id
-FROM jobs
-WHERE queue = :queue AND place = 2 AND (dead_at, id) > (:after_at, :after_id)
-ORDER BY dead_at, id
-LIMIT :limit;
 
 -- name: count_waiting
 -- description: How many of one priority wait with first <= due_at < last; no more than the limit are counted.
@@ -346,14 +188,6 @@ RETURNING place;
 -- description: How many rows there are under a number of a queue.
 SELECT count(*) FROM jobs WHERE queue = :queue;
 
--- name: some_jobs
--- description: Any jobs of a discarded queue.
-SELECT id FROM jobs WHERE queue = :queue LIMIT :limit;
-
 -- name: delete_queue_jobs
 -- description: All of a queue's jobs, where they are few.
 DELETE FROM jobs WHERE queue = :queue;
-
--- name: last_born
--- description: The highest born among the jobs that a queue holds; looks at each.
-SELECT max(born) FROM jobs WHERE queue = :queue;

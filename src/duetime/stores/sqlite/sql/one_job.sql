@@ -33,51 +33,19 @@ CREATE TEMP TABLE reserved (
 INSERT INTO pushed VALUES (1, 0, 0);
 
 CREATE TEMP VIEW push_one AS SELECT
-    NULL AS namespace,
-    NULL AS name,
-    NULL AS now,
-    NULL AS day,
-    NULL AS id,
-    NULL AS priority,
-    NULL AS due_at,
-    NULL AS expires_at,
-    NULL AS tries,
-    NULL AS attributes,
-    NULL AS body,
+    NULL AS namespace, NULL AS name, NULL AS now, NULL AS day, NULL AS id, NULL AS priority, NULL AS due_at,
+    NULL AS expires_at, NULL AS tries, NULL AS attributes, NULL AS body,
     NULL AS is_large;
 
 CREATE TEMP TRIGGER push_one INSTEAD OF INSERT ON push_one
 BEGIN
     INSERT OR IGNORE INTO jobs (
-        queue,
-        id,
-        born,
-        place,
-        priority,
-        due_at,
-        expires_at,
-        lease_until,
-        dead_at,
-        tries,
-        used,
-        attempt,
-        reason,
-        error,
-        attributes,
-        body
+        queue, id, born, place, priority, due_at, expires_at, lease_until, dead_at, tries, used, attempt, reason,
+        error, attributes, body
     ) SELECT
-        id,
-        new.id,
+        id, new.id,
         max(new.now, floor + 1),
-        0,
-        new.priority,
-        new.due_at,
-        new.expires_at,
-        0,
-        0,
-        new.tries,
-        0,
-        0,
+        0, new.priority, new.due_at, new.expires_at, 0, 0, new.tries, 0, 0,
         '',
         '',
         new.attributes,
@@ -160,16 +128,11 @@ BEGIN
 END;
 
 CREATE TEMP VIEW reserve_one AS SELECT
-    NULL AS token,
-    NULL AS namespace,
-    NULL AS name,
-    NULL AS now,
-    NULL AS day,
+    NULL AS token, NULL AS namespace, NULL AS name, NULL AS now, NULL AS day,
     NULL AS first_priority,             -- whose turn it is; 0 for none
     NULL AS lease_until,
     NULL AS id,                         -- a leased job that is finished before; null for none
-    NULL AS born,
-    NULL AS attempt,
+    NULL AS born, NULL AS attempt,
     NULL AS idle_ms;
 
 CREATE TEMP TRIGGER reserve_one INSTEAD OF INSERT ON reserve_one
@@ -190,19 +153,10 @@ BEGIN
 
     INSERT OR REPLACE INTO reserved
     SELECT
-        1,
-        new.token,
-        found.queue,
-        jobs.id,
-        jobs.born,
-        jobs.priority,
-        jobs.due_at,
-        jobs.expires_at,
-        jobs.tries,
+        1, new.token, found.queue, jobs.id, jobs.born, jobs.priority, jobs.due_at, jobs.expires_at, jobs.tries,
         jobs.used + 1,
         jobs.attempt + 1,
-        jobs.error,
-        jobs.attributes,
+        jobs.error, jobs.attributes,
         CASE typeof(jobs.body)
             WHEN 'integer' THEN coalesce((SELECT bodies.body FROM bodies WHERE bodies.number = jobs.body), x'')
             ELSE jobs.body
@@ -323,13 +277,7 @@ BEGIN
 END;
 
 CREATE TEMP VIEW ack_one AS SELECT
-    NULL AS namespace,
-    NULL AS name,
-    NULL AS now,
-    NULL AS day,
-    NULL AS id,
-    NULL AS born,
-    NULL AS attempt,
+    NULL AS namespace, NULL AS name, NULL AS now, NULL AS day, NULL AS id, NULL AS born, NULL AS attempt,
     NULL AS idle_ms;
 
 CREATE TEMP TRIGGER ack_one INSTEAD OF INSERT ON ack_one

@@ -3,23 +3,8 @@
 -- name: load_queue
 -- description: All that verbs must obey, read in their own step.
 SELECT
-    id,
-    known,
-    paused,
-    strict,
-    expired_to_dead,
-    max_jobs,
-    max_body,
-    kept,
-    offline,
-    floor,
-    last_born,
-    expired,
-    jobs,
-    leased,
-    dead,
-    reap_at,
-    today
+    id, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born, expired, jobs,
+    leased, dead, reap_at, today
 FROM queues
 WHERE namespace = :namespace AND name = :name;
 
@@ -38,24 +23,8 @@ WHERE one = 1;
 -- name: insert_queue
 -- description: A queue that was not there; its fields follow by update_queue.
 INSERT INTO queues (
-    id,
-    namespace,
-    name,
-    known,
-    paused,
-    strict,
-    expired_to_dead,
-    max_jobs,
-    max_body,
-    kept,
-    offline,
-    floor,
-    last_born,
-    expired,
-    jobs,
-    leased,
-    dead,
-    reap_at
+    id, namespace, name, known, paused, strict, expired_to_dead, max_jobs, max_body, kept, offline, floor, last_born,
+    expired, jobs, leased, dead, reap_at
 ) VALUES (:id, :namespace, :name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 
 -- name: update_queue
@@ -109,31 +78,9 @@ SET
     today_respawned = today_respawned + ?
 WHERE id = ?;
 
--- name: change_queue_id
--- description: Leave all jobs behind in one step, however many.
-UPDATE queues SET id = :new WHERE id = :old;
-
--- name: discard
--- description: Hand a purged queue's jobs to the reaper.
-INSERT INTO discarded (queue) VALUES (:queue);
-
 -- name: some_discarded
 -- description: The next purged queue whose jobs are still to be removed.
 SELECT queue FROM discarded LIMIT 1;
-
--- name: forget_discarded
--- description: All of its jobs are gone.
-DELETE FROM discarded WHERE queue = :queue;
-
--- name: removable_queues
--- description: Purged queues that nobody used for a while; they have no jobs and no rules.
-SELECT
-    id,
-    floor
-FROM queues
-WHERE known = 0 AND floor <= :before
-ORDER BY floor
-LIMIT :limit;
 
 -- name: remove_queues
 -- description: The end of rows of queues.
@@ -144,126 +91,19 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 -- description: What new queues must begin with.
 UPDATE forgotten SET floor = max(floor, :floor) WHERE one = 1;
 
--- name: list_queues
--- description: Every known queue, in order.
-SELECT
-    namespace,
-    name
-FROM queues
-WHERE known = 1
-ORDER BY namespace, name;
-
--- name: list_namespace
--- description: The known queues of one namespace, in order.
-SELECT
-    namespace,
-    name
-FROM queues
-WHERE namespace = :namespace AND known = 1
-ORDER BY name;
-
--- name: queues_to_reap
--- description: The reaper's agenda.
-SELECT
-    namespace,
-    name
-FROM queues
-WHERE reap_at > 0 AND reap_at <= :now
-ORDER BY reap_at
-LIMIT :limit;
-
--- name: next_reap
--- description: When the reaper is next needed, at the earliest.
-SELECT min(reap_at) FROM queues WHERE reap_at > 0 AND reap_at > :after;
-
 -- name: get_mark
 -- description: What a push with this mark answered, while the mark lives.
-SELECT
-    digest,
-    answer
+SELECT digest, answer
 FROM marks
 WHERE namespace = :namespace AND queue = :queue AND name = :name AND expires_at > :now;
-
--- name: set_mark
--- description: Also over one whose life has ended.
-INSERT OR REPLACE INTO marks (
-    namespace,
-    queue,
-    name,
-    digest,
-    expires_at,
-    answer
-) VALUES (:namespace, :queue, :name, :digest, :expires_at, :answer);
-
--- name: delete_old_marks
--- description: Bounded, because nobody waits for it.
-DELETE FROM marks
-WHERE (namespace, queue, name) IN (
-    SELECT
-        namespace,
-        queue,
-        name
-    FROM marks
-    WHERE expires_at <= :now
-    ORDER BY expires_at
-    LIMIT :limit
-);
-
--- name: add_to_totals
--- description: Totals of days that are no longer kept one by one, under day 0.
-INSERT INTO totals (
-    namespace,
-    queue,
-    day,
-    accepted,
-    delivered,
-    acked,
-    released,
-    lapsed,
-    dead,
-    cancelled,
-    expired,
-    respawned
-) VALUES (:namespace, :queue, :day, :accepted, :delivered, :acked, :released, :lapsed, :dead, :cancelled, :expired, :respawned)
-ON CONFLICT (namespace, queue, day) DO UPDATE SET
-    accepted = accepted + excluded.accepted,
-    delivered = delivered + excluded.delivered,
-    acked = acked + excluded.acked,
-    released = released + excluded.released,
-    lapsed = lapsed + excluded.lapsed,
-    dead = dead + excluded.dead,
-    cancelled = cancelled + excluded.cancelled,
-    expired = expired + excluded.expired,
-    respawned = respawned + excluded.respawned;
 
 -- name: close_days
 -- description: Move the totals that are in queues' own rows to `totals`; the caller writes another day there or nothing.
 INSERT INTO totals (
-    namespace,
-    queue,
-    day,
-    accepted,
-    delivered,
-    acked,
-    released,
-    lapsed,
-    dead,
-    cancelled,
-    expired,
-    respawned
+    namespace, queue, day, accepted, delivered, acked, released, lapsed, dead, cancelled, expired, respawned
 ) SELECT
-    namespace,
-    name,
-    today,
-    today_accepted,
-    today_delivered,
-    today_acked,
-    today_released,
-    today_lapsed,
-    today_dead,
-    today_cancelled,
-    today_expired,
-    today_respawned
+    namespace, name, today, today_accepted, today_delivered, today_acked, today_released, today_lapsed, today_dead,
+    today_cancelled, today_expired, today_respawned
 FROM queues
 WHERE id IN (SELECT value FROM json_each(:ids)) AND today > 0
 ON CONFLICT (namespace, queue, day) DO UPDATE SET
@@ -295,84 +135,19 @@ WHERE namespace = :namespace AND name = :name;
 
 -- name: get_totals
 -- description: What happened in a queue, day by day. A day comes twice if the clock stepped back over midnight.
-SELECT
-    day,
-    accepted,
-    delivered,
-    acked,
-    released,
-    lapsed,
-    dead,
-    cancelled,
-    expired,
-    respawned
+SELECT day, accepted, delivered, acked, released, lapsed, dead, cancelled, expired, respawned
 FROM totals
 WHERE namespace = :namespace AND queue = :queue
 UNION ALL
 SELECT
-    today,
-    today_accepted,
-    today_delivered,
-    today_acked,
-    today_released,
-    today_lapsed,
-    today_dead,
-    today_cancelled,
-    today_expired,
-    today_respawned
+    today, today_accepted, today_delivered, today_acked, today_released, today_lapsed, today_dead, today_cancelled,
+    today_expired, today_respawned
 FROM queues
 WHERE namespace = :namespace AND name = :queue AND today > 0;
 
--- name: delete_totals
--- description: Of a queue that is purged and not kept.
-DELETE FROM totals WHERE namespace = :namespace AND queue = :queue;
-
--- name: queues_with_old_totals
--- description: Queues that have days which are no longer kept one by one. Bounded, because nobody waits for it.
-SELECT
-    namespace,
-    queue
-FROM totals
-WHERE day > 0 AND day <= :before
-ORDER BY day
-LIMIT :limit;
-
--- name: take_old_totals
--- description: Remove a queue's days that are no longer kept one by one.
-DELETE FROM totals
-WHERE namespace = :namespace AND queue = :queue AND day > 0 AND day <= :before
-RETURNING
-    accepted,
-    delivered,
-    acked,
-    released,
-    lapsed,
-    dead,
-    cancelled,
-    expired,
-    respawned;
-
--- name: delete_forgotten_totals
--- description: Of a queue that is not known any more and has no day but day 0.
-DELETE FROM totals
-WHERE
-    namespace = :namespace
-    AND queue = :queue
-    AND NOT EXISTS (
-        SELECT 1 FROM totals
-        WHERE namespace = :namespace AND queue = :queue AND day > 0
-    )
-    AND NOT EXISTS (
-        SELECT 1 FROM queues
-        WHERE namespace = :namespace AND name = :queue AND known = 1
-    );
-
 -- name: get_meta
 -- description: The file's one row.
-SELECT
-    epoch,
-    wakes,
-    registry_version
+SELECT epoch, wakes, registry_version
 FROM meta
 WHERE one = 1;
 
@@ -387,3 +162,21 @@ PRAGMA data_version;
 -- name: free_pages
 -- description: Pages of the file that deleted jobs have left, and that the next jobs fill.
 PRAGMA freelist_count;
+
+-- name: forget_version
+-- description: Whoever knows less than this version can no longer be told what was deleted.
+UPDATE forgotten SET registry_version = max(registry_version, :version) WHERE one = 1;
+
+-- name: result_sizes
+-- description: The bytes of results that are kept at this time.
+SELECT
+    id,
+    length(result)
+FROM results
+WHERE namespace = :namespace AND queue = :queue AND id IN (SELECT value FROM json_each(:ids)) AND kept_until > :now;
+
+-- name: get_results
+-- description: Results that are kept at this time.
+SELECT id, born, result, kept_until
+FROM results
+WHERE namespace = :namespace AND queue = :queue AND id IN (SELECT value FROM json_each(:ids)) AND kept_until > :now;
